@@ -277,6 +277,11 @@ class Settings:
         "alternate; on the CPU only",
         default=True,
     )
+    control: bool = _switch(
+        "time a small fixed step in turns with steps that are compared with a stored baseline, which tells a slower "
+        "machine from slower code; on the CPU only",
+        default=True,
+    )
     preload: tuple[str, ...] = _knob(
         ("auto",),
         modules,

@@ -26,7 +26,7 @@ from pytest_ddpperf.baselines.typed import (
 )
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Environment, Interval, Series, Spread
+from pytest_ddpperf.records.measurement import Control, Environment, Interval, Series, Spread
 from pytest_ddpperf.records.noise import Calibration
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite
@@ -109,6 +109,9 @@ def _series(*, slack: float, **fields: Any) -> Series:
     """A series with samples."""
     if not fields["samples"]:
         raise Misfit("expected a sample at least, found none", ".samples")
+    control = fields.get("control")
+    if control is not None and len(control.seconds) != len(fields["samples"]):
+        raise Misfit("expected as many times as samples", ".control.seconds")
     return Series(min_tolerance=slack, **fields)
 
 
@@ -117,6 +120,12 @@ def _series_fields(series: Series) -> dict[str, Any]:
     if series.scale == "exact":
         return slack
     return {**slack, "samples": tuple(map(rounded, series.samples)), "value": rounded(series.value)}
+
+
+def _control_of(*, seconds: tuple[float, ...]) -> Control:
+    if min(seconds, default=0.0) <= 0:
+        raise Misfit("expected times above 0", ".seconds")
+    return Control(seconds=seconds)
 
 
 def _interval(*, low: float, high: float, confidence: float) -> Interval:
@@ -161,7 +170,14 @@ _SHAPES = {
     ),
     # A later run computes within and own from its launches, and takes rules from its own table.
     Series: Shape(
-        types={"slack": float}, absent=("within", "own", "rules", "min_tolerance"), make=_series, write=_series_fields
+        types={"slack": float},
+        optional=("control",),
+        absent=("within", "own", "rules", "min_tolerance"),
+        make=_series,
+        write=_series_fields,
+    ),
+    Control: Shape(
+        absent=("within",), make=_control_of, write=lambda control: {"seconds": tuple(map(rounded, control.seconds))}
     ),
     Interval: Shape(
         types={"confidence": Confidence},

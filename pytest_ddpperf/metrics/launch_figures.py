@@ -130,6 +130,11 @@ def _moved(launch: Launch, figure: Callable[[Sequence[float]], float]) -> Moved:
     steps, sizes = launch.step_times, launch.ranks[0].blocks
     if not sizes or sum(sizes) != len(steps):  # not interleaved
         sizes = even_sizes(len(steps))
+    return moved_by_blocks(steps, sizes, figure)
+
+
+def moved_by_blocks(steps: Samples, sizes: Sequence[int], figure: Callable[[Sequence[float]], float]) -> Moved:
+    """How far each block of steps moves the logarithm of a figure of all; empty where there are too few blocks."""
     ends = list(accumulate(sizes))
     if len(ends) < MIN_BLOCKS or min(steps) <= 0:
         return ()

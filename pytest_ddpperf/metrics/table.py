@@ -15,6 +15,7 @@ from pytest_ddpperf.metrics.communication import (
     of_exposed,
     of_overhead,
 )
+from pytest_ddpperf.metrics.control import control_of
 from pytest_ddpperf.metrics.launch_figures import (
     Knows,
     Samples,
@@ -40,7 +41,7 @@ from pytest_ddpperf.metrics.memory import (
 from pytest_ddpperf.metrics.phases import of_phase, phase_seconds
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Better, Family, Measurement, MetricRules, Scale, Series
+from pytest_ddpperf.records.measurement import Better, Control, Family, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.summaries import quantile, tail, typical
@@ -53,8 +54,9 @@ FINAL_LOSS = "final_loss"
 
 PLAIN = MetricRules()
 _TIMED = MetricRules(timed=True, outliers="worse", shared_scatter=True)
+_STEP_TIME = replace(_TIMED, controlled=True)
 # Made of the step time alone, whose verdict it has.
-_MADE_OF_STEP_TIME = replace(_TIMED, repeats_step_time=True, alarms=False)
+_MADE_OF_STEP_TIME = replace(_STEP_TIME, repeats_step_time=True, alarms=False)
 _BYTES = MetricRules(deviation=0.0, alarms=False)
 _DIAGNOSED = MetricRules(diagnosed=True)
 
@@ -87,7 +89,7 @@ class Metric:
     rules: MetricRules = PLAIN
     within: Knows | None = None
 
-    def series(self, samples: Samples, within: Within | None = None) -> Series:
+    def series(self, samples: Samples, within: Within | None = None, control: Control | None = None) -> Series:
         """The series that these samples make; ``within`` is what their launches know of their scatter."""
         return series_from(
             samples,
@@ -101,6 +103,7 @@ class Metric:
             gated=self.gated,
             min_tolerance=self.min_tolerance,
             rules=self.rules,
+            control=control if self.rules.controlled else None,
         )
 
 
@@ -108,8 +111,9 @@ def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None)
     """The series of a measurement, in the table's order, without the metrics that it does not have."""
     if not measurement.launches:
         return ()
+    control = control_of(measurement)
     return tuple(
-        metric.series(samples, None if metric.within is None else metric.within(measurement))
+        metric.series(samples, None if metric.within is None else metric.within(measurement), control)
         for metric in (METRICS if metrics is None else metrics)
         if (samples := metric.samples(measurement)) is not None
     )
@@ -229,7 +233,7 @@ def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
 
 
 METRICS: tuple[Metric, ...] = (
-    _step_metric(STEP_TIME, "s", step_time, within=of_steps, rules=_TIMED),
+    _step_metric(STEP_TIME, "s", step_time, within=of_steps, rules=_STEP_TIME),
     Metric(
         name="step_time_tail",
         unit="1",

@@ -60,6 +60,7 @@ class RankLaunch:
         worked: seconds from its first step to the end of what it was asked for.
         tracers: modules of what Python called for each line or function of the timed steps, such as coverage's.
         imported: the slowest import of rank 0; None on other ranks, and where nothing worth a report was imported.
+        control_times: seconds of each control step between the timed steps on this rank; empty where there were none.
     """
 
     rank: int
@@ -83,6 +84,7 @@ class RankLaunch:
     worked: float = 0.0
     tracers: tuple[str, ...] = ()
     imported: SlowImport | None = None
+    control_times: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +97,7 @@ class Launch:
         seconds: how long the whole launch took, start-up included.
         health: what else went on in the machine meanwhile; None where it was not read.
         step_times: seconds of each timed step; a step lasts as long as its slowest rank.
+        control_times: the same of control steps; empty where there were none.
         figures: what was computed of it so far, by name; a changed copy begins with none.
     """
 
@@ -111,3 +114,8 @@ class Launch:
             self.figures["step_times"] = tuple(map(max, zip(*(rank.step_times for rank in self.ranks), strict=True)))
         found: tuple[float, ...] = self.figures["step_times"]
         return found
+
+    @property
+    def control_times(self) -> tuple[float, ...]:
+        """Seconds of each control step of the group."""
+        return tuple(map(max, zip(*(rank.control_times for rank in self.ranks), strict=True)))

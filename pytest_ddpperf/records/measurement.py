@@ -233,6 +233,7 @@ class MetricRules:
         after_steps: whether it is comparable only after as many steps.
         alarms: whether its scatter can raise a false alarm, so that it takes a part of the significance level.
         alarm_only: whether it may turn a result red, and never keeps one from green while it is undecided.
+        controlled: whether it becomes worse as the control step does where the machine is slower.
     """
 
     timed: bool = False
@@ -250,11 +251,20 @@ class MetricRules:
     after_steps: bool = False
     alarms: bool = True
     alarm_only: bool = False
+    controlled: bool = False
 
     @property
     def interleaved(self) -> bool:
         """Whether it depends on whether launches were interleaved."""
         return self.timed or self.partnered
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Control:
+    """What the control step took while the launches of a series were timed."""
+
+    seconds: tuple[float, ...]  # of a typical one of each launch
+    within: tuple[tuple[float, ...], ...] = ()  # as in Series, of the logarithm of ``seconds``
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -276,6 +286,7 @@ class Series:
             the metric is not made of steps. See ``stats.blocks``.
         own: standard deviation that a launch adds to that, on the same scale.
         rules: what is special to the metric.
+        control: the control step in the same launches; None where there was none.
     """
 
     metric: str
@@ -291,6 +302,7 @@ class Series:
     within: tuple[tuple[float, ...], ...] = ()
     own: float = 0.0
     rules: MetricRules = field(default=MetricRules(), compare=False)
+    control: Control | None = None
 
     @property
     def drifts(self) -> bool:

@@ -40,6 +40,11 @@ class BaselineRecord(BenchmarkId):
     lost: float = 0.0  # as in Measurement
 
     @property
+    def controlled(self) -> bool:
+        """Whether it has times of the control step."""
+        return any(series.control is not None for series in self.series)
+
+    @property
     def counts_from(self) -> Provenance:
         """When and of what the counts were made."""
         return self.counted or Provenance(date=self.date, commit=self.commit, dirty=self.dirty)

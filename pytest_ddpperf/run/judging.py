@@ -265,8 +265,16 @@ class JudgedRun(BenchmarkRun):
     def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
         """The variants, each with as many steps as its baseline if that is comparable, and the baselines."""
         found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
-        steps = [None if base.record is None or base.differs else base.record.plan.steps for base in found]
-        return [replace(variant, steps=n) for variant, n in zip(variants, steps, strict=True)], found
+        comparable = [None if base.differs else base.record for base in found]
+        stored = self.settings.save is not None or self.settings.calibrate is not None
+        return [
+            replace(
+                variant,
+                steps=None if base is None else base.plan.steps,
+                controlled=self.settings.control and (stored or (base is not None and base.controlled)),
+            )
+            for variant, base in zip(variants, comparable, strict=True)
+        ], found
 
     def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
         """Lists the benchmarks that train something else, or else all of them, which could not be measured."""

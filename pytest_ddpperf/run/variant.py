@@ -45,6 +45,7 @@ class Variant(BenchmarkId):
     profile: CommunicationProfile | None = None  # None where nothing was profiled
     pilot: Pilot | None = None  # None before its first launch
     steps: int | None = None  # the baseline's, so that both sides run the same number; None where there is no baseline
+    controlled: bool = False  # whether control steps tell how fast the machine is, in launches that run alone
     of_reference: bool = False  # it then runs the code of the reference, and as many steps as the candidate
     samples_per_step: float | None = None
     tokens_per_step: float | None = None

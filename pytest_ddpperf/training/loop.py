@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.records.measurement import Plan
     from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.training.control import ControlStep
     from pytest_ddpperf.training.jobs import LaunchJob
     from pytest_ddpperf.training.step import Step
 
@@ -54,6 +55,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """
     from pytest_ddpperf.training.step import build_step
 
+    control = None if job.control is None else control_step()
     memory = watch_memory(ctx.device)
     with ExitStack() as opened:
         step = opened.enter_context(closing(build_step(ctx, job)))
@@ -63,7 +65,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         begun = time.monotonic()
         warmup = _warm_up(ctx, job, step)
         begin_peaks(ctx.device)
-        timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
+        timed = time_steps(ctx, job, step, warmup=warmup, turns=turns, control=control)
         peaks, device_memory = memory(), read_device_memory(ctx.device)
         begin_together(turns, step)  # neither the passes below nor the end of ranks may disturb another launch's steps
         taken = most_taken() if turns is None and ctx.device.type == "cpu" else None
@@ -78,19 +80,39 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         return replace(launch, **told, worked=time.monotonic() - begun)
 
 
-def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
+def control_step() -> ControlStep:
+    """A control step of this rank; made before memory is watched, so that no peak has it."""
+    from pytest_ddpperf.training.control import ControlStep
+
+    return ControlStep()
+
+
+def time_steps(
+    ctx: RankView,
+    job: LaunchJob,
+    step: Step,
+    *,
+    warmup: int,
+    turns: TurnClient | None,
+    control: ControlStep | None = None,
+) -> RankLaunch:
     """Times the steps of the job, in whole periods, after ``warmup`` steps; the result has no figures of memory.
 
     Raises a WorkloadError for times that are not those of training.
     """
     steps = math.ceil(job.plan.steps / step.period) * step.period
-    sizes = (steps,) if turns is None else turn_sizes(steps, step.period, job.blocks)
+    sizes: tuple[int, ...] = (steps,)
+    begin = partial(begin_together, turns, step)
+    if turns is not None:
+        sizes = turn_sizes(steps, step.period, job.blocks)
+    elif control is not None and job.control is not None:
+        sizes = turn_sizes(steps, step.period, job.control.blocks, least=1)
+        begin = partial(control.run, job.control.steps, step.group)
     clock = clock_for(ctx.device, marks=max(sizes) + 1)
     graphs = compiled_graphs()
     end_watch()
     tracing = tracers()
     with collector_paused():
-        begin = partial(begin_together, turns, step)
         timed = timed_blocks(step.run, sizes, clock, begin, keep_losses=ctx.device.type == "cpu")
     skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
     for number, loss in enumerate(timed.losses):
@@ -116,6 +138,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
         blocks=blocks,
         cpu_blocks=timed.cpu_blocks if cpu_known and blocks else (),
         tracers=tracing,
+        control_times=() if control is None else control.seconds,
     )
 
 

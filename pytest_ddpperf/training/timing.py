@@ -90,14 +90,15 @@ def timed_blocks(
     )
 
 
-def turn_sizes(steps: int, period: int, blocks: int = BLOCKS) -> tuple[int, ...]:
-    """The number of steps of each block of an interleaved launch: whole periods.
+def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_PERIODS) -> tuple[int, ...]:
+    """The number of steps of each block of a launch whose blocks alternate with other work: whole periods.
 
-    Long steps make fewer blocks than ``blocks``, down to one. No untimed step precedes a block: on every side the
-    first step pays for caches that went cold while its ranks waited, and another step would cost time for nothing.
+    Long steps make fewer blocks than ``blocks``, down to one, of ``least`` periods or more each. No untimed step
+    precedes a block: on every side the first step pays for caches that went cold while its ranks waited, and another
+    step would cost time for nothing.
     """
     periods = steps // period
-    number = min(blocks, max(1, periods // MIN_PERIODS))
+    number = min(blocks, max(1, periods // least))
     return tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number))
 
 
