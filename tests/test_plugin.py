@@ -130,6 +130,36 @@ def test_a_run_in_a_process_of_its_own_is_judged_beside_the_baseline(inner: pyte
     assert set(found.values()) <= {"unchanged", "ok", "improved", "inconclusive"}
 
 
+def stored_runs(inner: pytest.Pytester) -> list[int]:
+    """The launches of each run of the only baseline; none where it is of one run."""
+    (file,) = inner.path.glob("baselines/*/*/*.json")
+    (record,) = json.loads(file.read_text())["records"]
+    runs = [run["launches"] for run in record.get("runs", ())]
+    (samples,) = [series["samples"] for series in record["series"] if series["metric"] == "step_time"]
+    assert sum(runs) in {0, len(samples)}
+    return runs
+
+
+def commit_all(inner: pytest.Pytester) -> None:
+    for arguments in (("init", "-q"), ("add", "test_suite.py"), ("commit", "-q", "--allow-empty", "-m", "a")):
+        git(inner.path, *arguments)
+
+
+def test_saving_again_on_a_commit_adds_a_run_until_there_is_another_commit(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_suite=SUITE)
+    commit_all(inner)
+    verdicts(inner, "--ddpperf-save", "-k", "test_other")
+    assert stored_runs(inner) == []
+    run, _ = verdicts(inner, "--ddpperf-save", "-k", "test_other")
+    run.stdout.fnmatch_lines(["1 baseline saved in *: 1 with one run more, 2 in all"])
+    assert len(stored_runs(inner)) == 2
+    run, _ = verdicts(inner, "-k", "test_other")
+    run.stdout.fnmatch_lines(["*the stored baseline, of 2 runs*"])
+    commit_all(inner)
+    verdicts(inner, "--ddpperf-save", "--ddpperf-force-save", "-k", "test_other")
+    assert stored_runs(inner) == []
+
+
 def test_named_sets_are_apart(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_suite=COUNTED)
     verdicts(inner, "--ddpperf-save=nightly")

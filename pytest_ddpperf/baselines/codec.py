@@ -28,7 +28,7 @@ from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Control, Environment, Interval, Series, Spread
 from pytest_ddpperf.records.noise import Calibration
-from pytest_ddpperf.records.results import BaselineRecord, Provenance
+from pytest_ddpperf.records.results import BaselineRecord, Provenance, StoredRun
 from pytest_ddpperf.records.sites import CallSite
 
 
@@ -94,6 +94,9 @@ def _record(*, steps: Mapping[str, tuple[float, ...]], **fields: Any) -> Baselin
     lengths = sorted({len(column) for column in steps.values()})
     if len(lengths) > 1:
         raise Misfit(f"expected lists of one length, found {', '.join(map(str, lengths))}", ".steps")
+    runs = [run.launches for run in fields.get("runs", ())]
+    if runs and sum(runs) != sum(lengths):
+        raise Misfit(f"expected {sum(lengths)} launches in all, found {sum(runs)}", ".runs")
     rows = zip(*steps.values(), strict=True)
     return BaselineRecord(steps=tuple(dict(zip(steps, row, strict=True)) for row in rows), **fields)
 
@@ -150,11 +153,16 @@ _SHAPES = {
             "counted": Provenance,
             "lost": Share,
         },
-        optional=("recipe", "counts", "dirty", "counted", "turns", "lost"),
+        optional=("recipe", "counts", "dirty", "counted", "turns", "lost", "runs"),
         make=_record,
         write=_record_fields,
     ),
     Provenance: Shape(types={"date": Day}),
+    StoredRun: Shape(
+        types={"launches": Positive, "date": Day, "lost": Share},
+        optional=("lost",),
+        write=lambda run: {"lost": rounded(run.lost)} if run.lost else {},
+    ),
     Environment: Shape(
         types={
             "device": Literal["cpu", "cuda"],

@@ -14,8 +14,11 @@ from pytest_ddpperf.baselines.codec import NOISE, NoiseFile, data_of
 from pytest_ddpperf.baselines.files import locked, saving, write_file
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import parse, read_text, render
+from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
 from pytest_ddpperf.records.noise import Calibration, Noise, RunSpread
+from pytest_ddpperf.records.results import BaselineRecord
+from pytest_ddpperf.stats.centers import parted
 from pytest_ddpperf.stats.spreads import (
     LEAST,
     bound_of_difference,
@@ -23,6 +26,7 @@ from pytest_ddpperf.stats.spreads import (
     moderated_spread,
     pooled,
     prior_of,
+    run_spread,
     spread_of_bound,
 )
 
@@ -116,7 +120,10 @@ def _of_days(runs: Sequence[tuple[str, float]]) -> list[float]:
 
 
 def known_noise(
-    trained: Training, calibrated: Mapping[Training, Calibration], recorded: Mapping[Training, Noise]
+    trained: Training,
+    calibrated: Mapping[Training, Calibration],
+    recorded: Mapping[Training, Noise],
+    stored: Mapping[Training, BaselineRecord],
 ) -> Noise | None:
     """What is known of how far runs of a benchmark lie apart, by its own runs and by those of all on such a machine.
 
@@ -124,6 +131,7 @@ def known_noise(
         trained: the benchmark.
         calibrated: calibrations in its environment.
         recorded: as of ``recorded_noise``.
+        stored: baselines of several runs in its environment.
 
     Returns:
         Its noise. The floor is that of its calibration, or else of its recorded runs; 0 where it has neither. None
@@ -134,6 +142,9 @@ def known_noise(
     for each, told in recorded.items():
         runs.setdefault(each, []).append(RunSpread(centers=told.between_runs))
         days[each] = [] if told.over_days is None else [told.over_days]
+    for each, record in stored.items():
+        runs.setdefault(each, []).extend(_of_record(record))
+        days.setdefault(each, []).extend(_of_record(record, by_day=True))
     between_runs, over_days = _moderated(trained, runs, MOST_FREEDOM), _moderated(trained, days)
     if between_runs is None:
         return None
@@ -152,6 +163,14 @@ def _of_calibration(calibration: Calibration) -> RunSpread:
     """How far the centers of a calibration's runs lie apart: its floor tells it."""
     centers = spread_of_bound(calibration.floor, calibration.between_runs.df)
     return RunSpread(centers=centers, sampling=max(0.0, centers.sd**2 - calibration.between_runs.sd**2))
+
+
+def _of_record(record: BaselineRecord, *, by_day: bool = False) -> list[RunSpread]:
+    """How far the runs of a baseline lie apart, or its days; nothing where there is only one."""
+    step_time = next((series for series in record.series if series.metric == STEP_TIME), None)
+    sizes = () if step_time is None else record.sizes_of_runs(step_time)
+    days = [run.date for run in record.runs] if by_day else None
+    return [run_spread(parted(step_time.samples, sizes), days)] if step_time is not None and sizes else []
 
 
 def _moderated(

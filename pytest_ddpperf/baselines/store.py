@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,9 +79,18 @@ class Store:
         """All records of a test, of all environments."""
         return tuple(record for key in self._keys() for record in self._records(test, key))
 
-    def files(self) -> tuple[Path, ...]:
-        """All baseline files of this set, in the order of their paths."""
-        return tuple(file for key in self._keys() for file in sorted((self.folder / key).glob("*/[!.]*.json")))
+    def files(self, key: str | None = None) -> tuple[Path, ...]:
+        """All baseline files of this set, or of one environment, in the order of their paths."""
+        keys = self._keys() if key is None else [key]
+        return tuple(file for each in keys for file in sorted((self.folder / each).glob("*/[!.]*.json")))
+
+    def of_several_runs(self, file: Path) -> Mapping[str, tuple[BaselineRecord, ...]]:
+        """By test, the records of a file that are of several runs; without parsing it where it has none."""
+        text = read_text(file, BASELINE)
+        if text is None or '"runs"' not in text:
+            return {}
+        content = self.read(file)
+        return {content.test: tuple(record for record in content.records if record.runs)}
 
     def read(self, file: Path) -> BaselineFile:
         """The content of one file of this set."""
@@ -215,9 +224,22 @@ def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
     return f"{safe}~{digest(whole)}"
 
 
-def acceptable(result: Result) -> bool:
-    """Whether a result may replace its baseline without being forced to: an inconclusive one may not."""
-    return result.verdict is not Verdict.INCONCLUSIVE
+def acceptable(result: Result, resolution: float) -> bool:
+    """Whether a result may replace its baseline without being forced to.
+
+    One that is undecided may where its own times are known to within the resolution: it is no weak baseline, however
+    far the machine may have drifted from the old one.
+    """
+    if result.verdict is not Verdict.INCONCLUSIVE:
+        return True
+    undecided = [each.series for each in result.comparisons if each.gated and each.verdict is Verdict.INCONCLUSIVE]
+    return bool(undecided) and all(
+        series.drifts
+        and series.scale == "ratio"
+        and series.interval is not None
+        and series.interval.high - series.interval.low <= 2 * resolution * series.value
+        for series in undecided
+    )
 
 
 def warned(result: Result) -> Result:

@@ -130,12 +130,17 @@ def _change(
     series: Series, base: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> Change | None:
     """The change from the reference: by rounds where both sides were measured in the same ones."""
+    runs: tuple[int, ...] = ()
     spread, drift, outliers = NO_SPREAD, 0.0, outlying_end(series.rules, series.better)
+    independent = 1.0
     if isinstance(reference, StoredBaseline):
         step = _series_named(STEP_TIME, measurement.series)
         step_time = None if step is None else step.value
         spread = spread_between_runs(series, measurement.environment, step_time, reference.noise)
         drift = drift_of(series)
+        if reference.record is not None:
+            runs = reference.record.sizes_of_runs(base)
+            independent = reference.record.days if runs else 1.0
     elif len(series.samples) == len(base.samples):
         return intervals.paired(
             series.samples,
@@ -153,6 +158,8 @@ def _change(
         drift=drift,
         outliers=outliers,
         expected=_expected(series, base, context),
+        base_runs=runs,
+        independent=independent,
     )
 
 

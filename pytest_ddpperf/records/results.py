@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, TypeAlias
@@ -25,6 +26,15 @@ class Provenance:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StoredRun:
+    """One of several runs that a baseline is made of."""
+
+    launches: int
+    date: str  # ISO 8601, day
+    lost: float = 0.0  # as in Measurement
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineRecord(BenchmarkId):
     """What a baseline file keeps of one benchmark: what was measured then, and where it came from."""
 
@@ -37,7 +47,24 @@ class BaselineRecord(BenchmarkId):
     dirty: bool = False  # whether tracked files differed from the commit
     counted: Provenance | None = None  # of the counts, where these are of another run than the rest
     turns: bool = False  # as in Measurement
-    lost: float = 0.0  # as in Measurement
+    lost: float = 0.0  # as in Measurement; of several runs the median
+    runs: tuple[StoredRun, ...] = ()  # the oldest first, as are the samples; empty where it is of one run
+
+    @property
+    def each_run(self) -> tuple[StoredRun, ...]:
+        """The runs that it is made of, be it only one."""
+        return self.runs or (StoredRun(launches=len(self.steps), date=self.date, lost=self.lost),)
+
+    def sizes_of_runs(self, series: Series) -> tuple[int, ...]:
+        """How many samples each run has; empty where it is of one run, and where the samples do not tell."""
+        sizes = tuple(run.launches for run in self.runs)
+        return sizes if len(sizes) > 1 and sum(sizes) == len(series.samples) else ()
+
+    @property
+    def days(self) -> float:
+        """How many independent days the mean of the runs is as good as: runs of one day share what the machine did."""
+        of_day = Counter(run.date for run in self.each_run)
+        return of_day.total() ** 2 / sum(number**2 for number in of_day.values())
 
     @property
     def controlled(self) -> bool:

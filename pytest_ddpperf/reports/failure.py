@@ -126,6 +126,8 @@ def _measured(result: Result) -> str:
     origin = [environment_key(baseline.environment), baseline.date]
     if baseline.commit:
         origin.append(commit_text(baseline.commit, dirty=baseline.dirty))
+    if baseline.runs:
+        origin.append(f"{len(baseline.runs)} runs")
     if baseline.counted is not None:
         origin.append(counts_origin(baseline))
     return f"{text}; baseline {', '.join(origin)}"

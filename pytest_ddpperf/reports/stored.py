@@ -53,10 +53,11 @@ def record_table(test: str, record: BaselineRecord) -> Table:
             *(() if record.mode is None else (f"{record.mode} scaling",)),
         )
     )
+    runs = f"{len(record.runs)} runs since {record.runs[0].date}, " if record.runs else ""
     facts = (
         f"{test}: {record.name}",
         f"{strategy}, {format_count(record.environment.world_size, 'rank')}; {_plan(record)}",
-        f"saved {record.date} at commit {_commit(record)} as {environment_key(record.environment)}",
+        f"{runs}saved {record.date} at commit {_commit(record)} as {environment_key(record.environment)}",
         counts_origin(record),
         environment_text(record.environment),
         ", ".join(f"{name} {value}" for name, value in sorted(record.environment.recorded.items())),
@@ -98,20 +99,26 @@ class Stored:
 
     saved: Sequence[tuple[Result, SavedRecord]] = ()
     undecided: Sequence[Result] = ()  # which are not stored
+    apart: Sequence[Result] = ()  # which are not added to the stored runs of their commit
     failed: Collection[str] = ()  # tests of which nothing is stored
     noise: Sequence[tuple[Calibrated, Path]] = ()
 
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
     """How many baselines were saved where, what changed in each in a line of its own, and what was not stored."""
-    results = [*(result for result, _ in stored.saved), *stored.undecided]
+    results = [*(result for result, _ in stored.saved), *stored.undecided, *stored.apart]
     names = names_of(results)
     failed = [test.partition("::")[2] for test in stored.failed]
     short = {} if width is None else shortened([*names, *failed], width // 3)
     changed = [(name, _changes(saved)) for name, (_, saved) in zip(names, stored.saved, strict=False)]
-    undecided = whom(names[len(stored.saved) :], len(results), short, width) if stored.undecided else ""
+    left = names[len(stored.saved) :]
+    undecided, apart = (
+        whom(those, len(results), short, width) if those else ""
+        for those in (left[: len(stored.undecided)], left[len(stored.undecided) :])
+    )
     left_out = {
         "inconclusive, so not stored without --ddpperf-force-save": undecided,
+        "far from the stored runs of this commit, so not added without --ddpperf-force-save": apart,
         "failed, so not stored": named_metrics([short.get(name, name) for name in failed]),
     }
     return [
@@ -137,18 +144,22 @@ def _replaced(saved: Sequence[SavedRecord]) -> list[str]:
     new: list[str] = []
     whole: list[str] = []
     counts: list[str] = []
+    added = [each for each in saved if each.old is not None and _times(each.new) != _times(each.old) and each.new.runs]
     for each in saved:
         old = each.old
         if old is None:
             new.append(each.new.date)
-        else:
+        elif each not in added:
             (counts if _times(each.new) and _times(old) == _times(each.new) else whole).append(old.date)
     known = {"{} new": new, "{} in place of {}": whole, "{} with new counts and the times of {}": counts}
-    return [
-        text.format(len(dates), " to ".join(dict.fromkeys((min(dates), max(dates)))))
-        for text, dates in known.items()
-        if dates
-    ]
+    numbers = sorted(len(each.new.runs) for each in added)
+    more = [f"{len(added)} with one run more, {_range(numbers)} in all"] if added else []
+    return [*more, *(text.format(len(dates), _range(sorted(dates))) for text, dates in known.items() if dates)]
+
+
+def _range(ends: Sequence[object]) -> str:
+    """The first and the last, or both in one."""
+    return " to ".join(dict.fromkeys((str(ends[0]), str(ends[-1]))))
 
 
 def _places_of_noise(noise: Sequence[tuple[Calibrated, Path]]) -> list[str]:

@@ -211,7 +211,7 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
         "memory": "; or ".join(memory),
         "eff.": "scaling efficiency, 1 where ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
-        "change": f"of the step time, from {_compared_with(others, here)}",
+        "change": f"of the step time, from {_compared_with(others, here) or _stored(results)}",
         "at most": _BOUND_MEANING,
         "calls": "of collectives, by a rank in a step",
         "sent": "by a rank in a step's collectives",
@@ -228,9 +228,13 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
 
 def _compared_with(others: str, here: str) -> str:
     """From what the step time changed."""
-    return (
-        f"revision {others}{f' to {here}' if here else ''}, measured side by side" if others else "the stored baseline"
-    )
+    return f"revision {others}{f' to {here}' if here else ''}, measured side by side" if others else ""
+
+
+def _stored(results: Sequence[Result]) -> str:
+    """What stored baselines are made of."""
+    runs = [len(result.baseline.each_run) for result in results if result.baseline is not None]
+    return f"the stored baseline, of {span(str, runs)} runs" if max(runs, default=1) > 1 else "the stored baseline"
 
 
 def _unchanged_meaning(results: Sequence[Result]) -> str:

@@ -6,19 +6,24 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.against.git import Checkout, has_file, introduced
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.fingerprint import environment_key, training_differences
+from pytest_ddpperf.baselines.runs import adds_run, changed_counts, lies_apart, with_run
 from pytest_ddpperf.baselines.store import SavedRecord, Store, acceptable, baseline_record, warned
-from pytest_ddpperf.errors import HistoryError
+from pytest_ddpperf.errors import BaselineError, HistoryError
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
 from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.settings import DEFAULT_SET, Settings
 from pytest_ddpperf.stats.spreads import joined, pooled
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.reports.stored import Stored
 
 
 class Archive:
@@ -27,8 +32,10 @@ class Archive:
     def __init__(self, settings: Settings, root: Path) -> None:
         self.saved: list[tuple[Result, SavedRecord]] = []
         self.undecided: list[Result] = []  # which were not stored
+        self.apart: list[Result] = []  # which were not added to the stored runs of the same commit
         self.noise: list[tuple[Calibrated, Path]] = []
         self.complaints: list[str] = []  # what could not be read, and spoils no benchmark
+        self._runs: dict[str, Mapping[noise.Training, BaselineRecord]] = {}  # by environment key
         self._recorded_noise: dict[str, Mapping[noise.Training, Noise]] = {}  # by environment key
         self._settings = settings
         self._root = root
@@ -75,8 +82,20 @@ class Archive:
             for of_test, variants in noise.read(noise.noise_file(self._baselines, benchmark.environment)).items()
             for known in variants.values()
         }
-        recorded = self._learned(environment_key(benchmark.environment))
-        return noise.known_noise(noise.training_of(test, benchmark), calibrated, recorded)
+        key = environment_key(benchmark.environment)
+        if key not in self._runs:
+            files = map(self._of_several_runs, self._store.files(key))
+            self._runs[key] = {trained: record for found in files for trained, record in found.items()}
+        return noise.known_noise(noise.training_of(test, benchmark), calibrated, self._learned(key), self._runs[key])
+
+    def _of_several_runs(self, file: Path) -> Mapping[noise.Training, BaselineRecord]:
+        """The baselines of a file that are of several runs."""
+        try:
+            found = self._store.of_several_runs(file)
+        except BaselineError as error:  # the test whose own it is fails by it
+            self.complaints.append(f"noise was not learned: {error}")
+            return {}
+        return {noise.training_of(test, record): record for test, records in found.items() for record in records}
 
     def _learned(self, key: str) -> Mapping[noise.Training, Noise]:
         """The noise of all benchmarks of an environment by the history."""
@@ -108,15 +127,42 @@ class Archive:
         found = joined([pooled(before), *(known.between_launches for test in calibrated for known in test.values())])
         return found if found.df else None
 
+    def stored(self, failed: Sequence[str]) -> Stored:
+        """What became of baselines and noise; of ``failed`` tests nothing is stored."""
+        from pytest_ddpperf.reports.stored import Stored
+
+        return Stored(saved=self.saved, undecided=self.undecided, apart=self.apart, failed=failed, noise=self.noise)
+
     def store(self, test: str, results: Sequence[Result], now: Provenance) -> Mapping[int, Result]:
         """Stores the results of a test that may be stored; gives these with their warnings, by ``id``."""
-        accepted = [result for result in results if self._settings.force_save or acceptable(result)]
-        self.undecided += [result for result in results if result not in accepted]
-        records = [baseline_record(result, now) for result in accepted]
-        by_key = {result.measurement.key: result for result in accepted}
-        for saved in Store(self._baselines, self._settings.save or DEFAULT_SET).save(test, records):
+        store = Store(self._baselines, self._settings.save or DEFAULT_SET)
+        accepted = [(result, record) for result in results if (record := self._record(store, test, result, now))]
+        by_key = {result.measurement.key: result for result, _ in accepted}
+        for saved in store.save(test, [record for _, record in accepted]):
             self.saved.append((by_key[saved.new.key], replace(saved, file=self._shown(saved.file))))
-        return {id(result): warned(result) for result in accepted}
+        return {id(result): warned(result) for result, _ in accepted}
+
+    def _record(self, store: Store, test: str, result: Result, now: Provenance) -> BaselineRecord | None:
+        """What is stored of a result, with the earlier runs of the same commit; None where nothing may be."""
+        settings, record = self._settings, baseline_record(result, now)
+        found = store.find(test, result.name, result.measurement.environment)
+        before = None if found.differs or not result.measurement.launches else found.record
+        if before is None or not adds_run(before, record):
+            if settings.force_save or acceptable(result, settings.resolution):
+                return record
+            self.undecided.append(result)
+            return None
+        changed = changed_counts(before, record)
+        if changed:
+            raise BaselineError(
+                f"{test}: {result.name}: {' and '.join(changed)} of this run differ from those of the stored runs of "
+                f"the same commit, so it is not added to them: fix what counts depend on (versions, seeds, input), or "
+                f"delete {self._shown(store.file(test, record.environment))} and save again"
+            )
+        if settings.accepting and not settings.force_save and lies_apart(result):
+            self.apart.append(result)
+            return None
+        return with_run(before, record)
 
     def store_noise(self, test: str, calibrated: Sequence[Calibrated]) -> None:
         """Stores the noise that calibrations of a test found."""

@@ -263,7 +263,6 @@ class Session:
 
     def summary(self) -> SummaryData:
         """What the terminal's summary is made of."""
-        from pytest_ddpperf.reports.stored import Stored
         from pytest_ddpperf.reports.summary import SummaryData
 
         archive = self.archive
@@ -272,9 +271,7 @@ class Session:
             searches=self.searches,
             calibrated=self.calibrated,
             complaints=[*self.complaints, *archive.complaints],
-            stored=Stored(
-                saved=archive.saved, undecided=archive.undecided, failed=sorted(self._unstored), noise=archive.noise
-            ),
+            stored=archive.stored(sorted(self._unstored)),
             recorded=self._recorded,
             accepting=self.settings.accepting,
             here=self._here,

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from pytest_ddpperf.stats.blocks import Expected
@@ -66,6 +67,32 @@ def center_of(samples: Sequence[float], outliers: Outliers | None = None) -> Cen
     else:
         side = _trimmed(ordered, CUT if outliers == "low" else 0.0, CUT if outliers == "high" else 0.0)
     return replace(side, spread=_spread(ordered, outliers))
+
+
+def center_of_runs(samples: Sequence[float], sizes: Sequence[int], outliers: Outliers | None = None) -> Center:
+    """The mean of the centers of several runs, which have so many samples each; of one run its center.
+
+    Its error is that of the launches alone. All runs tell together by how much launches scatter.
+    """
+    if len(sizes) < 2:  # noqa: PLR2004
+        return center_of(samples, outliers)
+    sides = [center_of(part, outliers) for part in parted(samples, sizes)]
+    # As many samples as would know a mean as well, were they of one run.
+    n = round(len(sides) ** 2 / math.fsum(1 / side.n for side in sides))
+    mean = math.fsum(side.mean for side in sides) / len(sides)
+    known = [(side.df, side.variance * side.n, side.spread) for side in sides if side.variance is not None]
+    df = math.fsum(freedom for freedom, _, _ in known)
+    if not known:
+        return Center(n, mean, None, 0.0)
+    of_launch = math.fsum(freedom * variance for freedom, variance, _ in known) / df
+    spread = math.fsum(freedom * (spread or 0.0) for freedom, _, spread in known) / df
+    return Center(n, mean, of_launch / n, df, spread=spread)
+
+
+def parted(samples: Sequence[float], sizes: Sequence[int]) -> list[Sequence[float]]:
+    """The samples of each run."""
+    ends = [*accumulate(sizes)]
+    return [samples[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def _spread(ordered: Sequence[float], outliers: Outliers | None) -> float:

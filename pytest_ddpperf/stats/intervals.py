@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pytest_ddpperf.records.measurement import Interval, Scale
 from pytest_ddpperf.stats.blocks import Expected
-from pytest_ddpperf.stats.centers import Center, Outliers, center_of, moderated
+from pytest_ddpperf.stats.centers import Center, Outliers, center_of, center_of_runs, moderated
 
 CONFIDENCE = 0.95
 LARGEST_LOG = 700.0  # exp() of it is still a finite float: JSON knows no infinity
@@ -124,14 +124,16 @@ def change(
     drift: float = 0.0,
     outliers: Outliers | None = None,
     expected: Expected | None = None,
+    base_runs: Sequence[int] = (),
+    independent: float = 1.0,
 ) -> Change | None:
     """The change from ``base`` to ``new``, two independent runs: a t interval over launches.
 
     Two runs on one machine differ by more than the launches within either of them say: each has a deviation of its
-    own. That adds ``2 * between_runs**2`` to the squared standard error. The launches' part has the freedom of the
-    smaller side (Hsu 1938): Welch's approximation gives more than a few launches bear out, when the scatter is looked
-    at after each of them. Both parts together have the freedom that Satterthwaite (1946) gives for their sum. A side
-    with a single launch borrows the other side's scatter.
+    own. That adds ``(1 + 1 / independent) * between_runs**2`` to the squared standard error. The launches' part has the
+    freedom of the smaller side (Hsu 1938): Welch's approximation gives more than a few launches bear out, when the
+    scatter is looked at after each of them. Both parts together have the freedom that Satterthwaite (1946) gives for
+    their sum. A side with a single launch borrows the other side's scatter.
     Ratios with samples that are not positive have no logarithm: they are compared by the difference of means, relative
     to the base's, with the base's error carried over to first order.
 
@@ -144,6 +146,8 @@ def change(
         drift: of the launches' own standard deviation, the share that a run deviates by at least.
         outliers: as of ``center``, of either side.
         expected: as of ``center``, of either side.
+        base_runs: where the baseline is of several runs, how many of its launches belong to each, in their order.
+        independent: how many runs with deviations of their own the baseline's mean is as good as.
 
     Returns:
         The change, or None where there is none to speak of: a ratio to zero, or samples that are not finite.
@@ -155,7 +159,8 @@ def change(
         return None
     logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
     new_side, base_side = (
-        center_of([math.log(sample) for sample in side] if logarithmic else side, outliers) for side in (new, base)
+        center_of_runs([math.log(sample) for sample in side] if logarithmic else side, sizes, outliers)
+        for side, sizes in ((new, ()), (base, base_runs))
     )
     if scale == "ratio" and not logarithmic:
         if base_side.mean == 0 and (any(new) or any(base)):
@@ -163,10 +168,10 @@ def change(
         new_side, base_side = _relative_to(new_side, base_side)
     else:
         new_side, base_side = (moderated(side, expected) for side in (new_side, base_side))
-    errors, of_runs = _errors(new_side, base_side), _OfRuns(2 * between_runs**2, between_df)
+    errors, of_runs = _errors(new_side, base_side), _OfRuns((1 + 1 / independent) * between_runs**2, between_df)
     if errors is not None:
         # The drift is known as well as the launches' scatter is, so it belongs to the launches' part.
-        drifting = drift**2 * (errors.new * new_side.n + errors.base * base_side.n)
+        drifting = drift**2 * (errors.new * new_side.n + errors.base * base_side.n / independent)
         if of_runs.variance < drifting:
             errors, of_runs = errors._replace(base=errors.base + drifting), NO_RUNS
     return _assemble(new_side.mean - base_side.mean, errors, of_runs, new_side.n, logarithmic=logarithmic)

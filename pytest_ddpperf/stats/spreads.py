@@ -44,10 +44,24 @@ def components(runs: Sequence[Sequence[float]]) -> Components:
     Raises:
         ValueError: there are fewer than two runs, or one has no launch.
     """
-    centers, errors = zip(*_centers(runs), strict=True)
-    of_centers = _deviation(centers)
-    of_runs = max(0.0, of_centers.sd**2 - math.fsum(error or 0.0 for error in errors) / len(errors))
-    return Components(pooled(runs), Spread(sd=math.sqrt(of_runs), df=of_centers.df))
+    spread = run_spread(runs)
+    of_runs = max(0.0, spread.centers.sd**2 - spread.sampling)
+    return Components(pooled(runs), Spread(sd=math.sqrt(of_runs), df=spread.centers.df))
+
+
+def run_spread(runs: Sequence[Sequence[float]], days: Sequence[str] | None = None) -> RunSpread:
+    """How far the centers of runs lie apart, or those of the days that they are of: the means of their runs.
+
+    ``runs`` and errors are as of ``components``; of a single day, there are no degrees of freedom.
+    """
+    groups: dict[object, list[tuple[float, float]]] = {}
+    for number, (middle, error) in enumerate(_centers(runs)):
+        groups.setdefault(number if days is None else days[number], []).append((middle, error or 0.0))
+    centers = [fmean(middle for middle, _ in group) for group in groups.values()]
+    errors = [math.fsum(error for _, error in group) / len(group) ** 2 for group in groups.values()]
+    if len(groups) == 1:
+        return RunSpread(centers=Spread(sd=0.0, df=0))
+    return RunSpread(centers=_deviation(centers), sampling=fmean(errors))
 
 
 def noise_floor(runs: Sequence[Sequence[float]]) -> float:

@@ -11,7 +11,7 @@ import pytest
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.results import BaselineRecord, Provenance
+from pytest_ddpperf.records.results import BaselineRecord, Provenance, StoredRun
 from pytest_ddpperf.records.sites import CallSite
 
 FILE = Path("baselines/k/m/t.json")
@@ -85,6 +85,21 @@ def test_a_record_tells_what_others_took_of_the_cores(text: str, make_record: Ma
         BaselineError, match=r"field records\[0\].lost: expected a number from 0 to 1, found the number 1.5"
     ):
         decode(changed(encode(content, FILE), "records/0/lost", 1.5), FILE)
+
+
+def test_a_record_tells_which_launches_belong_to_which_run(text: str, make_record: Make) -> None:
+    """Files of one run have none of it, nor have those from before there were several."""
+    assert '"runs"' not in text
+    runs = StoredRun(launches=1, date="2026-01-12", lost=0.25), StoredRun(launches=1, date="2026-01-13")
+    content = BaselineFile(test="m.py::t", records=(make_record(runs=runs),))
+    several = encode(content, FILE)
+    assert decode(several, FILE) == content
+    for path, value, problem in (
+        ("records/0/runs/0/launches", 2, r"records\[0\].runs: expected 2 launches in all, found 3"),
+        ("records/0/runs/1/date", "today", r"records\[0\].runs\[1\].date: expected a day"),
+    ):
+        with pytest.raises(BaselineError, match=problem):
+            decode(changed(several, path, value), FILE)
 
 
 def test_a_record_tells_whether_its_steps_took_turns(text: str, make_record: Make) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.measurement import Environment, Spread
 from pytest_ddpperf.records.noise import Calibration, Noise
+from pytest_ddpperf.records.results import BaselineRecord, StoredRun
+from tests.baselines.conftest import RECORD
+from tests.factories import make_series
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
@@ -250,20 +253,20 @@ def calibrated(sd: float, runs: int = 5) -> Calibration:
 def test_one_calibration_tells_of_its_benchmark_alone() -> None:
     """A half of the variance is the launches'; a half of a variance with 4 degrees has 4 / 2^2 of its own."""
     known = {DDP: calibrated(0.02)}
-    found = known_noise(DDP, known, {})
+    found = known_noise(DDP, known, {}, {})
     assert found is not None
     assert found.between_runs.sd == pytest.approx(0.02 / math.sqrt(2))
     assert found.between_runs.df == pytest.approx(1)
     assert found.floor == pytest.approx(known[DDP].floor)
     assert found.calibrated == "2026-01-12"
-    assert known_noise(NAIVE, known, {}) is None
-    assert known_noise(DDP, {}, {}) is None
+    assert known_noise(NAIVE, known, {}, {}) is None
+    assert known_noise(DDP, {}, {}, {}) is None
 
 
 def test_calibrations_of_several_benchmarks_moderate_each_other() -> None:
     """Equal ones tell as much as all their runs together; what was never calibrated has the same, and no floor."""
     known = {DDP: calibrated(0.02), NAIVE: calibrated(0.02)}
-    own, other = known_noise(DDP, known, {}), known_noise(NEITHER, known, {})
+    own, other = known_noise(DDP, known, {}, {}), known_noise(NEITHER, known, {}, {})
     assert own is not None
     assert other is not None
     assert own.floor == pytest.approx(math.expm1(1.782288 * math.sqrt(2) * 0.02), rel=1e-4)  # t(95 %, 4 + 8 df)
@@ -275,11 +278,51 @@ def test_calibrations_of_several_benchmarks_moderate_each_other() -> None:
 def test_recorded_runs_of_a_benchmark_add_to_its_calibration() -> None:
     """Variances of 4 and 1 in 4 and 4 degrees of freedom, in units of 1e-4: 2.5; of the sampling 2 * 4 / 8 = 1."""
     recorded = {DDP: Noise(between_runs=Spread(sd=0.01, df=4), floor=0.5, runs=5, commits=1)}
-    found = known_noise(DDP, {DDP: calibrated(0.02)}, recorded)
+    found = known_noise(DDP, {DDP: calibrated(0.02)}, recorded, {})
     assert found is not None
     assert found.between_runs.sd == pytest.approx(math.sqrt(2.5 - 1) / 100)
     assert found.between_runs.df == pytest.approx(8 * (1.5 / 2.5) ** 2)
-    alone = known_noise(DDP, {}, recorded)
+    alone = known_noise(DDP, {}, recorded, {})
     assert alone is not None
     assert (alone.runs, alone.commits, alone.calibrated) == (5, 1, "")
     assert alone.floor == pytest.approx(math.expm1(2.131847 * math.sqrt(2) * 0.01))
+
+
+def of_runs(days: Sequence[str], *logs: float, launches: int = 2) -> BaselineRecord:
+    """A baseline of runs with these logarithms of seconds, each of equal launches."""
+    return replace(
+        RECORD,
+        series=(make_series("step_time", 1.0, samples=[math.exp(log) for log in logs for _ in range(launches)]),),
+        steps=({"min": 0.1},) * launches * len(logs),
+        runs=tuple(StoredRun(launches=launches, date=day) for day in days),
+    )
+
+
+def test_runs_of_a_baseline_tell_how_far_they_lie_apart() -> None:
+    """0, 2, 4: variance 4; the means of their days are 1 and 4: variance 4.5."""
+    days = "2026-01-12", "2026-01-12", "2026-01-13"
+    found = known_noise(DDP, {}, {}, {DDP: of_runs(days, 0, 2, 4)})
+    assert found is not None
+    assert (found.between_runs.sd, found.between_runs.df) == pytest.approx((2.0, 2))
+    assert found.over_days is not None
+    assert (found.over_days.centers.sd, found.over_days.centers.df) == pytest.approx((math.sqrt(4.5), 1))
+    assert (found.floor, found.calibrated, found.runs) == (0.0, "", 0)
+
+
+def test_runs_of_one_day_tell_nothing_of_what_lasts_and_baselines_moderate_each_other() -> None:
+    day = "2026-01-12"
+    records = {trained: of_runs((day,) * 3, 0, 2, 4) for trained in (DDP, NAIVE)}
+    found, other = known_noise(DDP, {}, {}, records), known_noise(NEITHER, {}, {}, records)
+    assert found is not None
+    assert other is not None
+    assert found.over_days is None
+    assert (found.between_runs.sd, found.between_runs.df) == pytest.approx((2.0, 2 + 4))
+    assert (other.between_runs.sd, other.between_runs.df) == pytest.approx((2.0, 4))
+
+
+def test_benchmarks_of_the_same_days_share_what_the_machine_did_on_them() -> None:
+    records = {trained: of_runs(("2026-01-12", "2026-01-13", "2026-01-14"), 0, 2, 4) for trained in (DDP, NAIVE)}
+    found = known_noise(DDP, {}, {}, records)
+    assert found is not None
+    assert found.over_days is not None
+    assert found.over_days.centers.df == 2

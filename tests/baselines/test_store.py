@@ -23,10 +23,10 @@ from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
+from pytest_ddpperf.records.measurement import Environment, Interval
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment, make_launch, make_measurement
+from tests.factories import make_environment, make_launch, make_measurement, make_series
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
@@ -409,7 +409,21 @@ def result(launches: int = 6, *, verdict: Verdict = Verdict.UNCHANGED, counts: C
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_only_what_is_undecided_has_to_be_forced(verdict: Verdict) -> None:
-    assert acceptable(result(verdict=verdict)) is (verdict is not Verdict.INCONCLUSIVE)
+    assert acceptable(result(verdict=verdict), 0.1) is (verdict is not Verdict.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize(("width", "expected"), [(0.19, True), (0.21, False)])
+def test_what_is_undecided_for_the_machines_drift_alone_may_be_stored(width: float, *, expected: bool) -> None:
+    """Its own times are known to within 10 %."""
+    known = Interval(low=1 - width / 2, high=1 + width / 2, confidence=0.95)
+    times = replace(STEP_TIME.series((1.0, 1.0)), interval=known)
+    loss = make_series("final_loss", 1.0, scale="difference")
+    undecided = [
+        Comparison(series=series, tolerance=0.03, verdict=Verdict.INCONCLUSIVE, gated=True) for series in (times, loss)
+    ]
+    open_result = result(verdict=Verdict.INCONCLUSIVE)
+    assert acceptable(replace(open_result, comparisons=(undecided[0],)), 0.1) is expected
+    assert not acceptable(replace(open_result, comparisons=tuple(undecided)), 0.1)
 
 
 def test_a_baseline_of_few_launches_is_warned_of() -> None:

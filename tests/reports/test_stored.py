@@ -10,7 +10,7 @@ from pytest_ddpperf.baselines.store import SavedRecord
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Interval, Plan
-from pytest_ddpperf.records.results import BaselineRecord
+from pytest_ddpperf.records.results import BaselineRecord, StoredRun
 from pytest_ddpperf.reports.stored import Stored, list_table, record_table, stored_lines
 from tests.factories import make_environment, make_new_result, make_series
 
@@ -100,6 +100,19 @@ def test_of_counts_those_that_changed_are_told(record: BaselineRecord) -> None:
     old = counted(record, {"collective_calls": 3, "flops": 1e9})
     new = counted(record, {"collective_calls": 4, "flops": 1e9, "operators": 20})
     assert saved((old, new))[1:] == ["  test_0 ddp: collective_calls 3 -> 4"]
+
+
+def test_runs_that_were_added_are_told(record: BaselineRecord) -> None:
+    runs = tuple(StoredRun(launches=1, date=day) for day in ("2026-01-12", "2026-01-13"))
+    more = replace(slower(record, 0.0419), date="2026-01-13", runs=runs)
+    third = replace(more, runs=(*runs, runs[-1]))
+    assert saved((record, more), (replace(more, series=record.series), third)) == [
+        "2 baselines saved in baselines/cpu-2c: 2 with one run more, 2 to 3 in all"
+    ]
+    title = record_table("t.py::test_a", more).title.splitlines()
+    assert title[2] == (
+        "2 runs since 2026-01-12, saved 2026-01-13 at commit 3f2a1c0 as cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
+    )
 
 
 def test_counts_that_were_saved_beside_older_times_are_told_apart(record: BaselineRecord) -> None:

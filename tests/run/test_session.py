@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
+from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
@@ -121,11 +123,19 @@ def counted(calls: float) -> Counts:
 
 
 def saved(
-    root: Path, day: str, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0.0, calls: float = 0.0
+    root: Path,
+    day: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    seconds: float = 0.0,
+    calls: float = 0.0,
+    commit: str = "",
+    verdict: Verdict = Verdict.UNCHANGED,
+    forced: bool = False,
 ) -> StoredBaseline:
     """What is found after a run was saved that timed, counted or did both."""
-    session = Session(Settings(save="default"), root, LiveLine(None, None))
-    monkeypatch.setattr(session, "provenance", lambda: Provenance(date=day, commit="3f2a1c0"))
+    session = Session(Settings(save="default", force_save=forced), root, LiveLine(None, None))
+    monkeypatch.setattr(session, "provenance", lambda: Provenance(date=day, commit=commit or day))
     before = session.archive.find(TEST, DDP)
     counts = counted(calls) if calls else None
     timed = (STEP_TIME.series((seconds,)),) if seconds else ()
@@ -137,7 +147,15 @@ def saved(
         counts=counts,
     )
     session.results.append(
-        Result(test=TEST, measurement=measured, comparisons=(), verdict=Verdict.UNCHANGED, reference=before)
+        Result(
+            test=TEST,
+            measurement=measured,
+            comparisons=tuple(
+                Comparison(series=series, tolerance=0.03, verdict=verdict, gated=True) for series in timed
+            ),
+            verdict=verdict,
+            reference=before,
+        )
     )
     session.end_test(TEST, passed=True)
     return session.archive.find(TEST, DDP)
@@ -162,6 +180,29 @@ def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkey
     assert kept(counts) == ([0.75, 3.0], counted(3.0), "2026-01-14", "2026-01-15")
     anew = saved(tmp_path, "2026-01-16", monkeypatch, seconds=0.5, calls=1.0)
     assert kept(anew) == ([0.5, 1.0], counted(1.0), "2026-01-16", "2026-01-16")
+
+
+def test_saving_again_on_a_commit_adds_a_run_and_on_another_replaces_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is undecided beside the first run is one more of them; what is far from it is not, unless it is forced."""
+
+    def runs(day: str, seconds: float, **how: Any) -> tuple[list[float], list[str]]:
+        found = saved(tmp_path, day, monkeypatch, seconds=seconds, **{"commit": "3f2a1c0", **how}).record
+        assert found is not None
+        return list(found.series[0].samples), [run.date for run in found.each_run]
+
+    first, second, third = "2026-01-12", "2026-01-13", "2026-01-14"
+    assert runs(first, 0.25, calls=2.0) == ([0.25], [first])
+    assert runs(second, 0.5, verdict=Verdict.INCONCLUSIVE) == ([0.25, 0.5], [first, second])
+    assert runs(third, 1.0, verdict=Verdict.REGRESSED) == ([0.25, 0.5], [first, second])
+    assert runs(third, 1.0, verdict=Verdict.REGRESSED, forced=True) == ([0.25, 0.5, 1.0], [first, second, third])
+    with pytest.raises(BaselineError, match="collective_calls of this run differ from those of the stored runs of the"):
+        runs(third, 0.25, calls=3.0)
+    counts_alone = saved(tmp_path, third, monkeypatch, calls=2.0, commit="3f2a1c0").record
+    assert counts_alone is not None
+    assert len(counts_alone.runs) == 3
+    assert runs(third, 0.5, commit="9d8c7b6") == ([0.5], [third])
 
 
 @pytest.mark.parametrize("content", [b"", b"no database"])

@@ -96,6 +96,40 @@ def test_the_spread_between_runs_widens_the_interval() -> None:
     assert (found.sampling_variance, found.fixed_variance) == (1.0, 3.0)
 
 
+def test_of_several_runs_of_the_base_their_mean_counts() -> None:
+    """Runs of 0, 2 and 6, 8 have the means 1 and 7, and launches the variance 2: 2 / 2 + 2 / 4 + (1 + 1 / 2) * 3^2."""
+    found = known(
+        change([9.0, 11.0], [0.0, 2.0, 6.0, 8.0], scale="difference", between_runs=3.0, base_runs=(2, 2), independent=2)
+    )
+    assert found.shift == pytest.approx(6)
+    assert found.standard_error == pytest.approx(math.sqrt(1 + 0.5 + 1.5 * 9))
+    assert found.of_runs == (13.5, math.inf)
+    assert found.freedom == (1, 2)
+
+
+def test_runs_that_share_a_deviation_are_worth_one() -> None:
+    found = known(change([9.0, 11.0], [0.0, 2.0, 6.0, 8.0], scale="difference", between_runs=3.0, base_runs=(2, 2)))
+    assert found.of_runs == (18.0, math.inf)
+
+
+def test_runs_of_unequal_length_count_alike() -> None:
+    """Means 1 and 7, though more launches are near 1."""
+    base = [0.0, 2.0, 0.0, 2.0, 6.0, 8.0]
+    assert known(change([4.0, 4.0], base, scale="difference", base_runs=(4, 2))).shift == pytest.approx(0)
+
+
+def test_the_drift_of_a_base_of_several_runs_is_less() -> None:
+    """The launches have the variances 2 and 2: 0.5^2 * (2 + 2 / 2) in place of 0.5^2 * (2 + 2)."""
+    samples = [1.0, 3.0], [0.0, 2.0, 0.0, 2.0]
+    one, two = (
+        known(change(*samples, scale="difference", drift=0.5, base_runs=runs, independent=n)).fixed_variance
+        for runs, n in (((), 1), ((2, 2), 2))
+    )
+    of_launches = 4 / 3 / 4, 2 / 4  # the spread of all, and that within the runs
+    assert one == pytest.approx(of_launches[0] + 0.25 * (2 + 4 / 3))
+    assert two == pytest.approx(of_launches[1] + 0.25 * (2 + 2 / 2))
+
+
 def test_a_single_launch_borrows_the_other_sides_scatter() -> None:
     """The base's variance is 2: 2/1 + 2/2 = 3, known as well as the base's own, by 1 degree of freedom."""
     found = known(change([5.0], [1.0, 3.0], scale="difference"))
