@@ -14,6 +14,7 @@ from pytest_ddpperf.baselines.codec import NOISE, NoiseFile, data_of
 from pytest_ddpperf.baselines.files import locked, saving, write_file
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import parse, read_text, render
+from pytest_ddpperf.metrics.control import controlled
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
 from pytest_ddpperf.records.noise import Calibration, Noise, RunSpread
@@ -139,12 +140,19 @@ def known_noise(
     """
     runs = {each: [_of_calibration(calibration)] for each, calibration in calibrated.items()}
     days: dict[Training, list[RunSpread]] = {}
+    quotients: dict[Training, list[RunSpread]] = {}
     for each, told in recorded.items():
         runs.setdefault(each, []).append(RunSpread(centers=told.between_runs))
         days[each] = [] if told.over_days is None else [told.over_days]
     for each, record in stored.items():
-        runs.setdefault(each, []).extend(_of_record(record))
-        days.setdefault(each, []).extend(_of_record(record, by_day=True))
+        step_time = next((series for series in record.series if series.metric == STEP_TIME), None)
+        sizes = () if step_time is None else record.sizes_of_runs(step_time)
+        if step_time is not None and sizes:
+            times = parted(step_time.samples, sizes)
+            runs.setdefault(each, []).append(run_spread(times))
+            days.setdefault(each, []).append(run_spread(times, [run.date for run in record.runs]))
+            if step_time.control is not None:
+                quotients[each] = [run_spread(parted(controlled(step_time).samples, sizes))]
     between_runs, over_days = _moderated(trained, runs, MOST_FREEDOM), _moderated(trained, days)
     if between_runs is None:
         return None
@@ -153,6 +161,7 @@ def known_noise(
         between_runs=between_runs.beyond,
         floor=bound_of_difference(between_runs.centers) if calibration or own else 0.0,
         over_days=over_days,
+        quotients=_moderated(trained, quotients, MOST_FREEDOM),
     )
     if calibration is not None:
         return replace(noise, calibrated=calibration.date)
@@ -163,14 +172,6 @@ def _of_calibration(calibration: Calibration) -> RunSpread:
     """How far the centers of a calibration's runs lie apart: its floor tells it."""
     centers = spread_of_bound(calibration.floor, calibration.between_runs.df)
     return RunSpread(centers=centers, sampling=max(0.0, centers.sd**2 - calibration.between_runs.sd**2))
-
-
-def _of_record(record: BaselineRecord, *, by_day: bool = False) -> list[RunSpread]:
-    """How far the runs of a baseline lie apart, or its days; nothing where there is only one."""
-    step_time = next((series for series in record.series if series.metric == STEP_TIME), None)
-    sizes = () if step_time is None else record.sizes_of_runs(step_time)
-    days = [run.date for run in record.runs] if by_day else None
-    return [run_spread(parted(step_time.samples, sizes), days)] if step_time is not None and sizes else []
 
 
 def _moderated(

@@ -7,7 +7,7 @@ from statistics import median
 
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.metrics.table import outlying_end
-from pytest_ddpperf.records.measurement import Series
+from pytest_ddpperf.records.measurement import Control, Series
 from pytest_ddpperf.records.results import BaselineRecord, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.centers import parted
@@ -20,7 +20,7 @@ def adds_run(old: BaselineRecord | None, new: BaselineRecord) -> bool:
     """Whether a run is one more of the same code, measured in the same way, and not another baseline."""
     if old is None or old.commit is None or not old.steps or not new.steps or old.dirty or new.dirty:
         return False
-    same = ("commit", "plan", "turns", "strategy", "mode", "recipe")
+    same = ("commit", "plan", "turns", "strategy", "mode", "recipe", "controlled")
     return all(getattr(old, name) == getattr(new, name) for name in same)
 
 
@@ -57,8 +57,13 @@ def with_run(old: BaselineRecord, new: BaselineRecord) -> BaselineRecord:
         if then is None or now.scale == "exact":
             return now
         samples = (*then.samples, *now.samples)
-        samples = samples[spared:] if len(samples) == sum(run.launches for run in runs) else samples
-        together = replace(now, samples=samples, within=())
+        control = None
+        if then.control is not None and now.control is not None:
+            control = Control(seconds=(*then.control.seconds, *now.control.seconds))
+        if len(samples) == sum(run.launches for run in runs):
+            samples = samples[spared:]
+            control = control and Control(seconds=control.seconds[spared:])
+        together = replace(now, samples=samples, within=(), control=control)
         outliers = outlying_end(now.rules, now.better)
         sizes = joined.sizes_of_runs(together)
         each = [center(part, now.scale, outliers)[0] for part in parted(samples, sizes)] if sizes else samples

@@ -14,7 +14,7 @@ from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryR
 from pytest_ddpperf.baselines.noise import known_noise, noise_file, read, recorded_noise, save, training_of
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.records.measurement import Environment, Spread
+from pytest_ddpperf.records.measurement import Control, Environment, Spread
 from pytest_ddpperf.records.noise import Calibration, Noise
 from pytest_ddpperf.records.results import BaselineRecord, StoredRun
 from tests.baselines.conftest import RECORD
@@ -318,6 +318,18 @@ def test_runs_of_one_day_tell_nothing_of_what_lasts_and_baselines_moderate_each_
     assert found.over_days is None
     assert (found.between_runs.sd, found.between_runs.df) == pytest.approx((2.0, 2 + 4))
     assert (other.between_runs.sd, other.between_runs.df) == pytest.approx((2.0, 4))
+
+
+def test_quotients_by_a_control_step_have_a_spread_of_their_own() -> None:
+    """Where the machine is slower in turn, steps take longer, and so does the control step: 0, 1, 2 are left."""
+    record = of_runs(("2026-01-12",) * 3, 0, 2, 4)
+    control = Control(seconds=tuple(math.exp(log) for log in (0, 0, 1, 1, 2, 2)))
+    record = replace(record, series=(replace(record.series[0], control=control),))
+    found = known_noise(DDP, {}, {}, {DDP: record})
+    assert found is not None
+    assert found.quotients is not None
+    assert (found.quotients.centers.sd, found.quotients.centers.df) == pytest.approx((1, 2))
+    assert found.between_runs.sd == pytest.approx(2)
 
 
 def test_benchmarks_of_the_same_days_share_what_the_machine_did_on_them() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pytest_ddpperf.baselines.runs import MOST_RUNS, adds_run, changed_counts, lies_apart, with_run
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.measurement import Control, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from tests.baselines.conftest import RECORD
@@ -79,6 +79,20 @@ def test_the_oldest_run_is_left_out_of_too_many() -> None:
         record = with_run(record, run(2.0 + number, day="2026-01-13"))
     assert len(record.runs) == len(record.steps) == MOST_RUNS
     assert record.series[0].samples == tuple(2.0 + number for number in range(MOST_RUNS))
+
+
+def test_control_steps_stay_with_the_launches_that_they_are_of() -> None:
+    def controlled(*seconds: float) -> BaselineRecord:
+        plain = run(*[1.0] * len(seconds))
+        return replace(plain, series=(replace(plain.series[0], control=Control(seconds=seconds)), plain.series[1]))
+
+    both = with_run(controlled(0.1, 0.2), controlled(0.3))
+    assert both.series[0].control == Control(seconds=(0.1, 0.2, 0.3))
+    for _ in range(MOST_RUNS - 1):
+        both = with_run(both, controlled(0.4))
+    assert both.series[0].control == Control(seconds=(0.3, *[0.4] * (MOST_RUNS - 1)))
+    assert not adds_run(run(1.0), controlled(0.1))  # without times of the control step no quotient could be compared
+    assert not adds_run(controlled(0.1), run(1.0))
 
 
 def test_what_one_run_alone_has_stays() -> None:
