@@ -18,6 +18,13 @@ SHARED_SPREAD = 0.05  # where others run on the same cores, ranks of this run am
 QUOTIENT_SPREAD = 0.02  # of times over those of a control step, which has the machine's speed as they have
 NO_SPREAD = Spread(sd=0.0, df=math.inf)
 
+ELASTICITY_SPREAD = 0.1
+"""Standard deviation of the power to which a benchmark's times follow those of the control step, which is about 1.
+
+A benchmark that waits for memory or for other ranks more often than the control step follows another machine's mood by
+more (benchmarks/control.py).
+"""
+
 ALWAYS = 0.03  # share of the cores' time that the system itself uses, in quiet too
 MOST = 0.9  # of the cores: what is lost beyond explains anything
 EXCUSE_POWER = 2
@@ -50,7 +57,10 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
 
 
 def floor_of(series: Series, noise: Noise | None) -> float:
-    """The smallest tolerance that has a meaning: the noise floor learned for times, and 0 for other metrics."""
+    """The smallest tolerance that has a meaning: the noise floor learned for times, and 0 for other metrics.
+
+    It is that of times as the clock tells them, and does not hold for their quotients by the control step.
+    """
     return noise.floor if noise is not None and series.scale == "ratio" and _learned(series) else 0.0
 
 
@@ -95,6 +105,16 @@ def spread_between_runs(
             spread = wider(passing, spread)
     seconds = step if series.rules.deviates_with_step_time and step is not None else abs(series.value)
     return replace(spread, sd=spread.sd * seconds) if (series.unit, series.scale) == ("s", "difference") else spread
+
+
+def corrected(spread: Spread, pace: float) -> Spread:
+    """The spread between runs whose times were corrected for the pace of the machine, a logarithm.
+
+    A correction is only as good as it is small: a benchmark does not follow the control step exactly.
+    """
+    doubt = (ELASTICITY_SPREAD * pace) ** 2 / 2  # of a run: a change has that of two
+    sd = math.sqrt(spread.sd**2 + doubt)
+    return Spread(sd=sd, df=spread.df * (sd / spread.sd) ** 4 if spread.sd else math.inf)
 
 
 def excused_by(measurement: Measurement, lost_then: float, worsening: float) -> Finding | None:

@@ -15,13 +15,16 @@ from pytest_ddpperf.judge.decision import (
     with_stand_in,
 )
 from pytest_ddpperf.judge.metric import compare_metric
+from pytest_ddpperf.metrics.control import pace
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
+from pytest_ddpperf.stats.intervals import from_log
 
+OTHER_PACE = 0.03  # by how much the control step has to differ from the baseline's to be worth a remark
 _OF_REFERENCE = {"lost_metric", "lost_counts", "fewer_counted", "ungated_counts", "few_launches"}
 
 
@@ -49,6 +52,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             *lost,
             *count_findings(comparisons, measurement, reference),
             *_near_misses(reference),
+            *_other_pace(comparisons, reference),
             *_raised_tolerance(comparisons, reference, context.tolerance),
         ),
     )
@@ -83,7 +87,7 @@ def settled(stored: Result, baseline: StoredBaseline, beside: Result) -> Result:
         verdict=decide_benchmark(comparisons, baseline, lost=lost),
         reference=replace(baseline, settled=beside.paired),
         findings=(
-            *(finding for finding in stored.findings if finding not in of_launches),
+            *(one for one in stored.findings if one not in of_launches and one.code != "other_pace"),
             _settling(stored, beside),
             *(finding for finding in beside.findings if finding.code not in _OF_REFERENCE),
         ),
@@ -142,6 +146,16 @@ def _near_misses(reference: Reference) -> tuple[Finding, ...]:
     return (Finding("alike_baselines", {"names": reference.alike}),)
 
 
+def _other_pace(comparisons: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
+    """Where the machine is much faster or slower than it was for the baseline, as the control step tells."""
+    step = next((each.series for each in comparisons if each.controlled and each.series.metric == STEP_TIME), None)
+    if step is None or reference.record is None:
+        return ()
+    (base,) = (series for series in reference.record.series if series.metric == STEP_TIME)
+    change = from_log(pace(step, base))
+    return (Finding("other_pace", {"change": change}),) if abs(change) > OTHER_PACE else ()
+
+
 def _raised_tolerance(comparisons: Sequence[Comparison], reference: Reference, tolerance: float) -> tuple[Finding, ...]:
     """Where the noise floor took the place of the test's tolerance."""
     if isinstance(reference, PairedRevision) or reference.noise is None or reference.differs:
@@ -150,7 +164,7 @@ def _raised_tolerance(comparisons: Sequence[Comparison], reference: Reference, t
     raised = any(
         floor_of(comparison.series, noise) > tolerance
         for comparison in comparisons
-        if comparison.gated and comparison.baseline is not None
+        if comparison.gated and comparison.baseline is not None and not comparison.controlled
     )
     if not raised:
         return ()

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import math
 
-from pytest_ddpperf.judge.allowance import NO_SPREAD, drift_of, excused_by, floor_of, spread_between_runs, tolerance_of
+from pytest_ddpperf.judge.allowance import (
+    NO_SPREAD,
+    corrected,
+    drift_of,
+    excused_by,
+    floor_of,
+    spread_between_runs,
+    tolerance_of,
+)
 from pytest_ddpperf.judge.decision import DecisionContext, Evidence, decide_metric, needed
 from pytest_ddpperf.judge.detection import LAST_SUSPICIOUS, SUSPICIOUS, highest, looks_better, looks_worse, mde
+from pytest_ddpperf.metrics.control import controlled, pace
 from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Measurement, Series
@@ -48,7 +57,7 @@ def compare_metric(
         negligible=min(values) == 0 and max(values) <= series.rules.negligible > 0,
         change=change,
         tolerance=tolerance,
-        excuse=_excuse(series, measurement, reference, change),
+        excuse=None if _controlled(series, base, reference) else _excuse(series, measurement, reference, change),
     )
     decision = decide_metric(evidence, context)
     judged = change if obstacle is None else None
@@ -73,7 +82,14 @@ def compare_metric(
         base_samples=base.samples,
         margin=context.margin * tolerance,
         bound=None if judged is None else _bound(judged, series.better),
+        controlled=change is not None and _controlled(series, base, reference),
     )
+
+
+def _controlled(series: Series, base: Series, reference: Reference) -> bool:
+    """Whether the change is that of quotients by the control step; what others took of the cores is then in both."""
+    known = series.control is not None and base.control is not None
+    return known and isinstance(reference, StoredBaseline)
 
 
 def _bound(change: Change, better: Better) -> float | None:
@@ -109,7 +125,9 @@ def _tolerance(series: Series, base: Series, reference: Reference, context: Deci
     step = _series_named(STEP_TIME, () if reference.record is None else reference.record.series)
     step_time = step.value if step is not None and (step.gated or not series.rules.stands_in) else None
     accepted = tolerance_of(series, base.value, context.tolerance, step_time)
-    return max(accepted, floor_of(series, reference.noise if isinstance(reference, StoredBaseline) else None))
+    if isinstance(reference, PairedRevision) or _controlled(series, base, reference):
+        return accepted
+    return max(accepted, floor_of(series, reference.noise))
 
 
 def _excuse(series: Series, measurement: Measurement, reference: Reference, change: Change | None) -> Finding | None:
@@ -136,11 +154,15 @@ def _change(
     if isinstance(reference, StoredBaseline):
         step = _series_named(STEP_TIME, measurement.series)
         step_time = None if step is None else step.value
-        spread = spread_between_runs(series, measurement.environment, step_time, reference.noise)
+        quotient = _controlled(series, base, reference)
+        spread = spread_between_runs(series, measurement.environment, step_time, reference.noise, quotient=quotient)
         drift = drift_of(series)
         if reference.record is not None:
             runs = reference.record.sizes_of_runs(base)
             independent = reference.record.days if runs else 1.0
+        if quotient:
+            spread = corrected(spread, pace(series, base))
+            series, base = controlled(series), controlled(base)
     elif len(series.samples) == len(base.samples):
         return intervals.paired(
             series.samples,

@@ -8,6 +8,7 @@ from pytest_ddpperf.metrics.launch_figures import Moved, complete, moved_by_bloc
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Control, Measurement, Series
 from pytest_ddpperf.stats.blocks import even_sizes, paired_blocks
+from pytest_ddpperf.stats.centers import log_center
 from pytest_ddpperf.stats.summaries import typical
 
 
@@ -34,6 +35,12 @@ def controlled(series: Series) -> Series:
         within=paired_blocks(series.within, within),
         control=None,
     )
+
+
+def pace(series: Series, base: Series) -> float:
+    """The logarithm of what the control step takes beside one series, over what it took beside the other."""
+    new, old = (log_center(side.control.seconds, "high")[0] for side in (series, base) if side.control is not None)
+    return new - old
 
 
 @once

@@ -174,6 +174,7 @@ class Comparison:
         df: degrees of freedom of the change's interval.
         base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
             another revision, of the same rounds in the same order.
+        controlled: whether the change is that of quotients by the control step, and not that of the values.
     """
 
     series: Series
@@ -192,6 +193,7 @@ class Comparison:
     base_samples: tuple[float, ...] = ()
     margin: float | None = None
     bound: float | None = None
+    controlled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -162,6 +162,15 @@ def _settled(commit: str, rounds: int | Figures, change: float | Figures | None)
     return f"settled side by side with {commit}, the commit of the baseline, in {rounds} rounds{beside}"
 
 
+def _other_pace(change: float | Figures) -> str:
+    """How the machine stands to that of the baseline."""
+    took = span(format_change, change if isinstance(change, Figures) else (change,))
+    return (
+        f"this machine took {took} time for the control step, compared with the baseline's: changes of step_time and "
+        "throughput are corrected for it"
+    )
+
+
 def _disturbed(lost: float, before: float | None) -> str:
     """Cores that others took."""
     then = "" if before is None else f", {format_percent(before)} when the baseline was made"
@@ -333,6 +342,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "disturbed": _disturbed,
     "stands_in_for_step_time": lambda: "in place of the step time, which remains undecided",
     "raised_tolerance": _raised_tolerance,
+    "other_pace": _other_pace,
     # What cannot be compared.
     "incomparable": lambda differs: f"the baseline is not comparable: {', '.join(differs)}",
     "other_kind": lambda then, now: f"the baseline has this metric as {then}, not as {now}",

@@ -128,6 +128,7 @@ _TOGETHER: Mapping[str, _Merging] = {
     "disturbed": {"before": _none},
     "looks_better": {},
     "proven_earlier": {},
+    "other_pace": {},
     "raised_tolerance": {"calibrated": lambda days: " and ".join(dict.fromkeys(filter(None, days)))},
     # Baselines.
     "thin_baseline": {"enough": max},

@@ -165,7 +165,8 @@ def seen_in(comparison: Comparison, result: Result) -> str:
     Beside another revision of the same round; beside a stored baseline than its median launch.
     """
     series, base = comparison.series, comparison.base_samples
-    if comparison.verdict is not Verdict.REGRESSED or not base or len(series.samples) < 2:  # noqa: PLR2004 - one says nothing
+    few = len(series.samples) < 2  # noqa: PLR2004 - one says nothing
+    if comparison.verdict is not Verdict.REGRESSED or comparison.controlled or not base or few:
         return ""
     how = _WORSE.get((series.unit, series.better), "worse")
     sign = 1 if series.better == "lower" else -1

@@ -139,7 +139,9 @@ def calibrated(
         learned = calibration(of_variant, seconds=runs.seconds, provenance=provenance)
         verdicts = [result.verdict for result in results]
         seen = [mde for result in results if (mde := result[STEP_TIME].mde) is not None]
-        spread = spread_between_runs(measurement[STEP_TIME], measurement.environment, noise=learned.noise)
+        step = measurement[STEP_TIME]
+        quotient = step.control is not None
+        spread = spread_between_runs(step, measurement.environment, noise=learned.noise, quotient=quotient)
         found.append(
             Calibrated(
                 test=test,

@@ -11,6 +11,7 @@ import pytest
 from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.measurement import Control
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, StoredRun
 from pytest_ddpperf.records.sites import CallSite
 
@@ -109,6 +110,22 @@ def test_a_record_tells_whether_its_steps_took_turns(text: str, make_record: Mak
     assert decode(encode(content, FILE), FILE) == content
     with pytest.raises(BaselineError, match=r"field records\[0\].turns: expected true or false, found the number 1"):
         decode(changed(encode(content, FILE), "records/0/turns", 1), FILE)
+
+
+def test_a_series_has_what_the_control_step_took_in_its_launches(text: str, make_record: Make) -> None:
+    """Files that were written before have it not, nor have metrics that do not follow the machine."""
+    assert '"control"' not in text
+    (step, skew), control = make_record().series, Control(seconds=(0.0041234567891, 0.004, 0.005))
+    content = BaselineFile(test="m.py::t", records=(make_record(series=(replace(step, control=control), skew)),))
+    written = encode(content, FILE)
+    read = decode(written, FILE).records[0]
+    assert [series.control for series in read.series] == [Control(seconds=(0.00412345679, 0.004, 0.005)), None]
+    assert read.controlled
+    problem = r"field records\[0\].series\[0\].control.seconds: expected "
+    with pytest.raises(BaselineError, match=f"{problem}as many times as samples"):
+        decode(changed(written, "records/0/series/0/control/seconds", [0.004]), FILE)
+    with pytest.raises(BaselineError, match=f"{problem}times above 0"):
+        decode(changed(written, "records/0/series/0/control/seconds", [0.004, 0, 0.004]), FILE)
 
 
 def test_counts_of_another_run_keep_where_they_are_from(text: str, make_record: Make) -> None:

@@ -266,6 +266,7 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
         "baseline_samples": [0.0416, 0.042],
         "change": 0.132,
         "change_interval": {"low": 0.119, "high": 0.146, "confidence": 0.95},
+        "controlled": False,
         "tolerance": 0.03,
         "margin": 0.05,
         "mde": 0.021,

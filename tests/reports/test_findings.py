@@ -96,6 +96,12 @@ CASES = [
         {"tolerance": 0.03, "floor": 0.042, "calibrated": "2026-01-12", "runs": 0, "commits": 0},
         "tolerance 3 % raised to 4.2 %: the noise floor calibrated on 2026-01-12",
     ),
+    Case(
+        "other_pace",
+        {"change": 0.123},
+        "this machine took +12.3 % time for the control step, compared with the baseline's: changes of step_time and "
+        "throughput are corrected for it",
+    ),
     Case("incomparable", {"differs": ("torch 2.11 -> 2.13",)}, "the baseline is not comparable: torch 2.11 -> 2.13"),
     Case("other_kind", {"then": "ms", "now": "s"}, "the baseline has this metric as ms, not as s"),
     Case(

@@ -71,6 +71,21 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
     assert screenings == [0.1, 0.1, 0.05]
 
 
+@pytest.mark.slow  # of sessions
+def test_a_baseline_keeps_the_control_step_and_later_runs_are_corrected_by_it(inner: pytest.Pytester) -> None:
+    """Who compares with nothing spends no time on it, nor who has a baseline without it."""
+    test = "def test_it(ddpperf):\n    ddpperf.check(workload, counted=False, verify=False, settle=False)\n"
+    off, save = "--ddpperf-control=false", "--ddpperf-save"
+    controlled, stored = [], []
+    for arguments in ([save, off], [], [save], []):
+        _, (result,) = run_suite(inner, test, *arguments)
+        controlled.append([name for name, metric in result["metrics"].items() if metric["controlled"]])
+        stored += [file.read_text().count('"control"') for file in inner.path.glob("baselines/*/*/*.json")]
+    metrics = ["step_time", "throughput", "throughput_per_rank"]
+    assert controlled == [[], [], [], metrics]
+    assert stored == [0, 0, 3, 3]
+
+
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The functions of all launches, in their order."""

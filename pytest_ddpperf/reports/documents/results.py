@@ -103,6 +103,10 @@ class MetricData(Document, inside="series"):
     )
     change: float | None = about("From baseline to value: 0.132 is +13.2 % where scale is ratio.")
     change_interval: IntervalData | None = about("Where the change lies.")
+    controlled: bool = about(
+        "Whether the change is that of quotients by the control step, which ran in turns with the steps; then it is "
+        "not that from baseline to value."
+    )
     tolerance: NotNegative | None = about("The change that the test accepts; null where there is no limit.")
     margin: NotNegative | None = about(
         "The worsening that an unchanged metric was shown not to reach: five thirds of the tolerance; null where "

@@ -1,0 +1,134 @@
+"""Times beside a stored baseline where both have a control step: the machine's pace is out of the change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.judge.allowance import ELASTICITY_SPREAD, corrected
+from pytest_ddpperf.judge.benchmark import settled
+from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.measurement import Control, Series, Spread
+from pytest_ddpperf.records.noise import Noise
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import finding_text
+from tests.factories import make_launch
+from tests.judge.made_up import STEADY, beside, found, judged, measured, series, stored
+
+
+def timed(metric: str = "step_time", *, factor: float = 1.0, machine: float | None = 1.0) -> Series:
+    """Steady samples on a machine that takes so much longer than the usual one; None without control."""
+    slower = factor * (machine or 1.0)
+    samples = series(metric, STEADY, factor=slower if metric == "step_time" else 1 / slower)
+    seconds = tuple(0.004 * (machine or 1.0) * moment for moment in STEADY)
+    return samples if machine is None else replace(samples, control=Control(seconds=seconds))
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code for finding in result.findings]
+
+
+@pytest.mark.parametrize("metric", ["step_time", "throughput"])
+@pytest.mark.parametrize(
+    ("code", "machine", "verdict"),
+    [
+        pytest.param(1.0, 1.1, Verdict.UNCHANGED, id="a slower machine is no slower code"),
+        pytest.param(1.0, 0.9, Verdict.UNCHANGED, id="a faster one is no faster code"),
+        pytest.param(1.3, 1.0, Verdict.REGRESSED, id="slower code on the same machine"),
+        pytest.param(1.3, 1 / 1.3, Verdict.REGRESSED, id="slower code that a faster machine would hide"),
+        pytest.param(1 / 1.3, 1.3, Verdict.IMPROVED, id="faster code that a slower one would hide"),
+    ],
+)
+def test_the_change_is_that_of_the_code(metric: str, code: float, machine: float, verdict: Verdict) -> None:
+    result = judged(measured(timed(metric, factor=code, machine=machine)), found(timed(metric)), tolerance=0.05)
+    one = result[metric]
+    expected = code if metric == "step_time" else 1 / code
+    assert one.change == pytest.approx(expected - 1, abs=1e-6)
+    assert (one.verdict, one.controlled) == (verdict, True)
+    seconds = code * machine if metric == "step_time" else 1 / (code * machine)
+    assert (one.baseline, one.series.value) == pytest.approx((1.0, seconds), rel=1e-3)  # as the clock tells them
+
+
+@pytest.mark.parametrize("side", ["candidate", "baseline"])
+def test_a_side_without_control_leaves_the_times_as_they_are(side: str) -> None:
+    now = timed(machine=None if side == "candidate" else 1.5)
+    then = timed(machine=None if side == "baseline" else 1.0)
+    result = judged(measured(now), found(then))
+    assert result["step_time"].change == pytest.approx(now.value / then.value - 1)
+    assert not result["step_time"].controlled
+    assert "other_pace" not in codes(result)
+
+
+def test_both_sides_of_a_round_need_no_control() -> None:
+    result = judged(measured(timed(machine=1.2)), beside(timed()))
+    assert result["step_time"].change == pytest.approx(0.2)
+    assert not result["step_time"].controlled
+
+
+@pytest.mark.parametrize(("machine", "told"), [(1.02, False), (1.12, True), (0.9, True)])
+def test_how_the_machine_stands_to_that_of_the_baseline_is_told_where_it_matters(machine: float, *, told: bool) -> None:
+    result = judged(measured(timed(machine=machine)), found(timed()))
+    assert ("other_pace" in codes(result)) is told
+    if told:
+        (finding,) = (finding for finding in result.findings if finding.code == "other_pace")
+        assert f"took {100 * (machine - 1):+.1f} % time for the control step" in finding_text(finding)
+
+
+def test_what_is_settled_side_by_side_is_not_corrected() -> None:
+    base = found(timed())
+    open_result = judged(measured(timed(machine=1.2)), base)
+    other = judged(measured(timed(machine=1.2)), beside(timed(machine=1.2)))
+    assert "other_pace" in codes(open_result)
+    assert "other_pace" not in codes(settled(open_result, base, other))
+
+
+def slow_beside_others(base_lost: float = 0.0) -> tuple[Result, Result]:
+    """Code that is slower by 30 %, while others take half of the cores; with control, and by times alone."""
+    busy = Health(cpu=CpuHealth(others=0.5, steal=None, throttled=None, overheated=None, swapped=None), gpus=())
+    launches = tuple(make_launch((1.3,), round=number, health=busy) for number in range(8))
+
+    def of(machine: float | None) -> Result:
+        run = replace(measured(timed(factor=1.3, machine=machine)), launches=launches)
+        record = replace(stored(timed(machine=machine)), lost=base_lost)
+        return judged(run, replace(found(), record=record))
+
+    return of(1.0), of(None)
+
+
+def test_what_others_took_is_in_the_quotient_and_excuses_no_more() -> None:
+    with_control, by_times = slow_beside_others()
+    assert (with_control["step_time"].verdict, with_control["step_time"].note) == (Verdict.REGRESSED, None)
+    assert by_times["step_time"].verdict is Verdict.INCONCLUSIVE
+    assert by_times["step_time"].note is not None
+    assert by_times["step_time"].note.code == "disturbed"
+
+
+def test_a_noise_floor_of_times_is_none_of_quotients() -> None:
+    noise = Noise(between_runs=Spread(sd=0.08, df=4), floor=0.2)
+    results = [
+        judged(measured(timed(factor=1.3, machine=machine)), replace(found(timed(machine=machine)), noise=noise))
+        for machine in (1.0, None)
+    ]
+    assert [result["step_time"].tolerance for result in results] == [0.05, 0.2]
+    assert ["raised_tolerance" in codes(result) for result in results] == [False, True]
+
+
+def widths(machines: Sequence[float]) -> list[float]:
+    intervals = [
+        judged(measured(timed(machine=machine)), found(timed()))["step_time"].change_interval for machine in machines
+    ]
+    return [math.log1p(each.high) - math.log1p(each.low) for each in intervals if each is not None]
+
+
+def test_a_large_correction_is_known_less_well() -> None:
+    same, quicker, slower = widths([1.0, 1 / 1.5, 1.5])
+    assert quicker == pytest.approx(slower)
+    assert slower > 1.5 * same
+    spread = corrected(Spread(sd=0.02, df=4), math.log(1.5))
+    assert spread.sd**2 == pytest.approx(0.02**2 + (ELASTICITY_SPREAD * math.log(1.5)) ** 2 / 2)
+    assert spread.df > 4  # of the correction it is assumed, not estimated
+    assert corrected(Spread(sd=0.02, df=math.inf), 0.0) == Spread(sd=0.02, df=math.inf)
