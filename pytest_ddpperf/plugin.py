@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_ddpperf.errors import (
-    BaselineError,
-    DdpperfError,
-    HistoryError,
-    LaunchError,
-    NotTimed,
-    SettingError,
-    extended,
-)
+from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError
 from pytest_ddpperf.run.configuration import (
     MARKER,
     declare,
@@ -30,7 +22,7 @@ from pytest_ddpperf.run.configuration import (
     require_system,
     settings_of,
 )
-from pytest_ddpperf.run.frames import end_in_code_of_user, ended_at, place
+from pytest_ddpperf.run.frames import end_in_code_of_user, ended_at, text_alone
 from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.units import format_count
 
@@ -214,11 +206,9 @@ def pytest_runtest_makereport(
         end_in_code_of_user(error)
     report = yield
     if call.excinfo is not None and isinstance(error, DdpperfError):
-        placed = extended(error, after=f"\n{place(error, str(item.path), item.nodeid)}")
-        shown = pytest.ExceptionInfo.from_exception(placed).getrepr(style="value", chain=False)
-        if shown.reprcrash is not None:
-            shown.reprcrash.message = str(placed)  # pytest's short summary has no room for the name of our class
-        report.longrepr = shown
+        terminal = item.config.pluginmanager.has_plugin("terminalreporter")
+        width = item.config.get_terminal_writer().fullwidth if terminal else None
+        report.longrepr = text_alone(error, str(item.path), item.nodeid, width)
         report.sections.extend(getattr(error, "sections", ()))
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):

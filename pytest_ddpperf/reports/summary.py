@@ -211,7 +211,7 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
         "memory": "; or ".join(memory),
         "eff.": "scaling efficiency, 1 where ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
-        "change": f"of the step time, from {_compared_with(others, here) or _stored(results)}",
+        "change": f"of the step time, from {_compared_with(results, others, here)}",
         "at most": _BOUND_MEANING,
         "calls": "of collectives, by a rank in a step",
         "sent": "by a rank in a step's collectives",
@@ -226,15 +226,14 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
     return {word: meaning for word, meaning in meanings.items() if meaning and word in words}
 
 
-def _compared_with(others: str, here: str) -> str:
+def _compared_with(results: Sequence[Result], others: str, here: str) -> str:
     """From what the step time changed."""
-    return f"revision {others}{f' to {here}' if here else ''}, measured side by side" if others else ""
-
-
-def _stored(results: Sequence[Result]) -> str:
-    """What stored baselines are made of."""
+    if others:
+        return f"revision {others}{f' to {here}' if here else ''}, measured side by side"
     runs = [len(result.baseline.each_run) for result in results if result.baseline is not None]
-    return f"the stored baseline, of {span(str, runs)} runs" if max(runs, default=1) > 1 else "the stored baseline"
+    of_runs = f", of {span(str, runs)} runs" if max(runs, default=1) > 1 else ""
+    settled = "; where settled from its commit, measured side by side"
+    return f"the stored baseline{of_runs}{settled if any(result.settled for result in results) else ''}"
 
 
 def _unchanged_meaning(results: Sequence[Result]) -> str:

@@ -1,4 +1,4 @@
-"""Where an error comes from, in the code of the user."""
+"""Where an error comes from, in the code of the user, and what pytest shows of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import os
 import sysconfig
 import traceback
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import DdpperfError, Regression, extended
+from pytest_ddpperf.reports.lines import wrapped
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
@@ -38,6 +44,26 @@ def place(error: BaseException, file: str, test: str) -> str:
         if frame.f_code.co_filename == file:
             return f"  at {test.partition('::')[0]}:{line} in {frame.f_code.co_name}"
     return f"  in {test}"
+
+
+def text_alone(error: DdpperfError, file: str, test: str, width: int | None) -> Any:
+    """What pytest shows of an error of ours: its text and the line of the test, without a traceback.
+
+    A verdict is told in lines of the terminal, but for the command that accepts it: that one is copied. Other errors
+    quote stacks and what ranks say, which are left as they are. pytest's short summary has the first line in full.
+    """
+    placed = extended(error, after=f"\n{place(error, file, test)}")
+    shown = pytest.ExceptionInfo.from_exception(placed).getrepr(style="value", chain=False)
+    if shown.reprcrash is not None:
+        shown.reprcrash.message = str(placed)  # by itself it has the name of our class
+    if isinstance(error, Regression):
+        for entry in shown.reprtraceback.reprentries:
+            copied = [f'pytest "{test}"' in line for line in entry.lines]
+            parts = [
+                [line] if whole else wrapped([line], width) for line, whole in zip(entry.lines, copied, strict=True)
+            ]
+            entry.lines = [part for line in parts for part in line]
+    return shown
 
 
 def ended_at(error: BaseException, file: str, test: str) -> str:

@@ -12,7 +12,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.measurement import Interval, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.stored import Stored
 from pytest_ddpperf.reports.summary import SummaryData, summary_parts, summary_table
@@ -338,6 +338,14 @@ def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, mak
     assert notes_of(table) == ("test_step[bucketed] bucketed: revision 3f2a1c0 (main) cannot run it: it raised",)
     told = summary_table([new], here="8be01d2+changes").legend["change"]
     assert told == "of the step time, from revision 3f2a1c0 (main) to 8be01d2+changes, measured side by side"
+
+
+def test_what_is_settled_side_by_side_changed_from_the_commit_of_the_baseline(make_result: Make) -> None:
+    commit = PairedRevision(revision="3f2a1c0", commit=None, launches=8)
+    settled = make_result(reference=StoredBaseline(record=None, origin="", settled=commit))
+    assert summary_table([settled, make_result()]).legend["change"] == (
+        "of the step time, from the stored baseline; where settled from its commit, measured side by side"
+    )
 
 
 def test_beside_another_revision_what_improved_and_what_is_undecided_is_told(

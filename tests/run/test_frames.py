@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ddpperf.run.frames import end_in_code_of_user, place
+from pytest_ddpperf.errors import E, RankFailed, Regression
+from pytest_ddpperf.run.frames import end_in_code_of_user, place, text_alone
 from pytest_ddpperf.run.requests import several_sizes
 
 
@@ -38,3 +39,38 @@ def test_a_traceback_ends_in_the_code_of_the_user(function: Callable[[], None]) 
     line = function.__code__.co_firstlineno
     where = place(caught.value, __file__, "a/test_b.py::test_c")
     assert where in {f"  at a/test_b.py:{line + more} in {function.__name__}" for more in range(1, 8)}
+
+
+TEST = "perf/test_a.py::test_step"
+FIGURES = "step_time regressed: 41.8 ms -> 47.3 ms, +13.2 % [95 % CI +11.9 .. +14.6], slower in 18 of 20 rounds"
+ACCEPT = f'  accept: pytest "{TEST}" --ddpperf-tolerance=900% --ddpperf-world-size=2 --ddpperf-save'
+
+
+def raised(error: E) -> E:
+    with pytest.raises(type(error)) as caught:
+        raise error
+    return caught.value
+
+
+def test_a_verdict_is_told_in_lines_of_the_terminal_and_a_command_in_one() -> None:
+    error = raised(Regression(f"{FIGURES}\n  other processes used 37.9 % to 51.1 % of the cores\n{ACCEPT}"))
+    shown = text_alone(error, "test_a.py", TEST, 50)
+    assert str(shown).splitlines() == [
+        "step_time regressed: 41.8 ms -> 47.3 ms, +13.2 %",
+        "  [95 % CI +11.9 .. +14.6], slower in 18 of",
+        "  20 rounds",
+        "  other processes used 37.9 % to 51.1 % of the",
+        "    cores",
+        ACCEPT,
+        f"  in {TEST}",
+    ]
+    assert shown.reprcrash.message.startswith(f"{FIGURES}\n")
+    assert FIGURES in str(text_alone(error, "test_a.py", TEST, None)).splitlines()
+
+
+def test_what_ranks_say_keeps_its_lines() -> None:
+    stack = "rank 1 raised ValueError\n" + "  File " + "x" * 60 + " line 3 in step"
+    assert str(text_alone(raised(RankFailed(stack)), "test_a.py", TEST, 40)).splitlines() == [
+        *stack.splitlines(),
+        f"  in {TEST}",
+    ]
