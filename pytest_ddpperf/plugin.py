@@ -103,15 +103,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the tests that measure, and refuse what none of them could do."""
+    """Count the tests that measure, refuse what none of them could do, and repeat them for further runs."""
     config = session.config
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
-    config.stash[TESTS] = sum("ddpperf" in names for names in fixtures)
+    measuring = [item for item, names in zip(session.items, fixtures, strict=True) if "ddpperf" in names]
+    config.stash[TESTS] = len(measuring)
     if config.option.collectonly or not any({"ddpperf", "ddpperf_group"} & names for names in fixtures):
         return
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    session.items += measuring * (config.stash[SETTINGS].runs - 1)
     try:
-        require_no_launcher(terminal=reporter is not None and reporter.isatty)
+        require_no_launcher(terminal=getattr(config.pluginmanager.get_plugin("terminalreporter"), "isatty", False))
         if config.stash[TESTS] and REVISION in config.stash and not hasattr(config, "workerinput"):
             session_of(config).check_out_reference()
     except (SettingError, LaunchError) as error:
@@ -251,8 +252,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     settings = config.stash[SETTINGS]
     if hasattr(config, "workerinput"):
         return
-    left_out = config.stash.get(NUMBER_LEFT_OUT, 0)
-    if left_out:
+    if left_out := config.stash.get(NUMBER_LEFT_OUT, 0):
         session_of(config).complaints.append(
             f"{format_count(left_out, 'benchmark')} did not run, because benchmarks disturb each other in the workers "
             "of pytest-xdist; run them with -n 0"

@@ -245,6 +245,14 @@ class Settings:
         bare=DEFAULT_SET,
     )
     force_save: bool = _switch("let --ddpperf-save store inconclusive results too", per_test=False, needs="save")
+    runs: int = _knob(
+        1,
+        positive_int,
+        "runs that are stored: all benchmarks once, then all again. Several tell what runs differ by",
+        "N",
+        per_test=False,
+        needs="save",
+    )
     settle: bool = _switch(
         "measure what a stored baseline leaves open side by side with the commit of that baseline, where git has it",
         default=True,

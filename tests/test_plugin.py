@@ -151,13 +151,38 @@ def test_saving_again_on_a_commit_adds_a_run_until_there_is_another_commit(inner
     verdicts(inner, "--ddpperf-save", "-k", "test_other")
     assert stored_runs(inner) == []
     run, _ = verdicts(inner, "--ddpperf-save", "-k", "test_other")
-    run.stdout.fnmatch_lines(["1 baseline saved in *: 1 with one run more, 2 in all"])
+    run.stdout.fnmatch_lines(["1 baseline saved in *: 1 with runs added, of 2 runs"])
     assert len(stored_runs(inner)) == 2
     run, _ = verdicts(inner, "-k", "test_other")
     run.stdout.fnmatch_lines(["*the stored baseline, of 2 runs*"])
     commit_all(inner)
     verdicts(inner, "--ddpperf-save", "--ddpperf-force-save", "-k", "test_other")
     assert stored_runs(inner) == []
+
+
+def test_several_runs_are_measured_in_one_session(inner: pytest.Pytester) -> None:
+    """All benchmarks once, then all again; what measures nothing runs once. Changed code is the same in all of them."""
+    quick = """
+def test_quick(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+
+def test_nothing():
+    pass
+"""
+    inner.makepyfile(test_suite=SUITE + quick)
+    run, _ = verdicts(inner, "-vv", "--ddpperf-save", "--ddpperf-runs=2", "-k", "not test_step")
+    run.assert_outcomes(passed=5)
+    ran = [line.split()[0].partition("::")[2] for line in run.outlines if "PASSED" in line]
+    assert ran == ["test_other", "test_quick", "test_nothing", "test_other", "test_quick"]
+    run.stdout.fnmatch_lines(["2 baselines saved in *: 2 new, of 2 runs"])
+    run.stdout.no_fnmatch_line("*attempt*")
+    (file,) = inner.path.glob("baselines/*/*/test_other.json")
+    assert len(json.loads(file.read_text())["records"][0]["runs"]) == 2
+    results = json.loads((inner.path / "results.json").read_text())["results"]
+    assert [(result["test"].partition("::")[2], result.get("attempt")) for result in results] == [
+        ("test_other", None),
+        ("test_quick", None),
+    ]
 
 
 def test_named_sets_are_apart(inner: pytest.Pytester) -> None:

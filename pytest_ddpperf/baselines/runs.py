@@ -16,9 +16,14 @@ from pytest_ddpperf.stats.intervals import center
 MOST_RUNS = 10  # of a baseline: more would hardly move its mean, and the first ones grow old
 
 
-def adds_run(old: BaselineRecord | None, new: BaselineRecord) -> bool:
-    """Whether a run is one more of the same code, measured in the same way, and not another baseline."""
-    if old is None or old.commit is None or not old.steps or not new.steps or old.dirty or new.dirty:
+def adds_run(old: BaselineRecord | None, new: BaselineRecord, *, same_session: bool = False) -> bool:
+    """Whether a run is one more of the same code, measured in the same way, and not another baseline.
+
+    Runs of one session are of the same code, committed or not.
+    """
+    if old is None or not old.steps or not new.steps:
+        return False
+    if not same_session and (old.commit is None or old.dirty or new.dirty):
         return False
     same = ("commit", "plan", "turns", "strategy", "mode", "recipe", "controlled")
     return all(getattr(old, name) == getattr(new, name) for name in same)

@@ -242,10 +242,11 @@ def acceptable(result: Result, resolution: float) -> bool:
     )
 
 
-def warned(result: Result) -> Result:
-    """A stored result, with findings that warn of a weak baseline."""
+def warned(result: Result, record: BaselineRecord) -> Result:
+    """A stored result, with findings that warn of a weak baseline; of several runs none is alone."""
     measured = result.measurement
-    warnings = thin_baseline(measured, result.seconds), disturbed_baseline(measured)
+    thin = None if record.runs else thin_baseline(measured, result.seconds)
+    warnings = thin, disturbed_baseline(measured)
     return replace(result, findings=(*result.findings, *filter(None, warnings)))
 
 

@@ -22,7 +22,15 @@ from pytest_ddpperf.reports.lines import CUT, INDENT, clipped, printable, shorte
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.phrases import commit_text, confidence_text, counts_origin, environment_text, named_metrics
 from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.units import format_change, format_count, format_difference, format_value, format_values, scale
+from pytest_ddpperf.units import (
+    format_change,
+    format_count,
+    format_difference,
+    format_value,
+    format_values,
+    scale,
+    span,
+)
 
 _NEWS = 0.01  # of a time or of memory: what changes by less is as before
 
@@ -141,25 +149,24 @@ def _places(saved: Sequence[tuple[Result, SavedRecord]]) -> list[str]:
 
 def _replaced(saved: Sequence[SavedRecord]) -> list[str]:
     """How many are new, how many replace older ones, and of how many nothing but counts does."""
-    new: list[str] = []
-    whole: list[str] = []
-    counts: list[str] = []
-    added = [each for each in saved if each.old is not None and _times(each.new) != _times(each.old) and each.new.runs]
+    kinds: dict[str, list[str]] = {
+        "{} with runs added": [],
+        "{} new": [],
+        "{} in place of {}": [],
+        "{} with new counts and the times of {}": [],
+    }
+    added, first, replaced, counted = kinds.values()
     for each in saved:
-        old = each.old
+        old, new = each.old, each.new
         if old is None:
-            new.append(each.new.date)
-        elif each not in added:
-            (counts if _times(each.new) and _times(old) == _times(each.new) else whole).append(old.date)
-    known = {"{} new": new, "{} in place of {}": whole, "{} with new counts and the times of {}": counts}
-    numbers = sorted(len(each.new.runs) for each in added)
-    more = [f"{len(added)} with one run more, {_range(numbers)} in all"] if added else []
-    return [*more, *(text.format(len(dates), _range(sorted(dates))) for text, dates in known.items() if dates)]
-
-
-def _range(ends: Sequence[object]) -> str:
-    """The first and the last, or both in one."""
-    return " to ".join(dict.fromkeys((str(ends[0]), str(ends[-1]))))
+            first.append(new.date)
+        elif _times(new) and _times(old) == _times(new):
+            counted.append(old.date)
+        else:
+            (added if new.runs and not old.dirty and old.commit == new.commit else replaced).append(old.date)
+    texts = [text.format(len(dates), span(str, dates)) for text, dates in kinds.items() if dates]
+    several = [len(each.new.runs) for each in saved if each.new.runs]
+    return [*texts, f"of {span(str, several)} runs"] if several else texts
 
 
 def _places_of_noise(noise: Sequence[tuple[Calibrated, Path]]) -> list[str]:

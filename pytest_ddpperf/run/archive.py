@@ -139,15 +139,24 @@ class Archive:
         accepted = [(result, record) for result in results if (record := self._record(store, test, result, now))]
         by_key = {result.measurement.key: result for result, _ in accepted}
         for saved in store.save(test, [record for _, record in accepted]):
-            self.saved.append((by_key[saved.new.key], replace(saved, file=self._shown(saved.file))))
-        return {id(result): warned(result) for result, _ in accepted}
+            first = self._saved_before(test, saved.new.name, saved.file)
+            shown = replace(saved, file=self._shown(saved.file), old=saved.old if first is None else first[1].old)
+            self.saved = [each for each in self.saved if each is not first]
+            self.saved.append((by_key[saved.new.key], shown))
+        return {id(result): warned(result, record) for result, record in accepted}
+
+    def _saved_before(self, test: str, name: str, file: Path) -> tuple[Result, SavedRecord] | None:
+        """What this session has saved of a benchmark in an earlier run."""
+        named = (each for each in self.saved if (each[0].test, each[1].new.name) == (test, name))
+        return next((each for each in named if each[1].file == self._shown(file)), None)
 
     def _record(self, store: Store, test: str, result: Result, now: Provenance) -> BaselineRecord | None:
         """What is stored of a result, with the earlier runs of the same commit; None where nothing may be."""
         settings, record = self._settings, baseline_record(result, now)
         found = store.find(test, result.name, result.measurement.environment)
         before = None if found.differs or not result.measurement.launches else found.record
-        if before is None or not adds_run(before, record):
+        earlier = self._saved_before(test, result.name, store.file(test, record.environment)) is not None
+        if before is None or not adds_run(before, record, same_session=earlier):
             if settings.force_save or acceptable(result, settings.resolution):
                 return record
             self.undecided.append(result)

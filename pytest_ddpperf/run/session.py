@@ -172,7 +172,7 @@ class Session:
 
     def begin_test(self, test: str, attempt: int) -> None:
         """Forgets what earlier attempts of a test have left, such as those of pytest-rerunfailures: the last counts."""
-        self.attempts[test] = attempt
+        self.attempts[test] = attempt if self.settings.runs == 1 else 1  # runs that were asked for are none
         self.prepared.clear()  # what an attempt that failed found out may be wrong
         self._unstored.discard(test)
         self.results = [result for result in self.results if result.test != test]

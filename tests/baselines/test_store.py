@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.baselines.runs import with_run
 from pytest_ddpperf.baselines.store import SavedRecord, Store, acceptable, baseline_record, module_folder, warned
 from pytest_ddpperf.baselines.store import test_file as file_name
 from pytest_ddpperf.errors import BaselineError, SettingError
@@ -428,15 +429,17 @@ def test_what_is_undecided_for_the_machines_drift_alone_may_be_stored(width: flo
 
 def test_a_baseline_of_few_launches_is_warned_of() -> None:
     few, many = replace(result(launches=2), seconds=14.0), result(launches=20)
-    assert warned(few).findings == (Finding("thin_baseline", {"launches": 2, "enough": 21}),)
-    assert warned(many) == many
+    assert warned(few, baseline_record(few, NOW)).findings == (Finding("thin_baseline", {"launches": 2, "enough": 21}),)
+    assert warned(many, baseline_record(many, NOW)) == many
+    again = baseline_record(few, NOW)
+    assert warned(few, with_run(again, again)).findings == ()
 
 
 def test_a_baseline_that_was_made_beside_much_load_is_warned_of() -> None:
     one = result(launches=20)
     launches = tuple(replace(launch, health=Health(cpu=CpuHealth(others=0.5))) for launch in one.measurement.launches)
     busy = replace(one, measurement=replace(one.measurement, launches=launches))
-    assert warned(busy).findings == (Finding("disturbed_baseline", {"lost": 0.5}),)
+    assert warned(busy, baseline_record(busy, NOW)).findings == (Finding("disturbed_baseline", {"lost": 0.5}),)
     assert baseline_record(busy, NOW).lost == 0.5
 
 

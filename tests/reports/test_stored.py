@@ -107,7 +107,7 @@ def test_runs_that_were_added_are_told(record: BaselineRecord) -> None:
     more = replace(slower(record, 0.0419), date="2026-01-13", runs=runs)
     third = replace(more, runs=(*runs, runs[-1]))
     assert saved((record, more), (replace(more, series=record.series), third)) == [
-        "2 baselines saved in baselines/cpu-2c: 2 with one run more, 2 to 3 in all"
+        "2 baselines saved in baselines/cpu-2c: 2 with runs added, of 2 to 3 runs"
     ]
     title = record_table("t.py::test_a", more).title.splitlines()
     assert title[2] == (
