@@ -71,7 +71,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_cmdline_main() -> None:
     """Refuse a suite that a rank runs."""
     if "pytest_ddpperf.launch.zygote" in sys.modules:  # ranks are forked from it
-        raise SettingError("pytest.main() was called on a rank, which would start the suite anew: call it in a test")
+        raise SettingError(
+            "a rank called pytest.main(), which would start the suite anew: call pytest.main() in a test"
+        )
 
 
 def pytest_configure(config: pytest.Config) -> None:

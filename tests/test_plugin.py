@@ -89,7 +89,7 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     )
     run.stdout.fnmatch_lines(
         [
-            *("*= ddpperf history =*", "recorded as run 1 of history.sqlite"),
+            *("*= ddpperf history =*", "this run is number 1 of history.sqlite"),
             *("*= ddpperf session =*", "2 benchmarks: 0 regressed, 2 new"),
         ]
     )

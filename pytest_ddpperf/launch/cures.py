@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-_NO_TERMINAL = "a rank has no terminal: print instead, which the test's report shows"
-_DEVICE = "make it on the rank's device, such as ctx.device, or inputs.device in a model"
+_NO_TERMINAL = "a rank has no terminal: call print(), whose output the test's report shows"
+_DEVICE = "make the tensor on the rank's device: ctx.device, or inputs.device in a model"
 _CPU = "this rank computes on the CPU: leave .cuda() and .to('cuda') out, or write .to(ctx.device)"
-_DTYPES = "model and batch are of different types: cast one, such as inputs.float()"
+_DTYPES = "model and batch are of different types: cast one of them, as inputs.float() does"
 _IMPORTABLE = (
-    "what a process that is started afresh is sent must be importable by name: move it to a module of its own, "
-    "or give the DataLoader multiprocessing_context='fork'"
+    "a spawned process imports its arguments by name: move the function or class to a module of its own, or give "
+    "the DataLoader multiprocessing_context='fork'"
 )
 
 # Names of exceptions, what their message says, and the cure.
@@ -19,33 +19,41 @@ _CURES = tuple(
     for kind, message, cure in (
         ("BdbQuit", "", f"{_NO_TERMINAL}, or set PYTHONBREAKPOINT to a debugger that listens on a port"),
         ("EOFError", "reading a line", _NO_TERMINAL),
-        ("StopIteration", "", "an iterator has ended, and a launch runs on: begin it again, as itertools.cycle does"),
-        ("SystemExit", "", "it ends the rank: return from the function instead"),
+        ("StopIteration", "", "an iterator ended before the launch: repeat it, as itertools.cycle does"),
+        ("SystemExit", "", "an exit ends the rank: return from the function instead"),
         (
             "ValueError",
             "empty parameter list",
-            "parameters can be read only once: begin with params = list(parameters)",
+            "an iterator of parameters ends after one pass: begin with params = list(parameters)",
         ),
         ("RuntimeError", "have the same dtype|expected scalar type|Input type .* should be the same", _DTYPES),
-        ("TypeError", r"not numpy\.ndarray", "give tensors, such as torch.from_numpy(array)"),
+        (
+            "TypeError",
+            r"not numpy\.ndarray",
+            "a model takes tensors: convert each array, as torch.from_numpy(array) does",
+        ),
         ("PicklingError|AttributeError|TypeError", "[Cc]an(?:'|no)t (?:pickle|get local object)", _IMPORTABLE),
         ("AssertionError", "not compiled with CUDA", _CPU),
         ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver", _CPU),
         ("RuntimeError|ValueError", "NCCL built in|NCCL.* no GPUs found", f"{_CPU}; its backend is ctx.backend"),
         ("KeyError", "SLURM_|OMPI_|PMI_", "a rank has torchrun's variables, such as RANK, LOCAL_RANK and WORLD_SIZE"),
         ("FileNotFoundError", "'[^/]", "ranks run where pytest was started: begin paths with Path(__file__).parent"),
-        ("TypeError", "must be Tensor, not ", "take the tensor out of what the model gives, in loss or in forward"),
+        (
+            "TypeError",
+            "must be Tensor, not ",
+            "the model's output is no tensor: take the tensor out of it in loss or in forward",
+        ),
         ("RuntimeError", "same device|expected device", _DEVICE),
         ("NotImplementedError", "meta tensor", f"a tensor on the meta device has no values: {_DEVICE}"),
         (
             "RuntimeError",
             "backward through the graph a second time",
-            "something of an earlier step is used again, such as a hidden state: detach() it",
+            "a step uses a tensor of an earlier step, such as a hidden state: detach() that tensor",
         ),
         (
             "RuntimeError",
             "does not require grad",
-            "the loss does not depend on the parameters: no detach(), no_grad() or argmax() may be on the way to it",
+            "the loss does not depend on the parameters: remove detach(), no_grad() and argmax() on the way to it",
         ),
     )
 )

@@ -304,7 +304,7 @@ class Session:
         if self.settings.history is None or self.settings.calibrate is not None or not self.results:
             return
         number = self.archive.record(self.settings.history, self._code, self.results)
-        self._recorded = f"recorded as run {number} of {self.settings.history}"
+        self._recorded = f"this run is number {number} of {self.settings.history}"
 
     def close(self) -> None:
         """Ends the zygotes and whatever still runs below them."""

@@ -146,23 +146,27 @@ def test_exits_are_told_by_their_status() -> None:
         "rank 0 of 1 exited with status 0, which os._exit() or a library does: return from the function instead"
     )
     assert str(told(raised(0, "SystemExit", "sys.exit(0)", 1, "exited"))).startswith(
-        "rank 0 of 1 called sys.exit(0); it ends the rank: return from the function instead\n"
+        "rank 0 of 1 called sys.exit(0); an exit ends the rank: return from the function instead\n"
     )
 
 
 @pytest.mark.parametrize(
     ("kind", "message", "cure"),
     [
-        ("bdb.BdbQuit", "", "a rank has no terminal: print instead"),
-        ("EOFError", "EOF when reading a line", "a rank has no terminal: print instead"),
-        ("StopIteration", "", "an iterator has ended, and a launch runs on"),
-        ("ValueError", "optimizer got an empty parameter list", "parameters can be read only once"),
+        ("bdb.BdbQuit", "", "a rank has no terminal: call print()"),
+        ("EOFError", "EOF when reading a line", "a rank has no terminal: call print()"),
+        ("StopIteration", "", "an iterator ended before the launch"),
+        ("ValueError", "optimizer got an empty parameter list", "an iterator of parameters ends after one pass"),
         ("RuntimeError", "mat1 and mat2 must have the same dtype, but got Float and Double", "model and batch are of"),
-        ("TypeError", "linear(): argument 'input' (position 1) must be Tensor, not numpy.ndarray", "give tensors"),
+        (
+            "TypeError",
+            "linear(): argument 'input' (position 1) must be Tensor, not numpy.ndarray",
+            "a model takes tensors",
+        ),
         (
             "_pickle.PicklingError",
             "Can't pickle <class 't.Data'>: it's not the same object as t.Data",
-            "what a process",
+            "a spawned process",
         ),
         ("AssertionError", "Torch not compiled with CUDA enabled", "this rank computes on the CPU"),
         (

@@ -411,7 +411,7 @@ RUNS = {
         complaints=(
             "ddpperf_history: /home/somebody/projects/training/.ddpperf/history.sqlite is locked: it is skipped",
         ),
-        recorded="recorded as run 31 of .ddpperf/history.sqlite",
+        recorded="this run is number 31 of .ddpperf/history.sqlite",
     ),
     30: SummaryData(
         results=_timed(*THIRTY), searches=tuple(map(_search, range(4))), stored=Stored(undecided=THIRTY[2:4])

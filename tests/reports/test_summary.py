@@ -428,7 +428,7 @@ def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> No
         results=[make_result()],
         complaints=["no commit is known"],
         stored=Stored(failed=("t.py::test_a",)),
-        recorded="recorded as run 3 of h.sqlite",
+        recorded="this run is number 3 of h.sqlite",
     )
     parts = dict(summary_parts(replace(told, added=(("of a hook", "42"),)), 80, verbosity=-2))
 
@@ -439,7 +439,7 @@ def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> No
     assert "test_step[bucketed]" in parts["ddpperf"]
     assert parts["ddpperf errors"] == "no commit is known"
     assert parts["ddpperf baselines"].strip() == "failed, so not stored: test_a"
-    assert parts["ddpperf history"] == "recorded as run 3 of h.sqlite"
+    assert parts["ddpperf history"] == "this run is number 3 of h.sqlite"
 
 
 def test_what_tells_only_why_is_left_out_of_a_brief_summary(make_result: Make) -> None:

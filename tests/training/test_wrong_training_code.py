@@ -193,7 +193,7 @@ TOLD_BY_RANKS = [
     Row(
         "outputs_tuple",
         "workload(model=lambda: InTuple(8, 4))",
-        r"not tuple; take the tensor out of what the model give",
+        r"not tuple; the model's output is no tensor: take the tensor out of it in",
     ),
     Row(
         "slurm", "lambda ctx: os.environ['SLURM_PROCID']", r"a rank has torchrun's variables, such as RANK, LOCAL_RANK"
@@ -220,8 +220,16 @@ TOLD_BY_RANKS = [
         "workload(batch=lambda: (torch.randn(4, 8, device='meta'), 0))",
         r"gave a tensor on the meta device, which has no values: make batches on the CPU",
     ),
-    Row("batch_numpy", "workload(batch=lambda: (numpy.ones((4, 8)), 0))", r"give tensors, such as torch.from_numpy\("),
-    Row("batch_double", "workload(batch=lambda: [t.double() for t in batch()])", r"of different types: cast one, such"),
+    Row(
+        "batch_numpy",
+        "workload(batch=lambda: (numpy.ones((4, 8)), 0))",
+        r"a model takes tensors: convert each array, as torch.from_numpy\(",
+    ),
+    Row(
+        "batch_double",
+        "workload(batch=lambda: [t.double() for t in batch()])",
+        r"of different types: cast one of them, as",
+    ),
     Row(
         "loader_empty", "workload(batch=None, loader=lambda rank, size: [])", r"gave no batch: its data must fill at le"
     ),
@@ -239,7 +247,7 @@ TOLD_BY_RANKS = [
         "dataset_unpicklable",
         "workload(batch=None, loader=lambda rank, size: DataLoader("
         "Unpicklable(), batch_size=4, num_workers=1, multiprocessing_context='spawn'))",
-        r"raised .*[Pp]ickl.*: move it to a module of its own, or give the DataLoader multiprocessing_context='fork'",
+        r"raised .*[Pp]ickl.*: move the function or class to a module of its own, or give the DataLoader multiprocessing_context='fork'",
     ),
     Row(
         "loss_vector", "workload(loss=lambda o, t: o)", r"gave a tensor of shape \(4, 4\): .* must give a scalar tensor"
@@ -265,7 +273,7 @@ TOLD_BY_RANKS = [
     Row(
         "optimizer_late",
         "workload(optimizer=counted)",
-        r"empty parameter list; parameters can be read only once: begin",
+        r"empty parameter list; an iterator of parameters ends after one pass: begin",
     ),
     Row("build_none", "nothing", r"returned None; it must return a callable that runs one training step"),
     Row(
@@ -282,20 +290,22 @@ TOLD_BY_RANKS = [
         "step_dict", "runs(lambda: {'loss': 1.0})", r"of type dict .* it must give back the loss \(a number or a scalar"
     ),
     Row("step_nan", "runs(lambda: float('nan'))", r"^loss is nan at warm-up step 1 .*; look at its learning rate"),
-    Row("step_ends", "exhausted", r"raised StopIteration: an iterator has ended, and a launch runs on: begin it again"),
-    Row("step_breakpoint", "runs(lambda: breakpoint())", r"raised bdb.BdbQuit: a rank has no terminal: print instead"),
-    Row("step_input", "runs(lambda: input())", r"raised EOFError: .*; a rank has no terminal: print instead"),
+    Row("step_ends", "exhausted", r"raised StopIteration: an iterator ended before the launch: repeat it"),
+    Row("step_breakpoint", "runs(lambda: breakpoint())", r"raised bdb.BdbQuit: a rank has no terminal: call print"),
+    Row("step_input", "runs(lambda: input())", r"raised EOFError: .*; a rank has no terminal: call print"),
     Row(
         "step_sys_exit",
         "runs(lambda: sys.exit(0))",
-        r"called sys.exit\(0\); it ends the rank: return from the function",
+        r"called sys.exit\(0\); an exit ends the rank: return from the function",
     ),
     Row("step_os_exit", "runs(lambda: os._exit(0))", r"exited with status 0, which os._exit\(\) .*: return from the"),
     Row(
-        "step_graph", "recurrent", r"backward through the graph a second time.*; something of an earlier step .*detach"
+        "step_graph",
+        "recurrent",
+        r"backward through the graph a second time.*; a step uses a tensor of an earlier step, .*detach",
     ),
     Row("build_cuda", "on_cuda", r"this rank computes on the CPU: leave .cuda\(\) and .to\('cuda'\) out"),
-    Row("build_suite", "runs_suite", r"^pytest.main\(\) was called on a rank, .*: call it in a test"),
+    Row("build_suite", "runs_suite", r"^a rank called pytest.main\(\), .*: call pytest.main\(\) in a test"),
     Row(
         "late",
         "ddpperf.check(runs(lambda: time.sleep(30)), timeout=2)",
