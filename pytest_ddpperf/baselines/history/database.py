@@ -216,6 +216,7 @@ def _metric_row(comparison: Comparison) -> dict[str, Any]:
     """A series as a baseline file has it, judged; None for numbers that are not finite."""
     series = data_of(comparison.series)
     interval = series.pop("interval") or {}
+    series.pop("control", None)  # a trend is of the times as they were
     row = {**series, **interval, "gated": comparison.gated, "verdict": comparison.verdict.value}
     row["samples"] = _json([_finite(sample) for sample in series["samples"]])
     return {column: _finite(value) for column, value in row.items()}

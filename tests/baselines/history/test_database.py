@@ -15,7 +15,7 @@ import pytest
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.history.database import HistoryRun, ensure_recordable, entries, record, recorded, run_of
 from pytest_ddpperf.errors import HistoryError
-from pytest_ddpperf.records.measurement import Interval, Plan, Series
+from pytest_ddpperf.records.measurement import Control, Interval, Plan, Series
 from pytest_ddpperf.records.results import Result
 from tests.factories import make_environment, make_history_run, make_new_result, make_series
 
@@ -67,6 +67,12 @@ def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path) -> None:
         assert version
         assert connection.execute("SELECT warmup, steps FROM result").fetchall() == [(5, 60)]
     connection.close()
+
+
+def test_times_beside_a_control_step_are_recorded_as_they_were(tmp_path: Path) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result("t.py::test_a", replace(STEP_TIME, control=Control(seconds=(0.006, 0.007))))])
+    assert [entry.value for entry in entries(file, "step_time")] == [0.0414]
 
 
 def test_entries_are_in_the_order_of_commits_and_can_be_chosen(tmp_path: Path) -> None:
