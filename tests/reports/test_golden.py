@@ -35,6 +35,12 @@ def test_the_summary_reads_as_before(benchmarks: int, width: int) -> None:
     assert text == file.read_text()
 
 
+def test_the_summary_of_the_docs_is_one_of_these() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "time-and-memory.md").read_text()
+    ((name, block),) = re.findall(r"<!-- summary: (\w+) -->\n```text\n(.*?)```", page, flags=re.DOTALL)
+    assert all(part in (GOLDEN / f"{name}.txt").read_text() for part in block.split("[...]\n"))
+
+
 WIDTHS = (40, 60, 79, 80, 81, 100, 120, 160, 200)
 RULE = re.compile(r"-+(  -+)+")
 
