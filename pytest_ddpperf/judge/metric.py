@@ -23,6 +23,7 @@ from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.blocks import OWN_IN_TURNS, Expected, expected, paired_blocks
+from pytest_ddpperf.stats.centers import parted
 from pytest_ddpperf.stats.intervals import Change
 from pytest_ddpperf.stats.spreads import joined, pooled
 
@@ -159,7 +160,8 @@ def _change(
         drift = drift_of(series)
         if reference.record is not None:
             runs = reference.record.sizes_of_runs(base)
-            independent = reference.record.days if runs else 1.0
+            of_runs = float(len(runs)) if quotient else reference.record.days  # the drift is out of quotients
+            independent = of_runs if runs else 1.0
         if quotient:
             spread = corrected(spread, pace(series, base))
             series, base = controlled(series), controlled(base)
@@ -179,21 +181,23 @@ def _change(
         between_df=spread.df,
         drift=drift,
         outliers=outliers,
-        expected=_expected(series, base, context),
+        expected=_expected(series, base, context, runs),
         base_runs=runs,
         independent=independent,
     )
 
 
-def _expected(series: Series, base: Series, context: DecisionContext) -> Expected | None:
-    """What launches of a separate run are expected to scatter by: also as those of the baseline do."""
+def _expected(
+    series: Series, base: Series, context: DecisionContext, base_runs: tuple[int, ...] = ()
+) -> Expected | None:
+    """What launches of a separate run are expected to scatter by: also as those of a run of the baseline do."""
     if series.rules.single_scatter is not None and len(series.samples) == 1:
         return Expected(series.rules.single_scatter**2, CERTAIN)
     if not series.within:
         return None
     if series.scale != "ratio":
         return expected(series.within, series.own)
-    learned = pooled([base.samples])
+    learned = pooled(parted(base.samples, base_runs or (len(base.samples),)))
     if context.scatter is not None and series.rules.shared_scatter:
         learned = joined([learned, context.scatter])
     return expected(series.within, series.own, learned)

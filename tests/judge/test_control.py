@@ -8,14 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.allowance import ELASTICITY_SPREAD, corrected
+from pytest_ddpperf.judge.allowance import ELASTICITY_SPREAD, QUOTIENT_SPREAD, TIMED_SPREAD, corrected
 from pytest_ddpperf.judge.benchmark import settled
+from pytest_ddpperf.judge.detection import mde as minimal
+from pytest_ddpperf.metrics.control import controlled
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Control, Series, Spread
 from pytest_ddpperf.records.noise import Noise
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.results import Result, StoredRun
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text
+from pytest_ddpperf.stats.intervals import change
 from tests.factories import make_launch
 from tests.judge.made_up import STEADY, beside, found, judged, measured, series, stored
 
@@ -61,6 +64,33 @@ def test_a_side_without_control_leaves_the_times_as_they_are(side: str) -> None:
     assert result["step_time"].change == pytest.approx(now.value / then.value - 1)
     assert not result["step_time"].controlled
     assert "other_pace" not in codes(result)
+
+
+def test_runs_of_one_day_are_worth_one_for_times_and_each_of_them_for_quotients() -> None:
+    """The spread between runs is all of the error that more launches do not shrink: 2 s^2, or (1 + 1 / 4) s^2."""
+    runs = tuple(StoredRun(launches=2, date="2026-01-12") for _ in range(4))
+
+    def mde(series: Series, *, spread: float, independent: float) -> float:
+        base = found(series)
+        assert base.record is not None
+        one = judged(measured(series), replace(base, record=replace(base.record, runs=runs)))["step_time"]
+        assert one.mde is not None
+        alone = change(
+            series.samples if series.control is None else controlled(series).samples,
+            series.samples if series.control is None else controlled(series).samples,
+            scale="ratio",
+            between_runs=spread,
+            outliers="high",
+            base_runs=(2, 2, 2, 2),
+            independent=independent,
+        )
+        assert alone is not None
+        expected = minimal(alone, alpha=0.0025, tolerance=0.05)
+        assert expected is not None
+        return one.mde / expected
+
+    assert mde(timed(machine=None), spread=TIMED_SPREAD, independent=1) == pytest.approx(1)
+    assert mde(timed(), spread=QUOTIENT_SPREAD, independent=4) == pytest.approx(1)
 
 
 def test_both_sides_of_a_round_need_no_control() -> None:
