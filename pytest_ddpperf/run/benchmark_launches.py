@@ -254,9 +254,10 @@ class TimedLaunches:
 
 def _control(variant: Variant, plan: Plan) -> ControlPlan | None:
     """How control steps alternate with timed ones; None where ranks would work on meanwhile, and have less to do."""
-    if not variant.controlled or variant.pilot is None or variant.pilot.background:
+    pilot = variant.pilot
+    if not variant.controlled or pilot is None or pilot.control is None or pilot.background:
         return None
-    return control_plan(plan.steps, plan.steps * variant.pilot.step) if variant.environment.device == "cpu" else None
+    return control_plan(plan.steps, pilot.step / pilot.control)
 
 
 def _interleaving_hint(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:

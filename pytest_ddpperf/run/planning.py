@@ -136,13 +136,15 @@ def pilot_plan(warmup: int, steps: int | None) -> Plan:
 
 def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:
     """What a launch of this plan told, which took so many seconds."""
-    step = typical(launch_of(0, ranks, seconds).step_times)
+    launch = launch_of(0, ranks, seconds)
+    step = typical(launch.step_times)
     return Pilot(
         step=step,
         fixed=max(0.0, seconds - step * plan.steps),
         background=any(rank.background for rank in ranks),
         nbytes=sum(rank.taken or 0 for rank in ranks),
         picked=ranks[0].picked,
+        control=typical(launch.control_times) if launch.control_times else None,
     )
 
 

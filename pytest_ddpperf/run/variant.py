@@ -27,6 +27,7 @@ class Pilot:
     background: bool  # whether its ranks work on while their steps wait
     nbytes: int  # of memory that its ranks took at most, all together
     picked: tuple[str, str] | None = None  # as of RankLaunch
+    control: float | None = None  # seconds of a typical control step; None where it had none
 
     def seconds(self, steps: int) -> float:
         """The seconds that a launch of so many steps takes."""

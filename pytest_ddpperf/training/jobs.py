@@ -31,7 +31,7 @@ COUNTED_STEPS = 6  # of a step without a period, at most: two to learn, two coun
 # prints by how much two sides of the same code differ.
 BLOCKS = 45
 
-CONTROL_EVERY = 0.025  # seconds of timed steps for each control step, which lasts some 4 ms
+CONTROL_EVERY = 5  # timed steps that take so many times as long as a control step have one
 
 # Of the steps with and without synchronisation of gradients.
 _SHARE = 0.5  # of the timed steps
@@ -47,10 +47,14 @@ class ControlPlan:
     steps: int  # control steps before each block
 
 
-def control_plan(steps: int, seconds: float) -> ControlPlan:
-    """The plan for so many timed steps that take so many seconds together: long steps are blocks of their own."""
-    blocks = max(1, min(steps, round(seconds / CONTROL_EVERY)))
-    return ControlPlan(blocks, max(1, round(seconds / blocks / CONTROL_EVERY)))
+def control_plan(steps: int, length: float) -> ControlPlan:
+    """The plan for so many timed steps, each of which lasts as long as ``length`` control steps.
+
+    Long steps are blocks of their own, with several control steps before each.
+    """
+    wanted = steps * length / CONTROL_EVERY
+    blocks = max(1, min(steps, round(wanted)))
+    return ControlPlan(blocks, max(1, round(wanted / blocks)))
 
 
 @dataclass(frozen=True, slots=True)

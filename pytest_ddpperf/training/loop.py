@@ -55,7 +55,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """
     from pytest_ddpperf.training.step import build_step
 
-    control = None if job.control is None else control_step()
+    control = control_step(job)
     memory = watch_memory(ctx.device)
     with ExitStack() as opened:
         step = opened.enter_context(closing(build_step(ctx, job)))
@@ -80,8 +80,10 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         return replace(launch, **told, worked=time.monotonic() - begun)
 
 
-def control_step() -> ControlStep:
-    """A control step of this rank; made before memory is watched, so that no peak has it."""
+def control_step(job: LaunchJob) -> ControlStep | None:
+    """The control step of a launch that has one; made before memory is watched, so that no peak has it."""
+    if job.control is None:
+        return None
     from pytest_ddpperf.training.control import ControlStep
 
     return ControlStep()

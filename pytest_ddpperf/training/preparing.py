@@ -18,7 +18,7 @@ from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared
-from pytest_ddpperf.training.loop import begin_together, checked_run, time_steps, works_in_background
+from pytest_ddpperf.training.loop import begin_together, checked_run, control_step, time_steps, works_in_background
 
 if TYPE_CHECKING:
     from pytest_ddpperf.instruments.counting.counting import Countable
@@ -127,7 +127,8 @@ def _timed_and_counted(
         first = time.monotonic()
         compiled = warmed_up(checked_run(ctx, step), plan.warmup)
         before = _at_work()
-        timed = time_steps(ctx, job.training, step, warmup=plan.warmup, turns=None)
+        control = control_step(job.training)
+        timed = time_steps(ctx, job.training, step, warmup=plan.warmup, turns=None, control=control)
         taken = most_taken() if ctx.device.type == "cpu" else None
         timed = replace(timed, background=works_in_background(), taken=taken)
         begin_together(None, step)  # work that follows on one rank must not disturb the last timed step of another

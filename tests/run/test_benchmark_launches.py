@@ -99,16 +99,16 @@ def test_control_steps_come_with_what_is_timed_alone_beside_a_stored_baseline(mo
         return STEP
 
     monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
-    pilot = Pilot(step=0.1, fixed=0.1, background=False, nbytes=0)
+    pilot = Pilot(step=0.1, fixed=0.1, background=False, nbytes=0, control=0.005)
     ours = make_variant("a", controlled=True, pilot=pilot)
     run = timed()
     run([(ours, PLAN)], Purpose.TIMES)
     assert plans.pop() == ControlPlan(blocks=5, steps=4)
     run([(ours, PLAN)], Purpose.DIAGNOSIS)
     run([(replace(ours, pilot=replace(pilot, background=True)), PLAN)], Purpose.TIMES)
+    run([(replace(ours, pilot=replace(pilot, control=None)), PLAN)], Purpose.TIMES)
     run([(replace(ours, pilot=None), PLAN)], Purpose.TIMES)
     run([(replace(ours, controlled=False), PLAN)], Purpose.TIMES)
-    run([(replace(ours, environment=replace(ours.environment, device="cuda")), PLAN)], Purpose.TIMES)
     run([(ours, PLAN), (replace(ours, name="b"), PLAN)], Purpose.TIMES)
     TimedLaunches(launches(paired=object()), [])([(ours, PLAN)], Purpose.TIMES)
     assert plans == [None] * 8

@@ -24,16 +24,16 @@ from pytest_ddpperf.training.loop import run_launch
 
 
 @pytest.mark.parametrize(
-    ("steps", "seconds", "plan"),
+    ("steps", "length", "plan"),
     [
-        pytest.param(1000, 0.5, ControlPlan(20, 1), id="steps of half a millisecond, 50 in a block"),
-        pytest.param(100, 1.0, ControlPlan(40, 1), id="steps of 10 ms, two or three in a block"),
-        pytest.param(10, 1.0, ControlPlan(10, 4), id="steps of 100 ms, each beside as much control as short ones"),
-        pytest.param(5, 0.001, ControlPlan(1, 1), id="one block at least"),
+        pytest.param(1000, 0.1, ControlPlan(20, 1), id="50 short steps in a block"),
+        pytest.param(100, 2.0, ControlPlan(40, 1), id="two or three steps in a block"),
+        pytest.param(10, 20.0, ControlPlan(10, 4), id="long steps, each beside as much control as short ones"),
+        pytest.param(5, 0.01, ControlPlan(1, 1), id="one block at least"),
     ],
 )
-def test_a_control_step_comes_with_every_25_ms_of_steps(steps: int, seconds: float, plan: ControlPlan) -> None:
-    assert control_plan(steps, seconds) == plan
+def test_a_control_step_comes_with_every_five_times_its_time(steps: int, length: float, plan: ControlPlan) -> None:
+    assert control_plan(steps, length) == plan
 
 
 def job(step: Callable[[], Any], steps: int, control: ControlPlan | None) -> LaunchJob:
