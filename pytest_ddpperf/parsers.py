@@ -76,7 +76,7 @@ def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | 
 
 def none_word(parse: Callable[[object], object]) -> str:
     """The word by which a parser is given None; empty where it takes none."""
-    for word in ("auto", "none", "all"):
+    for word in ("none", "auto", "all"):  # none needs no module of a parser
         with contextlib.suppress(ValueError):
             if parse(word) is None:
                 return word

@@ -12,9 +12,10 @@ import pytest
 
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError
 from pytest_ddpperf.run.configuration import (
-    MARKER,
     declare,
     given_options,
+    item_settings,
+    marker_line,
     require_known,
     require_no_launcher,
     require_other_mark,
@@ -22,9 +23,6 @@ from pytest_ddpperf.run.configuration import (
     require_system,
     settings_of,
 )
-from pytest_ddpperf.run.frames import end_in_code_of_user, ended_at, text_alone
-from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
-from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.worktree import Revision
@@ -32,8 +30,9 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.probe import Probe
     from pytest_ddpperf.run.rank_group import RankGroup
     from pytest_ddpperf.run.session import Session
+    from pytest_ddpperf.settings import Settings
 
-SETTINGS = pytest.StashKey[Settings]()
+SETTINGS = pytest.StashKey["Settings"]()
 SESSION = pytest.StashKey["Session"]()
 REVISION: pytest.StashKey[Revision] = pytest.StashKey()
 PROBE: pytest.StashKey[Probe] = pytest.StashKey()
@@ -78,8 +77,7 @@ def pytest_cmdline_main() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Resolve what the command line and the ini file say; refuse what cannot be."""
-    words = ", ".join(name for name, knob in KNOBS.items() if knob.per_test)
-    config.addinivalue_line("markers", f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}")
+    config.addinivalue_line("markers", marker_line())
     try:
         config.stash[SETTINGS] = settings = settings_of(config)
         if settings.against is not None:
@@ -99,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in marks - declared:
             require_other_mark(mark)
         for item in items:
-            _item_settings(config, item)
+            item_settings(config.stash[SETTINGS], item)
     except SettingError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -119,15 +117,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             session_of(config).check_out_reference()
     except (SettingError, LaunchError) as error:
         raise pytest.UsageError(str(error)) from None
-
-
-def _item_settings(config: pytest.Config, item: pytest.Item) -> Settings:
-    settings = config.stash[SETTINGS]
-    for mark in reversed(list(item.iter_markers(MARKER))):  # the closest marker is the strongest
-        if mark.args:
-            raise SettingError(f"@pytest.mark.{MARKER} on {item.nodeid}: takes keyword arguments only")
-        settings = overlay_words(settings, mark.kwargs, where=f"{item.nodeid}: @pytest.mark.{MARKER}")
-    return settings
 
 
 def session_of(config: pytest.Config) -> Session:
@@ -152,7 +141,7 @@ def session_of(config: pytest.Config) -> Session:
 
 def _of_test(request: pytest.FixtureRequest) -> tuple[Settings, list[tuple[str, str]]]:
     """The settings of a test, and the sections of its report."""
-    return _item_settings(request.config, request.node), request.node.stash.setdefault(SECTIONS, [])
+    return item_settings(request.config.stash[SETTINGS], request.node), request.node.stash.setdefault(SECTIONS, [])
 
 
 @pytest.fixture
@@ -193,9 +182,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         yield
     except KeyboardInterrupt as error:  # no report is made of it
         if not item.config.option.fulltrace:
+            from pytest_ddpperf.run.frames import end_in_code_of_user
+
             end_in_code_of_user(error)
         raise
     except NotTimed as error:
+        from pytest_ddpperf.run.frames import ended_at
+
         raise pytest.skip.Exception(ended_at(error, str(item.path), item.nodeid), _use_item_location=True) from None
 
 
@@ -206,13 +199,17 @@ def pytest_runtest_makereport(
     """Show our errors as their text alone, attach what the ranks printed, store baselines of tests that passed."""
     error = call.excinfo.value if call.excinfo is not None else None
     if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not item.config.option.fulltrace:
+        from pytest_ddpperf.run.frames import end_in_code_of_user
+
         end_in_code_of_user(error)
     report = yield
-    if call.excinfo is not None and isinstance(error, DdpperfError):
+    if isinstance(error, DdpperfError):
+        from pytest_ddpperf.run.frames import text_alone
+
         terminal = item.config.pluginmanager.has_plugin("terminalreporter")
         width = item.config.get_terminal_writer().fullwidth if terminal else None
         report.longrepr = text_alone(error, str(item.path), item.nodeid, width)
-        report.sections.extend(getattr(error, "sections", ()))
+        report.sections.extend(error.sections)
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
         vars(report)[LEFT_OUT] = True
@@ -255,6 +252,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if hasattr(config, "workerinput"):
         return
     if left_out := config.stash.get(NUMBER_LEFT_OUT, 0):
+        from pytest_ddpperf.units import format_count
+
         session_of(config).complaints.append(
             f"{format_count(left_out, 'benchmark')} did not run, because benchmarks disturb each other in the workers "
             "of pytest-xdist; run them with -n 0"

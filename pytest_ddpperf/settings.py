@@ -6,10 +6,10 @@ Longer than other files, so that all knobs stand in one table.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import (
@@ -34,15 +34,16 @@ from pytest_ddpperf.parsers import (
     world_sizes,
     written,
 )
-from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.verdict import Verdict
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.records.loader_settings import LoaderSettings
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # every pytest run pays for what is generated here
-class Knob:
+class Knob(NamedTuple):
     """How a setting is given."""
 
     name: str
@@ -82,7 +83,15 @@ def _switch(text: str, *, default: bool = False, **more: Any) -> bool:
     return _knob(default, switch, text, "true|false" if default else None, flag=not default, **more)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+def _loader(value: object) -> LoaderSettings | None:
+    if value is None or value == "none":
+        return None
+    from pytest_ddpperf.records.loader_settings import loader_settings
+
+    return loader_settings(value)
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)  # every pytest run pays for what is generated here
 class Settings:
     """The resolved knobs of one benchmark. A new knob is one field here and nothing anywhere else."""
 
@@ -220,7 +229,7 @@ class Settings:
     )
     loader: LoaderSettings | None = _knob(  # noqa: RUF009 - a field, declared
         None,
-        loader_settings,
+        _loader,
         "settings of the workload's DataLoader, separated by commas: workers=N, pin_memory=, prefetch_factor=, "
         "persistent_workers=, sampler=rank; or auto",
         "SETTINGS",
@@ -313,8 +322,12 @@ class Settings:
         None, path, "record the run in this SQLite file, which ddpperf trend reads", "FILE", per_test=False
     )
 
-    def __post_init__(self) -> None:
-        """Refuse what would measure nothing."""
+    def __init__(self, **values: Any) -> None:
+        """Take values by name, the default of each other knob, and nothing that would not measure."""
+        unknown = values.keys() - KNOBS.keys()
+        if unknown:
+            raise TypeError(f"there is no setting {min(unknown)}")
+        vars(self).update(values)
         if self.counted_only and not self.counted:
             raise SettingError("counted_only only counts, and counted=false leaves that out: give one of them")
 
@@ -379,32 +392,3 @@ def _unknown(word: str, known: list[str]) -> str:
         return f"{word} holds for the whole session; give it as {KNOBS[word].option} or in the ini file"
     hint = closest(word, known, 0.5)
     return f"there is no setting {word}; {hint and hint + ' '}There are {', '.join(known)}"
-
-
-_PURPOSES = {"against": "another revision, and none is named", "save": "what is saved, and nothing is"}
-
-
-def require_consistent(settings: Settings, said: Collection[str]) -> None:
-    """Refuses settings of which one would have to be ignored; ``said``: the names of those on the command line."""
-    for name in said:
-        needed = KNOBS[name].needs
-        if needed is not None and getattr(settings, name) and not getattr(settings, needed):
-            raise SettingError(f"{KNOBS[name].option} is for {_PURPOSES[needed]}: give {KNOBS[needed].option}")
-    if settings.against is not None:
-        against = f"--ddpperf-against={settings.against} reads no baseline and "
-        if settings.save is not None:
-            raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
-        if settings.baseline is not None and "baseline" in said:
-            raise SettingError(f"{against}--ddpperf-baseline={settings.baseline} names some: give one of them")
-    if settings.calibrate is not None:
-        asked = {
-            "save": settings.save is not None,
-            "against": settings.against is not None,
-            "counted_only": settings.counted_only,
-            "history": settings.history is not None and "history" in said,
-        }
-        for name in (name for name, given in asked.items() if given):
-            raise SettingError(
-                f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves, "
-                f"and {KNOBS[name].option} asks for something else: give one of them"
-            )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.settings import KNOBS, Settings, overlay, overlay_words, require_consistent
+from pytest_ddpperf.settings import KNOBS, Settings, overlay, overlay_words
 
 
 def from_command_line(**raw: object) -> Settings:
@@ -112,45 +113,15 @@ def test_every_knob_is_parsed_to_its_own_default() -> None:
             assert knob.parse(default) == default
 
 
+def test_settings_have_the_names_of_knobs_alone() -> None:
+    with pytest.raises(TypeError, match=r"^there is no setting tolerence$"):
+        Settings(tolerence=0.1)
+    assert replace(Settings(steps=3), warmup=1).steps == 3
+
+
 def test_what_is_counted_alone_is_counted() -> None:
     with pytest.raises(SettingError, match=r"^counted_only only counts, and counted=false leaves that out: give one"):
         Settings(counted_only=True, counted=False)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said", "problem"),
-    [
-        (Settings(against_setup="make"), "against_setup", "--ddpperf-against-setup is for another revision, and none"),
-        (Settings(against_tests=True), "against_tests", "--ddpperf-against-tests is for another revision, and none is"),
-        (
-            Settings(force_save=True),
-            "force_save",
-            "--ddpperf-force-save is for what is saved, and nothing is: give --d",
-        ),
-        (
-            Settings(against="main", baseline="a"),
-            "baseline",
-            "--ddpperf-against=main reads no baseline and --ddpperf-b",
-        ),
-        (
-            Settings(calibrate=3, history=Path("runs.db")),
-            "history",
-            "--ddpperf-calibrate=3 holds benchmarks against themselv",
-        ),
-    ],
-)
-def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_it_for_other_runs(
-    settings: Settings, said: str, problem: str
-) -> None:
-    with pytest.raises(SettingError) as caught:
-        require_consistent(settings, [said])
-    assert str(caught.value).startswith(problem)
-    require_consistent(settings, [])
-
-
-def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
-    require_consistent(Settings(against="main", against_setup="make", against_tests=True), ["against_setup"])
-    require_consistent(Settings(save="default", force_save=True, baseline="a"), ["force_save", "baseline"])
 
 
 def test_the_help_tells_the_default_of_each_option_that_takes_a_value(pytester: pytest.Pytester) -> None:

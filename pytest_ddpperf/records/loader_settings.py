@@ -62,14 +62,12 @@ class LoaderSettings:
         return ",".join(["auto", *words] if self.auto else words)
 
 
-def loader_settings(value: object) -> LoaderSettings | None:
-    """The settings that ``auto``, ``"workers=2,pin_memory=true"`` or a mapping stands for; None to change nothing.
+def loader_settings(value: object) -> LoaderSettings:
+    """The settings that ``auto``, ``"workers=2,pin_memory=true"`` or a mapping stands for.
 
     Raises:
         ValueError: there is no such word, or its value does not fit.
     """
-    if value is None or value == "none":
-        return None
     if isinstance(value, LoaderSettings):
         return value
     if isinstance(value, str):

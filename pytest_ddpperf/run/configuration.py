@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.launch.environment import started_by
 from pytest_ddpperf.parsers import SWITCH_WORDS, closest
-from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, require_consistent
+from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
     import pytest
 
 MARKER = "ddpperf"
 _ALIKE = 0.8  # of difflib: what is less alike is hardly meant
+_PURPOSES = {"against": "another revision, and none is named", "save": "what is saved, and nothing is"}
 _INI = {knob.ini: name for name, knob in KNOBS.items()}
 
 
@@ -63,6 +63,32 @@ def settings_of(config: pytest.Config) -> Settings:
     return settings
 
 
+def require_consistent(settings: Settings, said: Collection[str]) -> None:
+    """Refuses settings of which one would have to be ignored; ``said``: the names of those on the command line."""
+    for name in said:
+        needed = KNOBS[name].needs
+        if needed is not None and getattr(settings, name) and not getattr(settings, needed):
+            raise SettingError(f"{KNOBS[name].option} is for {_PURPOSES[needed]}: give {KNOBS[needed].option}")
+    if settings.against is not None:
+        against = f"--ddpperf-against={settings.against} reads no baseline and "
+        if settings.save is not None:
+            raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
+        if settings.baseline is not None and "baseline" in said:
+            raise SettingError(f"{against}--ddpperf-baseline={settings.baseline} names some: give one of them")
+    if settings.calibrate is not None:
+        asked = {
+            "save": settings.save is not None,
+            "against": settings.against is not None,
+            "counted_only": settings.counted_only,
+            "history": settings.history is not None and "history" in said,
+        }
+        for name in (name for name, given in asked.items() if given):
+            raise SettingError(
+                f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves, "
+                f"and {KNOBS[name].option} asks for something else: give one of them"
+            )
+
+
 def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:
     """The settings of the ini file, and of ``-o``, that are ours, with the types that TOML gave them."""
     # getini refuses numbers and booleans of TOML where a text is possible too.
@@ -86,6 +112,21 @@ def _require_foreign(word: str, known: list[str], kind: str) -> None:
     hint = closest(word, known, _ALIKE)
     if hint or word.replace("_", "-").lstrip("-").startswith("ddpperf-"):
         raise SettingError(f"{word}: there is no such {kind}; {hint or 'pytest --help lists all of them'}".rstrip())
+
+
+def marker_line() -> str:
+    """What the list of markers says of ours."""
+    words = ", ".join(name for name, knob in KNOBS.items() if knob.per_test)
+    return f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}"
+
+
+def item_settings(settings: Settings, item: pytest.Item) -> Settings:
+    """The settings of a session with the markers of a test laid over them."""
+    for mark in reversed(list(item.iter_markers(MARKER))):  # the closest marker is the strongest
+        if mark.args:
+            raise SettingError(f"@pytest.mark.{MARKER} on {item.nodeid}: takes keyword arguments only")
+        settings = overlay_words(settings, mark.kwargs, where=f"{item.nodeid}: @pytest.mark.{MARKER}")
+    return settings
 
 
 def require_other_mark(mark: str) -> None:
@@ -115,6 +156,8 @@ def _require_no_test(knob: Knob, raw: str, folder: Path) -> None:
 
 def require_no_launcher(*, terminal: bool) -> None:
     """Refuses to start ranks in one of several processes of a launcher; ``terminal``: whether somebody watches."""
+    from pytest_ddpperf.launch.environment import started_by
+
     launched = started_by(os.environ, terminal=terminal)
     if launched is not None:
         launcher, variable, processes = launched

@@ -25,11 +25,9 @@ EXPECTED = (
         ({"auto": True}, LoaderSettings(auto=True)),
         (LoaderSettings(workers=1), LoaderSettings(workers=1)),
         ("workers=0,persistent_workers=false", LoaderSettings(workers=0, persistent_workers=False)),
-        (None, None),
-        ("none", None),
     ],
 )
-def test_values(value: object, settings: LoaderSettings | None) -> None:
+def test_values(value: object, settings: LoaderSettings) -> None:
     assert loader_settings(value) == settings
 
 

@@ -43,9 +43,7 @@ def global_draws() -> list[float]:
 
 
 def words(text: str) -> LoaderSettings:
-    settings = loader_settings(text)
-    assert settings is not None
-    return settings
+    return loader_settings(text)
 
 
 def anew(own: Loader, text: str, share: tuple[int, int] = (0, 1)) -> Loader:

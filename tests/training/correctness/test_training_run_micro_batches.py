@@ -131,7 +131,8 @@ def test_the_loaders_settings_decide_which_samples_a_rank_has(make_ctx: Any, giv
 
 @pytest.mark.parametrize("given", ["workers=2", "auto", None])
 def test_settings_that_are_only_of_speed_change_nothing(make_ctx: Any, given: str | None) -> None:
-    found = own_batches(make_ctx(1, 2), workload(batch=None, loader=numbers), 1, loader_settings(given))
+    settings = None if given is None else loader_settings(given)
+    found = own_batches(make_ctx(1, 2), workload(batch=None, loader=numbers), 1, settings)
     assert found[0][0].tolist() == [0.0, 1.0]
     assert not multiprocessing.active_children()
 
