@@ -29,10 +29,8 @@ from pytest_ddpperf.units import Scale, format_count, format_number, format_perc
 _BOUND_MEANING = f"the slowdown that this run rules out, with {format_percent(1 - UNPROVEN)} confidence"
 _VERDICTS = {Verdict.INCONCLUSIVE: "too noisy to rule out a slowdown beyond the resolution (--ddpperf-resolution)"}
 # What a narrow terminal does without, the first one first: intervals, then columns.
-_NARROWER = (
-    *("step time", "speedup", "throughput", "memory", "change"),
-    *("speedup", "step time", "counts", "at most", "eff.", "ranks"),
-)
+_NARROWER = ("step time", "speedup", "throughput", "memory", "step time", "change", "speedup")
+_NARROWEST = ("counts", "at most", "eff.", "ranks")
 _Column: TypeAlias = "tuple[str, Callable[[Result], str]]"  # header and cell
 _MetricColumn: TypeAlias = "tuple[str, str, Callable[[Comparison, Scale], str]]"  # header, metric and cell
 _QUIET = -1  # below it only what was judged is shown
@@ -116,9 +114,17 @@ def summary_table(
         headers=("benchmark", *(header for header, _ in filled)),
         rows=tuple(zip(names, *(column for _, column in filled), strict=True)),
         notes=tuple(notes_of(named, accepting=accepting)),
-        narrower=_NARROWER,
+        narrower=_narrower(results),
         legend=_legend(results, here, {header.partition("\n")[0] for header, _ in filled}),
     )
+
+
+def _narrower(results: Sequence[Result]) -> tuple[str, ...]:
+    """What a narrow terminal does without; a row without a change keeps its step time, for it has nothing else."""
+    if all(step.change is not None for step in _filled(results, "step_time")):
+        return (*_NARROWER, *_NARROWEST)
+    first, *later = _NARROWER
+    return (first, *(word for word in later if word != first), first, *_NARROWEST)
 
 
 def _worst_first(results: Sequence[Result]) -> list[Result]:

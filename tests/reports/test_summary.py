@@ -16,7 +16,7 @@ from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRev
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.stored import Stored
 from pytest_ddpperf.reports.summary import SummaryData, summary_parts, summary_table
-from pytest_ddpperf.reports.table import Table
+from pytest_ddpperf.reports.table import Table, render
 from tests.factories import make_environment
 from tests.reports.conftest import comparison, notes_of
 
@@ -79,6 +79,18 @@ def test_columns_that_nothing_fills_are_left_out(make_result: Make, make_compari
     )
     new = make_result(comparisons=(make_comparison("step_time", 0.04, Verdict.NEW),), verdict=Verdict.NEW)
     assert summary_table([new]).headers == ("benchmark", "step time\nms", "verdict")
+
+
+@pytest.mark.parametrize(("change", "shown"), [(0.01, "change"), (None, "step time")])
+def test_a_narrow_table_keeps_changes_with_their_intervals_and_step_times_of_rows_without_one(
+    make_result: Make, make_comparison: Compare, change: float | None, shown: str
+) -> None:
+    step = make_comparison("step_time", 0.04, Verdict.OK, change=change, bound=0.03)
+    results = [make_result(), make_result(comparisons=(step, counted("flops", Verdict.UNCHANGED)), verdict=Verdict.OK)]
+    header, units, *_ = render(summary_table(results), 76).split("\n\n")[1].splitlines()[1:]
+    assert (shown == "step time") is ("step time" in header)
+    assert (shown == "change") is ("% [95 % CI]" in units)
+    assert "change" in header
 
 
 def test_a_row_says_what_became_of_the_counts_that_are_compared(make_result: Make) -> None:
