@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from pytest_ddpperf.judge.allowance import (
+    CONTROLLED_POWER,
+    EXCUSE_POWER,
     NO_SPREAD,
     corrected,
     drift_of,
@@ -58,7 +60,7 @@ def compare_metric(
         negligible=min(values) == 0 and max(values) <= series.rules.negligible > 0,
         change=change,
         tolerance=tolerance,
-        excuse=None if _controlled(series, base, reference) else _excuse(series, measurement, reference, change),
+        excuse=_excuse(series, base, measurement, reference, change),
     )
     decision = decide_metric(evidence, context)
     judged = change if obstacle is None else None
@@ -88,7 +90,7 @@ def compare_metric(
 
 
 def _controlled(series: Series, base: Series, reference: Reference) -> bool:
-    """Whether the change is that of quotients by the control step; what others took of the cores is then in both."""
+    """Whether the change is that of quotients by the control step."""
     known = series.control is not None and base.control is not None
     return known and isinstance(reference, StoredBaseline)
 
@@ -131,12 +133,15 @@ def _tolerance(series: Series, base: Series, reference: Reference, context: Deci
     return max(accepted, floor_of(series, reference.noise))
 
 
-def _excuse(series: Series, measurement: Measurement, reference: Reference, change: Change | None) -> Finding | None:
+def _excuse(
+    series: Series, base: Series, measurement: Measurement, reference: Reference, change: Change | None
+) -> Finding | None:
     """Why a slowdown beside a stored baseline says nothing; None where nothing excuses it."""
     paired = isinstance(reference, PairedRevision)
     if paired or change is None or reference.record is None or not series.rules.interleaved:
         return None
-    return excused_by(measurement, reference.record.lost, intervals.from_log(abs(change.shift)))
+    power = CONTROLLED_POWER if _controlled(series, base, reference) else EXCUSE_POWER
+    return excused_by(measurement, reference.record.lost, intervals.from_log(abs(change.shift)), power=power)
 
 
 def _mde(change: Change, tolerance: float, context: DecisionContext) -> float | None:
