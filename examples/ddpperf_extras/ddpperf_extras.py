@@ -60,7 +60,7 @@ def pytest_ddpperf_metrics() -> Sequence[Metric]:
             family="relative",
             scale="ratio",
             samples=sample_imbalance,
-            rules=MetricRules(deviation=0.0, alarms=False),
+            rules=MetricRules(deviation=0.0, weight=0.0),
         )
     ]
 

@@ -36,8 +36,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             if series.scale == "exact"
             else compare_metric(series, measurement, reference, context)
             for series in measurement.series
-        ],
-        last=context.last,
+        ]
     )
     lost = _lost_metrics(measurement, reference)
     return Result(

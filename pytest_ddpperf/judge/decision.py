@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, highest, level_of_look, limit, worsening
+from pytest_ddpperf.judge.detection import (
+    EQUIVALENCE_MARGIN,
+    ONE_LOOK,
+    Proofs,
+    highest,
+    level_of_look,
+    limit,
+    worsening,
+)
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
@@ -24,7 +31,9 @@ class DecisionContext:
     """What a judgement goes by besides the numbers."""
 
     tolerance: float  # the worsening that is accepted, as a fraction (absolute for differences)
-    alpha: float  # two-sided significance level of each metric
+    alpha: float  # two-sided significance level of the benchmark
+    weights: float = 1.0  # of all metrics that share it
+    proofs: Proofs = ONE_LOOK  # that a metric is no worse
     margin: float = EQUIVALENCE_MARGIN  # times the tolerance
     resolution: float | None = None  # the worsening that ``ok`` rules out; None where nothing is ok
     affordable: int = 0  # launches that a suspect is confirmed by, or would have been; 0 for those there are
@@ -36,6 +45,11 @@ class DecisionContext:
     suspected: frozenset[str] | None = None  # the metrics that other launches made suspicious; None lets all be worse
     scatter: Spread | None = None  # of launches of other benchmarks that ran alone; None where nothing is known
     max_time_for: Callable[[int], float] | None = None  # the setting that leaves time for so many launches more
+
+    def alpha_of(self, series: Series) -> float:
+        """The two-sided significance level of a metric."""
+        weight = series.rules.weight or 1.0
+        return self.alpha * weight / max(weight, self.weights)
 
     def resolution_of(self, series: Series) -> float | None:
         """The worsening of a metric that ``ok`` rules out; None where nothing is ok, such as a loss that rose."""
@@ -52,6 +66,7 @@ class Evidence:
     obstacle: Finding | None = None  # why the two cannot be compared
     negligible: bool = False  # whether both values are too small to mean anything
     change: Change | None = None  # from the reference to the candidate; None where none can be computed
+    fresh: Change | None = None  # the same by the launches after a suspicion; all of them where there was none
     tolerance: float = 0.0  # of this metric
     excuse: Finding | None = None  # what besides the code may explain a worsening of this size
 
@@ -73,12 +88,15 @@ def decide(
     margin: float = EQUIVALENCE_MARGIN,
     resolution: float | None = None,
     last: bool = False,
+    fresh: Change | None = None,
+    proofs: Proofs = ONE_LOOK,
 ) -> Verdict:
     """What a change says about the candidate.
 
     ``REGRESSED`` takes two keys: the change is for the worse with significance (the two-sided ``1 - alpha`` interval
-    excludes no change), and its estimate is worse than the tolerance. ``IMPROVED`` is its mirror image. ``UNCHANGED``
-    is a proof, not a lack of evidence: the one-sided 95 % bound of the worsening lies within the margin, and its
+    excludes no change), and its estimate is worse than the tolerance. Fresh launches alone have to say both, where
+    others made the metric suspicious. ``IMPROVED`` is its mirror image, by all launches. ``UNCHANGED`` is a proof, not
+    a lack of evidence: the one-sided 95 % bound of the worsening, over all looks, lies within the margin, and its
     estimate within the tolerance. (A red verdict has to stand in whole suites of tests, so it asks for more certainty
     than a green one.) ``OK`` is a weaker proof: that bound lies within the resolution. Everything else is
     ``INCONCLUSIVE``.
@@ -93,20 +111,26 @@ def decide(
         margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
         resolution: the worsening that ``OK`` rules out, in the terms of the tolerance; None where nothing is ok.
         last: whether there is no time for another look.
+        fresh: the change by the launches that followed a suspicion; None where there was none.
+        proofs: the level of the bound at this look, and whether it may prove.
     """
-    half = half_width(change, level_of_look(change, alpha, last=last))
-    if half is None:
-        return Verdict.INCONCLUSIVE
-    worse, accepted, bound = worsening(change, better), limit(change, tolerance), highest(change, better)
-    if worse - half > 0 and worse > accepted:
+    accepted = limit(change, tolerance)
+    if _worse_by_more(fresh or change, better, accepted, alpha, last=last):
         return Verdict.REGRESSED
-    if worse + half < 0 and worse < -accepted:
+    if _worse_by_more(change, "higher" if better == "lower" else "lower", accepted, alpha, last=last):
         return Verdict.IMPROVED
-    if bound is None:
+    worse, bound = worsening(change, better), highest(change, better, proofs.level)
+    if bound is None or not proofs.proves:
         return Verdict.INCONCLUSIVE
     if bound <= limit(change, margin * tolerance) and worse <= accepted:
         return Verdict.UNCHANGED
     return Verdict.OK if resolution is not None and bound <= limit(change, resolution) else Verdict.INCONCLUSIVE
+
+
+def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
+    """Whether a change is for the worse with significance, and its estimate worse than what is accepted."""
+    half = half_width(change, level_of_look(change, alpha, last=last))
+    return half is not None and worsening(change, better) > max(half, accepted)
 
 
 def needed(
@@ -117,6 +141,7 @@ def needed(
     alpha: float,
     margin: float = EQUIVALENCE_MARGIN,
     resolution: float | None = None,
+    proofs: Proofs = ONE_LOOK,
 ) -> int | None:
     """About how many launches the candidate needs in all for a verdict, if estimate and scatter stay what they are.
 
@@ -128,8 +153,16 @@ def needed(
         return None
 
     def decided(launches: int) -> bool:
-        proof = partial(decide, better=better, tolerance=tolerance, alpha=alpha, margin=margin, resolution=resolution)
-        verdict = proof(with_launches(change, launches), last=True)
+        verdict = decide(
+            with_launches(change, launches),
+            better=better,
+            tolerance=tolerance,
+            alpha=alpha,
+            margin=margin,
+            resolution=resolution,
+            last=True,
+            proofs=replace(proofs, proves=True),
+        )
         return verdict is not Verdict.INCONCLUSIVE
 
     low, high = change.launches, change.launches + 1
@@ -159,10 +192,12 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
         change,
         better=evidence.series.better,
         tolerance=evidence.tolerance,
-        alpha=context.alpha,
+        alpha=context.alpha_of(evidence.series),
         margin=context.margin,
         resolution=context.resolution_of(evidence.series),
         last=context.last,
+        fresh=evidence.fresh,
+        proofs=context.proofs,
     )
     if verdict is Verdict.REGRESSED and context.suspected is not None and metric not in context.suspected:
         verdict, note = Verdict.INCONCLUSIVE, Finding("unconfirmed")
@@ -202,12 +237,11 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
     return Verdict.IMPROVED if min(differences, default=0.0) < 0 else Verdict.UNCHANGED
 
 
-def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Comparison, ...]:
+def with_stand_in(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
     """The comparisons, of which the CPU time only counts in place of a step time that is undecided.
 
     More work that makes no step longer is no regression. So the CPU time counts only where the step time is at least
-    not shorter, and at the last look alone, for until then the step time may be decided. Less work is no proof of
-    shorter steps. Where the step time is not gated, all stay as they are.
+    not shorter. Less work is no proof of shorter steps. Where the step time is not gated, all stay as they are.
     """
     steps = [comparison for comparison in comparisons if comparison.series.metric == STEP_TIME and comparison.gated]
 
@@ -218,8 +252,6 @@ def with_stand_in(comparisons: Sequence[Comparison], *, last: bool) -> tuple[Com
         longer = step.verdict in OPEN and step.change is not None and step.change >= 0
         if not longer or cpu.verdict is Verdict.IMPROVED:
             return replace(cpu, gated=False)
-        if cpu.verdict is Verdict.REGRESSED and not last:
-            return replace(cpu, verdict=Verdict.INCONCLUSIVE)
         return replace(cpu, note=cpu.note or Finding("stands_in_for_step_time"))
 
     return tuple(map(standing_in, comparisons))

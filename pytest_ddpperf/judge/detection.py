@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile
 
 POWER = 0.95
-UNPROVEN = 0.05  # one-sided: how often, at one look, a worsening just beyond the margin may pass as unchanged
+UNPROVEN = 0.05  # one-sided: how often a worsening just beyond the margin may pass as unchanged, over all looks
+SPENDING = 1.25  # power of the share of the time by which that is spent: less early, where hardly anything is known
+NEXT_PROOF = 1.5
+"""Times the share of the time at one look that may prove, until which no other one does.
+
+Looks that follow each other closely see nearly the same, and each costs a part of ``UNPROVEN``.
+"""
 
 EQUIVALENCE_MARGIN = 5 / 3
 """Times the tolerance: the worsening that an unchanged metric is shown not to reach (a non-inferiority margin).
@@ -78,9 +85,43 @@ def worsening(change: Change, better: Better) -> float:
     return change.shift if better == "lower" else -change.shift
 
 
-def highest(change: Change, better: Better) -> float | None:
-    """The one-sided 95 % bound of the worsening, on the scale of analysis; None where the scatter is unknown."""
-    half = half_width(change, 2 * UNPROVEN)
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """How much of ``UNPROVEN`` the looks of a benchmark have spent on proofs that a metric is no worse.
+
+    What is spent grows with the share of the time that is over (Lan and DeMets 1983, with a linear spending function),
+    and each look has what it adds (Bonferroni): the looks share launches, so all of them err less often than that.
+    """
+
+    spent: float = 0.0
+    share: float = 0.0  # of the time, at the last look that could prove
+    level: float = UNPROVEN  # one-sided, of the bound at this look
+    proves: bool = False  # whether this look may prove
+    before: float = 0.0  # spent on other launches of the benchmark
+
+    def at(self, share: float, *, last: bool) -> Proofs:
+        """Those of a look after this share of the time; a last look has what is left."""
+        left = max(0.0, UNPROVEN - self.spent)
+        if last and left > 0:
+            return replace(self, spent=UNPROVEN, share=1.0, level=left, proves=True)
+        spent = self.before + (UNPROVEN - self.before) * min(share, 1.0) ** SPENDING
+        if spent > self.spent and share >= NEXT_PROOF * self.share:
+            return replace(self, spent=spent, share=share, level=spent - self.spent, proves=True)
+        return replace(self, level=left or self.level, proves=False)
+
+    @property
+    def on_others(self) -> Proofs:
+        """Those of a benchmark whose launches are all measured anew."""
+        return Proofs(spent=self.spent, before=self.spent)
+
+
+UNSPENT = Proofs()
+ONE_LOOK = Proofs(proves=True)
+
+
+def highest(change: Change, better: Better, level: float = UNPROVEN) -> float | None:
+    """The one-sided bound of the worsening, on the scale of analysis; None where the scatter is unknown."""
+    half = half_width(change, 2 * level)
     return None if half is None else worsening(change, better) + half
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeAlias
 
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT, Proofs
 from pytest_ddpperf.judge.sequential import (
     MIN_LAUNCHES,
     STOP,
@@ -17,7 +18,7 @@ from pytest_ddpperf.judge.sequential import (
     Phase,
     State,
     advance,
-    alpha_of_metric,
+    alpha_of_benchmark,
     next_action,
 )
 from pytest_ddpperf.metrics.scaling import DeriveSeries
@@ -80,9 +81,11 @@ class Judge:
         scatter: Spread | None = None,
         settles: bool = False,
         spent: float = 0.0,
+        proofs: Proofs = UNSPENT,
     ) -> None:
         self.results: tuple[Result, ...] = ()
         self.settling = False  # whether what is open has to be settled side by side with the baseline's commit
+        self.proofs = proofs  # spent so far
         self._settles = settles  # whether it can be
         self._spent = spent  # seconds of max_time before these launches
         self._test = test
@@ -100,8 +103,12 @@ class Judge:
 
     def __call__(self, measured: tuple[Measurement, ...], look: Look) -> Next:
         """Judges the variants and says what to measure next."""
+        before = self.proofs
+        if not look.diagnosed:
+            self.proofs = before.at(look.elapsed / self._settings.max_time, last=look.last)
         self.results = self._judged(measured, look)
-        self._state = replace(self._state, launches=len(measured[0].launches))  # time may have cut some off
+        made = len(measured[0].launches) - measured[0].fresh_from
+        self._state = replace(self._state, launches=made)  # time may have cut some off
         if look.diagnosed:
             return self._after_diagnosis()
         # Counts are exact: no launch changes them, and none has to confirm them.
@@ -128,6 +135,7 @@ class Judge:
         self.settling = action.action == "settle"
         self._state = advance(self._state, action, screened=look.screened)
         if action.action == "confirm":
+            self.proofs = before  # nothing that this look showed is told
             self._proven.clear()  # by launches that count no more
             self._suspected = {
                 result.measurement.key: _with_kin(suspects[result.measurement.key], result) for result in self.results
@@ -144,15 +152,19 @@ class Judge:
         tolerance = self._settings.tolerance
         if tolerance is None:
             tolerance = PAIRED_TOLERANCE if paired else TOLERANCE
-        affordable = self._affordable(len(measured[0].launches), look)
+        affordable = self._affordable(len(measured[0].launches) - measured[0].fresh_from, look)
 
         def judged(candidate: Measurement, reference: Reference) -> Result:
-            alarms = sum(
-                series.gated and series.scale != "exact" and series.rules.alarms for series in candidate.series
+            weights = math.fsum(
+                series.rules.weight
+                for series in candidate.series
+                if series.gated and series.scale != "exact" and not series.rules.repeats_step_time
             )
             context = DecisionContext(
                 tolerance=tolerance,
-                alpha=alpha_of_metric(self._tests - 1 + len(references), alarms, paired=paired),
+                alpha=alpha_of_benchmark(self._tests - 1 + len(references), paired=paired),
+                weights=weights,
+                proofs=self.proofs,
                 margin=self._margin,
                 resolution=self._resolution,
                 affordable=affordable,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from pytest_ddpperf.judge.allowance import (
     CONTROLLED_POWER,
@@ -16,11 +17,19 @@ from pytest_ddpperf.judge.allowance import (
     tolerance_of,
 )
 from pytest_ddpperf.judge.decision import DecisionContext, Evidence, decide_metric, needed
-from pytest_ddpperf.judge.detection import LAST_SUSPICIOUS, SUSPICIOUS, highest, looks_better, looks_worse, mde
+from pytest_ddpperf.judge.detection import (
+    LAST_SUSPICIOUS,
+    ONE_LOOK,
+    SUSPICIOUS,
+    highest,
+    looks_better,
+    looks_worse,
+    mde,
+)
 from pytest_ddpperf.metrics.control import controlled, pace
 from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Better, Measurement, Series
+from pytest_ddpperf.records.measurement import Better, Control, Measurement, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats import intervals
@@ -38,6 +47,8 @@ def compare_metric(
     series: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> Comparison:
     """The judgement on one metric: its verdict, and the note that explains it where the numbers alone do not."""
+    if series.rules.diagnosed or not series.rules.weight:  # one look at it, or nothing that differs from look to look
+        context = replace(context, proofs=ONE_LOOK)
     paired = isinstance(reference, PairedRevision)
     base = _series_named(series.metric, () if reference.record is None else reference.record.series)
     obstacle = _obstacle(series, base, measurement, reference)
@@ -52,6 +63,11 @@ def compare_metric(
             note=decision.note,
         )
     change = _change(series, base, measurement, reference, context)
+    fresh = change
+    if measurement.fresh_from and len(series.samples) == len(measurement.launches):
+        since = slice(measurement.fresh_from, None)
+        partner = _part(base, since) if paired and len(base.samples) == len(series.samples) else base
+        fresh = _change(_part(series, since), partner, measurement, reference, context)
     tolerance, values = _tolerance(series, base, reference, context), (base.value, series.value)
     evidence = Evidence(
         series=series,
@@ -59,6 +75,7 @@ def compare_metric(
         obstacle=obstacle,
         negligible=min(values) == 0 and max(values) <= series.rules.negligible > 0,
         change=change,
+        fresh=fresh,
         tolerance=tolerance,
         excuse=_excuse(series, base, measurement, reference, change),
     )
@@ -75,7 +92,7 @@ def compare_metric(
         change=None if change is None else change.estimate,
         change_interval=None if change is None else change.interval,
         tolerance=tolerance,
-        mde=None if judged is None else _mde(judged, tolerance, context),
+        mde=None if judged is None else _mde(judged, tolerance, series, context),
         verdict=decision.verdict,
         gated=series.gated,
         note=note,
@@ -84,7 +101,7 @@ def compare_metric(
         df=math.inf if change is None else change.df,
         base_samples=base.samples,
         margin=context.margin * tolerance,
-        bound=None if judged is None else _bound(judged, series.better),
+        bound=None if judged is None else _bound(judged, series.better, context),
         controlled=change is not None and _controlled(series, base, reference),
     )
 
@@ -95,9 +112,17 @@ def _controlled(series: Series, base: Series, reference: Reference) -> bool:
     return known and isinstance(reference, StoredBaseline)
 
 
-def _bound(change: Change, better: Better) -> float | None:
+def _part(series: Series, launches: slice) -> Series:
+    """The series of some of its launches."""
+    control = series.control
+    if control is not None:
+        control = Control(seconds=control.seconds[launches], within=control.within[launches])
+    return replace(series, samples=series.samples[launches], within=series.within[launches], control=control)
+
+
+def _bound(change: Change, better: Better, context: DecisionContext) -> float | None:
     """The worsening that is ruled out, in the tolerance's terms."""
-    most = highest(change, better)
+    most = highest(change, better, context.proofs.level)
     return intervals.from_log(most) if most is not None and change.logarithmic else most
 
 
@@ -144,10 +169,10 @@ def _excuse(
     return excused_by(measurement, reference.record.lost, intervals.from_log(abs(change.shift)), power=power)
 
 
-def _mde(change: Change, tolerance: float, context: DecisionContext) -> float | None:
+def _mde(change: Change, tolerance: float, series: Series, context: DecisionContext) -> float | None:
     """What this run would have found: a suspect is confirmed by as many launches as there is time for."""
     best = intervals.with_launches(change, context.affordable or change.launches)
-    return mde(best, alpha=context.alpha, tolerance=tolerance)
+    return mde(best, alpha=context.alpha_of(series), tolerance=tolerance)
 
 
 def _change(
@@ -256,9 +281,10 @@ def _what_it_takes(
         change,
         better=series.better,
         tolerance=evidence.tolerance,
-        alpha=context.alpha,
+        alpha=context.alpha_of(series),
         margin=context.margin,
         resolution=context.resolution_of(series),
+        proofs=context.proofs,
     )
     if wanted is None or wanted > PRACTICABLE:
         return Finding("no_launches_decide", {"any_number": wanted is None, "paired": paired})

@@ -78,10 +78,10 @@ class State:
 STOP, SETTLE = Next("stop"), Next("settle")
 
 
-def alpha_of_metric(benchmarks: int, metrics: int, *, paired: bool = False) -> float:
-    """The significance level, two-sided, at which one metric of one benchmark is judged (Bonferroni)."""
+def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
+    """The significance level, two-sided, at which one of so many benchmarks is judged (Bonferroni)."""
     alone, of_suite = (PAIRED_ALPHA, PAIRED_SUITE_ALPHA) if paired else (ALPHA, SUITE_ALPHA)
-    return min(alone, of_suite / max(1, benchmarks)) / max(1, metrics)
+    return min(alone, of_suite / max(1, benchmarks))
 
 
 def advance(state: State, action: Next, *, screened: bool = False) -> State:

@@ -54,10 +54,10 @@ FINAL_LOSS = "final_loss"
 
 PLAIN = MetricRules()
 _TIMED = MetricRules(timed=True, outliers="worse", shared_scatter=True)
-_STEP_TIME = replace(_TIMED, controlled=True)
+_STEP_TIME = replace(_TIMED, controlled=True, weight=3.0)  # slowdowns are rarely in the tail or the CPU time alone
 # Made of the step time alone, whose verdict it has.
-_MADE_OF_STEP_TIME = replace(_STEP_TIME, repeats_step_time=True, alarms=False)
-_BYTES = MetricRules(deviation=0.0, alarms=False)
+_MADE_OF_STEP_TIME = replace(_STEP_TIME, repeats_step_time=True)
+_BYTES = MetricRules(deviation=0.0, weight=0.0)
 _DIAGNOSED = MetricRules(diagnosed=True)
 
 
@@ -304,6 +304,6 @@ METRICS: tuple[Metric, ...] = (
         family="absolute",
         gated=True,
         min_tolerance=0.03,
-        rules=MetricRules(deviation=0.0, after_steps=True, alarms=False),
+        rules=MetricRules(deviation=0.0, after_steps=True, weight=0.0),
     ),
 )

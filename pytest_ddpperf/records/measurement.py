@@ -137,7 +137,9 @@ class Measurement(BenchmarkId):
 
     Attributes:
         plan: how many steps each launch ran.
-        launches: in the order measured; only those that the verdict on times rests on.
+        launches: in the order measured.
+        fresh_from: the number of launches after which a metric looked worse; those that follow confirm it. 0 where none
+            did.
         diagnoses: launches that find where the time goes and whether memory grows; no time above has their steps.
         findings: remarks that a reader of the numbers needs; ``reports.findings`` has their words.
         series: its metrics; ``measurement["step_time"]`` is one of them.
@@ -149,6 +151,7 @@ class Measurement(BenchmarkId):
 
     plan: Plan
     launches: tuple[Launch, ...]
+    fresh_from: int = 0
     findings: tuple[Finding, ...] = ()
     series: tuple[Series, ...] = ()
     over: str | None = None
@@ -231,7 +234,8 @@ class MetricRules:
         single_scatter: standard deviation of a single launch's number, where launches are few; None where unknown.
         negligible: the amount below which a difference means nothing.
         after_steps: whether it is comparable only after as many steps.
-        alarms: whether its scatter can raise a false alarm, so that it takes a part of the significance level.
+        weight: its share of the significance level, beside those of the others that a benchmark is gated by; 0 for what
+            has no scatter that could raise a false alarm.
         alarm_only: whether it may turn a result red, and never keeps one from green while it is undecided.
         controlled: whether it becomes worse as the control step does where the machine is slower.
     """
@@ -249,7 +253,7 @@ class MetricRules:
     single_scatter: float | None = None
     negligible: float = 0.0
     after_steps: bool = False
-    alarms: bool = True
+    weight: float = 1.0
     alarm_only: bool = False
     controlled: bool = False
 

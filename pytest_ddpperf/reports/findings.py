@@ -11,7 +11,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, reference_text, ungated_counts
 from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values, span
 
-CONFIRMED = "judged by fresh ones alone"  # launches that follow a suspicion
+CONFIRMED = "the others alone decide whether it regressed"  # launches that follow a suspicion
 
 
 class Figures(tuple[float, ...]):
@@ -266,7 +266,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
         "memory; fewer in one call take less"
     ),
     "suspected": lambda metrics, launches: (
-        f"{' and '.join(metrics)} looked worse in {format_count(launches, 'launch')}; {CONFIRMED}"
+        f"{' and '.join(metrics)} looked worse in the first {format_count(launches, 'launch')}; {CONFIRMED}"
     ),
     "not_diagnosed": lambda reason: f"not diagnosed: {reason}",
     "few_launches": lambda made, wanted, max_time, enough: (

@@ -14,7 +14,7 @@ from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression, extended
 from pytest_ddpperf.judge.benchmark import broken, settled
 from pytest_ddpperf.judge.decision import failing_verdict
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT
 from pytest_ddpperf.judge.judge import TOLERANCE, Judge, References, StoredReferences
 from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.metrics.scaling import DeriveSeries, gated_if_paired
@@ -136,12 +136,12 @@ class JudgedRun(BenchmarkRun):
         self.measure(variants, judge, compared=references.timed)
         stored = judge.results
         if judge.settling and isinstance(side, RevisionSide):
-            beside = self._beside_commit(side, variants, references.baselines, derive, stored[0].seconds)
+            beside = self._beside_commit(side, variants, references.baselines, derive, judge)
             if not isinstance(beside, Finding):
                 pairs = zip(stored, references.baselines, beside, strict=True)
                 return tuple(settled(*pair) if times_of(pair[1]) else pair[0] for pair in pairs)
             side, rest = beside, self._rest(stored[0].seconds)
-            judge = self._judge(references, derive, scatter, settings=rest.settings, spent=stored[0].seconds)
+            judge = self._judge(references, derive, scatter, settings=rest.settings, after=judge)
             rest.launches.start(variants)
             rest.measure(variants, judge, compared=references.timed)
             self.measured = rest.measured
@@ -164,18 +164,18 @@ class JudgedRun(BenchmarkRun):
         variants: Sequence[Variant],
         baselines: Sequence[StoredBaseline],
         derive: DeriveSeries,
-        spent: float,
+        after: Judge,
     ) -> tuple[Result, ...] | Finding:
         """The results beside the commit of the baselines, or why there are none."""
         __tracebackhide__ = True
         tolerance = TOLERANCE if self.settings.tolerance is None else self.settings.tolerance
         paired = PairedLaunches(side, self.sections, strict=True)
-        run = self._rest(spent, paired, tolerance=tolerance)
+        run = self._rest(after.results[0].seconds, paired, tolerance=tolerance)
         # Both sides have as many steps as fit now: those of the baseline's launches may take long today.
         free = tuple(replace(variant, steps=None) for variant in variants)
         untimed = {each.key: "" for each, stored in zip(free, baselines, strict=True) if times_of(stored) is None}
         references = PairedReferences(revision=side.revision, variants=free, derive=derive, lacking=untimed)
-        judge = self._judge(references, derive, settings=run.settings, spent=spent)
+        judge = self._judge(references, derive, settings=run.settings, after=after)
         side.launchers.follow(self._session.launchers)
         try:
             run.launches.start(free)
@@ -224,9 +224,9 @@ class JudgedRun(BenchmarkRun):
         *,
         settings: Settings | None = None,
         settles: bool = False,
-        spent: float = 0.0,
+        after: Judge | None = None,
     ) -> Judge:
-        """A judge of the benchmarks that are compared with these references."""
+        """A judge of the benchmarks that are compared with these references, ``after`` one of other launches."""
         session = self._session
         return Judge(
             self._test,
@@ -238,7 +238,8 @@ class JudgedRun(BenchmarkRun):
             margin=EQUIVALENCE_MARGIN if session.probe is None else 1.0,
             scatter=scatter,
             settles=settles,
-            spent=spent,
+            spent=0.0 if after is None else after.results[0].seconds,
+            proofs=UNSPENT if after is None else after.proofs.on_others,
         )
 
     def _calibrated(self, variants: Sequence[Variant], derive: DeriveSeries, number: int) -> tuple[Measurement, ...]:

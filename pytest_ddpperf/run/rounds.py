@@ -182,7 +182,8 @@ class _Rounds:
         run: LaunchRunner,
         watch: Callable[[], Callable[[], Health | None]],
     ) -> None:
-        self.made = 0
+        self.made = 0  # since the beginning, or since a metric looked worse
+        self._fresh_from = 0
         self._variants = variants
         self._plans = plans
         self._run = run
@@ -198,7 +199,7 @@ class _Rounds:
         for group in self._in_order(self._order):
             health = self._watch()
             try:
-                launches = self._launched(group, Purpose.TIMES, self.made)
+                launches = self._launched(group, Purpose.TIMES, self._fresh_from + self.made)
             finally:
                 seen = health()  # ends the watch, whatever became of the launch
             for i, launch in launches:
@@ -235,8 +236,8 @@ class _Rounds:
         return [launch for of_variant in self._launches for launch in of_variant]
 
     def begin_again(self) -> None:
-        """Drops all launches: fresh ones are to confirm what they made suspect."""
-        self._launches = [[] for _ in self._variants]
+        """Counts from here: fresh launches are to confirm what those until now made suspect."""
+        self._fresh_from += self.made
         self.made = 0
 
     def forget_diagnoses(self) -> None:
@@ -247,7 +248,15 @@ class _Rounds:
         """What the launches of each variant amount to."""
         interleaved = {i for group in self._plans.groups if len(group) > 1 for i in group}
         return tuple(
-            measurement_of(variant, plan, launches, findings, turns=i in interleaved, diagnoses=diagnoses)
+            measurement_of(
+                variant,
+                plan,
+                launches,
+                findings,
+                turns=i in interleaved,
+                diagnoses=diagnoses,
+                fresh_from=self._fresh_from,
+            )
             for i, (variant, plan, launches, diagnoses) in enumerate(
                 zip(self._variants, self._plans.plans, self._launches, self._diagnoses, strict=True)
             )

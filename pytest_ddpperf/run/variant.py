@@ -71,6 +71,7 @@ def measurement_of(
     *,
     turns: bool = False,
     diagnoses: Sequence[Launch] = (),
+    fresh_from: int = 0,
 ) -> Measurement:
     """What launches of a variant amount to; ``findings`` are remarks on how they came about."""
     measured = Measurement(
@@ -79,6 +80,7 @@ def measurement_of(
         counts=variant.counts,
         profile=variant.profile,
         launches=tuple(launches),
+        fresh_from=fresh_from,
         findings=(*variant.findings, *findings),
         turns=turns,
         diagnoses=tuple(diagnoses),

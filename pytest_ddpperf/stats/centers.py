@@ -47,7 +47,7 @@ class Center:
     variance: float | None  # the squared standard error; None for a single sample of which nothing is expected
     df: float  # degrees of freedom of the variance
     assumed: float = 0.0  # how many of these come from what is expected of launches, not from the launches themselves
-    # Variance of one sample, without those at the end where outliers are; None for a single one.
+    # Variance of one sample, without those at the end where outliers are; None for a single one, and with both ends.
     spread: float | None = field(default=None, compare=False)
 
 
@@ -63,9 +63,8 @@ def center_of(samples: Sequence[float], outliers: Outliers | None = None) -> Cen
         return Center(1, samples[0], None, 0.0)
     ordered = sorted(samples)
     if outliers == "both":
-        side = _capped(ordered)
-    else:
-        side = _trimmed(ordered, CUT if outliers == "low" else 0.0, CUT if outliers == "high" else 0.0)
+        return _capped(ordered)
+    side = _trimmed(ordered, CUT if outliers == "low" else 0.0, CUT if outliers == "high" else 0.0)
     return replace(side, spread=_spread(ordered, outliers))
 
 
@@ -100,7 +99,7 @@ def _spread(ordered: Sequence[float], outliers: Outliers | None) -> float:
     n = len(ordered)
     every = _variance(ordered)
     without = max(1, int(CUT * n))
-    if outliers in {None, "both"} or n - without < 2:  # noqa: PLR2004 - a variance is of two
+    if outliers is None or n - without < 2:  # noqa: PLR2004 - a variance is of two
         return every
     kept = ordered[: n - without] if outliers == "high" else ordered[without:]
     return min(every, _variance(kept) / KEPT_VARIANCE)
@@ -121,9 +120,9 @@ def moderated(side: Center, expected: Expected | None) -> Center:
     if expected is None or expected.df <= 0:
         return side
     shown, df = 0.0, 0.0
-    if side.variance is not None and side.spread is not None:
+    if side.variance is not None:
         # Of few samples the winsorised ones overstate it, of those with outliers the plain variance does.
-        shown, df = min(side.variance * side.n, side.spread), side.df
+        shown, df = min(side.variance * side.n, math.inf if side.spread is None else side.spread), side.df
     denied = shown / expected.variance / DENIED if expected.variance > 0 else math.inf
     assumed = expected.df / max(1.0, denied)
     if assumed + df <= 0:

@@ -17,7 +17,7 @@ from pytest_ddpperf.judge.detection import (
     looks_worse,
     mde,
 )
-from pytest_ddpperf.judge.sequential import alpha_of_metric
+from pytest_ddpperf.judge.sequential import alpha_of_benchmark
 from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.blocks import OWN_ALONE, OWN_IN_TURNS, Expected, expected
@@ -299,7 +299,7 @@ def test_two_rounds_find_what_is_far_slower(slowdown: float) -> None:
     with 5 degrees. At the first look of a suite of 26 benchmarks, of three metrics each, that is 23 % on either side.
     With the 2 % and 1 degree of the two rounds alone nothing could be told.
     """
-    alpha = alpha_of_metric(SUITE, 3, paired=True)
+    alpha = alpha_of_benchmark(SUITE, paired=True) / 3
     new = [(1 + slowdown) * math.exp(0.02), (1 + slowdown) * math.exp(-0.02)]
     known = expected([EIGHT_PERCENT] * 2, OWN_IN_TURNS)
     found = paired(new, [1.0, 1.0], scale="ratio", outliers="both", expected=known)
@@ -338,7 +338,7 @@ def test_two_launches_find_what_takes_twice_as_long_beside_a_baseline_of_two(
     """
     base = [1.0, math.exp(0.05)]
     known = expected([TEN_PERCENT] * 2, OWN_ALONE)
-    alpha = alpha_of_metric(SUITE, 3)
+    alpha = alpha_of_benchmark(SUITE) / 3
 
     def verdict(told: Expected | None) -> Verdict:
         new = [factor * one for one in base]

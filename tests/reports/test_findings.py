@@ -288,7 +288,8 @@ CASES = [
     Case(
         "suspected",
         {"metrics": ("step_time", "memory_growth"), "launches": 7},
-        "step_time and memory_growth looked worse in 7 launches; judged by fresh ones alone",
+        "step_time and memory_growth looked worse in the first 7 launches; "
+        "the others alone decide whether it regressed",
     ),
     Case("not_diagnosed", {"reason": "no ranks"}, "not diagnosed: no ranks"),
     Case(

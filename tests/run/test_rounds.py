@@ -111,6 +111,11 @@ def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
     assert [launch.round for launch in measured.launches] == [0, 1, 2]
 
 
+def fresh(measured: Measurement) -> tuple[Launch, ...]:
+    """The launches since the last suspicion."""
+    return measured.launches[measured.fresh_from :]
+
+
 def phases(machine: Machine) -> list[tuple[Purpose, int]]:
     """What launches were to tell, and how many of them in a row."""
     return [(purpose, len(list(group))) for purpose, group in groupby(machine.told)]
@@ -121,11 +126,11 @@ def test_launches_that_diagnose_follow_the_verdict() -> None:
     answers = [Next("confirm", 3), Next("more", 1), Next("stop")]
     (measured,), machine, judge, _ = run_script([variant()], make_budget(5, 0, 2, 60, 60), answers)
     assert phases(machine) == [(Purpose.TIMES, 1 + 2 + 3 + 1), (Purpose.DIAGNOSIS, 1)]
-    assert [(len(one.launches), len(one.diagnoses)) for (one,) in (*judge.looks, *judge.diagnosed)] == [
+    assert [(len(fresh(one)), len(one.diagnoses)) for (one,) in (*judge.looks, *judge.diagnosed)] == [
         *((2, 0), (3, 0), (4, 0)),
         (4, 1),
     ]
-    assert (len(measured.launches), len(measured.diagnoses)) == (4, 1)
+    assert (len(measured.launches), len(measured.diagnoses)) == (6, 1)
 
 
 def test_all_variants_are_diagnosed_and_none_of_their_steps_counts() -> None:
@@ -250,10 +255,10 @@ def test_a_suspect_is_judged_by_fresh_launches_alone() -> None:
     (measured,), _, judge, _ = run_script(
         [variant()], make_budget(5, 0, 2, 60, 60), [Next("confirm", 3, ("step_time",)), Next("stop")]
     )
-    first, second = (look[0].launches for look in judge.looks)
+    first, second = (fresh(look[0]) for look in judge.looks)
     assert (len(first), len(second)) == (2, 3)
-    assert measured.launches == second
-    assert not set(map(id, first)) & set(map(id, second))
+    assert measured.launches == (*first, *second)
+    assert [launch.round for launch in measured.launches] == [0, 1, 2, 3, 4]
     assert measured.findings == (Finding("suspected", {"metrics": ("step_time",), "launches": 2}),)
 
 
@@ -354,17 +359,16 @@ def test_time_that_is_spent_ends_it_but_for_two_launches() -> None:
 def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
     answers = [Next("confirm", 10), Next("more", 10)]
     (measured,), _, judge, _ = run_script([variant()], make_budget(5, 0, 10, 1.2, 1.2), answers)
-    first, second = (look[0].launches for look in judge.looks)
+    first, second = (fresh(look[0]) for look in judge.looks)
     assert (len(first), len(second)) == (2, 2)
-    assert measured.launches == second
-    assert not set(map(id, first)) & set(map(id, second))
+    assert measured.launches == (*first, *second)
 
 
 def test_a_confirmation_has_no_fewer_launches_than_made_it_necessary() -> None:
     """The pilot and seven launches of 0.5 s take 4 s of 4.5 s, and the seven that have to confirm all of 3.5 s."""
     answers = [Next("more", 1)] * 3 + [Next("confirm", 7), Next("more", 1)]
     (measured,), machine, judge, _ = run_script([variant()], make_budget(5, 0, 4, 4.5, 4.5), answers)
-    assert [len(one.launches) for (one,) in judge.looks] == [4, 5, 6, 7, 7]
+    assert [len(fresh(one)) for (one,) in judge.looks] == [4, 5, 6, 7, 7]
     assert machine.told[:-1] == [Purpose.TIMES] * 15
     assert measured.findings == (Finding("suspected", {"metrics": (), "launches": 7}),)
 
@@ -373,7 +377,7 @@ def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
     """The pilot and each launch take 0.5 s: 3 s hold five of them, and the other 3 s another six."""
     answers = [Next("confirm", 10), Next("more", 10)]
     _, _, judge, _ = run_script([variant()], make_budget(5, 0, 10, 6, 3), answers)
-    assert [len(look[0].launches) for look in judge.looks] == [5, 6]
+    assert [len(fresh(look[0])) for look in judge.looks] == [5, 6]
 
 
 def test_side_by_side_too() -> None:
@@ -382,7 +386,7 @@ def test_side_by_side_too() -> None:
     sides = [variant(), variant(of_reference=True)]
     budget = make_budget(5, 0, 6, 10.0, 5.0, turns=False)
     measure(sides, budget, machine.run, Observer(judge=judge, clock=machine.clock))
-    assert [len(one.launches) for one, _ in judge.looks] == [4, 5]
+    assert [len(fresh(one)) for one, _ in judge.looks] == [4, 5]
 
 
 def test_a_first_look_that_the_screening_cut_goes_on_if_nothing_looks_worse() -> None:
