@@ -13,7 +13,7 @@ from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.lines import printable
+from pytest_ddpperf.reports.lines import printable, words_of
 from pytest_ddpperf.reports.phrases import (
     ACCEPT_PAIRED,
     change_text,
@@ -30,7 +30,6 @@ from pytest_ddpperf.reports.phrases import (
     seen_in,
     short_text,
     without_derived,
-    words_of,
 )
 from pytest_ddpperf.units import format_count, format_value
 
@@ -70,7 +69,7 @@ def failures_text(failed: Sequence[tuple[Result, Verdict]], *, accept: str, fail
 
 def _told(result: Result, verdict: Verdict, accept: str, failing: Collection[Verdict]) -> tuple[list[str], list[str]]:
     """The first lines on a benchmark, and the details below them."""
-    heads = decisive(result, {verdict, *failing})
+    heads = tuple(sorted(decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
     general = _general(result, verdict)
     lines = [comparison_text(comparison, seen_in(comparison, result)) for comparison in heads]
     if general:

@@ -9,6 +9,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, reference_text, ungated_counts
+from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values, span
 
 CONFIRMED = "the others alone decide whether it regressed"  # launches that follow a suspicion
@@ -90,8 +91,7 @@ def _ranks_text(ranks: Sequence[int], world_size: int) -> str:
     """``rank 1``, ``ranks 0 and 2``, or ``every rank``."""
     if len(ranks) == world_size > 1:
         return "every rank"
-    *others, last = map(str, ranks)
-    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
+    return f"rank{'s' * (len(ranks) > 1)} {words_of(list(map(str, ranks)))}"
 
 
 def _uneven_memory(metric: str, least: float, least_rank: int, most: float, most_rank: int) -> str:
@@ -266,7 +266,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
         "memory; fewer in one call take less"
     ),
     "suspected": lambda metrics, launches: (
-        f"{' and '.join(metrics)} looked worse in the first {format_count(launches, 'launch')}; {CONFIRMED}"
+        f"{words_of(metrics)} looked worse in the first {format_count(launches, 'launch')}; {CONFIRMED}"
     ),
     "not_diagnosed": lambda reason: f"not diagnosed: {reason}",
     "few_launches": lambda made, wanted, max_time, enough: (
@@ -274,7 +274,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     ),
     "slow_starts": _slow_starts,
     "traced_steps": lambda tracers: (
-        f"{' and '.join(tracers)} traced the Python code of timed steps, which slows them: measure without, as with "
+        f"{words_of(tracers)} traced the Python code of timed steps, which slows them: measure without, as with "
         "--no-cov, or compare counts alone with --ddpperf-counted-only"
     ),
     # What is strange about steps and launches.

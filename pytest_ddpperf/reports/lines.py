@@ -72,6 +72,12 @@ def _cut_where_different(names: Sequence[str], room: int) -> dict[str, str]:
     return {name: f"{name[: room - len(str(number))]}{CUT}{number}" for number, name in enumerate(names, 1)}
 
 
+def words_of(names: Sequence[str]) -> str:
+    """Names in a row: ``forward, backward and optimizer``."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def whom(names: Sequence[str], of: int, short: Mapping[str, str] | None = None, width: int | None = None) -> str:
     """Those of so many benchmarks that a remark concerns: all, or half of them and more by their number, or by name."""
     if len(names) == of > 1:

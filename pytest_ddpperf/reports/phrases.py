@@ -74,12 +74,6 @@ def named_metrics(metrics: Sequence[str]) -> str:
     return ", ".join(metrics) if more <= 0 else f"{', '.join(metrics[:_METRICS])} and {more} more"
 
 
-def words_of(names: Sequence[str]) -> str:
-    """Names in a row: ``forward, backward and optimizer``."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def first_of(lines: Sequence[str]) -> list[str]:
     """As many lines as one reads, and how many there are besides."""
     return [*lines[:LISTED], *([f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else [])]

@@ -243,8 +243,9 @@ def _compared_with(results: Sequence[Result], others: str, here: str) -> str:
 
 
 def _unchanged_meaning(results: Sequence[Result]) -> str:
-    """What is shown of a step time that is unchanged, where any is."""
-    steps = [comparison for comparison in _filled(results, "step_time") if comparison.verdict is Verdict.UNCHANGED]
+    """What is shown of the step times of unchanged benchmarks, where any is."""
+    unchanged = [result for result in results if result.verdict is Verdict.UNCHANGED]
+    steps = [comparison for comparison in _filled(unchanged, "step_time") if comparison.verdict is Verdict.UNCHANGED]
     margins = [comparison.margin for comparison in steps if comparison.margin is not None]
     return f"shown to be slower by less than {span(format_percent, margins)}" if margins else ""
 

@@ -178,6 +178,15 @@ def test_an_undecided_benchmark_tells_what_it_would_take_and_is_not_to_be_accept
     ]
 
 
+def test_what_is_worse_for_certain_comes_before_what_is_undecided(make_result: Make, make_comparison: Compare) -> None:
+    open_ones = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE), make_comparison("cpu_time", 0.04, Verdict.OK)
+    red = make_comparison("final_loss", 2.7, Verdict.REGRESSED, baseline=2.2)
+    result = make_result(comparisons=(*open_ones, red))
+    failing = {Verdict.INCONCLUSIVE, Verdict.REGRESSED}
+    lines = failure_text(result, accept="", failing=failing).splitlines()
+    assert [line.partition(":")[0] for line in lines[:2]] == ["final_loss regressed", "step_time inconclusive"]
+
+
 def test_several_failing_verdicts_are_all_told(make_result: Make, make_comparison: Compare) -> None:
     loss = make_comparison("final_loss", 1.25, Verdict.INCONCLUSIVE, baseline=1.2, change=0.042)
     result = make_result(comparisons=(*make_result().comparisons, loss))

@@ -291,6 +291,12 @@ CASES = [
         "step_time and memory_growth looked worse in the first 7 launches; "
         "the others alone decide whether it regressed",
     ),
+    Case(
+        "suspected",
+        {"metrics": ("step_time", "cpu_time", "final_loss"), "launches": 4},
+        "step_time, cpu_time and final_loss looked worse in the first 4 launches; "
+        "the others alone decide whether it regressed",
+    ),
     Case("not_diagnosed", {"reason": "no ranks"}, "not diagnosed: no ranks"),
     Case(
         "few_launches",

@@ -352,6 +352,13 @@ def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, mak
     assert told == "of the step time, from revision 3f2a1c0 (main) to 8be01d2+changes, measured side by side"
 
 
+def test_a_verdict_that_no_row_has_is_not_explained(make_result: Make, make_comparison: Compare) -> None:
+    step = make_comparison("step_time", 0.04, Verdict.UNCHANGED, margin=0.05)
+    assert "unchanged" not in summary_table([make_result(comparisons=(step,), verdict=Verdict.REGRESSED)]).legend
+    legend = summary_table([make_result(comparisons=(step,), verdict=Verdict.UNCHANGED)]).legend
+    assert legend["unchanged"] == "shown to be slower by less than 5 %"
+
+
 def test_what_is_settled_side_by_side_changed_from_the_commit_of_the_baseline(make_result: Make) -> None:
     commit = PairedRevision(revision="3f2a1c0", commit=None, launches=8)
     settled = make_result(reference=StoredBaseline(record=None, origin="", settled=commit))
