@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -43,10 +43,14 @@ def overall(results: Sequence[Result]) -> Overall:
     )
 
 
-def overall_lines(results: Sequence[Result]) -> list[str]:
-    """The common change of all tests, then how many benchmarks have each verdict."""
+def overall_lines(results: Sequence[Result], accepted: Collection[str] = ()) -> list[str]:
+    """The common change of all tests, then how many benchmarks have each verdict; of none nothing.
+
+    ``accepted`` are the tests whose results became the baseline.
+    """
     common = overall(results).common_change
-    return [*([_together(common)] if common is not None else []), _verdicts_line(results)]
+    together = [_together(common)] if common is not None else []
+    return [*together, _verdicts_line(results, accepted)] if results else []
 
 
 def _together(common: CommonChange) -> str:
@@ -55,7 +59,7 @@ def _together(common: CommonChange) -> str:
     return f"{common.tests} tests together: step_time {change}{' slower' if common.slower else ''}"
 
 
-def _verdicts_line(results: Sequence[Result]) -> str:
+def _verdicts_line(results: Sequence[Result], accepted: Collection[str]) -> str:
     """The worst verdict first; 0 regressed is told too."""
     names = names_of(results)
     short = shortened(names, _NAME)
@@ -64,6 +68,8 @@ def _verdicts_line(results: Sequence[Result]) -> str:
         those = [(short[name], one) for name, one in zip(names, results, strict=True) if one.verdict is verdict]
         if those or verdict is Verdict.REGRESSED:
             more = _MORE[verdict](those) if verdict in _MORE else ""
+            if verdict is Verdict.REGRESSED and (stored := sum(one.test in accepted for _, one in those)):
+                more = f"{stored} accepted"
             parts.append(f"{len(those)} {verdict.value}{more and f' ({more})'}")
     return f"{format_count(len(results), 'benchmark')}: {', '.join(parts)}"
 

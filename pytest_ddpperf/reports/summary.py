@@ -53,7 +53,13 @@ class SummaryData:
     @property
     def last(self) -> list[str]:
         """What is told even where there is no terminal."""
-        return [*self.complaints, *(overall_lines(self.results) if self.results else [])]
+        return [*self.complaints, *self.overall]
+
+    @property
+    def overall(self) -> list[str]:
+        """What all results came to."""
+        tests = {result.test for result in self.results} if self.accepting else set()
+        return overall_lines(self.results, tests.difference(self.stored.failed))
 
 
 def summary_parts(
@@ -83,8 +89,8 @@ def summary_parts(
         "history": "\n".join(wrapped([summary.recorded], width)) if summary.recorded else "",
     }
     told = [(f"ddpperf {title}".rstrip(), text) for title, text in parts.items() if text]
-    last = [("ddpperf session", "\n".join(wrapped(overall_lines(results), width)))] if results else []
-    return [*told, *summary.added, *last]
+    last = "\n".join(wrapped(summary.overall, width))
+    return [*told, *summary.added, *([("ddpperf session", last)] if last else [])]
 
 
 def summary_table(

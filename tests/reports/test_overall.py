@@ -11,6 +11,8 @@ import pytest
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.overall import overall, overall_lines
+from pytest_ddpperf.reports.stored import Stored
+from pytest_ddpperf.reports.summary import SummaryData
 from tests.reports.conftest import comparison
 
 Make = Callable[..., Result]
@@ -43,6 +45,14 @@ def test_the_worst_verdict_comes_first_and_0_regressed_are_told(timed: Make) -> 
     assert overall_lines([timed(Verdict.UNCHANGED)])[0] == "1 benchmark: 0 regressed, 1 unchanged"
     line, *_ = overall_lines([timed(Verdict.REGRESSED), timed(Verdict.BROKEN), timed(Verdict.REGRESSED)])
     assert line == "3 benchmarks: 1 broken, 2 regressed"
+
+
+def test_regressions_that_became_the_baseline_are_accepted(timed: Make) -> None:
+    results = [timed(Verdict.REGRESSED, name="a"), timed(Verdict.REGRESSED, name="b"), timed(Verdict.OK, name="c")]
+    data = SummaryData(results=results, accepting=True, stored=Stored(failed=(results[1].test,)))
+    assert data.last == ["3 benchmarks: 2 regressed (1 accepted), 1 ok"]
+    assert SummaryData(results=results).last == ["3 benchmarks: 2 regressed, 1 ok"]
+    assert SummaryData(complaints=["no commit is known"]).last == ["no commit is known"]
 
 
 def test_of_many_undecided_benchmarks_those_that_could_be_slowest_are_named(timed: Make) -> None:
