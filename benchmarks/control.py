@@ -1,9 +1,9 @@
 """What the control step costs, whether it changes what is measured, and how much of a machine's moods it takes out.
 
-    python benchmarks/control.py effect      its share of the timed seconds; steps with it over steps without it
+    python benchmarks/control.py effect      its share of the timed seconds; steps after it over other steps
     python benchmarks/control.py spread      how far separate runs lie apart while other load comes and goes
 
-``effect`` times launches with and without control steps in random order, on a machine that should be quiet. ``spread``
+``effect`` has control steps before a random half of the blocks of a launch, and a barrier before the others. ``spread``
 measures all lengths of steps in one run after the other. Beside each run none, one or two busy processes are started,
 as a seed draws it. It prints the standard deviation of runs by their times, and by their quotients by the control
 step, and the power to which a step follows the control step. All steps are of DDP with two gloo ranks.
@@ -20,25 +20,29 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; ranks get this path as well
 
-from benchmarks.quality.steps import LENGTHS, OF_CAMPAIGNS, Training
+from benchmarks.quality.steps import LENGTHS, OF_CAMPAIGNS, WARMUP, Length, Training
 from benchmarks.quality.verdicts import launcher, timed_launch
+from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.stats.centers import parted
 from pytest_ddpperf.stats.intervals import paired
 from pytest_ddpperf.stats.spreads import pooled
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.training.jobs import ControlPlan, control_plan
-from pytest_ddpperf.training.timing import turn_sizes
+from pytest_ddpperf.training.timing import timed_blocks, turn_sizes
 
 RANKS = 2
 BUSY = "while True: pass"
 MOST_LOAD = 2  # busy processes
 CONFIDENCE = 0.95
+Times: TypeAlias = "tuple[float, ...]"
 
 
 @dataclass(frozen=True)
@@ -65,37 +69,50 @@ def planned(started: Launcher, length: str) -> ControlPlan:
     return control_plan(steps, typical(pilot.step_times) / typical(pilot.control_times))
 
 
-def firsts(launch: Launch, plan: ControlPlan) -> float | None:
-    """The typical first step of a block over the typical other one; None where each block is one step."""
-    begins, times = {0, *accumulate(turn_sizes(len(launch.step_times), 1, plan.blocks, least=1))}, launch.step_times
-    others = [seconds for number, seconds in enumerate(times) if number not in begins]
-    return typical([times[number] for number in begins if number < len(times)]) / typical(others) if others else None
+def alternating(ctx: RankContext, given: Length, plan: ControlPlan, seed: int) -> tuple[Times, Times, Times]:
+    """Seconds of steps in blocks after control steps, of steps in blocks after a barrier, and of control steps."""
+    from pytest_ddpperf.instruments.clock import CPU_CLOCK, collector_paused
+    from pytest_ddpperf.training.control import ControlStep
 
-
-def effect(started: Launcher, length: str, pairs: int, draw: random.Random) -> str:
-    """What control steps cost, and what they make of the steps between them."""
-    plan = planned(started, length)
-    with_control, without = list[Launch](), list[Launch]()
-    for _ in range(pairs):
-        for side in draw.sample([with_control, without], 2):
-            side.append(launched(started, length, plan if side is with_control else None))
-    times = [math.fsum(launch.control_times) for launch in with_control]
-    shares = [own / (own + math.fsum(launch.step_times)) for own, launch in zip(times, with_control, strict=True)]
-    change = paired(
-        [typical(launch.step_times) for launch in with_control],
-        [typical(launch.step_times) for launch in without],
-        scale="ratio",
-        outliers="both",
+    run, control = Training(given)(ctx), ControlStep()
+    for _ in range(WARMUP):
+        run()
+    sizes = turn_sizes(given.steps, 1, plan.blocks, least=1)
+    kinds = [number % 2 == 0 for number in range(len(sizes))]
+    random.Random(seed).shuffle(kinds)  # noqa: S311  no secret
+    left = iter(kinds)
+    with collector_paused():
+        timed = timed_blocks(
+            run, sizes, CPU_CLOCK, lambda part: control.run(plan.steps if next(left) else 0, None, part)
+        )
+    blocks = list(zip(kinds, parted(timed.seconds, sizes), strict=True))
+    after, others = (
+        tuple(chain.from_iterable(times for kind, times in blocks if kind is wanted)) for wanted in (True, False)
     )
+    return after, others, control.seconds
+
+
+def effect(started: Launcher, length: str, launches: int) -> str:
+    """What control steps cost, and what they make of the steps that follow them."""
+    given, plan = LENGTHS[length], planned(started, length)
+    after, others, control, shares = list[float](), list[float](), list[float](), list[float]()
+    for seed in range(launches):
+        ranks = started.run(
+            alternating, given, plan, seed, world_size=RANKS, backend="gloo", device="cpu", timeout=300
+        ).values
+        steps, plain, own = (tuple(map(max, zip(*times, strict=True))) for times in zip(*ranks, strict=True))
+        after.append(typical(steps))
+        others.append(typical(plain))
+        control.append(typical(own))
+        shares.append(math.fsum(own) / (math.fsum(own) + math.fsum(steps)))
+    change = paired(after, others, scale="ratio", outliers="both")
     assert change is not None  # noqa: S101  times are above 0
     assert change.interval is not None  # noqa: S101
     low, high = (1 + end for end in (change.interval.low, change.interval.high))
-    known = [share for launch in with_control if (share := firsts(launch, plan)) is not None]
-    first = f"; first steps of blocks {statistics.median(known):.3f} of the others" if known else ""
-    control = statistics.median(typical(launch.control_times) for launch in with_control)
     return (
-        f"{length:>5}: control step {1e3 * control:.1f} ms, {100 * statistics.median(shares):.1f} % of the timed "
-        f"seconds; steps with it {1 + change.estimate:.4f} [{low:.4f} .. {high:.4f}] of those without{first}"
+        f"{length:>5}: {launches} launches; control step {1e3 * statistics.median(control):.1f} ms, "
+        f"{100 * statistics.median(shares):.1f} % of the timed seconds; steps in blocks after it "
+        f"{1 + change.estimate:.4f} [{low:.4f} .. {high:.4f}] of those in other blocks"
     )
 
 
@@ -145,7 +162,7 @@ def main() -> None:
     parser.add_argument(
         "--lengths", nargs="+", choices=LENGTHS, default=list(OF_CAMPAIGNS), help="(default: %(default)s)"
     )
-    parser.add_argument("--pairs", type=int, default=25, help="of launches, of effect (default: %(default)s)")
+    parser.add_argument("--effect-launches", type=int, default=25, help="launches of effect (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=20, help="of spread (default: %(default)s)")
     parser.add_argument("--launches", type=int, default=3, help="of a run (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of orders and load (default: %(default)s)")
@@ -154,7 +171,7 @@ def main() -> None:
     with launcher() as started:
         if options.what == "effect":
             for length in options.lengths:
-                print(effect(started, length, options.pairs, draw), flush=True)
+                print(effect(started, length, options.effect_launches), flush=True)
             return
         plans = {length: planned(started, length) for length in options.lengths}
         runs: dict[str, list[Run]] = {length: [] for length in options.lengths}
