@@ -115,6 +115,8 @@ class Ddpperf:
         run = BenchmarkRun(self._session, self._test, replace(call.settings, verify=False), self._sections)
         self._runs.append(run)
         measured = run.measure(run.prepared([variant]), lambda *_: Next("stop", explain=True), compared=False)
+        if run.part.screening:
+            return measured[0]
         self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
         return measured[0]
 
@@ -304,6 +306,9 @@ class Ddpperf:
         environment = self._environment(call, strategy)
         most = required_limit(memory_limit, environment.device)
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
+        if run.part.before is not None and run.part.before.search is not None:
+            self._session.searches.append(run.part.before.search)
+            return run.part.before.search.found
         tried: list[Variant] = []
 
         def probe(batch_size: int) -> Sequence[RankLaunch]:
@@ -320,7 +325,7 @@ class Ddpperf:
             found = search(probe, start=start, limit=limit, memory_limit=most, resolution=resolution)
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
-        self._session.searches.append(
+        run.part.searched(
             Search(
                 test=self._test,
                 training=tried[0].name,
@@ -328,7 +333,8 @@ class Ddpperf:
                 limit=limit,
                 memory_limit=most,
                 found=found,
-            )
+            ),
+            self._session.searches,
         )
         return found
 
@@ -376,6 +382,8 @@ class Ddpperf:
                 )
             self._names.add(benchmark.key)
         paired = self._session.paired_launches(self._sections)
-        run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=TimeSheet(call.begun))
+        part = self._session.pool.part(self._test)
+        times = TimeSheet(call.begun, before=None if part.before is None else part.before.spent)
+        run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=times, part=part)
         self._runs.append(run)
         return run.judged(variants, derive)

@@ -130,6 +130,15 @@ def _number(value: object, expected: str) -> float:
 
 seconds = _above_zero("a number of seconds above 0")
 amount = _above_zero("a number above 0")
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def duration(value: object) -> float:
+    """Seconds above 0: ``90``, ``"90s"``, ``"10min"`` or ``"1.5h"``."""
+    expected = "a time above 0, such as 90s, 10min or 1h"
+    unit = next((unit for unit in _UNITS if isinstance(value, str) and value.strip().endswith(unit)), None)
+    number = value if unit is None or not isinstance(value, str) else value.strip().removesuffix(unit)
+    return _above_zero(expected)(number) * _UNITS[unit or "s"]
 
 
 def argument(parse: Callable[[object], T]) -> Callable[[str], T]:

@@ -85,6 +85,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
             config.stash[REVISION] = resolve(settings.against, config.rootpath, config.invocation_params.dir)
         require_outputs(settings, config.rootpath)
+        if settings.budget is not None:
+            from pytest_ddpperf.run.screening import Screening
+
+            config.pluginmanager.register(Screening(partial(session_of, config)))
     except (SettingError, BaselineError, HistoryError) as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -154,7 +158,9 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
         request.node.stash[IN_WORKER] = True
         pytest.skip("benchmarks disturb each other in the workers of pytest-xdist; run them with -n 0")
     folders = request.path.parent, request.config.rootpath
-    return Ddpperf(session_of(request.config), request.node.nodeid, *_of_test(request), folders)
+    session = session_of(request.config)
+    session.pool.begin_test(request.node.nodeid)
+    return Ddpperf(session, request.node.nodeid, *_of_test(request), folders)
 
 
 @pytest.fixture
@@ -169,9 +175,10 @@ def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Forget an earlier attempt of the test, which another plugin runs again."""
-    attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + 1
+    screening = SESSION in item.config.stash and item.config.stash[SESSION].pool.screening
+    attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (not screening)
+    item.stash[FAILED], item.stash[SECTIONS] = False, []
     if attempt > 1 and SESSION in item.config.stash:
-        item.stash[FAILED], item.stash[SECTIONS] = False, []
         item.config.stash[SESSION].begin_test(item.nodeid, attempt)
 
 

@@ -15,6 +15,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import (
     amount,
     closest,
+    duration,
     fraction,
     identifier,
     members,
@@ -131,6 +132,14 @@ class Settings:
     )
     max_time: float = _knob(
         60.0, seconds, "approximate seconds of measuring for a benchmark. Counting and verifying come on top", "SECONDS"
+    )
+    budget: float | None = _knob(
+        None,
+        optional(duration, "none"),
+        "time for the tests of the session, such as 90s, 10min or 1h: all benchmarks are screened first; then suspects "
+        "are measured on, then what no verdict is sure of. max-time is then unlimited by default",
+        "TIME",
+        per_test=False,
     )
     timeout: float = _knob(
         120.0,

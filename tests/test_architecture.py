@@ -18,12 +18,12 @@ PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
-MAX_LINES = 33_600
+MAX_LINES = 34_150
 MAX_FILE = 320
 LONGER = {
     "fixture.py": 390,  # the public docstrings of all verbs
     "reports/findings.py": 390,  # one row a finding
-    "settings.py": 415,  # one row a knob
+    "settings.py": 425,  # one row a knob
     "stats/intervals.py": 340,  # one family of formulas
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for

@@ -43,6 +43,11 @@ def from_command_line(**raw: object) -> Settings:
         ("baseline_dir", "here", Path("here")),
         ("save", "nightly-2.1", "nightly-2.1"),
         ("save", "default", "default"),
+        ("budget", "10min", 600.0),
+        ("budget", " 1.5 h ", 5400.0),
+        ("budget", "90s", 90.0),
+        ("budget", 90, 90.0),
+        ("budget", "none", None),
     ],
 )
 def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
@@ -64,6 +69,9 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("warmup", "-1", "at least 0"),
         ("max_time", "0", "a number of seconds above 0"),
         ("timeout", "nan", "a number of seconds above 0"),
+        ("budget", "soon", "--ddpperf-budget=soon: expected a time above 0, such as 90s, 10min or 1h, or none"),
+        ("budget", "0min", "a time above 0"),
+        ("budget", "min", "a time above 0"),
         ("tolerance", "-0.1", "a fraction from 0 to 1"),
         ("tolerance", "inf", "a fraction from 0 to 1"),
         ("tolerance", "3", "or a percentage, such as 3%"),

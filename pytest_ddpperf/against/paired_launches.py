@@ -113,6 +113,17 @@ class PairedLaunches:
         return LaunchResult(values, result.outputs, result.seconds, result.imports)
 
     @property
+    def imports(self) -> tuple[dict[str, str], ...]:
+        """What launches have imported: of the candidate, of the reference, and of this checkout for both."""
+        return self._of_candidate, self._of_reference, self._shared
+
+    def learn(self, earlier: PairedLaunches | None) -> None:
+        """Take over what launches of an earlier run of the same call have imported."""
+        if earlier is not None:
+            for known, found in zip(self.imports, earlier.imports, strict=True):
+                known.update(found)
+
+    @property
     def modules(self) -> Mapping[str, tuple[str | None, str | None]]:
         """For each module of the project, the candidate's file and the reference's file."""
         tree = self._reference.redirection.target

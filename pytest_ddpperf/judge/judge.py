@@ -174,7 +174,9 @@ class Judge:
                 suspected=self._may_be_worse(candidate),
                 scatter=self._scatter,
                 # Where launches before these took a part of it, as much goes to them.
-                max_time_for=lambda more: (1 + (self._spent > 0)) * (look.elapsed + more * look.round_seconds),
+                max_time_for=None  # nobody sets what a session's budget deals out
+                if self._settings.budget
+                else lambda more: (1 + (self._spent > 0)) * (look.elapsed + more * look.round_seconds),
             )
             return replace(compare(self._test, candidate, reference, context), seconds=self._spent + look.elapsed)
 

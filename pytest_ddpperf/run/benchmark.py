@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
@@ -18,6 +19,8 @@ from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunches
+from pytest_ddpperf.run.planning import FEW_LAUNCHES
+from pytest_ddpperf.run.pool import Part, Recording
 from pytest_ddpperf.run.preparation import prepared, task_text
 from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.session import Session
@@ -45,8 +48,10 @@ class BenchmarkRun:
         paired: PairedLaunches | None = None,
         *,
         times: TimeSheet | None = None,
+        part: Part | None = None,
     ) -> None:
         self.settings = settings
+        self.part = session.pool.part(test) if part is None else part
         self.sections = sections  # titles and texts for the test's report
         self.measured: tuple[Measurement, ...] = ()  # of the candidate
         self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, for what could not be measured
@@ -84,6 +89,7 @@ class BenchmarkRun:
         with self._shown():
             found = prepared(self.settings, variants, launch, {} if forgetful else self._session.prepared)
         self.counts.update({each.key: each.counts for each in found if each.counts and not each.of_reference})
+        self.settings = replace(self.settings, max_time=self.part.max_time(self.settings.max_time))
         return found
 
     def measure(
@@ -95,22 +101,35 @@ class BenchmarkRun:
             measurements = tuple(map(counted_only, variants))
             judge(measurements, Look(0.0, 0.0, last=True))
         else:
+            recording = self.part.recording(variants)
+            gpus = variants[0].environment.device == "cuda"
             observer = Observer(
-                judge=judge,
+                judge=partial(self._looked, judge, recording),
                 progress=lambda *figures: self._show(progress_line(f"{variants[0].name}{which}", *figures)),
-                watch=lambda: watch_health(self._session.ranks_parents, gpus=variants[0].environment.device == "cuda"),
+                clock=recording.now,
+                watch=partial(recording.watch, lambda: watch_health(self._session.ranks_parents, gpus=gpus)),
                 settled=self.launches.keep,
+                screening=self.part.screening,
             )
             with self._shown():
-                if self.settings.profile:
+                if self.settings.profile and not self.part.screening:
                     variants = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
                 self.launches.ready()
                 budget = self.launches.budget(compared=compared)
-                timed = TimedLaunches(self.launches, self.sections)
-                measurements = measure(variants, budget, timed, observer)
+                timed = TimedLaunches(self.launches, self.sections, recording)
+                budget = self.part.limited(budget, recording, self.settings.max_time)
+                measurements = measure(variants, budget, timed, observer, recording)
+                self.part.measured(len(measurements[0].launches), min(budget.launches, FEW_LAUNCHES))
         sides = zip(variants, measurements, strict=True)
         self.measured = tuple(measurement for variant, measurement in sides if not variant.of_reference)
         return measurements
+
+    def _looked(self, judge: JudgeCall, recording: Recording, measured: tuple[Measurement, ...], look: Look) -> Next:
+        """What the judge says; the session's budget hears how far the benchmark is."""
+        action = judge(measured, look)
+        if not look.diagnosed:
+            self.part.looked(recording, getattr(judge, "results", ()), look, len(measured[0].launches))
+        return action
 
     def _profiled(self, variant: Variant) -> Variant:
         """The variant with its communication as the profiler sees it, in a launch of its own."""
@@ -142,7 +161,8 @@ class BenchmarkRun:
             self._session.line.clear()
 
     def _show(self, text: str) -> None:
-        self._session.line.show(f"{self._test} {text}")
+        left = self._session.pool.text()
+        self._session.line.show(f"{self._test} {left and f'{left}; '}{text}")
 
 
 def _worked(ranks: Sequence[RankPrepared]) -> dict[str, float]:

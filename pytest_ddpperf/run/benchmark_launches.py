@@ -27,6 +27,7 @@ from pytest_ddpperf.records.launch import RankLaunch, SlowImport
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.planning import Budget, LaunchOutcome, Purpose, budget_of, can_interleave
+from pytest_ddpperf.run.pool import Recording
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant
@@ -166,8 +167,11 @@ class TimedLaunches:
     The settings of data loading that a launch picked hold for all later ones, because what is compared loads alike.
     """
 
-    def __init__(self, launches: BenchmarkLaunches, sections: list[tuple[str, str]]) -> None:
+    def __init__(
+        self, launches: BenchmarkLaunches, sections: list[tuple[str, str]], recording: Recording | None = None
+    ) -> None:
         self._launches = launches
+        self._recording = Recording() if recording is None else recording
         self._sections = sections
         self._printed: set[str] = set()  # variants, by label
         self._diagnosed: Counter[str] = Counter()
@@ -190,7 +194,9 @@ class TimedLaunches:
             for variant, plan in launches
         ]
         try:
-            results = [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._launches.abort)
+            results = self._recording.launched(
+                lambda: [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._launches.abort)
+            )
         except ReferenceFailed as error:
             reason = self._no_fault(error, launches)
             if reason is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,8 @@ def settings_of(config: pytest.Config) -> Settings:
         _require_no_test(KNOBS[name], raw, config.invocation_params.dir)
     settings = overlay(settings, said, lambda knob, raw: f"{knob.option}={raw}")
     require_consistent(settings, list(said))
+    if settings.budget is not None and "max_time" not in {*given, *said}:
+        settings = replace(settings, max_time=settings.budget)  # no benchmark has a limit of its own
     return settings
 
 
@@ -201,7 +204,9 @@ def require_outputs(settings: Settings, root: Path) -> None:
 def given_options(config: pytest.Config) -> tuple[str, ...]:
     """The options of ours that decide what a benchmark is compared with, as they were given."""
     given = (
-        (knob, config.getoption(knob.ini)) for name, knob in KNOBS.items() if name not in {"save", "json", "history"}
+        (knob, config.getoption(knob.ini))
+        for name, knob in KNOBS.items()
+        if name not in {"save", "json", "history", "budget"}
     )
     return tuple(
         knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None

@@ -19,14 +19,14 @@ from pytest_ddpperf.judge.judge import TOLERANCE, Judge, References, StoredRefer
 from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.metrics.scaling import DeriveSeries, gated_if_paired
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Measurement, Series, Spread
+from pytest_ddpperf.records.measurement import Measurement, Spread
 from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, StoredBaseline, TimeSpent, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
-from pytest_ddpperf.run.probe import Probe
+from pytest_ddpperf.run.probe import focused
 from pytest_ddpperf.run.settling import not_settled, side_of_baselines, times_of
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
@@ -90,19 +90,24 @@ class JudgedRun(BenchmarkRun):
         if self._paired is not None:
             derive = gated_if_paired(derive)
         if self._session.probe is not None:
-            derive = _focused(derive, self._session.probe)
+            derive = focused(derive, self._session.probe)
         try:
             self.launches.start(variants)
             if self.settings.calibrate is not None:
                 return self._calibrated(variants, derive, self.settings.calibrate)
             results = self._results(variants, derive)
         except DdpperfError as error:
+            if self.part.screening:  # the second run tells
+                raise
             self._list_broken(variants, error)
             which = error.benchmark[0] if len(variants) > 1 and error.benchmark is not None else ""
             told = extended(error, before=f"{which}: ") if which else error  # each benchmark has a rank 0
             if Verdict.BROKEN not in self.settings.failing:
                 pytest.skip(str(told) if isinstance(told, IncorrectTraining) else f"broken: {told}")
             raise told from error.__cause__
+        if self.part.screening:
+            self.part.end_screening(self.launches.times.spent, self._paired)
+            return self.measured
         spent = self._spent()
         results = tuple(replace(result, spent=spent) for result in results)
         measured = tuple(result.measurement for result in results)
@@ -120,6 +125,8 @@ class JudgedRun(BenchmarkRun):
         """The results of the candidates, beside their stored baselines or the reference."""
         __tracebackhide__ = True
         if self._paired is not None:
+            if self.part.before is not None:
+                self._paired.learn(self.part.before.paired)
             return self._paired_results(self._paired, tuple(variants), derive)
         following, found = self._with_baselines(variants)
         return self._stored_results(following, StoredReferences(found), derive)
@@ -135,6 +142,8 @@ class JudgedRun(BenchmarkRun):
         judge = self._judge(references, derive, scatter, settles=isinstance(side, RevisionSide))
         self.measure(variants, judge, compared=references.timed)
         stored = judge.results
+        if self.part.screening:
+            return stored
         if judge.settling and isinstance(side, RevisionSide):
             beside = self._beside_commit(side, variants, references.baselines, derive, judge)
             if not isinstance(beside, Finding):
@@ -156,7 +165,9 @@ class JudgedRun(BenchmarkRun):
         left = max(self.settings.max_time - spent, self.settings.max_time / 2)
         settings = {"max_time": left, "profile": False, **settings}
         changed = replace(self.settings, **settings)
-        return JudgedRun(self._session, self._test, changed, self.sections, paired, times=self.launches.times)
+        return JudgedRun(
+            self._session, self._test, changed, self.sections, paired, times=self.launches.times, part=self.part
+        )
 
     def _beside_commit(
         self,
@@ -212,8 +223,9 @@ class JudgedRun(BenchmarkRun):
     ) -> tuple[Result, ...]:
         """The results of variants that are prepared, measured and judged."""
         __tracebackhide__ = True
+        variants = self.prepared(variants)
         judge = self._judge(references, derive)
-        self.measure(self.prepared(variants), judge, compared=references.timed)
+        self.measure(variants, judge, compared=references.timed)
         return judge.results
 
     def _judge(
@@ -295,19 +307,3 @@ class JudgedRun(BenchmarkRun):
         spent = self.launches.times.spent
         self.sections.append(("ddpperf time", time_text(spent)))
         return spent
-
-
-def _focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:
-    """Derives the same for a probe, of which only its own metric counts for the verdict."""
-
-    def gated(measurement: Measurement, series: Series) -> Series:
-        of_benchmark = probe.benchmark in {None, measurement.key}
-        return replace(series, gated=of_benchmark and series.metric == probe.metric)
-
-    def derived(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-        return tuple(
-            replace(measurement, series=tuple(gated(measurement, series) for series in measurement.series))
-            for measurement in derive(measured)
-        )
-
-    return derive if probe.metric is None else derived

@@ -71,6 +71,8 @@ class Budget:
     turns: bool = True
     slots: int | None = None  # launches of a side that can run at the same time; None for any number
     memory: int | None = None  # bytes for the ranks of launches that run at the same time; None where unknown
+    first: int | None = None  # launches before the first look where it was taken already; else None
+    shared: bool = False  # whether max_time is a share of the session's budget, which nobody has set
 
 
 def budget_of(
@@ -86,6 +88,7 @@ def budget_of(
         turns=settings.turns,
         slots=slots,
         memory=memory,
+        shared=settings.budget is not None,
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_ddpperf.metrics.scaling import DeriveSeries
+from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Result
 
 BenchmarkKey = tuple[str, int]  # name and number of ranks
@@ -29,3 +31,19 @@ class Outcome:
     results: tuple[Result, ...]
     failures: Mapping[str, str]  # why each test or file failed or was skipped, in a line, by node id
     root: Path  # pytest's root folder, which node ids start from
+
+
+def focused(derive: DeriveSeries, probe: Probe) -> DeriveSeries:
+    """Derives the same for a probe, of which only its own metric counts for the verdict."""
+
+    def gated(measurement: Measurement, series: Series) -> Series:
+        of_benchmark = probe.benchmark in {None, measurement.key}
+        return replace(series, gated=of_benchmark and series.metric == probe.metric)
+
+    def derived(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+        return tuple(
+            replace(measurement, series=tuple(gated(measurement, series) for series in measurement.series))
+            for measurement in derive(measured)
+        )
+
+    return derive if probe.metric is None else derived

@@ -16,6 +16,7 @@ from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.run.planning import FEW_LAUNCHES, Budget, LaunchPlans, LaunchRunner, Purpose, planned
+from pytest_ddpperf.run.pool import Recording
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
 
 SLOW_START = 1.0  # seconds that launches take to start, on average: less is not worth a remark
@@ -31,10 +32,15 @@ class Observer:
     clock: Callable[[], float] = time.monotonic
     watch: Callable[[], Callable[[], Health | None]] = lambda: lambda: None  # called before a launch; the result after
     settled: Callable[[int], None] = lambda _: None  # told how many launches of a side run at the same time, at most
+    screening: bool = False  # whether measuring ends with the screening, and diagnoses nothing
 
 
 def measure(
-    variants: Sequence[Variant], budget: Budget, run: LaunchRunner, observer: Observer
+    variants: Sequence[Variant],
+    budget: Budget,
+    run: LaunchRunner,
+    observer: Observer,
+    recording: Recording | None = None,
 ) -> tuple[Measurement, ...]:
     """The variants measured side by side: each round launches every variant once, in random order.
 
@@ -42,7 +48,11 @@ def measure(
     is fixed before the first round. When the judge has come to a verdict, a round that diagnoses follows.
     """
     start = observer.clock()
-    plans = planned(variants, budget, run)
+    plans = (
+        planned(variants, budget, run)
+        if recording is None
+        else recording.planned(lambda: planned(variants, budget, run))
+    )
     observer.settled(max(len({variants[i].key for i in group}) for group in plans.groups))
     return _Measuring(budget, observer, plans, _Rounds(variants, plans, run, observer.watch), start).measured()
 
@@ -88,7 +98,7 @@ class _Measuring:
 
     def measured(self) -> tuple[Measurement, ...]:
         """The measurements when the judge is content."""
-        wanted, least = self._budget.launches, MIN_LAUNCHES
+        wanted, least = self._budget.first or self._budget.launches, MIN_LAUNCHES
         while True:
             self._launch(wanted, least)
             look = Look(
@@ -99,6 +109,8 @@ class _Measuring:
             )
             verdict = self._observer.judge(self._measurements(), look)
             made = self._rounds.made
+            if self._observer.screening and (verdict.action != "more" or look.last or look.screened):
+                return self._measurements()
             if verdict.action == "settle":  # the launches that settle it are diagnosed in full
                 return self._diagnosed(look, explain=False, briefly=True)
             if verdict.action == "stop" or (look.last and verdict.action == "more"):
@@ -162,13 +174,13 @@ class _Measuring:
         """The measurements, with a remark where the time was up before the launches that a first look takes."""
         made, budget = self._rounds.made, self._budget
         findings = list(self._findings)
-        if made < min(budget.launches, FEW_LAUNCHES):
+        if made < min(budget.launches, FEW_LAUNCHES) and not budget.shared:
             enough = math.ceil(self._elapsed + self._round_seconds * (budget.launches - made))
             wanted, now = budget.launches, budget.max_time
             findings.append(
                 Finding("few_launches", {"made": made, "wanted": wanted, "max_time": now, "enough": enough})
             )
-        findings += slow_starts(self._rounds.launches, budget)
+        findings += [] if budget.shared else slow_starts(self._rounds.launches, budget)
         return self._rounds.measurements(findings)
 
 

@@ -19,6 +19,7 @@ from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.run.extensions import Extensions
+from pytest_ddpperf.run.pool import Pool
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Session:
     ) -> None:
         self.settings = settings
         self.tests = tests  # that measure: they share the false alarms that a suite may raise
+        self.pool = Pool(None if probe else settings.budget, tests * settings.runs, turns=settings.calibrate or 1)
         self.extensions = Extensions(hook)
         self.line = line  # the terminal's live line, for progress
         self.results: list[Result] = []  # of every benchmark so far, in the order measured
@@ -90,8 +92,7 @@ class Session:
         self._archive: Archive | None = None
         self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
         self._unstored: set[str] = set()  # tests that failed
-        self._options = tuple(options)
-        self._root = root
+        self._options, self._root = tuple(options), root
         self._recorded, self._threads = "", 1
 
     @property
@@ -173,6 +174,7 @@ class Session:
     def begin_test(self, test: str, attempt: int) -> None:
         """Forgets what earlier attempts of a test have left, such as those of pytest-rerunfailures: the last counts."""
         self.attempts[test] = attempt if self.settings.runs == 1 else 1  # runs that were asked for are none
+        self.pool.end_test(test)
         self.prepared.clear()  # what an attempt that failed found out may be wrong
         self._unstored.discard(test)
         self.results = [result for result in self.results if result.test != test]
@@ -226,12 +228,13 @@ class Session:
 
     def end_test(self, test: str, *, passed: bool) -> None:
         """Stores the results of a test, if that was asked for and it may be."""
-        if self._launchers is not None:
-            self._launchers.keep(KEPT)
         for commit in [*self._of_commits][:-1]:  # the next test's is mostly the last one
             self._of_commits.pop(commit).close()
-        for side in self._others:
-            side.launchers.keep(KEPT)
+        for launchers in filter(None, (self._launchers, *(side.launchers for side in self._others))):
+            launchers.keep(KEPT)
+        if self.pool.screening:
+            return
+        self.pool.end_test(test)
         calibrated = [found for found in self.calibrated if passed and found.test == test]
         if calibrated:
             self.archive.store_noise(test, calibrated)
@@ -270,7 +273,7 @@ class Session:
             results=self.results,
             searches=self.searches,
             calibrated=self.calibrated,
-            complaints=[*self.complaints, *archive.complaints],
+            complaints=[*self.complaints, *archive.complaints, *filter(None, [self.pool.complaint])],
             stored=archive.stored(sorted(self._unstored)),
             recorded=self._recorded,
             accepting=self.settings.accepting,

@@ -21,6 +21,7 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunches
 from pytest_ddpperf.run.planning import Purpose
+from pytest_ddpperf.run.pool import Pool
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import ControlPlan, LaunchJob, PrepareJob, RankPrepared
@@ -323,6 +324,7 @@ class Preparing:
         self.noted: list[str] = []
         self.patience: list[int] = []
         self.prepared: dict[bytes, Any] = {}
+        self.pool = Pool(None, 1)
         self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
         self.launchers = SimpleNamespace(
             wait=lambda slots, *_: self.noted.append(f"{slots} there"), missing_bytes=lambda *_: 0

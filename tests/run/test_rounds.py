@@ -15,6 +15,7 @@ from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, SlowImport
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.run.planning import PILOT_STEPS, Budget, LaunchOutcome, Purpose
+from pytest_ddpperf.run.pool import Recording
 from pytest_ddpperf.run.rounds import Observer, measure, slow_starts
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
@@ -582,3 +583,30 @@ def test_launches_follow_the_order_of_their_round() -> None:
     rounds = [machine.together[i : i + 3] for i in (6, 9)]
     assert all(len({name for name, _ in pair}) == 1 for pairs in rounds for pair in pairs)
     assert [group[::-1] for group in rounds[0][::-1]] == rounds[1]
+
+
+def test_a_screening_ends_with_what_it_left_open_and_goes_on_from_there() -> None:
+    """The pilot is made once. Three launches of 0.5 s hold 1.9 s; in the second run they are told again."""
+    machine, recording = Machine(), Recording(lambda: machine.now, kept=True)
+
+    def measured(recording: Recording, budget: Budget, answers: list[Next], *, screening: bool) -> Script:
+        judge = Script(answers)
+        observer = Observer(judge=judge, clock=recording.now, screening=screening)
+        measure(
+            [variant()],
+            budget,
+            lambda launches, purpose: recording.launched(lambda: machine.run(launches, purpose)),  # type: ignore[arg-type, return-value]
+            observer,
+            recording,
+        )
+        return judge
+
+    judge = measured(recording, make_budget(5, 0, 2, 4.0, 1.9), [Next("more", 1), Next("more", 1)], screening=True)
+    assert [len(one.launches) for (one,) in judge.looks] == [2]
+    assert phases(machine) == [(Purpose.TIMES, 3)]
+    shown = judge.looks[0][0].launches
+    more = make_budget(5, 0, 6, 20.0, 10.0, first=2)
+    judge = measured(recording.again(), more, [Next("confirm", 3), Next("stop")], screening=False)
+    assert [len(one.launches) for (one,) in judge.looks] == [2, 2 + 3]
+    assert judge.looks[0][0].launches == judge.looks[1][0].launches[:2] == shown
+    assert phases(machine) == [(Purpose.TIMES, 3 + 3), (Purpose.DIAGNOSIS, 1)]

@@ -1,0 +1,66 @@
+"""The first of two passes over a suite: every test that measures runs for its screening, and tells nothing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.run.session import Session
+
+
+class Screening:
+    """The pytest plugin of a session with a budget; ``session_of`` gives what the session owns."""
+
+    def __init__(self, session_of: Callable[[], Session]) -> None:
+        self._session_of = session_of
+        self._on = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Run all tests that measure for their screening, unless one pass is as good."""
+        items = [item for item in session.items if "ddpperf" in getattr(item, "fixturenames", ())]
+        if not items or _interrupted(session) or not _in_two_passes(self._session_of()):
+            return
+        pool = self._session_of().pool
+        pool.begin_pass(screening=True)
+        self._on = True
+        try:
+            for item, following in zip(items, [*items[1:], session.items[0]], strict=True):
+                item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+                if session.shouldstop or session.shouldfail:
+                    break
+        finally:
+            self._on = False
+            pool.begin_pass(screening=False)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a test without its reports: its second run fails, warns and prints the same."""
+        if not self._on:
+            return None
+        sections: list[Any] = vars(item)["_report_sections"]  # that captured output is added to
+        kept, properties = len(sections), len(item.user_properties)
+        with warnings.catch_warnings(record=True):
+            runtestprotocol(item, log=False, nextitem=nextitem)
+        del item.user_properties[properties:], sections[kept:]
+        return True
+
+
+def _interrupted(session: pytest.Session) -> bool:
+    """Whether no test is run, or a debugger would stop in each run of a test."""
+    options = ("collectonly", "setuponly", "setupplan", "usepdb", "trace")
+    failed = session.testsfailed and not session.config.option.continue_on_collection_errors
+    asked = any(session.config.getoption(name, None) for name in options)
+    return bool(failed) or asked or hasattr(session.config, "workerinput")
+
+
+def _in_two_passes(measuring: Session) -> bool:
+    """Whether some benchmarks may be given what others leave."""
+    settings = measuring.settings
+    several = measuring.pool.seconds is not None and measuring.tests > 1
+    return several and not settings.counted_only and settings.save is None and settings.calibrate is None

@@ -1,0 +1,81 @@
+"""What is left of a session's budget goes to suspects, then to the blind, then to proofs, then to diagnoses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.results import Comparison
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.run.dealing import TIMES, Aim, Need, dealt, need_of
+from tests.factories import make_new_result, make_series
+
+LOOK = Look(elapsed=6.0, round_seconds=1.5, last=False)
+
+
+def need(aim: Aim, least: float = 0.0, wanted: float = math.inf) -> Need:
+    return Need(aim=aim, least=least, wanted=wanted)
+
+
+@pytest.mark.parametrize(
+    ("pool", "needs", "shares"),
+    [
+        pytest.param(30, [need(Aim.SEE), need(Aim.CONFIRM)], [0, 30], id="a suspect comes first"),
+        pytest.param(30, [need(Aim.CONFIRM), need(Aim.CONFIRM)], [15, 15], id="suspects share alike"),
+        pytest.param(30, [need(Aim.CONFIRM, 0, 4), need(Aim.CONFIRM)], [4, 26], id="none has more than it wants"),
+        pytest.param(30, [need(Aim.CONFIRM, 0, 20), need(Aim.SEE)], [20, 10], id="what one leaves goes to the next"),
+        pytest.param(
+            30, [need(Aim.PROVE, 0, 18), need(Aim.PROVE, 0, 8), need(Aim.PROVE, 0, 9)], [0, 8, 9], id="nearest proofs"
+        ),
+        pytest.param(9, [need(Aim.DIAGNOSE, 0, 5), need(Aim.PROVE, 0, 7)], [0, 7], id="half a diagnosis is of no use"),
+        pytest.param(9, [need(Aim.DIAGNOSE, 2, 5), need(Aim.CONFIRM, 3, 50)], [2, 7], id="all have their least"),
+        pytest.param(-4, [need(Aim.SEE, 2, 5), need(Aim.CONFIRM, 3, 5)], [2, 3], id="even if nothing is left"),
+        pytest.param(100, [need(Aim.PROVE, 1, 4), need(Aim.SEE, 1, 5)], [4, 5], id="nobody wants the rest"),
+        pytest.param(10, [], [], id="nothing to deal to"),
+    ],
+)
+def test_the_pool_goes_to_the_most_urgent(pool: float, needs: list[Need], shares: list[float]) -> None:
+    assert dealt(pool, needs) == pytest.approx(shares)
+
+
+def test_no_more_is_dealt_than_there_is() -> None:
+    needs = [need(aim, least, least * times) for aim in Aim for least in (0.5, 2.0) for times in (1, 3, 50)]
+    least = sum(each.least for each in needs)
+    for pool in (least, least + 0.5, least + 7, least + 90, least + 4000):
+        assert sum(dealt(pool, needs)) <= pool + 1e-9
+
+
+def compared(verdict: Verdict, *, launches: int | None = None, suspicious: bool = False) -> Comparison:
+    note = None if launches is None else Finding("launches_needed", {"launches": launches})
+    return Comparison(
+        series=make_series("step_time", 1.0),
+        tolerance=0.03,
+        verdict=verdict,
+        gated=True,
+        note=note,
+        suspicious=suspicious,
+    )
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "expected"),
+    [
+        ([compared(Verdict.UNCHANGED)], need(Aim.DIAGNOSE, 1.5, 5.0)),
+        ([], need(Aim.DIAGNOSE, 1.5, 5.0)),
+        ([compared(Verdict.OK, launches=9)], need(Aim.PROVE, 1.5, 1.5 + 5 * 1.5)),
+        ([compared(Verdict.OK)], need(Aim.PROVE, 1.5, 1.5)),  # no number of launches proves it
+        ([compared(Verdict.INCONCLUSIVE, launches=6)], need(Aim.SEE, 1.5, 1.5 + 2 * 2 * 1.5)),
+        ([compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 1.5, 1.5 + TIMES * 6.0)),
+        ([compared(Verdict.OK), compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 1.5, 1.5 + TIMES * 6.0)),
+        ([compared(Verdict.INCONCLUSIVE, suspicious=True)], need(Aim.CONFIRM, 7.5, TIMES * 6.0)),
+        ([compared(Verdict.UNCHANGED), compared(Verdict.REGRESSED)], need(Aim.CONFIRM, 7.5, TIMES * 6.0)),
+    ],
+)
+def test_what_a_benchmark_needs_follows_from_its_screening(comparisons: list[Comparison], expected: Need) -> None:
+    """It has made 4 launches of 1.5 s."""
+    result = replace(make_new_result(), comparisons=tuple(comparisons))
+    assert need_of([result], LOOK, made=4, diagnosis=5.0) == expected

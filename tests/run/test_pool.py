@@ -1,0 +1,164 @@
+"""The budget of a session, with a clock that tests set."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.run.dealing import Aim, Need
+from pytest_ddpperf.run.pool import Pool, Recording, clock_text
+from tests.factories import make_budget, make_variant
+
+
+class Clock:
+    """Stands still until a test moves it."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def result(value: int) -> list[LaunchResult[int]]:
+    return [LaunchResult((value,), (), 1.0)]
+
+
+def test_a_recording_tells_its_launches_again_in_no_time(clock: Clock) -> None:
+    recording, watched = Recording(clock, kept=True), list[int]()
+
+    def launch(value: int) -> list[LaunchResult[int]]:
+        clock.now += 2.0
+        return result(value)
+
+    def watch(seen: Health | None) -> Health | None:
+        watched.append(1)
+        return seen
+
+    def fails() -> list[LaunchResult[int]]:
+        clock.now += 30.0
+        raise WorkloadError("hangs")
+
+    health = Health(cpu=CpuHealth())
+    ended = recording.watch(lambda: lambda: watch(health))
+    assert recording.launched(lambda: launch(1)) == result(1)
+    assert ended() == health
+    with pytest.raises(WorkloadError, match="hangs"):
+        recording.launched(fails)
+    again = recording.again()
+    assert (recording.now(), again.now()) == (32.0, 32.0)
+    ended = again.watch(lambda: lambda: watch(None))
+    assert again.launched(lambda: launch(2)) == result(1)
+    assert (ended(), len(watched)) == (health, 1)
+    assert (clock.now, again.now()) == (32.0, 34.0)
+    with pytest.raises(WorkloadError, match="hangs"):
+        again.launched(lambda: launch(2))
+    assert (clock.now, again.now()) == (32.0, 64.0)
+    assert again.watch(lambda: lambda: watch(None))() is None
+    assert again.launched(lambda: launch(2)) == result(2)
+    assert (clock.now, again.now(), len(watched)) == (34.0, 66.0, 2)
+
+
+def test_without_a_budget_a_call_has_its_own_max_time(clock: Clock) -> None:
+    pool = Pool(None, 3, clock)
+    pool.begin_test("a")
+    assert pool.part("a").max_time(60.0) == 60.0
+    assert (pool.text(), pool.complaint) == ("", None)
+
+
+def test_one_pass_gives_equal_shares_and_what_one_leaves_flows_on(clock: Clock) -> None:
+    pool, given = Pool(60.0, 3, clock), []
+    for test, spent in (("a", 5.0), ("b", 30.0), ("c", 25.0)):
+        pool.begin_test(test)
+        part = pool.part(test)
+        clock.now += 2.0  # preparing
+        given.append(part.max_time(1000.0))
+        clock.now += spent - 2.0
+    assert given == [18.0, 25.5, 23.0]  # of 60 s a third, of 55 s a half, of 25 s all: less 2 s
+    assert 0 < pool.part("c").max_time(1000.0) < 0.01  # there is none left
+    assert Pool(60.0, 2, clock).part("a").max_time(7.0) == 7.0  # which somebody has set
+
+
+def test_repeated_calls_share_the_time_of_one(clock: Clock) -> None:
+    pool = Pool(60.0, 2, clock, turns=5)
+    pool.begin_test("a")
+    assert pool.part("a").max_time(1000.0) == 6.0
+
+
+def test_a_screening_takes_half_of_the_budget_and_the_rest_is_dealt(clock: Clock) -> None:
+    """Of 30 s each of two tests screens 15 s; a suspect then has what the other one does not want."""
+    pool = Pool(60.0, 2, clock)
+    variants = [make_variant("ddp")]
+    pool.begin_pass(screening=True)
+    for test, need in (
+        ("a", Need(aim=Aim.PROVE, least=1.0, wanted=8.0)),
+        ("b", Need(aim=Aim.CONFIRM, least=4.0, wanted=24.0)),
+    ):
+        pool.begin_test(test)
+        part = pool.part(test)
+        clock.now += 3.0
+        assert part.max_time(1000.0) == 24.0
+        recording = part.recording(variants)
+        budget = part.limited(make_budget(None, 5, 6, 100.0, 50.0), recording, 24.0)
+        assert (budget.max_time, budget.screening, recording.deadline) == (24.0, 12.0, 12.0)
+        clock.now += 12.0
+        recording.elapsed, recording.first, part.kept.need = 12.0, 5, need
+        pool.end_test(test)
+    pool.begin_pass(screening=False)
+    pool.begin_test("a")
+    part = pool.part("a")
+    assert part.before is not None
+    assert part.max_time(1000.0) == 12.0 + 1.0  # 30 s hold 1 and 24, and 5 s are too few for a proof
+    recording = part.recording(variants)
+    budget = part.limited(make_budget(None, 5, 6, 100.0, 50.0), recording, 13.0)
+    assert (budget.max_time, budget.screening, budget.first) == (13.0, 12.0, 5)  # all launches are told again
+    clock.now += 1.0
+    pool.end_test("a")
+    pool.begin_test("b")
+    assert pool.part("b").max_time(1000.0) == 12.0 + 24.0
+    assert pool.part("b").before is None  # a second call, which the first run did not come to
+
+
+def test_other_benchmarks_begin_anew(clock: Clock) -> None:
+    pool = Pool(60.0, 2, clock)
+    pool.begin_pass(screening=True)
+    pool.begin_test("a")
+    pool.part("a").recording([make_variant("ddp")]).first = 3
+    pool.begin_pass(screening=False)
+    pool.begin_test("a")
+    part = pool.part("a")
+    assert part.recording([make_variant("naive")]).first is None
+    pool.begin_test("a")
+    assert pool.part("a").recording([make_variant("ddp")]).first == 3
+
+
+def test_a_budget_that_is_too_small_names_one_that_would_do(clock: Clock) -> None:
+    pool = Pool(20.0, 2, clock)
+    pool.begin_test("a")
+    clock.now = 25.0
+    pool.took(3, 3, 2.0)
+    assert pool.complaint is None
+    pool.took(1, 3, 2.0)
+    assert pool.complaint == (
+        "--ddpperf-budget=20s had no time for the launches of a first look in 1 call; 33s would do"
+    )
+
+
+def test_where_a_session_stands(clock: Clock) -> None:
+    pool = Pool(600.0, 26, clock)
+    pool.begin_pass(screening=True)
+    for test in "abcdefg":
+        pool.begin_test(test)
+    clock.now = 350.0
+    assert pool.text() == "screening 7 of 26, 4:10 left of 10:00"
+    pool.begin_pass(screening=False)
+    assert pool.text() == "4:10 left of 10:00"
+    clock.now = 700.0
+    assert pool.text() == "0:00 left of 10:00"
+    assert clock_text(3725.0) == "62:05"

@@ -1,0 +1,125 @@
+"""A suite with a budget: every test runs for its screening first, and tells nothing of that run."""
+
+from __future__ import annotations
+
+import pytest
+
+SUITE = """
+import warnings
+from pathlib import Path
+import pytest
+
+def build(ctx):
+    return lambda: 1.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def once():
+    note("session")
+
+
+def note(*words):
+    with open("notes", "a") as file:
+        print(*words, file=file)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
+    launch = BenchmarkLaunches.launch
+    def noted(self, variant, function, *args, **how):
+        note("launch", function.name)
+        return launch(self, variant, function, *args, **how)
+    monkeypatch.setattr(BenchmarkLaunches, "launch", noted)
+
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, steps=5, warmup=1, verify=False, counted=False, backend="gloo", device="cpu", timeout=30
+)
+
+
+def test_before():
+    note("before")
+
+
+def test_first(ddpperf, record_property, launches):
+    note("first")
+    print("printed")
+    warnings.warn("warned")
+    record_property("number", 1)
+    measured = ddpperf.check(build)
+    note("measured", len(measured.launches))
+    assert Path("notes").read_text().count("first") > 1, "what the first run raises is forgotten"
+
+
+def test_fails(ddpperf):
+    note("fails")
+    ddpperf.check(lambda ctx: lambda: 1 / 0)
+"""
+HEARS = """
+def pytest_ddpperf_verdict(result):
+    with open("notes", "a") as file:
+        print("verdict", result.test.partition("::")[2], result.verdict.value, file=file)
+"""
+
+
+def test_each_test_runs_twice_and_its_launches_are_made_once(inner: pytest.Pytester) -> None:
+    inner.makepyfile(SUITE)
+    inner.makeconftest(HEARS)
+    run = inner.runpytest("--ddpperf-budget=4s", "-v", "-Wdefault", "--junitxml=junit.xml", "-ojunit_family=xunit1")
+    run.assert_outcomes(passed=2, failed=1, warnings=1)
+    run.stdout.re_match_lines([r".*test_before PASSED", r".*test_first PASSED", r".*test_fails FAILED"])
+    notes = (inner.path / "notes").read_text().split("\n")
+    second = notes.index("before")
+    words = [line.split()[0] for line in notes if line]
+    assert [words.count(word) for word in ("session", "before", "first", "fails", "verdict")] == [1, 1, 2, 2, 2]
+    first, last = notes[:second], notes[second:]
+    assert first.count("launch prepare_launch") == 1
+    assert first.count("launch run_launch") >= 2
+    assert "launch prepare_launch" not in last
+    assert "measured 2" in first
+    assert [line for line in last if line.startswith("verdict")] == [
+        "verdict test_first new",
+        "verdict test_fails broken",
+    ]
+    assert (inner.path / "junit.xml").read_text().count('name="number"') == 1
+    run.stdout.no_fnmatch_line("*ddpperf errors*")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--ddpperf-save"], ["--ddpperf-counted-only"], ["-k", "first"], ["--setup-only"]]
+)
+def test_one_pass_does_where_there_is_nothing_to_deal(inner: pytest.Pytester, arguments: list[str]) -> None:
+    inner.makepyfile(
+        """
+import pytest
+
+@pytest.fixture(autouse=True)
+def noted(request):
+    with open("notes", "a") as file:
+        print(request.node.name, file=file)
+
+def test_first(ddpperf): pass
+
+def test_second(ddpperf): pass
+"""
+    )
+    inner.runpytest("--ddpperf-budget=4s", *arguments)
+    names = (inner.path / "notes").read_text().split()
+    assert len(names) == len(set(names))
+
+
+def test_the_first_failure_ends_the_session_at_its_turn(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_it(ddpperf, number):
+    with open("notes", "a") as file:
+        print(number, file=file)
+    assert number != 1
+"""
+    )
+    inner.runpytest("--ddpperf-budget=4s", "-x").assert_outcomes(passed=1, failed=1)
+    assert (inner.path / "notes").read_text().split() == ["0", "1", "2", "0", "1"]
