@@ -842,7 +842,9 @@ def test_prints(ddpperf_group):
 
 
 def test_where_ranks_cannot_be_started_benchmarks_alone_fail_with_one_sentence(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest("import sys, pytest_ddpperf.plugin; sys.platform = 'win32'")
+    pytester.makeconftest(
+        "import sys, sysconfig, pytest_ddpperf.plugin; sysconfig.get_config_vars(); sys.platform = 'win32'"
+    )
     pytester.makepyfile("def test_plain(): pass\ndef test_b(ddpperf): pass\ndef test_g(ddpperf_group): pass\n")
     code = "import sys; sys.modules['fcntl'] = sys.modules['resource'] = None; import pytest; sys.exit(pytest.main())"
     done = pytester.run(sys.executable, "-c", code)

@@ -45,6 +45,7 @@ class Recorded:
     loss: tuple[float | None, ...]
     cpu: tuple[float | None, ...]  # that an average step had a core for; None where nobody knows
     pair: str | None = None  # of one that took turns with another: the condition of the second
+    control: tuple[float, ...] = ()  # control steps of the group; empty where there were none
 
     @cached_property
     def mean(self) -> float:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.quality.steps import WARMUP
 from pytest_ddpperf.against.worktree import Revision
+from pytest_ddpperf.baselines.noise import known_noise, training_of
+from pytest_ddpperf.baselines.runs import with_run
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS, UNPROVEN
 from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.judge.sequential import Look
@@ -20,7 +22,8 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.scaling import alone, gated_if_paired, with_speedup
 from pytest_ddpperf.metrics.table import STEP_TIME, series_of
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
+from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan
+from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import CONFIRMED
@@ -45,8 +48,10 @@ __all__ = [  # of the plugin itself
     "PAIRED_LOOKS",
     "SEPARATE_LOOKS",
     "UNPROVEN",
+    "BaselineRecord",
     "BenchmarkLaunches",
     "Environment",
+    "Noise",
     "Verdict",
     "short_launch",
 ]
@@ -64,6 +69,8 @@ class Outcome:
     launches: int  # of one side, pilots and screened ones included
     mde: float | None
     change: float | None
+    bound: float | None = None
+    interval: Interval | None = None  # of the change
 
 
 def launcher() -> Launcher:
@@ -102,6 +109,7 @@ def launch_of(launch: Recorded, *, paired: bool = False) -> Launch:
             tokens_per_step=None,
             cpu_time=cpu,
             blocks=blocks,
+            control_times=() if paired else launch.control,
         )
         for rank, (resident, loss, cpu) in enumerate(figures)
     )
@@ -153,23 +161,39 @@ def stored(sides: Sides, env: Environment, settings: Settings) -> BaselineRecord
     )
 
 
-def beside(record: BaselineRecord, sides: Sides, settings: Settings, tests: int = 1) -> Outcome:
+def of_runs(records: Sequence[BaselineRecord]) -> BaselineRecord:
+    """The baseline of several runs of the same commit."""
+    joined = records[0]
+    for record in records[1:]:
+        joined = with_run(joined, record)
+    return joined
+
+
+def noise_by(baselines: Sequence[BaselineRecord]) -> Noise | None:
+    """What the baselines of several runs of a suite tell of the first one's benchmark."""
+    stored = {training_of(f"test_{number}", record): record for number, record in enumerate(baselines)}
+    return known_noise(training_of("test_0", baselines[0]), {}, {}, stored)
+
+
+def beside(
+    record: BaselineRecord, sides: Sides, settings: Settings, tests: int = 1, noise: Noise | None = None
+) -> Outcome:
     """The verdict on a new run beside a stored baseline; ``tests`` in its suite."""
     env, steps = record.environment, record.plan.steps
     settings = replace(settings, max_time=_time(sides.new, settings, steps))
     variant, dealt = _variant(env, steps), dealer(sides, env)
-    judge = Judge("replay", settings, _stored(record), alone, tests)
+    judge = Judge("replay", settings, _stored(record, noise), alone, tests)
     return _outcome(replayed(judge, settings, [variant], dealt), variant, dealt)
 
 
-def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outcome:
+def against_partner(sides: Sides, env: Environment, settings: Settings, tests: int = 1) -> Outcome:
     """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
     steps = steps_of(sides.new[0], paired=True)
     settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings, steps))
     variant, dealt = _variant(env, steps), dealer(sides, env, paired=True)
     derived = gated_if_paired(alone)
     references = PairedReferences(revision=REVISION, variants=(variant,), derive=derived, lacking={})
-    judge = Judge("replay", settings, references, derived)
+    judge = Judge("replay", settings, references, derived, tests)
     results = replayed(judge, settings, references.both_sides, dealt)
     return _outcome(results, variant, dealt)
 
@@ -210,14 +234,15 @@ def _variant(env: Environment, steps: int, name: str = "training") -> Variant:
     return Variant(name=name, strategy="custom", mode=None, environment=env, subject=None, resolved=None, steps=steps)
 
 
-def _stored(record: BaselineRecord | None) -> StoredReferences:
-    return StoredReferences((StoredBaseline(record=record, origin="replay"),))
+def _stored(record: BaselineRecord | None, noise: Noise | None = None) -> StoredReferences:
+    return StoredReferences((StoredBaseline(record=record, origin="replay", noise=noise),))
 
 
 def _outcome(results: tuple[Result, ...], variant: Variant, dealt: Dealer) -> Outcome:
     (result,) = results
     step = result[STEP_TIME]
-    return Outcome(result.verdict, dealt.now, dealt.dealt[deck_of(variant)], step.mde, step.change)
+    launches = dealt.dealt[deck_of(variant)]
+    return Outcome(result.verdict, dealt.now, launches, step.mde, step.change, step.bound, step.change_interval)
 
 
 def _time(launches: Sequence[Recorded], settings: Settings, steps: int | None = None) -> float:

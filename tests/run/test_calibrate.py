@@ -129,12 +129,12 @@ def test_launches_that_diagnose_are_dealt_as_such() -> None:
     (result,), *_ = against_themselves(
         "t.py::test", SETTINGS, Runs(each=tuple((one,) for one in told), seconds=0.0), alone
     )
-    assert (len(result.measurement.launches), len(result.measurement.diagnoses)) == (4, 1)
+    assert (len(result.measurement.launches), len(result.measurement.diagnoses)) == (9, 1)
 
 
 def test_one_run_alone_does_not_confirm_its_slowness() -> None:
     """Only the second is slow; what looks so beside the first or third is judged by the launches of another run."""
-    assert verdicts(1.0, 1.2, 1.0) == [Verdict.UNCHANGED] * 6
+    assert Verdict.REGRESSED not in verdicts(1.0, 1.2, 1.0)
 
 
 def test_of_many_runs_some_pairs_are_taken() -> None:
@@ -159,7 +159,8 @@ def test_a_benchmark_with_its_rates() -> None:
 def test_a_round_of_launches_that_took_turns_is_measured_once() -> None:
     """Each lasts as long as the round: 1.5 s of it are its own, as if it were alone, and 1 s are the other's steps.
 
-    Four rounds are 10 s, and each pilot, of five steps, its half of a round less half of its steps: 0.75 s.
+    Nine rounds, until a second look may prove, are 22.5 s. Each pilot, of five steps, is its half of a round less half
+    of its steps: 0.75 s.
     """
 
     def turned(name: str) -> Measurement:
@@ -168,9 +169,9 @@ def test_a_round_of_launches_that_took_turns_is_measured_once() -> None:
 
     both = turned("ddp"), turned("naive")
     for result, _ in against_themselves("t.py::test", SETTINGS, Runs(each=(both, both), seconds=0.0), alone):
-        assert result.seconds == pytest.approx(11.5)
+        assert result.seconds == pytest.approx(24.0)
     (result,), _ = against_themselves("t.py::test", SETTINGS, Runs(each=((run(),), (run(),)), seconds=0.0), alone)
-    assert result.seconds == pytest.approx(4 * 1.5 + 1.0)
+    assert result.seconds == pytest.approx(9 * 1.5 + 1.0)
 
 
 VARIANT = make_variant("ddp", environment=make_environment())

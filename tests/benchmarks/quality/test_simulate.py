@@ -44,7 +44,8 @@ def test_without_noise_a_launch_is_what_the_condition_makes_of_it() -> None:
     sides = separate_runs(SILENT, SLOWER, 3, drawing())
     assert [launch.step_times for launch in sides.base] == [(STEP,) * STEPS] * 3
     assert [launch.step_times for launch in sides.new] == [(STEP * 1.05,) * STEPS] * 3
-    assert [launch.seconds for launch in sides.base] == [pytest.approx(1.3)] * 3  # 0.3 s to start and a second of steps
+    # 0.27 s to start and a second of steps
+    assert [launch.seconds for launch in sides.base] == [pytest.approx(1.27)] * 3
     assert [launch.round for launch in sides.new] == [0, 1, 2]
     assert [launch.condition for launch in (sides.base[0], sides.new[0])] == [UNCHANGED, "+5%"]
     assert run_of_rounds(SILENT, SLOWER, 3, drawing()) == sides
