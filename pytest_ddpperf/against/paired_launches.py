@@ -49,6 +49,7 @@ class PairedLaunches:
         self._of_reference: dict[str, str] = {}
         # Functions of test modules that both sides take from this checkout, with their files.
         self._shared: dict[str, str] = {}
+        self.failures: list[tuple[str, str]] = []  # of the reference, as sections of the test's report
         self._strict = strict  # whether code that both sides would share is refused where it has changed
         self._lock = threading.Lock()  # launches of several variants end in threads of their own
 
@@ -78,7 +79,8 @@ class PairedLaunches:
         except LaunchError:
             raise
         except DdpperfError as error:
-            self._sections.append((f"{benchmark[0]}, revision {self._reference.revision.label}", str(error)))
+            self.failures.append((f"{benchmark[0]}, revision {self._reference.revision.label}", str(error)))
+            self._sections.append(self.failures[-1])
             raise ReferenceFailed(str(error), benchmark=benchmark) from error
         return self._noted(self._of_reference, result, self._reference)
 
@@ -118,8 +120,9 @@ class PairedLaunches:
         return self._of_candidate, self._of_reference, self._shared
 
     def learn(self, earlier: PairedLaunches | None) -> None:
-        """Take over what launches of an earlier run of the same call have imported."""
+        """Take over what launches of an earlier run of the same call have imported, and how the reference failed."""
         if earlier is not None:
+            self._sections += earlier.failures
             for known, found in zip(self.imports, earlier.imports, strict=True):
                 known.update(found)
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
@@ -20,8 +20,9 @@ from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunches
 from pytest_ddpperf.run.planning import FEW_LAUNCHES
-from pytest_ddpperf.run.pool import Part, Recording
-from pytest_ddpperf.run.preparation import prepared, task_text
+from pytest_ddpperf.run.pool import Part
+from pytest_ddpperf.run.preparation import identity, prepared, task_text
+from pytest_ddpperf.run.recording import Recording
 from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.time_sheet import TimeSheet
@@ -69,13 +70,18 @@ class BenchmarkRun:
 
         def launch(variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
             __tracebackhide__ = True
-            self.launches.ready()
             self._show(f"{variant.name}: {task_text(job)}")
             training = replace(job.training, roots=self._session.roots_of(reference=variant.of_reference))
             begun = self.launches.times.now()
-            launched: LaunchResult[RankPrepared] = self.launches.launch(
-                variant, PREPARE_LAUNCH, replace(job, training=training), patience=job.parts
-            )
+
+            def new() -> list[LaunchResult[Any]]:
+                __tracebackhide__ = True
+                self.launches.ready()
+                whole = replace(job, training=training)
+                return [self.launches.launch(variant, PREPARE_LAUNCH, whole, patience=job.parts)]
+
+            launched: LaunchResult[RankPrepared]
+            (launched,) = self.part.preparing(lambda: identity(job, variant)).launched(new)
             self.launches.times.launched(begun, **_worked(launched.values))
             if not job.timed:  # no other launch tells what its ranks print
                 self.sections.extend((f"{variant.label}, {title}", text) for title, text in launched.sections)
@@ -128,7 +134,8 @@ class BenchmarkRun:
         """What the judge says; the session's budget hears how far the benchmark is."""
         action = judge(measured, look)
         if not look.diagnosed:
-            self.part.looked(recording, getattr(judge, "results", ()), look, len(measured[0].launches))
+            results, made = getattr(judge, "results", ()), len(measured[0].launches)
+            self.part.looked(recording, results, look, made, settles=action.action == "settle")
         return action
 
     def _profiled(self, variant: Variant) -> Variant:
@@ -146,14 +153,16 @@ class BenchmarkRun:
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """What the ranks of one launch report, each limited to so many bytes; None for what the device has."""
         __tracebackhide__ = True
-        return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
+        with self.part.launching():
+            return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
         """Around launches that show a line: clears it when they have ended; a rank that skips skips the test."""
         __tracebackhide__ = True
         try:
-            yield
+            with self.part.launching():
+                yield
         except RankSkipped as skipped:
             # pytest would take the line of contextlib that this was raised through for the one that skips.
             raise pytest.skip.Exception(str(skipped), _use_item_location=True) from None

@@ -27,7 +27,7 @@ from pytest_ddpperf.records.launch import RankLaunch, SlowImport
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.planning import Budget, LaunchOutcome, Purpose, budget_of, can_interleave
-from pytest_ddpperf.run.pool import Recording
+from pytest_ddpperf.run.recording import Recording
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
@@ -31,6 +31,7 @@ class Need:
     aim: Aim
     least: float = 0.0  # it takes them in any case
     wanted: float = math.inf  # more would be of no use
+    settles: bool = False  # whether it is going to be measured beside the commit of its baselines
 
 
 def dealt(pool: float, needs: Sequence[Need]) -> list[float]:
@@ -53,8 +54,17 @@ def dealt(pool: float, needs: Sequence[Need]) -> list[float]:
     return shares
 
 
-def need_of(results: Sequence[Result], look: Look, made: int, diagnosis: float) -> Need:
+def need_of(results: Sequence[Result], look: Look, made: int, diagnosis: float, *, settles: bool = False) -> Need:
     """What a benchmark needs after its screening of ``made`` launches; ``diagnosis``: seconds of a full one."""
+    need = _need_beside_reference(results, look, made, diagnosis)
+    if not settles:
+        return need
+    # A launch ends the screening beside the baseline; then both sides are screened, confirmed and diagnosed in full.
+    least = look.round_seconds + 2 * (2 * MIN_LAUNCHES * look.round_seconds + diagnosis)
+    return replace(need, least=least, wanted=max(least, need.wanted), settles=True)
+
+
+def _need_beside_reference(results: Sequence[Result], look: Look, made: int, diagnosis: float) -> Need:
     compared = [
         comparison
         for result in results
@@ -62,11 +72,10 @@ def need_of(results: Sequence[Result], look: Look, made: int, diagnosis: float) 
         if comparison.gated and comparison.series.scale != "exact"
     ]
     verdicts = {comparison.verdict for comparison in compared}
-    # Whatever the verdict, one more launch tells whether memory grows.
     if any(comparison.suspicious for comparison in compared) or Verdict.REGRESSED in verdicts:
-        least = (made + 1) * look.round_seconds
+        least = made * look.round_seconds + max(diagnosis, look.round_seconds)
         return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, TIMES * look.elapsed))
-    least = look.round_seconds
+    least = look.round_seconds  # whatever the verdict, one more launch tells whether memory grows
     if not verdicts & OPEN:
         return Need(aim=Aim.DIAGNOSE, least=least, wanted=max(least, diagnosis))
     needed = [*_needed([comparison for comparison in compared if comparison.verdict in OPEN])]

@@ -98,6 +98,7 @@ class JudgedRun(BenchmarkRun):
             results = self._results(variants, derive)
         except DdpperfError as error:
             if self.part.screening:  # the second run tells
+                self.part.end_screening(self.launches.times.spent, self._paired)
                 raise
             self._list_broken(variants, error)
             which = error.benchmark[0] if len(variants) > 1 and error.benchmark is not None else ""
@@ -161,8 +162,8 @@ class JudgedRun(BenchmarkRun):
         )
 
     def _rest(self, spent: float, paired: PairedLaunches | None = None, **settings: Any) -> JudgedRun:
-        """A call for the rest of the time; half of it is left in any case."""
-        left = max(self.settings.max_time - spent, self.settings.max_time / 2)
+        """A call for the rest of the time; half of a time that is not dealt out is left in any case."""
+        left = self.part.rest(self.settings.max_time, spent)
         settings = {"max_time": left, "profile": False, **settings}
         changed = replace(self.settings, **settings)
         return JudgedRun(

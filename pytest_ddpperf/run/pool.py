@@ -4,105 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_ddpperf.errors import DdpperfError
+from pytest_ddpperf.run.recording import Recording
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
     from pytest_ddpperf.judge.sequential import Look
-    from pytest_ddpperf.launch.launcher import LaunchResult
     from pytest_ddpperf.records.batch_size import Search
-    from pytest_ddpperf.records.health import Health
     from pytest_ddpperf.records.results import Result, TimeSpent
     from pytest_ddpperf.run.dealing import Need
-    from pytest_ddpperf.run.planning import Budget, LaunchPlans
+    from pytest_ddpperf.run.planning import Budget
     from pytest_ddpperf.run.variant import Variant
-
-    Launched = list[LaunchResult[Any]]
-    Watch = Callable[[], Callable[[], Health | None]]
 
 SCREENING = 0.5  # of the budget, at most
 _LEAST_SECONDS = 1e-3  # a time is above 0
-
-
-class Recording:
-    """The launches of one measuring. In the second run of its test they are told again, and take no time."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, *, kept: bool = False) -> None:
-        self.first: int | None = None  # launches at the first look of the screening run
-        self.deadline = 0.0  # seconds of the screening run
-        self.elapsed = 0.0  # when it ended
-        self.plans: LaunchPlans | None = None
-        self._clock = clock
-        self._kept = kept
-        self._launches: list[tuple[Launched | DdpperfError, float]] = []
-        self._healths: list[Health | None] = []
-        self._told = self._seen = 0
-        self._skipped = 0.0  # seconds of launches that were told again
-
-    def now(self) -> float:
-        """The clock, as if launches that are told again took their time."""
-        return self._clock() + self._skipped
-
-    def planned(self, plan: Callable[[], LaunchPlans]) -> LaunchPlans:
-        """The plans of the screening run, or new ones."""
-        if self.plans is None:
-            self.plans = plan()
-            self._launches.clear()  # pilots
-            self._told = 0
-        return self.plans
-
-    def launched(self, launch: Callable[[], Launched]) -> Launched:
-        """What the next launch of the screening run came to, or else what a new one does."""
-        __tracebackhide__ = True
-        if self._told < len(self._launches):
-            outcome, seconds = self._launches[self._told]
-            self._skipped += seconds
-            self._told += 1
-            if isinstance(outcome, DdpperfError):
-                raise outcome.with_traceback(None)
-            return outcome
-        begun = self._clock()
-        try:
-            launched = launch()
-        except DdpperfError as error:
-            self._keep(error, begun)
-            raise
-        self._keep(launched, begun)
-        return launched
-
-    def _keep(self, outcome: Launched | DdpperfError, begun: float) -> None:
-        if self._kept:
-            self._launches.append((outcome, self._clock() - begun))
-            self._told += 1
-
-    def watch(self, watch: Watch) -> Callable[[], Health | None]:
-        """What was seen during the next launch of the screening run, or else a watch over a new one."""
-        if self._seen < len(self._healths):
-            seen = self._healths[self._seen]
-            self._seen += 1
-            return lambda: seen
-        ended = watch()
-        if not self._kept:
-            return ended
-
-        def noted() -> Health | None:
-            self._healths.append(ended())
-            self._seen += 1
-            return self._healths[-1]
-
-        return noted
-
-    def again(self) -> Recording:
-        """The recording from its begin, for the second run; more launches are not kept."""
-        again = Recording(self._clock)
-        again.first, again.deadline, again.elapsed, again.plans = self.first, self.deadline, self.elapsed, self.plans
-        again._launches, again._healths = self._launches, self._healths
-        return again
 
 
 @dataclass
@@ -113,6 +33,7 @@ class _Kept:
     need: Need | None = None  # for more time
     spent: TimeSpent | None = None
     paired: PairedLaunches | None = None
+    preparing: dict[bytes, Recording] = field(default_factory=dict)  # launches, by preparation.identity
     search: Search | None = None  # of a call that looks for the largest batch
 
 
@@ -127,6 +48,7 @@ class Part:
         self._begun = pool.now()
         self._recorded = 0
         self._round_seconds = 0.0
+        self._deadline = math.inf  # of launches that are not told again
 
     @property
     def screening(self) -> bool:
@@ -138,11 +60,23 @@ class Part:
         pool = self._pool
         if pool.seconds is None:
             return ceiling
+        before = 0.0
         if self.before is not None and self.before.recordings:
             before = self.before.recordings[-1][1].elapsed
-            return min(ceiling, max(_LEAST_SECONDS, before + pool.dealt(self._place)))
-        share = pool.share(self._begun) - (pool.now() - self._begun)
-        return min(ceiling, max(_LEAST_SECONDS, share / SCREENING if pool.screening else share))
+            given = before + pool.dealt(self._place)
+        else:
+            share = pool.share(self._begun) - (pool.now() - self._begun)
+            given = share / SCREENING if pool.screening else share
+        given = min(ceiling, max(_LEAST_SECONDS, given))
+        self._deadline = pool.now() + given * pool.turns - before + pool.starts_of(self.before)
+        return given
+
+    def rest(self, max_time: float, spent: float) -> float:
+        """The seconds for a measuring beside another reference, when as many of ``max_time`` are spent."""
+        if self._pool.seconds is None:
+            return max(max_time - spent, max_time / 2)
+        self._pool.settled()
+        return max(_LEAST_SECONDS, min(max_time, self._deadline - self._pool.now()))
 
     def limited(self, budget: Budget, recording: Recording, max_time: float) -> Budget:
         """The budget of a measuring, whose screening ends no earlier than in its first run."""
@@ -150,9 +84,14 @@ class Part:
         if self.screening:
             recording.deadline = min(budget.screening, budget.max_time * SCREENING)
             return replace(budget, screening=recording.deadline)
+        if recording.first is None:  # nothing is told again
+            within = max(_LEAST_SECONDS, min(max_time, self._deadline - self._pool.now()))
+            budget = replace(budget, max_time=within, screening=budget.screening / max_time * within)
         return replace(budget, screening=max(budget.screening, recording.deadline), first=recording.first)
 
-    def looked(self, recording: Recording, results: Sequence[Result], look: Look, made: int) -> None:
+    def looked(
+        self, recording: Recording, results: Sequence[Result], look: Look, made: int, *, settles: bool = False
+    ) -> None:
         """Note where a measuring stands when its judge has looked at ``made`` launches."""
         self._round_seconds = look.round_seconds
         if self.screening and recording.plans is not None:
@@ -160,7 +99,20 @@ class Part:
 
             recording.first = recording.first or made
             recording.elapsed = look.elapsed
-            self.kept.need = need_of(results, look, made, recording.plans.diagnosis_seconds)
+            self.kept.need = need_of(results, look, made, recording.plans.diagnosis_seconds, settles=settles)
+
+    def preparing(self, identity: Callable[[], bytes]) -> Recording:
+        """A preparing launch: that of the screening run, if it found out the same."""
+        if self.before is not None and (known := self.before.preparing.get(identity())) is not None:
+            return known.again()
+        recording = Recording(self._pool.now, kept=self.screening)
+        if self.screening:
+            self.kept.preparing[identity()] = recording
+        return recording
+
+    def launching(self) -> AbstractContextManager[None]:
+        """Around launches, which the second run does not make again."""
+        return self._pool.launching()
 
     def end_screening(self, spent: TimeSpent, paired: PairedLaunches | None = None) -> None:
         """Keep what a screening run knows besides its launches."""
@@ -201,12 +153,23 @@ class Pool:
         self.now = clock
         self.screening = False  # whether this is the first of two passes
         self._tests = tests
-        self._turns = turns  # times that each call measures
+        self.turns = turns  # times that each call measures
         self._start: float | None = None
         self._begun = 0  # runs of tests in this pass
         self._calls: dict[str, int] = {}
         self._kept: dict[tuple[str, int], _Kept] = {}
+        self._starting = 0.0  # seconds of what the session starts for all tests, and a commit of baselines again
+        self._settled = False  # whether such a commit has been started
+        self._overheads: dict[str, float] = {}  # seconds besides launches, of tests whose second run has not begun
+        self._launching = 0.0  # seconds of this run of a test
         self._short: list[float] = []  # seconds that benchmarks with too few launches lacked
+
+    def start(self, start: Callable[[], None]) -> None:
+        """Begin with what the session starts: it counts for none of the tests."""
+        self._begin()
+        begun = self.now()
+        start()
+        self._starting = self.now() - begun
 
     def begin_pass(self, *, screening: bool) -> None:
         """Begin a pass over all tests."""
@@ -223,6 +186,35 @@ class Pool:
         self._begin()
         self._begun += 1
         self._calls[test] = 0
+        if not self.screening:
+            self._overheads.pop(test, None)
+
+    @contextmanager
+    def screened(self, test: str) -> Iterator[None]:
+        """Around the screening run of a test: its seconds besides launches are kept for its second run."""
+        begun, self._launching = self.now(), 0.0
+        try:
+            yield
+        finally:
+            self._overheads[test] = self.now() - begun - self._launching
+
+    @contextmanager
+    def launching(self) -> Iterator[None]:
+        """Around launches."""
+        begun = self.now()
+        try:
+            yield
+        finally:
+            self._launching += self.now() - begun
+
+    def settled(self) -> None:
+        """Note that the ranks of a baseline's commit are started."""
+        self._settled = True
+
+    def starts_of(self, kept: _Kept | None) -> float:
+        """The seconds until the ranks of a baseline's commit have started, if a call settles and they have not."""
+        settles = kept is not None and kept.need is not None and kept.need.settles
+        return self._starting if settles and not self._settled else 0.0
 
     def end_test(self, test: str) -> None:
         """Forget what the screening run of a test has left; nothing in the screening pass."""
@@ -235,6 +227,8 @@ class Pool:
         part = Part(self, test, number, None if self.screening else self._kept.get((test, number)))
         if self.screening:
             self._kept[test, number] = part.kept
+        else:
+            self._kept.pop((test, number - 1), None)  # that call has had its share
         return part
 
     @property
@@ -247,15 +241,29 @@ class Pool:
         """The seconds of a call that began then, where all tests of the pass that are left have as many."""
         if self.seconds is None:
             return math.inf
-        left = self.left + (self.now() - begun) - self.seconds * (1 - SCREENING) * self.screening
-        return left / max(1, self._tests - self._begun + 1) / self._turns
+        left = self.left + (self.now() - begun)
+        if self.screening:
+            left -= max((self.seconds - self._starting) * (1 - SCREENING), self._second_pass)
+        return left / max(1, self._tests - self._begun + 1) / self.turns
+
+    @property
+    def _second_pass(self) -> float:
+        """The seconds that the second pass takes at least, as far as the tests tell that are screened."""
+        least = math.fsum(kept.need.least for kept in self._kept.values() if kept.need is not None)
+        known = math.fsum(self._overheads.values()) + least
+        return known * self._tests / max(1, len(self._overheads)) + self._start_of_commit
+
+    @property
+    def _start_of_commit(self) -> float:
+        return max(map(self.starts_of, self._kept.values()), default=0.0)
 
     def dealt(self, place: tuple[str, int]) -> float:
         """The seconds of a call on top of its screening."""
         from pytest_ddpperf.run.dealing import dealt
 
         needs = {each: kept.need for each, kept in self._kept.items() if kept.need is not None}
-        return dict(zip(needs, dealt(self.left, [*needs.values()]), strict=True)).get(place, 0.0)
+        left = self.left - math.fsum(self._overheads.values()) - self._start_of_commit
+        return dict(zip(needs, dealt(left, [*needs.values()]), strict=True)).get(place, 0.0)
 
     def took(self, made: int, wanted: int, round_seconds: float) -> None:
         """Note that a benchmark had so many launches."""

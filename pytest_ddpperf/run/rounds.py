@@ -16,7 +16,7 @@ from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.run.planning import FEW_LAUNCHES, Budget, LaunchPlans, LaunchRunner, Purpose, planned
-from pytest_ddpperf.run.pool import Recording
+from pytest_ddpperf.run.recording import Recording
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
 
 SLOW_START = 1.0  # seconds that launches take to start, on average: less is not worth a remark
@@ -104,7 +104,7 @@ class _Measuring:
             look = Look(
                 self._elapsed,
                 self._round_seconds,
-                last=not self._fits(self._budget.max_time),
+                last=not self._fits(self._deadline),
                 screened=not self._confirming and not self._fits(self._budget.screening),
             )
             verdict = self._observer.judge(self._measurements(), look)
@@ -125,7 +125,7 @@ class _Measuring:
     def _launch(self, wanted: int, least: int) -> None:
         """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more."""
         rounds, budget = self._rounds, self._budget
-        deadline = budget.max_time if self._confirming or self._screened else budget.screening
+        deadline = self._deadline if self._confirming or self._screened else budget.screening
         while rounds.made < wanted and (rounds.made < least or self._fits(deadline)):
             begun = self._observer.clock()
             expected = self._elapsed + self._round_seconds * (wanted - rounds.made)
@@ -136,6 +136,15 @@ class _Measuring:
     @property
     def _elapsed(self) -> float:
         return self._observer.clock() - self._start
+
+    @property
+    def _deadline(self) -> float:
+        """When rounds end: what a session's budget has dealt out holds the launch that diagnoses too."""
+        budget = self._budget
+        if not budget.shared or self._observer.screening:
+            return budget.max_time
+        least = self._plans.diagnosis_seconds if self._confirming else 0.0  # what got worse is diagnosed in full
+        return budget.max_time - max(self._round_seconds, least)
 
     @property
     def _round_seconds(self) -> float:

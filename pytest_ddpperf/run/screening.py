@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.runner import runtestprotocol
+
+from pytest_ddpperf.errors import DdpperfError
 
 if TYPE_CHECKING:
     from pytest_ddpperf.run.session import Session
@@ -24,9 +28,13 @@ class Screening:
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         """Run all tests that measure for their screening, unless one pass is as good."""
         items = [item for item in session.items if "ddpperf" in getattr(item, "fixturenames", ())]
-        if not items or _interrupted(session) or not _in_two_passes(self._session_of()):
+        if not items or _interrupted(session):
             return
-        pool = self._session_of().pool
+        measuring = self._session_of()
+        pool = measuring.pool
+        pool.start(partial(_start, measuring))
+        if not _in_two_passes(measuring):
+            return
         pool.begin_pass(screening=True)
         self._on = True
         try:
@@ -45,10 +53,18 @@ class Screening:
             return None
         sections: list[Any] = vars(item)["_report_sections"]  # that captured output is added to
         kept, properties = len(sections), len(item.user_properties)
-        with warnings.catch_warnings(record=True):
+        with warnings.catch_warnings(record=True), self._session_of().pool.screened(item.nodeid):
             runtestprotocol(item, log=False, nextitem=nextitem)
         del item.user_properties[properties:], sections[kept:]
         return True
+
+
+def _start(measuring: Session) -> None:
+    """Start what all benchmarks share, and wait for it; the first launch raises what prevents that."""
+    with contextlib.suppress(DdpperfError):
+        measuring.launchers[0].machine()
+        if measuring.reference is not None:
+            measuring.reference.launchers.wait(1)
 
 
 def _interrupted(session: pytest.Session) -> bool:

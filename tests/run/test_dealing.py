@@ -71,11 +71,19 @@ def compared(verdict: Verdict, *, launches: int | None = None, suspicious: bool 
         ([compared(Verdict.INCONCLUSIVE, launches=6)], need(Aim.SEE, 1.5, 1.5 + 2 * 2 * 1.5)),
         ([compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 1.5, 1.5 + TIMES * 6.0)),
         ([compared(Verdict.OK), compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 1.5, 1.5 + TIMES * 6.0)),
-        ([compared(Verdict.INCONCLUSIVE, suspicious=True)], need(Aim.CONFIRM, 7.5, TIMES * 6.0)),
-        ([compared(Verdict.UNCHANGED), compared(Verdict.REGRESSED)], need(Aim.CONFIRM, 7.5, TIMES * 6.0)),
+        ([compared(Verdict.INCONCLUSIVE, suspicious=True)], need(Aim.CONFIRM, 6.0 + 5.0, TIMES * 6.0)),
+        ([compared(Verdict.UNCHANGED), compared(Verdict.REGRESSED)], need(Aim.CONFIRM, 6.0 + 5.0, TIMES * 6.0)),
     ],
 )
 def test_what_a_benchmark_needs_follows_from_its_screening(comparisons: list[Comparison], expected: Need) -> None:
     """It has made 4 launches of 1.5 s."""
     result = replace(make_new_result(), comparisons=tuple(comparisons))
     assert need_of([result], LOOK, made=4, diagnosis=5.0) == expected
+
+
+def test_two_launches_of_both_sides_screen_and_confirm_what_is_settled() -> None:
+    """A round of one side takes 1.5 s, and its diagnosis 5 s."""
+    result = replace(make_new_result(), comparisons=(compared(Verdict.INCONCLUSIVE, launches=6),))
+    least = 1.5 + 2 * (2 * 2 * 1.5 + 5.0)
+    expected = Need(aim=Aim.SEE, least=least, wanted=least, settles=True)
+    assert need_of([result], LOOK, made=4, diagnosis=5.0, settles=True) == expected

@@ -8,7 +8,8 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.run.dealing import Aim, Need
-from pytest_ddpperf.run.pool import Pool, Recording, clock_text
+from pytest_ddpperf.run.pool import SCREENING, Pool, clock_text
+from pytest_ddpperf.run.recording import Recording
 from tests.factories import make_budget, make_variant
 
 
@@ -123,6 +124,127 @@ def test_a_screening_takes_half_of_the_budget_and_the_rest_is_dealt(clock: Clock
     pool.begin_test("b")
     assert pool.part("b").max_time(1000.0) == 12.0 + 24.0
     assert pool.part("b").before is None  # a second call, which the first run did not come to
+
+
+def test_what_the_session_starts_counts_for_no_test(clock: Clock) -> None:
+    """Of 60 s it takes 12 s; each of two tests then screens a quarter of 48 s."""
+
+    def start() -> None:
+        clock.now += 12.0
+
+    pool = Pool(60.0, 2, clock)
+    pool.start(start)
+    pool.begin_pass(screening=True)
+    pool.begin_test("a")
+    assert pool.part("a").max_time(1000.0) == 12.0 / SCREENING
+
+
+def screened(pool: Pool, clock: Clock, need: Need, *tests: str, setup: float = 1.0) -> None:
+    """Screens tests whose fixtures take ``setup`` seconds, and whose launches take 4 s; none has any time left."""
+    for test in tests:
+        with pool.screened(test):
+            pool.begin_test(test)
+            clock.now += setup
+            part = pool.part(test)
+            with part.launching():
+                clock.now += 4.0
+            part.kept.need = need
+            part.recording([make_variant(test)]).first = 3
+            part.kept.recordings[-1][1].elapsed = 4.0
+
+
+def test_second_runs_are_reserved_what_they_take_besides_launches(clock: Clock) -> None:
+    """Of 60 s the screening takes 10 s, fixtures take 1 s again, and the launch of the other one takes 2 s."""
+    pool = Pool(60.0, 2, clock)
+    pool.begin_pass(screening=True)
+    screened(pool, clock, Need(aim=Aim.CONFIRM, least=2.0), "a")
+    screened(pool, clock, Need(aim=Aim.PROVE, least=2.0), "b")
+    pool.begin_pass(screening=False)
+    clock.now += 1.0
+    pool.begin_test("a")
+    assert pool.part("a").max_time(1000.0) == 4.0 + (60.0 - 10.0 - 1.0) - 1.0 - 2.0
+
+
+def test_the_first_pass_leaves_what_the_second_takes_at_least(clock: Clock) -> None:
+    """Two tests of four need 7 s each again: four need 28 s, and half of 40 s are fewer."""
+    pool = Pool(40.0, 4, clock)
+    pool.begin_pass(screening=True)
+    screened(pool, clock, Need(aim=Aim.SEE, least=6.0), "a", "b")
+    pool.begin_test("c")
+    assert pool.part("c").max_time(1000.0) == (40.0 - 10.0 - 28.0) / 2 / SCREENING
+
+
+def test_a_call_that_has_had_its_share_needs_no_more(clock: Clock) -> None:
+    pool = Pool(60.0, 2, clock)
+    pool.begin_pass(screening=True)
+    pool.begin_test("a")
+    for _ in range(2):
+        part = pool.part("a")
+        part.recording([make_variant("ddp")])
+        part.kept.need = Need(aim=Aim.CONFIRM)
+    pool.begin_pass(screening=False)
+    pool.begin_test("a")
+    assert [pool.part("a").max_time(1000.0) for _ in range(2)] == [30.0, 60.0]
+
+
+def test_a_benchmark_that_is_measured_anew_has_no_more_than_it_was_dealt(clock: Clock) -> None:
+    pool = Pool(60.0, 2, clock)
+    pool.begin_pass(screening=True)
+    screened(pool, clock, Need(aim=Aim.SEE, least=1.0, wanted=8.0), "a", setup=0.0)
+    pool.begin_pass(screening=False)
+    pool.begin_test("a")
+    part = pool.part("a")
+    max_time = part.max_time(1000.0)
+    assert max_time == 4.0 + 8.0
+    clock.now += 3.0  # launchers start
+    budget = part.limited(make_budget(None, 5, 6, 12.0, 6.0), part.recording([make_variant("other")]), max_time)
+    assert (budget.max_time, budget.screening) == (5.0, 2.5)
+
+
+def test_settling_has_what_is_left_of_a_share_and_the_start_of_the_commit_comes_on_top(clock: Clock) -> None:
+    """The start takes as long as that of the session: 6 s. A share of 8 s has 5 s left."""
+
+    def start() -> None:
+        clock.now += 6.0
+
+    pool = Pool(60.0, 2, clock)
+    assert Pool(None, 1, clock).part("a").rest(60.0, 50.0) == 30.0, "nobody deals this out"
+    pool.start(start)
+    pool.begin_pass(screening=True)
+    screened(pool, clock, Need(aim=Aim.SEE, least=8.0, wanted=8.0, settles=True), "a", setup=0.0)
+    screened(pool, clock, Need(aim=Aim.SEE), "b", setup=0.0)
+    pool.begin_pass(screening=False)
+    pool.begin_test("a")
+    part = pool.part("a")
+    assert part.max_time(1000.0) == 4.0 + 8.0
+    clock.now += 3.0  # launches beside the baseline
+    assert part.rest(12.0, 7.0) == 5.0 + 6.0
+    clock.now += 6.0
+    settling = part.limited(make_budget(None, 5, 6, 11.0, 5.5), Recording(clock), 11.0)
+    assert (settling.max_time, settling.screening) == (5.0, 2.5)
+    clock.now += 5.0
+    pool.end_test("a")
+    pool.begin_test("b")
+    assert pool.part("b").max_time(1000.0) == 4.0 + 60.0 - 6.0 - 8.0 - 8.0 - 6.0
+
+
+def test_a_failure_of_a_preparing_launch_is_raised_again_at_its_turn(clock: Clock) -> None:
+    pool, launches = Pool(60.0, 2, clock), list[int]()
+
+    def fails() -> list[LaunchResult[int]]:
+        launches.append(1)
+        raise WorkloadError("hangs")
+
+    for screening in (True, False):
+        pool.begin_pass(screening=screening)
+        pool.begin_test("a")
+        part = pool.part("a")
+        with pytest.raises(WorkloadError, match="hangs"):
+            part.preparing(lambda: b"same").launched(fails)
+    assert len(launches) == 1
+    with pytest.raises(WorkloadError, match="hangs"):
+        part.preparing(lambda: b"other").launched(fails)
+    assert len(launches) == 2
 
 
 def test_other_benchmarks_begin_anew(clock: Clock) -> None:

@@ -15,7 +15,7 @@ from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, SlowImport
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.run.planning import PILOT_STEPS, Budget, LaunchOutcome, Purpose
-from pytest_ddpperf.run.pool import Recording
+from pytest_ddpperf.run.recording import Recording
 from pytest_ddpperf.run.rounds import Observer, measure, slow_starts
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
@@ -388,6 +388,17 @@ def test_side_by_side_too() -> None:
     budget = make_budget(5, 0, 6, 10.0, 5.0, turns=False)
     measure(sides, budget, machine.run, Observer(judge=judge, clock=machine.clock))
     assert [len(fresh(one)) for one, _ in judge.looks] == [4, 5]
+
+
+@pytest.mark.parametrize(("confirmed", "made"), [(False, 5), (True, 2)])
+def test_a_share_of_the_session_holds_the_launch_that_diagnoses(*, confirmed: bool, made: int) -> None:
+    """The pilot and each launch take 0.5 s. Of 3.5 s a launch has its 0.5 s; what got worse is diagnosed for longer."""
+    answers = [Next("confirm", 2)] * confirmed + [Next("more", 1)] * 9
+    budget = replace(make_budget(5, 0, 2, 3.5, 3.5), shared=True)
+    _, machine, judge, _ = run_script([variant()], budget, answers)
+    assert [len(fresh(look[0])) for look in judge.looks][-1] == made
+    assert machine.told[-1] is Purpose.GROWTH
+    assert machine.now <= 3.5 + 0.2, "reading memory takes 0.2 s more than timing here"
 
 
 def test_a_first_look_that_the_screening_cut_goes_on_if_nothing_looks_worse() -> None:

@@ -52,7 +52,7 @@ def test_first(ddpperf, record_property, launches):
     assert Path("notes").read_text().count("first") > 1, "what the first run raises is forgotten"
 
 
-def test_fails(ddpperf):
+def test_fails(ddpperf, launches):
     note("fails")
     ddpperf.check(lambda ctx: lambda: 1 / 0)
 """
@@ -74,7 +74,7 @@ def test_each_test_runs_twice_and_its_launches_are_made_once(inner: pytest.Pytes
     words = [line.split()[0] for line in notes if line]
     assert [words.count(word) for word in ("session", "before", "first", "fails", "verdict")] == [1, 1, 2, 2, 2]
     first, last = notes[:second], notes[second:]
-    assert first.count("launch prepare_launch") == 1
+    assert first.count("launch prepare_launch") == 2
     assert first.count("launch run_launch") >= 2
     assert "launch prepare_launch" not in last
     assert "measured 2" in first

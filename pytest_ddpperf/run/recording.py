@@ -1,0 +1,93 @@
+"""The launches of the screening run of a test, which its second run is told again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.errors import DdpperfError
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.launcher import LaunchResult
+    from pytest_ddpperf.records.health import Health
+    from pytest_ddpperf.run.planning import LaunchPlans
+
+    Launched = list[LaunchResult[Any]]
+    Watch = Callable[[], Callable[[], Health | None]]
+
+
+class Recording:
+    """The launches of one measuring. In the second run of its test they are told again, and take no time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, kept: bool = False) -> None:
+        self.first: int | None = None  # launches at the first look of the screening run
+        self.deadline = 0.0  # seconds of the screening run
+        self.elapsed = 0.0  # when it ended
+        self.plans: LaunchPlans | None = None
+        self._clock = clock
+        self._kept = kept
+        self._launches: list[tuple[Launched | DdpperfError, float]] = []
+        self._healths: list[Health | None] = []
+        self._told = self._seen = 0
+        self._skipped = 0.0  # seconds of launches that were told again
+
+    def now(self) -> float:
+        """The clock, as if launches that are told again took their time."""
+        return self._clock() + self._skipped
+
+    def planned(self, plan: Callable[[], LaunchPlans]) -> LaunchPlans:
+        """The plans of the screening run, or new ones."""
+        if self.plans is None:
+            self.plans = plan()
+            self._launches.clear()  # pilots
+            self._told = 0
+        return self.plans
+
+    def launched(self, launch: Callable[[], Launched]) -> Launched:
+        """What the next launch of the screening run came to, or else what a new one does."""
+        __tracebackhide__ = True
+        if self._told < len(self._launches):
+            outcome, seconds = self._launches[self._told]
+            self._skipped += seconds
+            self._told += 1
+            if isinstance(outcome, DdpperfError):
+                raise outcome.with_traceback(None)
+            return outcome
+        begun = self._clock()
+        try:
+            launched = launch()
+        except DdpperfError as error:
+            self._keep(error, begun)
+            raise
+        self._keep(launched, begun)
+        return launched
+
+    def _keep(self, outcome: Launched | DdpperfError, begun: float) -> None:
+        if self._kept:
+            self._launches.append((outcome, self._clock() - begun))
+            self._told += 1
+
+    def watch(self, watch: Watch) -> Callable[[], Health | None]:
+        """What was seen during the next launch of the screening run, or else a watch over a new one."""
+        if self._seen < len(self._healths):
+            seen = self._healths[self._seen]
+            self._seen += 1
+            return lambda: seen
+        ended = watch()
+        if not self._kept:
+            return ended
+
+        def noted() -> Health | None:
+            self._healths.append(ended())
+            self._seen += 1
+            return self._healths[-1]
+
+        return noted
+
+    def again(self) -> Recording:
+        """The recording from its begin, for the second run; more launches are not kept."""
+        again = Recording(self._clock)
+        again.first, again.deadline, again.elapsed, again.plans = self.first, self.deadline, self.elapsed, self.plans
+        again._launches, again._healths = self._launches, self._healths
+        return again
