@@ -114,7 +114,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config.stash[TESTS] = len(measuring)
     if config.option.collectonly or not any({"ddpperf", "ddpperf_group"} & names for names in fixtures):
         return
-    session.items += measuring * (config.stash[SETTINGS].runs - 1)
+    session.items += measuring * (config.stash[SETTINGS].runs_to_save - 1)
     try:
         require_no_launcher(terminal=getattr(config.pluginmanager.get_plugin("terminalreporter"), "isatty", False))
         if config.stash[TESTS] and REVISION in config.stash and not hasattr(config, "workerinput"):

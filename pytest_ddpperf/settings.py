@@ -359,6 +359,11 @@ class Settings:
         return self.baseline or self.save or DEFAULT_SET
 
     @property
+    def runs_to_save(self) -> int:
+        """The runs of a session: several only where they are stored."""
+        return 1 if self.save is None else self.runs
+
+    @property
     def accepting(self) -> bool:
         """Whether what is measured replaces what it is compared with: then a worsening is accepted."""
         return self.save is not None and self.save == self.compared

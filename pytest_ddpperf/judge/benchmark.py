@@ -36,7 +36,8 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             if series.scale == "exact"
             else compare_metric(series, measurement, reference, context)
             for series in measurement.series
-        ]
+        ],
+        proves=context.proofs.proves,
     )
     lost = _lost_metrics(measurement, reference)
     return Result(

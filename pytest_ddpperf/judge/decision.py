@@ -237,11 +237,11 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
     return Verdict.IMPROVED if min(differences, default=0.0) < 0 else Verdict.UNCHANGED
 
 
-def with_stand_in(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool) -> tuple[Comparison, ...]:
     """The comparisons, of which the CPU time only counts in place of a step time that is undecided.
 
-    More work that makes no step longer is no regression. So the CPU time counts only where the step time is at least
-    not shorter. Less work is no proof of shorter steps. Where the step time is not gated, all stay as they are.
+    More work that makes no step longer is no regression. So the CPU time counts only where the step time is not
+    shorter, and at looks that could prove it not to be longer. Less work is no proof of shorter steps.
     """
     steps = [comparison for comparison in comparisons if comparison.series.metric == STEP_TIME and comparison.gated]
 
@@ -252,6 +252,8 @@ def with_stand_in(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
         longer = step.verdict in OPEN and step.change is not None and step.change >= 0
         if not longer or cpu.verdict is Verdict.IMPROVED:
             return replace(cpu, gated=False)
+        if cpu.verdict is Verdict.REGRESSED and not proves:
+            return replace(cpu, verdict=Verdict.INCONCLUSIVE)
         return replace(cpu, note=cpu.note or Finding("stands_in_for_step_time"))
 
     return tuple(map(standing_in, comparisons))

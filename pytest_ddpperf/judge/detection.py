@@ -27,8 +27,8 @@ EQUIVALENCE_MARGIN = 5 / 3
 
 A worsening between the two is worth no minutes of measuring: it may get any verdict, as between the hypotheses of a
 sequential test (Wald 1945, its zone of indifference). To rule out the tolerance itself takes several times the
-launches, and left a third of the unchanged benchmarks undecided. With twice the tolerance, side by side, more than one
-in 20 slowdowns of that much would pass as unchanged where launches scatter by 1 % (benchmarks/decision.py with 1, 2).
+launches, and left a third of the unchanged benchmarks undecided. With twice the tolerance, side by side, a slowdown of
+that much was proven unchanged too often where launches scatter by 1 %.
 """
 SUSPICIOUS = 0.1  # one-sided: how often an unchanged metric may look worse (or better) at one look, and be measured on
 LAST_SUSPICIOUS = 0.3

@@ -134,8 +134,9 @@ class Judge:
         )
         self.settling = action.action == "settle"
         self._state = advance(self._state, action, screened=look.screened)
+        if action.action in {"confirm", "settle"}:
+            self.proofs = before  # nothing that this look showed of times is told
         if action.action == "confirm":
-            self.proofs = before  # nothing that this look showed is told
             self._proven.clear()  # by launches that count no more
             self._suspected = {
                 result.measurement.key: _with_kin(suspects[result.measurement.key], result) for result in self.results

@@ -77,7 +77,7 @@ def compare_metric(
         change=change,
         fresh=fresh,
         tolerance=tolerance,
-        excuse=_excuse(series, base, measurement, reference, change),
+        excuse=_excuse(series, base, measurement, reference, fresh),
     )
     decision = decide_metric(evidence, context)
     judged = change if obstacle is None else None
@@ -166,6 +166,7 @@ def _excuse(
     if paired or change is None or reference.record is None or not series.rules.interleaved:
         return None
     power = CONTROLLED_POWER if _controlled(series, base, reference) else EXCUSE_POWER
+    measurement = replace(measurement, launches=measurement.fresh, fresh_from=0)  # those that found it worse
     return excused_by(measurement, reference.record.lost, intervals.from_log(abs(change.shift)), power=power)
 
 
@@ -193,7 +194,7 @@ def _change(
             of_runs = float(len(runs)) if quotient else reference.record.days  # the drift is out of quotients
             independent = of_runs if runs else 1.0
         if quotient:
-            spread = corrected(spread, pace(series, base))
+            spread = corrected(spread, pace(series, base), independent)
             series, base = controlled(series), controlled(base)
     elif len(series.samples) == len(base.samples):
         return intervals.paired(
@@ -284,7 +285,7 @@ def _what_it_takes(
         alpha=context.alpha_of(series),
         margin=context.margin,
         resolution=context.resolution_of(series),
-        proofs=context.proofs,
+        proofs=context.proofs.at(1.0, last=True),
     )
     if wanted is None or wanted > PRACTICABLE:
         return Finding("no_launches_decide", {"any_number": wanted is None, "paired": paired})

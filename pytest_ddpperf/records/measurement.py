@@ -161,6 +161,11 @@ class Measurement(BenchmarkId):
     diagnoses: tuple[Launch, ...] = ()
 
     @property
+    def fresh(self) -> tuple[Launch, ...]:
+        """The launches that confirm a suspicion; all of them where there was none."""
+        return self.launches[self.fresh_from :]
+
+    @property
     def every(self) -> tuple[Launch, ...]:
         """All launches, timed and diagnosed."""
         return (*self.launches, *self.diagnoses)

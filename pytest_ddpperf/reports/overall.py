@@ -77,7 +77,7 @@ def _verdicts_line(results: Sequence[Result], accepted: Collection[str]) -> str:
 def _would_have_shown(named: _Named) -> str:
     """Which slowdowns are ruled out."""
     steps = [step for _, result in named if (step := find(result, "step_time")) is not None]
-    bounds = [step.bound for step in steps if step.bound is not None]
+    bounds = [max(step.bound, 0.0) for step in steps if step.gated and step.bound is not None]
     return f"a slowdown beyond {span(format_percent, bounds)} would have shown" if bounds else ""
 
 

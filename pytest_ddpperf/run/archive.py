@@ -168,7 +168,7 @@ class Archive:
                 f"the same commit, so it is not added to them: fix what counts depend on (versions, seeds, input), or "
                 f"delete {self._shown(store.file(test, record.environment))} and save again"
             )
-        if settings.accepting and not settings.force_save and lies_apart(result):
+        if settings.accepting and not (settings.force_save or earlier) and lies_apart(result):
             self.apart.append(result)
             return None
         return with_run(before, record)

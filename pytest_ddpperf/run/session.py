@@ -67,7 +67,8 @@ class Session:
     ) -> None:
         self.settings = settings
         self.tests = tests  # that measure: they share the false alarms that a suite may raise
-        self.pool = Pool(None if probe else settings.budget, tests * settings.runs, turns=settings.calibrate or 1)
+        budget, calls = None if probe else settings.budget, tests * settings.runs_to_save
+        self.pool = Pool(budget, calls, turns=settings.calibrate or 1)
         self.extensions = Extensions(hook)
         self.line = line  # the terminal's live line, for progress
         self.results: list[Result] = []  # of every benchmark so far, in the order measured
@@ -76,13 +77,12 @@ class Session:
         self.prepared: dict[bytes, Prepared] = {}  # by preparation.identity
         self.complaints: list[str] = []  # of the summary, on the session itself
         self.parts: list[tuple[str, str]] = []  # of the summary, that hooks add; empty before the session has ended
-        self.reference = None  # None where benchmarks are compared with stored baselines
-        self.candidate = None  # None where it is this checkout
+        self.reference = self.candidate = None  # None: stored baselines, and this checkout
         self._echo = echo = line.echo if line.echoes else None  # is told what ranks print, while they run
         self.probe = probe  # None where this run is none of a bisection
         if revision is not None:
-            tests = settings.against_tests and probe is None  # a search runs this checkout's at every commit
-            self.reference = self._side(revision, tests=tests, echo=echo and partial(echo, who="reference rank"))
+            own = settings.against_tests and probe is None  # a search runs this checkout's at every commit
+            self.reference = self._side(revision, tests=own, echo=echo and partial(echo, who="reference rank"))
         if revision is not None and probe is not None:
             from pytest_ddpperf.against.worktree import Revision
 
@@ -173,7 +173,7 @@ class Session:
 
     def begin_test(self, test: str, attempt: int) -> None:
         """Forgets what earlier attempts of a test have left, such as those of pytest-rerunfailures: the last counts."""
-        self.attempts[test] = attempt if self.settings.runs == 1 else 1  # runs that were asked for are none
+        self.attempts[test] = attempt if self.settings.runs_to_save == 1 else 1  # runs that were asked for are none
         self.pool.end_test(test)
         self.prepared.clear()  # what an attempt that failed found out may be wrong
         self._unstored.discard(test)

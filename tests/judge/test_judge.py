@@ -21,6 +21,7 @@ from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.metrics.scaling import DeriveSeries, alone, gated_if_paired, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Spread
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, StoredBaseline
@@ -697,3 +698,35 @@ def test_the_step_time_has_most_of_the_level(metric: str, share: float) -> None:
     """Beside a baseline 3 parts are the step time's and 1 is the tail's; a loss takes none from these."""
     context = DecisionContext(tolerance=0.03, alpha=0.01, weights=4.0)
     assert context.alpha_of(measured(STEADY)[metric]) == pytest.approx(0.01 * share)
+
+
+def test_a_look_that_leads_to_settling_spends_nothing() -> None:
+    """Else nothing would be left for launches that settle what a last look left open."""
+    one = Judge("test_it", Settings(launches=4), stored(baseline(STEADY)), alone, settles=True)
+    assert one((measured([1.2 * time for time in STEADY]),), Look(60.0, 30.0, last=True)).action == "settle"
+    assert one.proofs.on_others.at(1.0, last=True).level == 0.05
+
+
+def test_more_work_is_red_only_at_a_look_that_could_prove_steps_to_be_no_longer() -> None:
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    derived = gated_if_paired(alone)
+    one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
+    sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
+    assert one(sides, after(4.0)).action == "confirm"
+    assert one(sides, after(20.0)) == Next("stop", explain=True)
+    other = Judge("test_it", Settings(launches=4), paired([variant], derived), derived, proofs=Proofs(share=0.3))
+    assert other(sides, after(20.0)).action == "confirm"
+    assert other(sides, after(24.0)) == Next("more", 1)
+    assert other.results[0]["cpu_time"].verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_slowdown_is_excused_by_what_others_took_from_the_launches_that_found_it() -> None:
+    """Four launches that looked worse lost 60 % of the cores, those that confirm it nothing."""
+    one = judge(baseline(STEADY), tolerance=0.03)
+    slower = measured([1.4 * time for time in STEADY])
+    busy = [replace(each, health=Health(cpu=CpuHealth(others=0.6))) for each in slower.launches]
+    assert one((replace(slower, launches=tuple(busy)),), after(4.0)).action == "confirm"
+    every = replace(measured([1.4 * time for time in STEADY * 2]), fresh_from=4)
+    calm = [replace(each, health=Health(cpu=CpuHealth(others=0.0))) for each in every.launches[4:]]
+    one((replace(every, launches=(*busy, *calm)),), after(60.0))
+    assert one.results[0].verdict is Verdict.REGRESSED

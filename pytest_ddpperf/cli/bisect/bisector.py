@@ -182,7 +182,7 @@ def effort_of(outcome: Outcome, times: int = 1) -> Mapping[str, float]:
 
     A first look may take half of ``max_time``, so ``MORE_TIME`` has room for twice the seconds that were spent.
     """
-    launches = max((len(result.measurement.launches) for result in outcome.results), default=0)
+    launches = max((len(result.measurement.fresh) for result in outcome.results), default=0)
     if not launches:
         return {}
     return {"launches": times * launches, "max_time": MORE_TIME * max(result.seconds for result in outcome.results)}
