@@ -70,13 +70,15 @@ class BenchmarkRun:
 
         def launch(variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
             __tracebackhide__ = True
-            self._show(f"{variant.name}: {task_text(job)}")
             training = replace(job.training, roots=self._session.roots_of(reference=variant.of_reference))
             begun = self.launches.times.now()
 
             def new() -> list[LaunchResult[Any]]:
                 __tracebackhide__ = True
+                nonlocal begun
                 self.launches.ready()
+                self._show(f"{variant.name}: {task_text(job)}")
+                begun = self.launches.times.now()
                 whole = replace(job, training=training)
                 return [self.launches.launch(variant, PREPARE_LAUNCH, whole, patience=job.parts)]
 
