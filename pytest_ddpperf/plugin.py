@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Resolve what the command line and the ini file say; refuse what cannot be."""
     config.addinivalue_line("markers", marker_line())
     try:
-        config.stash[SETTINGS] = settings = settings_of(config)
+        config.stash[SETTINGS] = settings = settings_of(config, probe=PROBE in config.stash)
         if settings.against is not None:
             from pytest_ddpperf.against.worktree import resolve
 

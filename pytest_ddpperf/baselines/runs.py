@@ -7,6 +7,7 @@ from statistics import median
 
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.metrics.table import outlying_end
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Control, Series
 from pytest_ddpperf.records.results import BaselineRecord, Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -54,7 +55,8 @@ def with_run(old: BaselineRecord, new: BaselineRecord) -> BaselineRecord:
     runs = (*old.each_run, *new.each_run)
     kept = runs[-MOST_RUNS:]
     spared = sum(run.launches for run in runs) - sum(run.launches for run in kept)
-    joined = replace(new, runs=kept, steps=(*old.steps, *new.steps)[spared:], lost=median(run.lost for run in kept))
+    lost, counts = median(run.lost for run in kept), _counts(old.counts, new.counts)
+    joined = replace(new, runs=kept, steps=(*old.steps, *new.steps)[spared:], lost=lost, counts=counts)
     before = {series.metric: series for series in old.series}
 
     def series_of(now: Series) -> Series:
@@ -77,3 +79,17 @@ def with_run(old: BaselineRecord, new: BaselineRecord) -> BaselineRecord:
 
     series = [series_of(now) for now in new.series]
     return replace(joined, series=(*series, *(each for each in before.values() if each.scale != "exact")))
+
+
+def _counts(old: Counts | None, new: Counts | None) -> Counts | None:
+    """The counts of the last run; one that steps of an earlier run differ in stays so, with the most of any step."""
+    if old is None or new is None:
+        return new
+    restless = {metric: why for metric, why in old.unstable.items() if metric in new.totals}
+    more = [metric for metric in restless if old.totals[metric] > new.totals[metric]]
+    return replace(
+        new,
+        totals={**new.totals, **{metric: old.totals[metric] for metric in more}},
+        details={**new.details, **{metric: old.details.get(metric, {}) for metric in more}},
+        unstable={**restless, **new.unstable},
+    )

@@ -194,7 +194,7 @@ def _change(
             of_runs = float(len(runs)) if quotient else reference.record.days  # the drift is out of quotients
             independent = of_runs if runs else 1.0
         if quotient:
-            spread = corrected(spread, pace(series, base), independent)
+            spread = corrected(spread, pace(series, base, runs), independent)
             series, base = controlled(series), controlled(base)
     elif len(series.samples) == len(base.samples):
         return intervals.paired(

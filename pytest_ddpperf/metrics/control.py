@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.metrics.launch_figures import Moved, complete, moved_by_blocks, once
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Control, Measurement, Series
 from pytest_ddpperf.stats.blocks import even_sizes, paired_blocks
-from pytest_ddpperf.stats.centers import log_center
+from pytest_ddpperf.stats.centers import center_of, center_of_runs
 from pytest_ddpperf.stats.summaries import typical
 
 
@@ -37,10 +39,13 @@ def controlled(series: Series) -> Series:
     )
 
 
-def pace(series: Series, base: Series) -> float:
-    """The logarithm of what the control step takes beside one series, over what it took beside the other."""
-    new, old = (log_center(side.control.seconds, "high")[0] for side in (series, base) if side.control is not None)
-    return new - old
+def pace(series: Series, base: Series, runs: Sequence[int] = ()) -> float:
+    """The logarithm of what the control step takes beside one series, over what it took beside the other.
+
+    ``runs``: the launches of each run of the base; it has the mean of its runs, as their times have.
+    """
+    new, old = (list(map(math.log, side.control.seconds)) for side in (series, base) if side.control is not None)
+    return center_of(new, "high").mean - center_of_runs(old, runs, "high").mean
 
 
 @once

@@ -111,6 +111,11 @@ class Stored:
     failed: Collection[str] = ()  # tests of which nothing is stored
     noise: Sequence[tuple[Calibrated, Path]] = ()
 
+    @property
+    def left_out(self) -> set[str]:
+        """The tests of which a result that would count as accepted is not stored."""
+        return {*self.failed, *(result.test for result in self.apart)}
+
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
     """How many baselines were saved where, what changed in each in a line of its own, and what was not stored."""

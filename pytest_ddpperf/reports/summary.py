@@ -59,7 +59,7 @@ class SummaryData:
     def overall(self) -> list[str]:
         """What all results came to."""
         tests = {result.test for result in self.results} if self.accepting else set()
-        return overall_lines(self.results, tests.difference(self.stored.failed))
+        return overall_lines(self.results, tests.difference(self.stored.left_out))
 
 
 def summary_parts(
@@ -73,7 +73,7 @@ def summary_parts(
 
     parts = {
         "": rendered(
-            summary_table(results, accepting=summary.accepting, unstored=summary.stored.failed, here=summary.here)
+            summary_table(results, accepting=summary.accepting, unstored=summary.stored.left_out, here=summary.here)
         )
         if results
         else "",

@@ -50,8 +50,11 @@ def require_known(unknown: Iterable[str]) -> None:
         _require_foreign(option, options, "option")
 
 
-def settings_of(config: pytest.Config) -> Settings:
-    """What the ini file and the command line say; SettingError where they contradict each other or cannot be."""
+def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
+    """What the ini file and the command line say; SettingError where they contradict each other or cannot be.
+
+    A ``probe`` of a bisection has no budget of a session.
+    """
     ini = dict(_ini_values(config))
     # With nothing behind the name a setting is not given: so -o can take back what the file says.
     given = {name: ini[key] for key, name in _INI.items() if ini.get(key) not in (None, "")}
@@ -61,6 +64,8 @@ def settings_of(config: pytest.Config) -> Settings:
         _require_no_test(KNOBS[name], raw, config.invocation_params.dir)
     settings = overlay(settings, said, lambda knob, raw: f"{knob.option}={raw}")
     require_consistent(settings, list(said))
+    if probe:
+        settings = replace(settings, budget=None)
     if settings.budget is not None and "max_time" not in {*given, *said}:
         settings = replace(settings, max_time=settings.budget)  # no benchmark has a limit of its own
     return settings

@@ -108,7 +108,7 @@ class JudgedRun(BenchmarkRun):
             raise told from error.__cause__
         if self.part.screening:
             self.part.end_screening(self.launches.times.spent, self._paired)
-            return self.measured
+            return tuple(result.measurement for result in results)
         spent = self._spent()
         results = tuple(replace(result, spent=spent) for result in results)
         measured = tuple(result.measurement for result in results)

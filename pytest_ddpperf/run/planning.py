@@ -88,7 +88,6 @@ def budget_of(
         turns=settings.turns,
         slots=slots,
         memory=memory,
-        shared=settings.budget is not None,
     )
 
 

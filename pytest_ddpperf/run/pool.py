@@ -49,6 +49,7 @@ class Part:
         self._recorded = 0
         self._round_seconds = 0.0
         self._deadline = math.inf  # of launches that are not told again
+        self._shared = False  # whether nobody has set another limit than the session's budget
 
     @property
     def screening(self) -> bool:
@@ -60,6 +61,7 @@ class Part:
         pool = self._pool
         if pool.seconds is None:
             return ceiling
+        self._shared = ceiling >= pool.seconds
         before = 0.0
         if self.before is not None and self.before.recordings:
             before = self.before.recordings[-1][1].elapsed
@@ -80,7 +82,8 @@ class Part:
 
     def limited(self, budget: Budget, recording: Recording, max_time: float) -> Budget:
         """The budget of a measuring, whose screening ends no earlier than in its first run."""
-        budget = replace(budget, max_time=max_time, screening=budget.screening / budget.max_time * max_time)
+        screening = budget.screening / budget.max_time * max_time
+        budget = replace(budget, max_time=max_time, screening=screening, shared=self._shared)
         if self.screening:
             recording.deadline = min(budget.screening, budget.max_time * SCREENING)
             return replace(budget, screening=recording.deadline)
@@ -127,7 +130,7 @@ class Part:
 
     def measured(self, made: int, wanted: int) -> None:
         """Note that so many launches of those that are wanted were made, whether or not there was time for more."""
-        if not self.screening:
+        if self._shared and not self.screening:
             self._pool.took(made, wanted, self._round_seconds)
 
     def recording(self, variants: Sequence[Variant]) -> Recording:
@@ -267,7 +270,7 @@ class Pool:
 
     def took(self, made: int, wanted: int, round_seconds: float) -> None:
         """Note that a benchmark had so many launches."""
-        if self.seconds is not None and not self.screening and made < wanted:
+        if made < wanted:
             self._short.append((wanted - made) * round_seconds)
 
     @property

@@ -27,7 +27,7 @@ class Screening:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         """Run all tests that measure for their screening, unless one pass is as good."""
-        items = [item for item in session.items if "ddpperf" in getattr(item, "fixturenames", ())]
+        items = [item for item in session.items if _measures(item)]
         if not items or _interrupted(session):
             return
         measuring = self._session_of()
@@ -57,6 +57,12 @@ class Screening:
             runtestprotocol(item, log=False, nextitem=nextitem)
         del item.user_properties[properties:], sections[kept:]
         return True
+
+
+def _measures(item: pytest.Item) -> bool:
+    """Whether a test measures, and tells nothing before it has ended, as subtests do."""
+    fixtures = getattr(item, "fixturenames", ())
+    return "ddpperf" in fixtures and "subtests" not in fixtures
 
 
 def _start(measuring: Session) -> None:

@@ -67,8 +67,7 @@ class Session:
     ) -> None:
         self.settings = settings
         self.tests = tests  # that measure: they share the false alarms that a suite may raise
-        budget, calls = None if probe else settings.budget, tests * settings.runs_to_save
-        self.pool = Pool(budget, calls, turns=settings.calibrate or 1)
+        self.pool = Pool(settings.budget, tests * settings.runs_to_save, turns=settings.calibrate or 1)
         self.extensions = Extensions(hook)
         self.line = line  # the terminal's live line, for progress
         self.results: list[Result] = []  # of every benchmark so far, in the order measured
@@ -241,10 +240,11 @@ class Session:
         results = [result for result in self.results if result.test == test]
         if self.settings.save is None or not results:
             return
+        self._unstored.add(test)
         if not passed:
-            self._unstored.add(test)
             return
         stored = self.archive.store(test, results, self.provenance())
+        self._unstored.discard(test)
         self.results = [stored.get(id(result), result) for result in self.results]
 
     def provenance(self) -> Provenance:

@@ -128,3 +128,18 @@ def test_a_time_that_is_judged_to_differ_lies_apart(metric: str, verdict: Verdic
     series = ROWS[metric].series((1.0, 1.0)) if metric == "step_time" else make_series(metric, 5e8, unit="B")
     judged = Comparison(series=series, tolerance=0.03, verdict=verdict, gated=True)
     assert lies_apart(replace(make_new_result(), comparisons=(judged,))) is expected
+
+
+def test_a_count_that_steps_of_one_run_differed_in_stays_unstable() -> None:
+    """With the most of any step, so that a later run is not red for what an earlier one was seen to do."""
+
+    def of(calls: float, unstable: dict[str, str]) -> BaselineRecord:
+        totals = {"collective_calls": calls, "flops": 1e9}
+        return run(1.0, counts=Counts(totals=totals, details={"collective_calls": {"send": calls}}, unstable=unstable))
+
+    for runs in ((of(3, {"collective_calls": "send"}), of(2, {})), (of(2, {}), of(3, {"collective_calls": "send"}))):
+        counts = with_run(*runs).counts
+        assert counts is not None
+        assert counts.totals == {"collective_calls": 3, "flops": 1e9}
+        assert counts.details["collective_calls"] == {"send": 3}
+        assert counts.unstable == {"collective_calls": "send"}

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_ddpperf.metrics.control import control_of, controlled
+from pytest_ddpperf.metrics.control import control_of, controlled, pace
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Control
@@ -60,6 +60,16 @@ def test_what_hits_steps_and_control_of_a_block_alike_is_no_scatter_of_their_quo
     assert max(map(abs, by_metric["step_time"].within[0])) > 0.01
     for metric in ("step_time", "throughput"):
         assert max(map(abs, controlled(by_metric[metric]).within[0])) < 1e-12
+
+
+def test_the_pace_of_a_baseline_of_runs_is_that_of_their_mean() -> None:
+    """As their times are: a run of many launches counts no more than one of few."""
+    now, base = (
+        make_series("step_time", 1.0, control=Control(seconds=seconds))
+        for seconds in ((2.0,) * 3, (1.0,) * 9 + (4.0,) * 3)
+    )
+    assert pace(now, base, (9, 3)) == pytest.approx(0.0)
+    assert pace(now, base) > math.log(1.5)
 
 
 def test_a_series_without_control_stays_as_it_is() -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.plugin import PROBE, SETTINGS
 from pytest_ddpperf.run.configuration import require_consistent
+from pytest_ddpperf.run.probe import Probe
 from pytest_ddpperf.settings import Settings
 
 
@@ -45,3 +47,18 @@ def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_
 def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
     require_consistent(Settings(against="main", against_setup="make", against_tests=True), ["against_setup"])
     require_consistent(Settings(save="default", force_save=True, baseline="a"), ["force_save", "baseline"])
+
+
+@pytest.mark.parametrize(("probe", "seconds"), [(None, (600.0, 600.0)), (Probe("1" * 40), (None, Settings().max_time))])
+def test_a_probe_of_a_bisection_has_no_budget(
+    pytester: pytest.Pytester, probe: Probe | None, seconds: tuple[float | None, float]
+) -> None:
+    """It measures one test at one commit, for as long as a benchmark may take."""
+    pytester.makeini("[pytest]\nddpperf_budget = 10min")
+    config = pytester.parseconfig()
+    if probe is not None:
+        config.stash[PROBE] = probe
+    config._do_configure()
+    settings = config.stash[SETTINGS]
+    config._ensure_unconfigure()
+    assert (settings.budget, settings.max_time) == seconds

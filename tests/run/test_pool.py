@@ -284,3 +284,14 @@ def test_where_a_session_stands(clock: Clock) -> None:
     clock.now = 700.0
     assert pool.text() == "0:00 left of 10:00"
     assert clock_text(3725.0) == "62:05"
+
+
+@pytest.mark.parametrize(("ceiling", "shared"), [(60.0, True), (10.0, False)])
+def test_a_limit_of_its_own_is_no_lack_of_the_budget(clock: Clock, ceiling: float, *, shared: bool) -> None:
+    pool = Pool(60.0, 1, clock)
+    pool.begin_test("a")
+    part = pool.part("a")
+    given = part.max_time(ceiling)
+    assert part.limited(make_budget(None, 1, 3, given, given / 2), Recording(clock), given).shared is shared
+    part.measured(1, 3)
+    assert bool(pool.complaint) is shared

@@ -123,3 +123,36 @@ def test_it(ddpperf, number):
     )
     inner.runpytest("--ddpperf-budget=4s", "-x").assert_outcomes(passed=1, failed=1)
     assert (inner.path / "notes").read_text().split() == ["0", "1", "2", "0", "1"]
+
+
+def test_a_scaling_has_its_efficiency_in_both_runs_and_a_test_with_subtests_runs_once(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        """
+import pytest
+
+pytestmark = pytest.mark.ddpperf(launches=2, steps=5, warmup=1, verify=False, counted=False, timeout=30)
+
+def note(*words):
+    with open("notes", "a") as file:
+        print(*words, file=file)
+
+@pytest.fixture
+def subtests(): pass
+
+def build(ctx):
+    return lambda: 1.0
+
+def test_scales(ddpperf):
+    curve = ddpperf.scaling(build, world_sizes=[1, 2], mode="weak")
+    note(curve.efficiency(2) > 0, curve.speedup(2) > 0)
+
+def test_once(ddpperf, subtests):
+    note("once")
+
+def test_twice(ddpperf):
+    note("twice")
+"""
+    )
+    inner.runpytest("--ddpperf-budget=4s").assert_outcomes(passed=3)
+    notes = (inner.path / "notes").read_text().split("\n")
+    assert sorted(filter(None, notes)) == ["True True", "True True", "once", "twice", "twice"]

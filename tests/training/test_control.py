@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_ddpperf import Script, Workload
+from pytest_ddpperf import Script
 from pytest_ddpperf.instruments.clock import CPU_CLOCK
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.measurement import Plan
@@ -21,6 +21,7 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.control import PRODUCTS, ControlStep
 from pytest_ddpperf.training.jobs import RUN_LAUNCH, ControlPlan, LaunchJob, control_plan
 from pytest_ddpperf.training.loop import run_launch
+from tests.training.workloads import linear_workload
 
 
 @pytest.mark.parametrize(
@@ -99,18 +100,8 @@ def test_control_is_the_same_whatever_a_training_sets(make_ctx: Any) -> None:
     assert not controls[0]._product.requires_grad
 
 
-def workload() -> Workload:
-    return Workload(
-        model=lambda: torch.nn.Linear(8, 8),
-        batch=lambda: (torch.rand(4, 8), torch.zeros(4, 8)),
-        loss=torch.nn.functional.mse_loss,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        samples_per_step=4,
-    )
-
-
 def test_ranks_train_the_same_beside_control_steps(launcher: Launcher) -> None:
-    plain = LaunchJob(workload(), resolve("ddp"), Settings(), Plan(warmup=2, steps=6))
+    plain = LaunchJob(linear_workload(), resolve("ddp"), Settings(), Plan(warmup=2, steps=6))
     controlled = replace(plain, control=ControlPlan(blocks=3, steps=1))
     ways = [
         launcher.run(RUN_LAUNCH, each, world_size=2, backend="gloo", device="cpu").values

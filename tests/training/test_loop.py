@@ -33,6 +33,7 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.loop import headroom_for, loss_value, run_launch
 from pytest_ddpperf.training.workload import Workload
+from tests.training.workloads import linear_workload
 
 
 def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:
@@ -149,17 +150,6 @@ def test_a_step_is_closed_whatever_happens(make_ctx: Any) -> None:
     with pytest.raises(OSError, match="no more data"):
         run_launch(make_ctx(), job(step))
     assert step.closed == 1
-
-
-def linear_workload() -> Workload:
-    return Workload(
-        model=lambda: torch.nn.Linear(8, 8),
-        batch=lambda: (torch.rand(4, 8), torch.zeros(4, 8)),
-        loss=torch.nn.functional.mse_loss,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        samples_per_step=4,
-        tokens_per_step=32,
-    )
 
 
 @pytest.mark.parametrize("strategy", ["naive", "ddp"])
