@@ -12,8 +12,9 @@ called again to add more. Where the step is only slower, nothing is counted
 (``--ddpperf-counted=false``): counts would tell at once. ``--changes gross`` makes it slower by 20, 50 or 100 %
 instead, beside the base and beside a stored baseline; ``--changes perf_tests`` runs the example suite of this checkout
 against its own commit. Given several lengths, each run measures steps of all of them, in benchmarks of their own.
-``--load N`` has N other processes compute beside the runs, but not while a baseline is stored. ``report`` prints what
-the runs came to, those of several files together.
+``--load N`` has N other processes compute beside the runs, but not while a baseline is stored. ``--project FOLDER``
+keeps the project and the baseline that the first call stores there: calls that take turns have one baseline, whose age
+each run tells. ``report`` prints what the runs came to, those of several files together.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         "--length", nargs="+", default=["12ms"], metavar="NAME", help="of steps: 4ms, 12ms, 60ms, 78ms (default: 12ms)"
     )
     run.add_argument("--max-time", type=float, metavar="S", help="of a benchmark (default: the plugin's own)")
+    run.add_argument("--budget", default="", metavar="TIME", help="of a whole run: 5min (default: none)")
+    run.add_argument("--project", type=Path, metavar="FOLDER", help="kept with its baseline (default: a temporary one)")
     run.add_argument("--load", type=int, default=0, metavar="N", help="busy processes beside the runs (default: 0)")
     run.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     run.set_defaults(command=_run)
@@ -89,9 +92,13 @@ def _run(options: argparse.Namespace) -> None:
     limits = (options.minutes, options.runs, options.each, options.max_time)
     if options.load < 0 or any(limit is not None and limit <= 0 for limit in limits):
         raise SettingError("--minutes, --runs, --each and --max-time take more than 0, --load 0 or more")
+    if options.project is not None and options.project.exists() != options.data.exists():
+        raise SettingError(
+            f"--project {options.project}: give it with the --data file that it was made for, or new ones"
+        )
     if not options.data.parent.is_dir():
         raise SettingError(f"--data {options.data}: there is no folder {options.data.parent}")
-    terms = Terms(tuple(dict.fromkeys(options.length)), options.max_time, options.load)
+    terms = Terms(tuple(dict.fromkeys(options.length)), options.max_time, options.load, options.budget)
     old = read(options.data) if options.data.exists() else None
     here = _here(terms.lengths, {} if old is None else old.calibrations)
     if old is not None:
@@ -101,9 +108,10 @@ def _run(options: argparse.Namespace) -> None:
     number = options.runs if options.each is None else options.each * len(changes)
     until = float("inf") if options.each else time.monotonic() + 60 * (options.minutes or MINUTES)
     with tempfile.TemporaryDirectory(prefix="ddpperf-real-runs-") as folder:
-        project = Path(folder) / "project"
-        make_project(project, {length: here.calibrations[length] for length in terms.lengths})
-        for run in made(project, islice(order, number), terms):
+        project = options.project or Path(folder) / "project"
+        if old is None or not project.exists():
+            make_project(project, {length: here.calibrations[length] for length in terms.lengths})
+        for run in made(project, islice(order, number), terms, kept=options.project is not None):
             here = replace(here, runs=(*here.runs, run))
             write(here, options.data)
             verdicts = ", ".join(result["verdict"] for result in run.results)

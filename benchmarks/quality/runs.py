@@ -46,11 +46,13 @@ class Terms:
     lengths: tuple[str, ...]  # of steps: a run measures each in a benchmark of its own, in this order
     max_time: float | None = None  # for each; None for the plugin's default
     load: int = 0  # processes that compute all the time beside the run
+    budget: str = ""  # of a session: 5min; empty for none
 
     @property
     def options(self) -> tuple[str, ...]:
         """Those of pytest."""
-        return () if self.max_time is None else (f"--ddpperf-max-time={self.max_time:g}",)
+        max_time = () if self.max_time is None else (f"--ddpperf-max-time={self.max_time:g}",)
+        return (*max_time, f"--ddpperf-budget={self.budget}") if self.budget else max_time
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Run:
     results: tuple[Mapping[str, Any], ...]  # of --ddpperf-json, as far as they are kept
     max_time: float | None = None
     load: int = 0
+    budget: str = ""
+    age: float | None = None  # minutes since the baseline was stored, where it is kept for many runs
 
     def by_length(self) -> list[Run]:
         """Itself, or one for each of its lengths; seconds that none of them took are shared alike."""
@@ -97,17 +101,22 @@ def in_turn(changes: Sequence[str], seed: str, *, alike: bool = False) -> Iterat
         yield from draw.sample(once, len(once))
 
 
-def made(project: Path, changes: Iterable[str], terms: Terms) -> Iterator[Run]:
-    """Runs of one change after the other, by name; a baseline is stored before those that it is for."""
+def made(project: Path, changes: Iterable[str], terms: Terms, *, kept: bool = False) -> Iterator[Run]:
+    """Runs of one change after the other, by name; a baseline is stored before those that it is for.
+
+    A baseline that is ``kept`` is for all of them, and for those of later calls.
+    """
     stored = 0
     for number, name in enumerate(changes):
         # What comes first in a run finds another machine than what comes last: each length is either.
         ordered = replace(terms, lengths=terms.lengths[:: -1 if number % 2 else 1])
+        age = None
         if name != SUITE and CHANGES[name].against is None:
-            if stored % STORED_RUNS == 0:
+            if not (project / BASELINES).is_dir() if kept else stored % STORED_RUNS == 0:
                 save_baseline(project, ordered)
             stored += 1
-        yield run_suite(ordered) if name == SUITE else run_change(project, CHANGES[name], ordered)
+            age = (time.time() - (project / BASELINES).stat().st_mtime) / 60 if kept else None
+        yield replace(run_suite(ordered) if name == SUITE else run_change(project, CHANGES[name], ordered), age=age)
 
 
 def run_change(project: Path, change: Change, terms: Terms, options: Sequence[str] = ()) -> Run:
@@ -127,7 +136,7 @@ def save_baseline(project: Path, terms: Terms, options: Sequence[str] = ()) -> N
     check_out(project, BASE)
     shutil.rmtree(project / BASELINES, ignore_errors=True)
     arguments = (*_tests(terms), *options, "--ddpperf-save")
-    _run(BASE, replace(terms, load=0), project, arguments, (project / "src", ROOT))
+    _run(BASE, replace(terms, load=0, budget=""), project, arguments, (project / "src", ROOT))
     if not (project / BASELINES).is_dir():
         raise RunError(f"{BASE}: nothing was stored")
 
@@ -155,6 +164,7 @@ def _run(name: str, terms: Terms, folder: Path, arguments: Sequence[str], paths:
         tuple({key: result[key] for key in KEPT} for result in results),
         terms.max_time,
         terms.load,
+        terms.budget,
     )
 
 

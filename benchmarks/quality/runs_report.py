@@ -40,8 +40,8 @@ def report(found: Runs) -> str:
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
     """The runs that are counted together, in groups."""
 
-    def terms(run: Run) -> tuple[str, float, int]:
-        return run.length, run.max_time or 0.0, run.load
+    def terms(run: Run) -> tuple[str, float, int, str]:
+        return run.length, run.max_time or 0.0, run.load, run.budget
 
     return [list(same) for _, same in groupby(sorted(runs, key=terms), terms)]
 
@@ -58,10 +58,16 @@ def _parts_of(runs: Sequence[Run]) -> list[str]:
     return [*parts, *([] if noise is None else [render(noise)])]
 
 
-def _under(run: Run) -> str:
-    """What a run was made under, where that is not the usual."""
-    max_time = "" if run.max_time is None else f", max_time {run.max_time:g} s"
-    return max_time + (f", beside {format_count(run.load, 'busy process')}" if run.load else "")
+def _under(runs: Sequence[Run]) -> str:
+    """What runs were made under, where that is not the usual."""
+    run, ages = runs[0], sorted(run.age for run in runs if run.age is not None)
+    terms = (
+        "" if run.max_time is None else f"max_time {run.max_time:g} s",
+        f"budget {run.budget}" if run.budget else "",
+        f"beside {format_count(run.load, 'busy process')}" if run.load else "",
+        f"baseline of {ages[0]:.0f} to {ages[-1]:.0f} minutes before" if ages else "",
+    )
+    return "".join(f", {term}" for term in terms if term)
 
 
 def _cells(name: str, runs: Sequence[Run]) -> dict[str, str]:
@@ -93,6 +99,7 @@ def _cells(name: str, runs: Sequence[Run]) -> dict[str, str]:
         "found\n(unchanged: red)": rate_text(red) if same else found,
         "step time\nchanged by": change,
         "changed\nby": change,
+        "at\nmost": _median("+.1%", [step.get("bound") for step in steps]),
         "could\nhave seen": _median(".1%", [step.get("mde") for step in steps]),
         "width of\ninterval": _median(".1f", widths),
         f"above\n{WIDE:g}": f"{sum(width > WIDE for width in widths) / len(widths):.0%}" if widths else NOTHING,
@@ -144,11 +151,11 @@ def widths_table(runs: Sequence[Run]) -> Table:
     """What became of each change, and how much the intervals tell, of runs of one length under the same terms."""
     headers = (
         *("change", "runs", "red", "incon-\nclusive", "ok", "un-\nchanged", "im-\nproved", "found\n(unchanged: red)"),
-        *("changed\nby", "width of\ninterval", f"above\n{WIDE:g}", "meas-\nuring s", "run\ns"),
+        *("changed\nby", "at\nmost", "width of\ninterval", f"above\n{WIDE:g}", "meas-\nuring s", "run\ns"),
     )
     title = (
-        f"a step of {runs[0].length}{_under(runs[0])}; change of step_time, width of its\n"
-        "95 % interval in percentage points, and seconds are medians"
+        f"a step of {runs[0].length}{_under(runs)}; change of step_time, the slowdown\n"
+        "that is ruled out, width of its 95 % interval in percentage points, and seconds are medians"
     )
     return Table(headers, _rows(runs, headers), title=title, right=0)
 
@@ -156,9 +163,9 @@ def widths_table(runs: Sequence[Run]) -> Table:
 def suite_table(runs: Sequence[Run]) -> Table:
     """What became of the example suite against its own commit, all under the same terms."""
     red = sum(any(result["verdict"] in RED for result in run.results) for run in runs)
-    headers = ("runs", "benchmarks\nof a run", *TOLD, "other", "red runs", "run\ns")
+    headers = ("runs", "benchmarks\nof a run", *TOLD, "other", "red runs", "at\nmost", "run\ns")
     cells = {**_cells(SUITE, runs), "red runs": rate_text(Rate(red, len(runs), len(runs)))}
-    title = f"{SUITE} against its own commit{_under(runs[0])}; verdicts are those of all benchmarks of all runs"
+    title = f"{SUITE} against its own commit{_under(runs)}; verdicts are those of all benchmarks of all runs"
     return Table(headers, (tuple(cells[header] for header in headers),), title=title, left=0, right=0)
 
 

@@ -72,7 +72,7 @@ class Budget:
     slots: int | None = None  # launches of a side that can run at the same time; None for any number
     memory: int | None = None  # bytes for the ranks of launches that run at the same time; None where unknown
     first: int | None = None  # launches before the first look where it was taken already; else None
-    shared: bool = False  # whether max_time is a share of the session's budget, which nobody has set
+    shared: bool = False  # whether max_time is a share of the session's budget
 
 
 def budget_of(

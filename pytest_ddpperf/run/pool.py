@@ -49,7 +49,8 @@ class Part:
         self._recorded = 0
         self._round_seconds = 0.0
         self._deadline = math.inf  # of launches that are not told again
-        self._shared = False  # whether nobody has set another limit than the session's budget
+        self._differs = False  # from the screening run, in what is measured
+        self._shared = False  # whether the session's budget is what limits the call
 
     @property
     def screening(self) -> bool:
@@ -61,7 +62,6 @@ class Part:
         pool = self._pool
         if pool.seconds is None:
             return ceiling
-        self._shared = ceiling >= pool.seconds
         before = 0.0
         if self.before is not None and self.before.recordings:
             before = self.before.recordings[-1][1].elapsed
@@ -69,6 +69,7 @@ class Part:
         else:
             share = pool.share(self._begun) - (pool.now() - self._begun)
             given = share / SCREENING if pool.screening else share
+        self._shared = given < ceiling
         given = min(ceiling, max(_LEAST_SECONDS, given))
         self._deadline = pool.now() + given * pool.turns - before + pool.starts_of(self.before)
         return given
@@ -106,8 +107,10 @@ class Part:
 
     def preparing(self, identity: Callable[[], bytes]) -> Recording:
         """A preparing launch: that of the screening run, if it found out the same."""
-        if self.before is not None and (known := self.before.preparing.get(identity())) is not None:
-            return known.again()
+        if self.before is not None:
+            if (known := self.before.preparing.get(identity())) is not None:
+                return known.again()
+            self._differs = True
         recording = Recording(self._pool.now, kept=self.screening)
         if self.screening:
             self.kept.preparing[identity()] = recording
@@ -138,7 +141,7 @@ class Part:
         benchmarks: list[object] = [(each.identity_fields, each.of_reference) for each in variants]
         before = [] if self.before is None else self.before.recordings[self._recorded : self._recorded + 1]
         self._recorded += 1
-        if before and before[0][0] == benchmarks:
+        if before and before[0][0] == benchmarks and not self._differs:
             return before[0][1].again()
         recording = Recording(self._pool.now, kept=self.screening)
         if self.screening:

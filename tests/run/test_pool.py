@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from pytest_ddpperf.errors import WorkloadError
@@ -260,6 +262,21 @@ def test_other_benchmarks_begin_anew(clock: Clock) -> None:
     assert pool.part("a").recording([make_variant("ddp")]).first == 3
 
 
+def test_launches_of_another_workload_by_the_same_name_are_not_told_again(clock: Clock) -> None:
+    pool = Pool(60.0, 1, clock)
+    pool.begin_pass(screening=True)
+    pool.begin_test("a")
+    part = pool.part("a")
+    part.preparing(lambda: b"a workload").launched(lambda: result(1))
+    part.recording([make_variant("ddp")]).first = 3
+    pool.begin_pass(screening=False)
+    for workload, first in ((b"a workload", 3), (b"another", None)):
+        pool.begin_test("a")
+        part = pool.part("a")
+        part.preparing(partial(bytes, workload)).launched(lambda: result(1))
+        assert part.recording([make_variant("ddp")]).first == first
+
+
 def test_a_budget_that_is_too_small_names_one_that_would_do(clock: Clock) -> None:
     pool = Pool(20.0, 2, clock)
     pool.begin_test("a")
@@ -286,9 +303,10 @@ def test_where_a_session_stands(clock: Clock) -> None:
     assert clock_text(3725.0) == "62:05"
 
 
-@pytest.mark.parametrize(("ceiling", "shared"), [(60.0, True), (10.0, False)])
+@pytest.mark.parametrize(("ceiling", "shared"), [(60.0, True), (31.0, True), (30.0, False)])
 def test_a_limit_of_its_own_is_no_lack_of_the_budget(clock: Clock, ceiling: float, *, shared: bool) -> None:
-    pool = Pool(60.0, 1, clock)
+    """Each of two tests has 30 s of the budget."""
+    pool = Pool(60.0, 2, clock)
     pool.begin_test("a")
     part = pool.part("a")
     given = part.max_time(ceiling)

@@ -13,7 +13,18 @@ import pytest
 
 from benchmarks.quality import runs
 from benchmarks.quality.campaign import BrokenFile
-from benchmarks.quality.project import CHANGES, ROOT, SUITE, USUAL, Change, RunError, check_out, make_project, node_id
+from benchmarks.quality.project import (
+    BASELINES,
+    CHANGES,
+    ROOT,
+    SUITE,
+    USUAL,
+    Change,
+    RunError,
+    check_out,
+    make_project,
+    node_id,
+)
 from benchmarks.quality.runs import (
     KEPT,
     Run,
@@ -132,6 +143,28 @@ def test_a_baseline_is_stored_for_every_five_runs_and_each_length_comes_first_as
     assert [name for name, _ in done] == ["+50%", "saved", *["stored: +50%"] * 5, "saved", "stored: +50%"]
     firsts = [lengths[0] for name, lengths in done if name != "saved"]
     assert firsts == ["12ms", "60ms", "12ms", "60ms", "12ms", "60ms", "12ms"]
+
+
+def test_a_kept_baseline_is_stored_once_and_runs_tell_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[Path] = []
+
+    def save(project: Path, _: Terms) -> None:
+        (project / BASELINES).mkdir()
+        saved.append(project)
+
+    monkeypatch.setattr(runs, "run_change", lambda _, change, terms: replace(RUN, change=change.name, load=terms.load))
+    monkeypatch.setattr(runs, "save_baseline", save)
+    for _ in range(2):
+        ages = [run.age for run in made(tmp_path, ["+50%", *["stored: +50%"] * 6], SHORT, kept=True)]
+        assert ages[0] is None
+        assert all(age is not None and 0 <= age < 1 for age in ages[1:])
+    assert saved == [tmp_path]
+
+
+def test_options_of_pytest_are_those_of_the_terms() -> None:
+    assert SHORT.options == ()
+    both = replace(SHORT, max_time=20.0, budget="5min")
+    assert both.options == ("--ddpperf-max-time=20", "--ddpperf-budget=5min")
 
 
 def test_a_run_of_several_lengths_is_one_run_of_each() -> None:

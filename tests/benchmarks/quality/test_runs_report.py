@@ -27,7 +27,15 @@ from pytest_ddpperf.reports.table import render
 
 
 def metric(verdict: str, samples: Sequence[float] = (), base: Sequence[float] = (), **fields: Any) -> dict[str, Any]:
-    filled = {"gated": True, "scale": "ratio", "mde": 0.08, "change": 0.01, "change_interval": None, "note": ""}
+    filled = {
+        "gated": True,
+        "scale": "ratio",
+        "mde": 0.08,
+        "bound": 0.06,
+        "change": 0.01,
+        "change_interval": None,
+        "note": "",
+    }
     return {**filled, "verdict": verdict, "samples": [*samples], "baseline_samples": [*base], **fields}
 
 
@@ -120,10 +128,25 @@ def test_how_wide_the_printed_intervals_are() -> None:
         run(UNCHANGED, "broken"),
     ]
     unchanged, half = widths_table(runs).rows
-    assert half == ("+50%", "3", "2", "1", "0", "0", "0", "66.7 % [9 .. 99]", "+52.0%", "30.0", "67%", "40", "45")
+    assert half == (
+        "+50%",
+        "3",
+        "2",
+        "1",
+        "0",
+        "0",
+        "0",
+        "66.7 % [9 .. 99]",
+        "+52.0%",
+        "+6.0%",
+        "30.0",
+        "67%",
+        "40",
+        "45",
+    )
     # Broken is red as well.
     assert unchanged[:8] == (UNCHANGED, "2", "2", "0", "0", "0", "0", "100.0 % [16 .. 100]")
-    assert unchanged[8:] == ("+2.0%", "2.0", "0%", "40", "45")
+    assert unchanged[8:] == ("+2.0%", "+6.0%", "2.0", "0%", "40", "45")
 
 
 def test_an_interval_without_an_end_leaves_out_nothing_there() -> None:
@@ -148,6 +171,10 @@ def test_runs_under_other_terms_have_tables_of_their_own() -> None:
         "a step of 12ms, max_time 20 s, beside 2 busy processes",
         "a step of 60ms, max_time 20 s, beside 2 busy processes",
     ]
+    aged = [replace(half, budget="5min", age=age) for age in (31.2, 118.9)]
+    assert "a step of 12ms, budget 5min, baseline of 31 to 119 minutes before;" in report(
+        Runs("cpu-2c", "3f2a1c0", {}, tuple(aged))
+    )
     rows = [line.split()[:3] for line in text.splitlines() if line.startswith("+50%")]
     assert rows == [["+50%", runs, red] for runs, red in (("1", "1"), ("1", "1"), ("1", "1"), ("2", "2"), ("1", "1"))]
 
@@ -155,7 +182,7 @@ def test_runs_under_other_terms_have_tables_of_their_own() -> None:
 def test_a_table_of_widths_is_narrow() -> None:
     many = [replace(wide("stored: unchanged", "inconclusive", -1.2, 1.2, -0.1234), max_time=120.0, load=16)] * 600
     text = render(widths_table(many))
-    assert max(map(len, text.splitlines())) <= 120
+    assert max(map(len, text.splitlines())) <= 125
 
 
 def test_a_suite_is_red_once_however_many_of_its_benchmarks_are() -> None:
@@ -164,7 +191,7 @@ def test_a_suite_is_red_once_however_many_of_its_benchmarks_are() -> None:
         suite, results=(*suite.results, *run(SUITE, "broken", finding="rank 1 hangs").results), seconds=400.0
     )
     (row,) = suite_table([twice, run(SUITE, "new", seconds=395.0)]).rows
-    assert row == ("2", "1.5", "1", "1", "0", "0", "0", "0", "1", "50.0 % [1 .. 99]", "400")
+    assert row == ("2", "1.5", "1", "1", "0", "0", "0", "0", "1", "50.0 % [1 .. 99]", "+6.0%", "400")
     assert "rank 1 hangs" in red_lines([twice])[0]
 
 
