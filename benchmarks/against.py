@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace) -> None:
     until = float("inf") if options.each else time.monotonic() + 60 * (options.minutes or MINUTES)
     with tempfile.TemporaryDirectory(prefix="ddpperf-real-runs-") as folder:
         project = options.project or Path(folder) / "project"
-        if old is None or not project.exists():
+        if not project.exists():
             make_project(project, {length: here.calibrations[length] for length in terms.lengths})
         for run in made(project, islice(order, number), terms, kept=options.project is not None):
             here = replace(here, runs=(*here.runs, run))

@@ -136,16 +136,16 @@ def beside_baseline(of_machine: float, *, control: bool = False, runs: int = 1, 
     ``suite``: the number of benchmarks whose baselines of several runs tell by how much. All but the first one of them
     are drawn once for many comparisons.
     """
-    others: dict[int, list[BaselineRecord]] = {}
+    others: list[BaselineRecord] = []
 
     def simulated(slower: float, draw: Draw) -> Outcome:
         settings = Settings()
-        if id(draw) not in others:
+        if not others:
             machines = [_benchmark(of_machine, draw, control=control) for _ in range(suite - 1)]
-            others[id(draw)] = [_baseline(machine, runs, settings, draw) for machine in machines]
+            others.extend(_baseline(machine, runs, settings, draw) for machine in machines)
         machine = _benchmark(of_machine, draw, control=control)
         record = _baseline(machine, runs, settings, draw)
-        noise: Noise | None = noise_by([record, *others[id(draw)]]) if runs > 1 else None
+        noise: Noise | None = noise_by([record, *others]) if runs > 1 else None
         new = run_alone(machine, _slower_by(slower), _launches(settings), draw)
         return beside(record, Sides(new, new), settings, noise=noise)
 
