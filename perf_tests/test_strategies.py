@@ -16,7 +16,7 @@ from .language_model import SMALL, language_model
 
 BATCH = 2
 
-STRATEGIES = ["naive", "flat", "overlap", "overlap_coalesced", "bucketed", "ddp", "zero1", "fsdp1", "fsdp2"]
+STRATEGIES = ["naive", "flat", "overlap", "bucketed", "ddp", "zero1", "fsdp1", "fsdp2"]
 
 OPTIONS = [
     "overlap_coalesced[coalesce_mb=0.1]",
