@@ -39,6 +39,7 @@ from benchmarks.quality.verdicts import (
     Verdict,
     against_partner,
     beside,
+    in_suite,
     noise_by,
     of_runs,
     short_launch,
@@ -111,6 +112,31 @@ def side_by_side(scatter: float, max_time: float, tests: int = 1, *, cpu: bool =
         rounds = int(SPARE * max_time / ROUND) + 2
         sides = run_of_rounds(machine, _slower_by(slower), rounds, draw)
         return against_partner(sides, ENVIRONMENT, Settings(max_time=max_time), tests)
+
+    return simulated
+
+
+def in_budget(scatter: float, seconds: float) -> Simulated:
+    """Outcomes in a suite whose session has a budget of so many seconds for each benchmark.
+
+    If it is to be slower, one benchmark of the suite is, in a random place, and the outcome is that one's.
+    """
+    unchanged: list[Outcome] = []
+
+    def suite_of(slower: float, place: int | None, draw: Draw) -> list[Outcome]:
+        sides = []
+        for number in range(SUITE):
+            machine = of_pairs(scatter, draw.uniform(*OWN))
+            by = slower if number == place else 0.0
+            sides.append(run_of_rounds(machine, _slower_by(by), int(SPARE * Settings().max_time / ROUND) + 2, draw))
+        return in_suite(sides, ENVIRONMENT, Settings(), seconds * SUITE, place)
+
+    def simulated(slower: float, draw: Draw) -> Outcome:
+        if slower:
+            return suite_of(slower, int(draw.integers(SUITE)), draw)[-1]
+        if not unchanged:
+            unchanged.extend(suite_of(0.0, None, draw))
+        return unchanged.pop()
 
     return simulated
 

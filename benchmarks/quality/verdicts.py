@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.quality.steps import WARMUP
 from pytest_ddpperf.against.worktree import Revision
@@ -16,7 +16,7 @@ from pytest_ddpperf.baselines.noise import known_noise, training_of
 from pytest_ddpperf.baselines.runs import with_run
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS, UNPROVEN
 from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, Judge, StoredReferences
-from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.scaling import alone, gated_if_paired, with_speedup
@@ -30,7 +30,9 @@ from pytest_ddpperf.reports.findings import CONFIRMED
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.calibrate import Dealer, deck_of, replayed
 from pytest_ddpperf.run.judging import PairedReferences
-from pytest_ddpperf.run.planning import fitting_steps, launch_seconds, short_launch
+from pytest_ddpperf.run.planning import LaunchOutcome, Purpose, budget_of, fitting_steps, launch_seconds, short_launch
+from pytest_ddpperf.run.pool import Pool
+from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
@@ -133,9 +135,9 @@ def paired_steps(step: float, fixed: float = 0.0) -> int:
     return fitting_steps(step, short_launch(step, fixed))
 
 
-def dealer(sides: Sides, env: Environment, *, paired: bool = False) -> Dealer:
+def dealer(sides: Sides, env: Environment, *, paired: bool = False, name: str = "training") -> Dealer:
     """Deals the launches of both sides; only a confirmation that runs over its time gets to a deck's end."""
-    new = _variant(env, 1)
+    new = _variant(env, 1, name)
     decks = ((new, sides.new), (replace(new, of_reference=True), sides.base))
     kept = partial(launch_of, paired=paired)
     return Dealer({deck_of(variant): cycle(map(kept, deck)) for variant, deck in decks})
@@ -196,6 +198,56 @@ def against_partner(sides: Sides, env: Environment, settings: Settings, tests: i
     judge = Judge("replay", settings, references, derived, tests)
     results = replayed(judge, settings, references.both_sides, dealt)
     return _outcome(results, variant, dealt)
+
+
+def in_suite(
+    suite: Sequence[Sides], env: Environment, settings: Settings, seconds: float, last: int | None = None
+) -> list[Outcome]:
+    """The verdicts on benchmarks that share the budget of a session, each beside another revision.
+
+    Both passes go through the code that deals the budget out. The second one ends with benchmark number ``last``.
+    """
+    steps = [steps_of(sides.new[0], paired=True) for sides in suite]
+    variants = [_variant(env, number, f"test_{i}") for i, number in enumerate(steps)]
+    decks = [dealer(sides, env, paired=True, name=each.name) for sides, each in zip(suite, variants, strict=True)]
+    pool = Pool(seconds, len(suite), clock=lambda: math.fsum(dealt.now for dealt in decks))
+
+    def judged(variant: Variant, dealt: Dealer) -> tuple[Result, ...]:
+        pool.begin_test(variant.name)
+        part = pool.part(variant.name)
+        mine = replace(settings, max_time=part.max_time(settings.max_time))
+        derived = gated_if_paired(alone)
+        references = PairedReferences(revision=REVISION, variants=(variant,), derive=derived, lacking={})
+        judge = Judge("replay", mine, references, derived, len(suite))
+        recording = part.recording(references.both_sides)
+
+        def looked(measured: tuple[Measurement, ...], look: Look) -> Next:
+            action = judge(measured, look)
+            if not look.diagnosed:
+                yields = part.looked(recording, judge.results, look, len(measured[0].launches))
+                if yields and action.action == "more":
+                    return replace(action, action="stop")
+            return action
+
+        def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+            told: Any = recording.launched(lambda: cast("Any", dealt.run(launches, purpose)))
+            return list(told)
+
+        observer = Observer(judge=looked, clock=recording.now, screening=part.screening)
+        budget = part.limited(budget_of(mine), recording, mine.max_time)
+        with part.launching():
+            measure(references.both_sides, budget, run, observer, recording)
+        pool.end_test(variant.name)
+        return judge.results
+
+    pool.begin_pass(screening=True)
+    for variant, dealt in zip(variants, decks, strict=True):
+        with pool.screened(variant.name):
+            judged(variant, dealt)
+    pool.begin_pass(screening=False)
+    end = None if last is None else last + 1
+    second = zip(variants[:end], decks[:end], strict=True)
+    return [_outcome(judged(variant, dealt), variant, dealt) for variant, dealt in second]
 
 
 def red_variants(

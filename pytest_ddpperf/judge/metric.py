@@ -31,7 +31,7 @@ from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Control, Measurement, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, StoredBaseline
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.blocks import OWN_IN_TURNS, Expected, expected, paired_blocks
 from pytest_ddpperf.stats.centers import parted
@@ -68,7 +68,7 @@ def compare_metric(
         since = slice(measurement.fresh_from, None)
         partner = _part(base, since) if paired and len(base.samples) == len(series.samples) else base
         fresh = _change(_part(series, since), partner, measurement, reference, context)
-    tolerance, values = _tolerance(series, base, reference, context), (base.value, series.value)
+    tolerance, values = _tolerance(series, base, measurement, reference, context), (base.value, series.value)
     evidence = Evidence(
         series=series,
         base=base,
@@ -86,6 +86,10 @@ def compare_metric(
         launches = len(measurement.launches)
         note = _note(decision.verdict, evidence, judged, context, paired=paired, launches=launches)
     level = LAST_SUSPICIOUS if context.screened and not paired else SUSPICIOUS
+    suspicious = judged is not None and looks_worse(judged, better=series.better, tolerance=tolerance, level=level)
+    worse = suspicious or decision.verdict is Verdict.REGRESSED
+    is_open = worse or decision.verdict in OPEN
+    proven = None if worse or decision.verdict is Verdict.OK else context.resolution_of(series)
     return Comparison(
         series=series,
         baseline=base.value,
@@ -96,8 +100,9 @@ def compare_metric(
         verdict=decision.verdict,
         gated=series.gated,
         note=note,
-        suspicious=judged is not None and looks_worse(judged, better=series.better, tolerance=tolerance, level=level),
+        suspicious=suspicious,
         promising=judged is not None and looks_better(judged, better=series.better, tolerance=tolerance),
+        enough=None if judged is None or not is_open else _enough(evidence, judged, context, proven),
         df=math.inf if change is None else change.df,
         base_samples=base.samples,
         margin=context.margin * tolerance,
@@ -148,10 +153,14 @@ def _kind(series: Series) -> tuple[str, str, str]:
     return series.unit, f"{series.better} is better", series.scale
 
 
-def _tolerance(series: Series, base: Series, reference: Reference, context: DecisionContext) -> float:
+def _tolerance(
+    series: Series, base: Series, measurement: Measurement, reference: Reference, context: DecisionContext
+) -> float:
     """The tolerance of a metric, no smaller than the noise that was learned for it."""
     step = _series_named(STEP_TIME, () if reference.record is None else reference.record.series)
     step_time = step.value if step is not None and (step.gated or not series.rules.stands_in) else None
+    if step_time is not None and series.rules.stands_in:
+        step_time *= 1 - measurement.lost  # steps wait for cores that others take, and more work waits more
     accepted = tolerance_of(series, base.value, context.tolerance, step_time)
     if isinstance(reference, PairedRevision) or _controlled(series, base, reference):
         return accepted
@@ -278,21 +287,26 @@ def _what_it_takes(
         return Finding("told_late", {"launches": told})
     if change.standard_error is None:
         return Finding("single_launch")
-    wanted = needed(
-        change,
-        better=series.better,
-        tolerance=evidence.tolerance,
-        alpha=context.alpha_of(series),
-        margin=context.margin,
-        resolution=context.resolution_of(series),
-        proofs=context.proofs.at(1.0, last=True),
-    )
+    wanted = _enough(evidence, change, context, context.resolution_of(series))
     if wanted is None or wanted > PRACTICABLE:
         return Finding("no_launches_decide", {"any_number": wanted is None, "paired": paired})
     max_time = None
     if series.gated and context.last and context.max_time_for is not None:
         max_time = math.ceil(context.max_time_for(wanted - told))
     return Finding("launches_needed", {"launches": wanted, "max_time": max_time, "known": told if told < FEW else None})
+
+
+def _enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
+    """About how many launches would decide a metric; ``resolution``: the worsening that it is enough to rule out."""
+    return needed(
+        change,
+        better=evidence.series.better,
+        tolerance=evidence.tolerance,
+        alpha=context.alpha_of(evidence.series),
+        margin=context.margin,
+        resolution=resolution,
+        proofs=context.proofs.at(1.0, last=True),
+    )
 
 
 def _series_named(metric: str, among: tuple[Series, ...]) -> Series | None:

@@ -23,7 +23,7 @@ Beside a stored baseline screening and confirmation share the baseline's error a
 one by chance is likely to pass the other, so the confirmation alone has to keep the budget.
 """
 
-PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.02, 0.2
+PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.02, 0.1
 """The same where both sides are measured in the same rounds: then the phases share nothing.
 
 An unchanged metric has to pass a screening by chance before a confirmation can, and either has to exceed the tolerance:

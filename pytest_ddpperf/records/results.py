@@ -171,6 +171,8 @@ class Comparison:
         difference: what changed in a count, where the note says why it is not comparable.
         suspicious: whether it looks so much worse that fresh launches have to judge it.
         promising: whether it looks as much better, so that beside another revision more launches have to judge it.
+        enough: about how many launches would show what is suspicious to be worse, and another open metric to be no
+            worse; None where no number would, or none is known.
         df: degrees of freedom of the change's interval.
         base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
             another revision, of the same rounds in the same order.
@@ -189,6 +191,7 @@ class Comparison:
     difference: Finding | None = None
     suspicious: bool = False
     promising: bool = False
+    enough: int | None = None
     df: float = math.inf
     base_samples: tuple[float, ...] = ()
     margin: float | None = None

@@ -137,7 +137,9 @@ class BenchmarkRun:
         action = judge(measured, look)
         if not look.diagnosed:
             results, made = getattr(judge, "results", ()), len(measured[0].launches)
-            self.part.looked(recording, results, look, made, settles=action.action == "settle")
+            yields = self.part.looked(recording, results, look, made, settles=action.action == "settle")
+            if yields and action.action == "more":
+                return replace(action, action="stop")
         return action
 
     def _profiled(self, variant: Variant) -> Variant:

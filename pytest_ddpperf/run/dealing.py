@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look
-from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
-TIMES = 8.0
-"""A benchmark is given so many times the seconds of its screening, where nothing tells how many it needs."""
+TIMES = 4.0
+"""A suspect, or a blind benchmark, is given no more than so many times the seconds of its screening."""
+
+CONFIRMED = 2.5
+"""Times the launches that would just show a suspect to be worse if its estimate stayed: with them 19 of 20 are shown.
+
+The critical value of a red verdict is about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the launches,
+an estimate is beyond it in 95 %.
+"""
 
 
 class Aim(IntEnum):
@@ -31,26 +38,23 @@ class Need:
     aim: Aim
     least: float = 0.0  # it takes them in any case
     wanted: float = math.inf  # more would be of no use
+    decides: float = math.inf  # so many would decide it, of which ``wanted`` may be a part
     settles: bool = False  # whether it is going to be measured beside the commit of its baselines
 
 
 def dealt(pool: float, needs: Sequence[Need]) -> list[float]:
     """The seconds for each need: all have their least, then the more urgent aim comes first.
 
-    Suspects share alike, and so do the blind. Of proofs and diagnoses those that take least come first, and one that
-    does not fit gets nothing: half of it would tell nothing.
+    Of the same aim, those that take least come first: suspects that look much worse, and what is nearest to a proof. A
+    proof or a diagnosis that does not fit gets nothing: half of it would tell nothing.
     """
     shares = [need.least for need in needs]
     left = max(0.0, pool - math.fsum(shares))
-    for aim in Aim:
-        of_aim = sorted((i for i, need in enumerate(needs) if need.aim is aim), key=lambda i: needs[i].wanted)
-        for served, i in enumerate(of_aim):
-            missing = max(0.0, needs[i].wanted - needs[i].least)
-            given = min(missing, left / (len(of_aim) - served))
-            if aim >= Aim.PROVE:
-                given = missing if missing <= left else 0.0
-            shares[i] += given
-            left -= given
+    for i in sorted(range(len(needs)), key=lambda i: (needs[i].aim, needs[i].decides, needs[i].wanted)):
+        missing = max(0.0, needs[i].wanted - needs[i].least)
+        given = missing if missing <= left else left * (needs[i].aim < Aim.PROVE)
+        shares[i] += given
+        left -= given
     return shares
 
 
@@ -71,22 +75,19 @@ def _need_beside_reference(results: Sequence[Result], look: Look, made: int, dia
         for comparison in result.comparisons
         if comparison.gated and comparison.series.scale != "exact"
     ]
-    verdicts = {comparison.verdict for comparison in compared}
-    if any(comparison.suspicious for comparison in compared) or Verdict.REGRESSED in verdicts:
+    deciding = [each for each in compared if not each.series.rules.alarm_only]
+    verdicts = {each.verdict for each in deciding}
+    most = TIMES * look.elapsed
+    worse = [each for each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
+    if worse:
         least = made * look.round_seconds + max(diagnosis, look.round_seconds)
-        return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, TIMES * look.elapsed))
+        fresh = min((CONFIRMED * each.enough * look.round_seconds for each in worse if each.enough), default=math.inf)
+        return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + diagnosis)), decides=fresh)
     least = look.round_seconds  # whatever the verdict, one more launch tells whether memory grows
     if not verdicts & OPEN:
         return Need(aim=Aim.DIAGNOSE, least=least, wanted=max(least, diagnosis))
-    needed = [*_needed([comparison for comparison in compared if comparison.verdict in OPEN])]
+    needed = [each.enough for each in deciding if each.verdict in OPEN]
     seconds = math.inf if None in needed else max(n - made for n in needed if n is not None) * look.round_seconds
     if Verdict.INCONCLUSIVE in verdicts:
-        return Need(aim=Aim.SEE, least=least, wanted=least + min(TIMES * look.elapsed, 2 * max(seconds, 0.0)))
+        return Need(aim=Aim.SEE, least=least, wanted=least + min(most, 2 * max(seconds, 0.0)))
     return Need(aim=Aim.PROVE, least=least, wanted=least + max(seconds, 0.0) if seconds < math.inf else least)
-
-
-def _needed(comparisons: Sequence[Comparison]) -> Iterator[int | None]:
-    """The launches that would decide each metric; None where no number is known to."""
-    for comparison in comparisons:
-        note = comparison.note
-        yield note.facts.get("launches") if note is not None and note.code == "launches_needed" else None

@@ -95,15 +95,23 @@ class Part:
 
     def looked(
         self, recording: Recording, results: Sequence[Result], look: Look, made: int, *, settles: bool = False
-    ) -> None:
-        """Note where a measuring stands when its judge has looked at ``made`` launches."""
+    ) -> bool:
+        """Note where a measuring stands when its judge has looked at ``made`` launches; whether others need more."""
         self._round_seconds = look.round_seconds
-        if self.screening and recording.plans is not None:
-            from pytest_ddpperf.run.dealing import need_of
+        if recording.plans is None or not (self.screening or self._shared):
+            return False
+        from pytest_ddpperf.run.dealing import Aim, need_of
 
+        need = need_of(results, look, made, recording.plans.diagnosis_seconds, settles=settles)
+        if self.screening:
             recording.first = recording.first or made
             recording.elapsed = look.elapsed
-            self.kept.need = need_of(results, look, made, recording.plans.diagnosis_seconds, settles=settles)
+            self.kept.need = need
+            return False
+        if self.before is None or need.aim < Aim.PROVE or settles:
+            return False
+        self.before.need = replace(need, wanted=need.least)
+        return self._pool.lacks
 
     def preparing(self, identity: Callable[[], bytes]) -> Recording:
         """A preparing launch: that of the screening run, if it found out the same."""
@@ -265,11 +273,24 @@ class Pool:
 
     def dealt(self, place: tuple[str, int]) -> float:
         """The seconds of a call on top of its screening."""
+        share, _ = self._shares.get(place, (0.0, None))
+        return share
+
+    @property
+    def lacks(self) -> bool:
+        """Whether a suspect or a blind benchmark has to do with less than it needs."""
+        from pytest_ddpperf.run.dealing import Aim
+
+        return any(need.aim < Aim.PROVE and share < need.wanted for share, need in self._shares.values())
+
+    @property
+    def _shares(self) -> dict[tuple[str, int], tuple[float, Need]]:
+        """The seconds of each call that is left on top of its screening, and what it needs."""
         from pytest_ddpperf.run.dealing import dealt
 
         needs = {each: kept.need for each, kept in self._kept.items() if kept.need is not None}
         left = self.left - math.fsum(self._overheads.values()) - self._start_of_commit
-        return dict(zip(needs, dealt(left, [*needs.values()]), strict=True)).get(place, 0.0)
+        return dict(zip(needs, zip(dealt(left, [*needs.values()]), needs.values(), strict=True), strict=True))
 
     def took(self, made: int, wanted: int, round_seconds: float) -> None:
         """Note that a benchmark had so many launches."""

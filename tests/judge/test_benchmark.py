@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from pytest_ddpperf.judge.benchmark import compare, settled
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.results import PairedRevision, StoredBaseline
+from pytest_ddpperf.records.results import Comparison, PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import findings
+from tests.factories import make_launch
 from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, series
 
 
@@ -210,6 +213,43 @@ def test_what_a_probe_is_after_counts_whatever_the_step_time_says() -> None:
     assert result["cpu_time"].tolerance == 0.05
     wide = judged(measured(step, cpu_time), found(series("step_time", STEADY, factor=10), cpu_time))
     assert wide["cpu_time"].tolerance == pytest.approx(0.5, rel=0.01)
+
+
+def test_what_steps_wait_for_cores_is_no_reason_to_accept_more_work() -> None:
+    """A step of 2 s has 1 s of CPU time, for others took half of the cores: 5 % of the step are 5 % of the work."""
+    step, cpu_time = series("step_time", STEADY, factor=2), series("cpu_time", STEADY)
+    busy = replace(measured(step, cpu_time), launches=(make_launch((2.0,), health=Health(cpu=CpuHealth(others=0.5))),))
+    base = found(step, cpu_time)
+    assert judged(busy, base)["cpu_time"].tolerance == pytest.approx(0.05, rel=0.01)
+    assert judged(measured(step, cpu_time), base)["cpu_time"].tolerance == pytest.approx(0.1, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("scatter", "factor", "now", "then"),
+    [
+        (160, 1.1, Verdict.INCONCLUSIVE, Verdict.REGRESSED),
+        (160, 1.02, Verdict.OK, Verdict.UNCHANGED),
+        (160, 1.05, Verdict.INCONCLUSIVE, Verdict.OK),
+    ],
+)
+def test_as_many_launches_as_a_comparison_names_decide_it(
+    scatter: float, factor: float, now: Verdict, then: Verdict
+) -> None:
+    """Of the same scatter; what looks worse is decided as worse, and what is ok as unchanged."""
+    rules = DecisionContext(tolerance=0.05, alpha=0.0025, resolution=0.12, last=True)
+
+    def judged_by(launches: int) -> Comparison:
+        wild = [1 + (one - 1) * scatter for one in STEADY]
+        new, base = (
+            [side[number % len(side)] for number in range(launches)] for side in (wild, [*wild[3:], *wild[:3]])
+        )
+        of_new = measured(series("step_time", new, factor=factor))
+        return compare("test_x.py::test_a", of_new, beside(series("step_time", base)), rules)["step_time"]
+
+    few = judged_by(len(STEADY))
+    assert few.verdict is now
+    assert few.enough is not None
+    assert judged_by(8 * math.ceil(few.enough / 8)).verdict is then
 
 
 def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.judge.sequential import Look
-from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import MetricRules
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.dealing import TIMES, Aim, Need, dealt, need_of
@@ -17,16 +17,21 @@ from tests.factories import make_new_result, make_series
 LOOK = Look(elapsed=6.0, round_seconds=1.5, last=False)
 
 
-def need(aim: Aim, least: float = 0.0, wanted: float = math.inf) -> Need:
-    return Need(aim=aim, least=least, wanted=wanted)
+def need(aim: Aim, least: float = 0.0, wanted: float = math.inf, decides: float = math.inf) -> Need:
+    return Need(aim=aim, least=least, wanted=wanted, decides=decides)
 
 
 @pytest.mark.parametrize(
     ("pool", "needs", "shares"),
     [
         pytest.param(30, [need(Aim.SEE), need(Aim.CONFIRM)], [0, 30], id="a suspect comes first"),
-        pytest.param(30, [need(Aim.CONFIRM), need(Aim.CONFIRM)], [15, 15], id="suspects share alike"),
-        pytest.param(30, [need(Aim.CONFIRM, 0, 4), need(Aim.CONFIRM)], [4, 26], id="none has more than it wants"),
+        pytest.param(30, [need(Aim.CONFIRM), need(Aim.CONFIRM, 0, 4)], [26, 4], id="none has more than it wants"),
+        pytest.param(
+            30,
+            [need(Aim.CONFIRM, 0, 20, 90), need(Aim.CONFIRM, 0, 20, 50), need(Aim.SEE, 0, 9)],
+            [10, 20, 0],
+            id="the clearest suspect",
+        ),
         pytest.param(30, [need(Aim.CONFIRM, 0, 20), need(Aim.SEE)], [20, 10], id="what one leaves goes to the next"),
         pytest.param(
             30, [need(Aim.PROVE, 0, 18), need(Aim.PROVE, 0, 8), need(Aim.PROVE, 0, 9)], [0, 8, 9], id="nearest proofs"
@@ -49,14 +54,15 @@ def test_no_more_is_dealt_than_there_is() -> None:
         assert sum(dealt(pool, needs)) <= pool + 1e-9
 
 
-def compared(verdict: Verdict, *, launches: int | None = None, suspicious: bool = False) -> Comparison:
-    note = None if launches is None else Finding("launches_needed", {"launches": launches})
+def compared(
+    verdict: Verdict, *, launches: int | None = None, suspicious: bool = False, alarm_only: bool = False
+) -> Comparison:
     return Comparison(
-        series=make_series("step_time", 1.0),
+        series=make_series("step_time", 1.0, rules=MetricRules(alarm_only=alarm_only)),
         tolerance=0.03,
         verdict=verdict,
         gated=True,
-        note=note,
+        enough=launches,
         suspicious=suspicious,
     )
 
@@ -73,6 +79,21 @@ def compared(verdict: Verdict, *, launches: int | None = None, suspicious: bool 
         ([compared(Verdict.OK), compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 1.5, 1.5 + TIMES * 6.0)),
         ([compared(Verdict.INCONCLUSIVE, suspicious=True)], need(Aim.CONFIRM, 6.0 + 5.0, TIMES * 6.0)),
         ([compared(Verdict.UNCHANGED), compared(Verdict.REGRESSED)], need(Aim.CONFIRM, 6.0 + 5.0, TIMES * 6.0)),
+        (  # 2.5 times the 6 s of 4 launches, and the diagnosis; the other one takes longer
+            [
+                compared(Verdict.INCONCLUSIVE, suspicious=True, launches=4),
+                compared(Verdict.OK, suspicious=True, launches=90),
+            ],
+            need(Aim.CONFIRM, 6.0 + 5.0, 2.5 * 6.0 + 5.0, 2.5 * 6.0),
+        ),
+        (  # no time for so many
+            [compared(Verdict.INCONCLUSIVE, suspicious=True, launches=90)],
+            need(Aim.CONFIRM, 6.0 + 5.0, TIMES * 6.0, 2.5 * 135.0),
+        ),
+        (  # the tail keeps nothing from green
+            [compared(Verdict.UNCHANGED), compared(Verdict.INCONCLUSIVE, alarm_only=True)],
+            need(Aim.DIAGNOSE, 1.5, 5.0),
+        ),
     ],
 )
 def test_what_a_benchmark_needs_follows_from_its_screening(comparisons: list[Comparison], expected: Need) -> None:

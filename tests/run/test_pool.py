@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.judge.sequential import Look
 from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.results import Comparison
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.dealing import Aim, Need
+from pytest_ddpperf.run.planning import LaunchPlans
 from pytest_ddpperf.run.pool import SCREENING, Pool, clock_text
 from pytest_ddpperf.run.recording import Recording
-from tests.factories import make_budget, make_variant
+from tests.factories import make_budget, make_new_result, make_series, make_variant
 
 
 class Clock:
@@ -183,10 +188,39 @@ def test_a_call_that_has_had_its_share_needs_no_more(clock: Clock) -> None:
     for _ in range(2):
         part = pool.part("a")
         part.recording([make_variant("ddp")])
-        part.kept.need = Need(aim=Aim.CONFIRM)
+        part.kept.need = Need(aim=Aim.CONFIRM, wanted=40.0)
     pool.begin_pass(screening=False)
     pool.begin_test("a")
-    assert [pool.part("a").max_time(1000.0) for _ in range(2)] == [30.0, 60.0]
+    assert [pool.part("a").max_time(1000.0) for _ in range(2)] == [40.0, 40.0]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "other", "yields"),
+    [
+        (Verdict.INCONCLUSIVE, Need(aim=Aim.SEE, wanted=400.0), False),  # it is blind itself
+        (Verdict.OK, Need(aim=Aim.SEE, wanted=400.0), True),
+        (Verdict.OK, Need(aim=Aim.CONFIRM, wanted=50.0), False),  # there is enough for both
+        (Verdict.OK, Need(aim=Aim.PROVE, wanted=400.0), False),  # one proof is as good as another
+    ],
+)
+def test_what_rules_a_slowdown_out_yields_to_those_that_cannot_see_yet(
+    clock: Clock, verdict: Verdict, other: Need, *, yields: bool
+) -> None:
+    """Of a budget of 200 s, 20 are spent when this benchmark has had 4 launches of 1 s in its second run."""
+    pool = Pool(200.0, 2, clock)
+    pool.begin_pass(screening=True)
+    screened(pool, clock, Need(aim=Aim.SEE, wanted=60.0), "a")
+    screened(pool, clock, other, "b")
+    pool.begin_pass(screening=False)
+    pool.begin_test("a")
+    part = pool.part("a")
+    part.max_time(1000.0)
+    recording = Recording(clock)
+    recording.planned(lambda: LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnosis_seconds=2.0))
+    clock.now = 20.0
+    comparison = Comparison(series=make_series("step_time", 1.0), tolerance=0.03, verdict=verdict, gated=True)
+    result = replace(make_new_result(), comparisons=(comparison,))
+    assert part.looked(recording, [result], Look(elapsed=4.0, round_seconds=1.0, last=False), 4) is yields
 
 
 def test_a_benchmark_that_is_measured_anew_has_no_more_than_it_was_dealt(clock: Clock) -> None:
