@@ -188,14 +188,14 @@ def beside(
     return _outcome(replayed(judge, settings, [variant], dealt), variant, dealt)
 
 
-def against_partner(sides: Sides, env: Environment, settings: Settings, tests: int = 1) -> Outcome:
+def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outcome:
     """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
     steps = steps_of(sides.new[0], paired=True)
     settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings, steps))
     variant, dealt = _variant(env, steps), dealer(sides, env, paired=True)
     derived = gated_if_paired(alone)
     references = PairedReferences(revision=REVISION, variants=(variant,), derive=derived, lacking={})
-    judge = Judge("replay", settings, references, derived, tests)
+    judge = Judge("replay", settings, references, derived)
     results = replayed(judge, settings, references.both_sides, dealt)
     return _outcome(results, variant, dealt)
 

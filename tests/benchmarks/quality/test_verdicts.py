@@ -15,6 +15,7 @@ from benchmarks.quality.verdicts import (
     against_partner,
     beside,
     dealer,
+    in_suite,
     launch_of,
     seconds_of,
     steps_of,
@@ -110,6 +111,16 @@ def test_side_by_side(condition: str, verdict: Verdict) -> None:
     outcome = against_partner(rounds(condition), ENVIRONMENT, SETTINGS)
     assert outcome.verdict is verdict
     assert outcome.change == pytest.approx(CONDITIONS[condition].work, abs=0.01)
+
+
+def test_in_a_suite_the_slow_one_has_the_time_that_the_others_leave() -> None:
+    """Of a budget of 80 s; a round of two launches takes 2.4 s."""
+    suite = [rounds(UNCHANGED), rounds("+10%"), rounds(UNCHANGED)]
+    same, slower, other = in_suite(suite, ENVIRONMENT, SETTINGS, 80.0)
+    assert [one.verdict for one in (same, slower, other)] == [Verdict.UNCHANGED, Verdict.REGRESSED, Verdict.UNCHANGED]
+    assert same.launches < slower.launches > other.launches
+    assert same.seconds + slower.seconds + other.seconds <= 80.0
+    assert in_suite(suite, ENVIRONMENT, SETTINGS, 80.0, last=1) == [same, slower]
 
 
 def test_what_slows_whole_rounds_cancels_out_side_by_side_only() -> None:
