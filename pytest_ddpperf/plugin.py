@@ -222,6 +222,8 @@ def pytest_runtest_makereport(
         vars(report)[LEFT_OUT] = True
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     if call.when == "teardown" and SESSION in item.config.stash:
+        if "ddpperf" in getattr(item, "fixturenames", ()):
+            item.config.stash[SESSION].pool.ended(item.nodeid)
         try:
             item.config.stash[SESSION].end_test(item.nodeid, passed=not item.stash[FAILED])
         except BaselineError as error:

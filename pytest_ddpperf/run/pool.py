@@ -169,7 +169,7 @@ class Pool:
         self._tests = tests
         self.turns = turns  # times that each call measures
         self._start: float | None = None
-        self._begun = 0  # runs of tests in this pass
+        self._begun = 0  # runs of tests in this pass, and tests that were skipped
         self._calls: dict[str, int] = {}
         self._kept: dict[tuple[str, int], _Kept] = {}
         self._starting = 0.0  # seconds of what the session starts for all tests, and a commit of baselines again
@@ -229,6 +229,12 @@ class Pool:
         """The seconds until the ranks of a baseline's commit have started, if a call settles and they have not."""
         settles = kept is not None and kept.need is not None and kept.need.settles
         return self._starting if settles and not self._settled else 0.0
+
+    def ended(self, test: str) -> None:
+        """Note the end of a test that measures; if it was skipped before it began, it leaves its share to others."""
+        if test not in self._calls:
+            self._calls[test] = 0
+            self._begun += 1
 
     def end_test(self, test: str) -> None:
         """Forget what the screening run of a test has left; nothing in the screening pass."""

@@ -311,6 +311,21 @@ def test_launches_of_another_workload_by_the_same_name_are_not_told_again(clock:
         assert part.recording([make_variant("ddp")]).first == first
 
 
+@pytest.mark.parametrize("screening", [True, False])
+def test_a_test_that_is_skipped_leaves_its_share(clock: Clock, *, screening: bool) -> None:
+    """Of four, the first is skipped, and the second measures for 10 of its 30 s: 80 s are left for two."""
+    pool = Pool(90.0 * (2 if screening else 1), 4, clock)
+    pool.begin_pass(screening=screening)
+    pool.ended("a")
+    pool.begin_test("b")
+    part = pool.part("b")
+    share = part.max_time(1000.0)
+    clock.now += 10.0
+    pool.ended("b")
+    pool.begin_test("c")
+    assert (share, pool.part("c").max_time(1000.0)) == ((60.0, 80.0) if screening else (30.0, 40.0))
+
+
 def test_a_budget_that_is_too_small_names_one_that_would_do(clock: Clock) -> None:
     pool = Pool(20.0, 2, clock)
     pool.begin_test("a")
