@@ -66,7 +66,8 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     require_consistent(settings, list(said))
     if probe:
         settings = replace(settings, budget=None)
-    if settings.budget is not None and "max_time" not in {*given, *said}:
+    beside = said if "budget" in said else {*given, *said}  # that of the command line is in place of the file's limit
+    if settings.budget is not None and "max_time" not in beside:
         settings = replace(settings, max_time=settings.budget)  # no benchmark has a limit of its own
     return settings
 

@@ -62,3 +62,20 @@ def test_a_probe_of_a_bisection_has_no_budget(
     settings = config.stash[SETTINGS]
     config._ensure_unconfigure()
     assert (settings.budget, settings.max_time) == seconds
+
+
+@pytest.mark.parametrize(
+    ("ini", "said", "seconds"),
+    [
+        ("ddpperf_max_time = 20", ["--ddpperf-budget=5min"], (300.0, 300.0)),
+        ("ddpperf_max_time = 20", ["--ddpperf-budget=5min", "--ddpperf-max-time=30"], (300.0, 30.0)),
+        ("ddpperf_max_time = 20\nddpperf_budget = 10min", [], (600.0, 20.0)),
+    ],
+)
+def test_a_budget_of_the_command_line_is_in_place_of_the_limit_in_the_ini_file(
+    pytester: pytest.Pytester, ini: str, said: list[str], seconds: tuple[float, float]
+) -> None:
+    pytester.makeini(f"[pytest]\n{ini}")
+    config = pytester.parseconfigure(*said)
+    settings = config.stash[SETTINGS]
+    assert (settings.budget, settings.max_time) == seconds
