@@ -124,7 +124,10 @@ def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None 
 
 
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Each gated metric that the comparable reference has and this measurement does not, stand-ins left out."""
+    """Each gated metric that the comparable reference has and this measurement does not, stand-ins left out.
+
+    Where a session's budget had no time for a launch that diagnoses, nothing that it would have told is lost.
+    """
     if reference.record is None or reference.differs:
         return ()
     there = {series.metric for series in measurement.series}
@@ -134,6 +137,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
         for series in reference.record.series
         if series.gated
         and not series.rules.paired_only
+        and (measurement.diagnoses or not series.rules.diagnosed)
         and series.metric not in there
         and (series.scale == "exact") in looked_at
     )

@@ -247,7 +247,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     # What a core does in a second differs by the hour, so it is gated beside a reference of the same minutes alone.
     _step_metric(
-        "cpu_time", "s", cpu_time, gated=False, within=of_cpu, rules=replace(_TIMED, paired_only=True, stands_in=True)
+        "cpu_time",
+        "s",
+        cpu_time,
+        gated=False,
+        within=of_cpu,
+        rules=replace(_TIMED, paired_only=True, stands_in=True, alarm_only=True),
     ),
     _step_metric("throughput", "samples/s", throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),
     _step_metric("token_throughput", "tokens/s", token_throughput, within=of_rates, rules=_MADE_OF_STEP_TIME),

@@ -83,11 +83,10 @@ def _need_beside_reference(results: Sequence[Result], look: Look, made: int, dia
         least = made * look.round_seconds + max(diagnosis, look.round_seconds)
         fresh = min((CONFIRMED * each.enough * look.round_seconds for each in worse if each.enough), default=math.inf)
         return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + diagnosis)), decides=fresh)
-    least = look.round_seconds  # whatever the verdict, one more launch tells whether memory grows
     if not verdicts & OPEN:
-        return Need(aim=Aim.DIAGNOSE, least=least, wanted=max(least, diagnosis))
+        return Need(aim=Aim.DIAGNOSE, wanted=diagnosis)
     needed = [each.enough for each in deciding if each.verdict in OPEN]
     seconds = math.inf if None in needed else max(n - made for n in needed if n is not None) * look.round_seconds
     if Verdict.INCONCLUSIVE in verdicts:
-        return Need(aim=Aim.SEE, least=least, wanted=least + min(most, 2 * max(seconds, 0.0)))
-    return Need(aim=Aim.PROVE, least=least, wanted=least + max(seconds, 0.0) if seconds < math.inf else least)
+        return Need(aim=Aim.SEE, wanted=min(most, 2 * max(seconds, 0.0)))
+    return Need(aim=Aim.PROVE, wanted=max(seconds, 0.0) if seconds < math.inf else 0.0)

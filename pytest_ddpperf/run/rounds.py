@@ -139,12 +139,11 @@ class _Measuring:
 
     @property
     def _deadline(self) -> float:
-        """When rounds end: what a session's budget has dealt out holds the launch that diagnoses too."""
+        """When rounds end: what a session's budget has dealt out to a suspect holds its diagnosis too."""
         budget = self._budget
         if not budget.shared or self._observer.screening:
             return budget.max_time
-        least = self._plans.diagnosis_seconds if self._confirming else 0.0  # what got worse is diagnosed in full
-        return budget.max_time - max(self._round_seconds, least)
+        return budget.max_time - self._plans.diagnosis_seconds * self._confirming  # what got worse is diagnosed in full
 
     @property
     def _round_seconds(self) -> float:
@@ -158,9 +157,14 @@ class _Measuring:
         self._findings.append(Finding("suspected", {"metrics": tuple(suspects), "launches": made}))
 
     def _diagnosed(self, look: Look, *, explain: bool, briefly: bool = False) -> tuple[Measurement, ...]:
-        """The measurements with launches that diagnose: in full if asked for or in time, else growth alone."""
+        """The measurements with launches that diagnose: in full if asked for or in time, else growth alone.
+
+        Of the budget of a session, growth has no more than is left either.
+        """
         spent = self._elapsed + self._plans.diagnosis_seconds > self._budget.max_time
         purpose = Purpose.GROWTH if briefly or (spent and not explain) else Purpose.DIAGNOSIS
+        if purpose is Purpose.GROWTH and self._budget.shared and not self._fits(self._budget.max_time):
+            return self._measurements()
         try:
             self._rounds.diagnose(purpose)
             verdict = self._look_at_diagnoses(look)

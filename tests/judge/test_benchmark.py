@@ -197,6 +197,26 @@ def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], wor
     assert (words_of_note(result["cpu_time"].note) == "in place of the step time, which remains undecided") is gated
 
 
+def test_what_no_launch_diagnosed_is_not_missed() -> None:
+    """A budget of a session may have no time for it."""
+    base = found(series("step_time", STEADY), series("memory_growth", [0.0] * 4))
+    new = measured(series("step_time", STEADY))
+    assert judged(new, base).verdict is Verdict.UNCHANGED
+    diagnosed = replace(new, diagnoses=(make_launch((1.0,)),))
+    assert judged(diagnosed, base).verdict is Verdict.INCOMPATIBLE
+
+
+def test_work_that_may_be_more_keeps_no_step_time_from_ok() -> None:
+    rules = DecisionContext(tolerance=0.05, alpha=0.0025, resolution=0.12, last=True)
+    wild = [1 + (one - 1) * 160 for one in STEADY]
+    wilder = [1 + (one - 1) * 300 for one in STEADY]
+    base = beside(series("step_time", [*wild[3:], *wild[:3]]), series("cpu_time", [*wilder[3:], *wilder[:3]]))
+    cpu_time = replace(series("cpu_time", wilder, factor=1.02), gated=True)
+    result = compare("test_x.py::test_a", measured(series("step_time", wild, factor=1.02), cpu_time), base, rules)
+    assert (result.verdict, result["step_time"].verdict) == (Verdict.OK, Verdict.OK)
+    assert (result["cpu_time"].verdict, result["cpu_time"].gated) == (Verdict.INCONCLUSIVE, True)
+
+
 def test_work_that_a_run_does_not_tell_of_is_not_missed() -> None:
     base = found(series("step_time", STEADY), replace(series("cpu_time", STEADY), gated=True))
     assert judged(measured(series("step_time", STEADY)), base).findings == ()

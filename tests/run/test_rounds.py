@@ -390,14 +390,23 @@ def test_side_by_side_too() -> None:
     assert [len(fresh(one)) for one, _ in judge.looks] == [4, 5]
 
 
-@pytest.mark.parametrize(("confirmed", "made"), [(False, 5), (True, 2)])
-def test_a_share_of_the_session_holds_the_launch_that_diagnoses(*, confirmed: bool, made: int) -> None:
-    """The pilot and each launch take 0.5 s. Of 3.5 s a launch has its 0.5 s; what got worse is diagnosed for longer."""
+@pytest.mark.parametrize(
+    ("confirmed", "max_time", "made", "told"),
+    [
+        pytest.param(False, 3.5, 6, [], id="all of it is for the verdict"),
+        pytest.param(False, 3.9, 6, [], id="there is no time for another launch"),
+        pytest.param(True, 3.5, 2, [Purpose.GROWTH], id="a suspect that was cleared leaves its diagnosis"),
+    ],
+)
+def test_a_share_of_the_session_is_measured_before_it_is_diagnosed(
+    max_time: float, made: int, told: list[Purpose], *, confirmed: bool
+) -> None:
+    """The pilot and each launch take 0.5 s."""
     answers = [Next("confirm", 2)] * confirmed + [Next("more", 1)] * 9
-    budget = replace(make_budget(5, 0, 2, 3.5, 3.5), shared=True)
+    budget = replace(make_budget(5, 0, 2, max_time, max_time), shared=True)
     _, machine, judge, _ = run_script([variant()], budget, answers)
     assert [len(fresh(look[0])) for look in judge.looks][-1] == made
-    assert machine.told[-1] is Purpose.GROWTH
+    assert [purpose for purpose in machine.told if purpose is not Purpose.TIMES] == told
     assert machine.now <= 3.5 + 0.2, "reading memory takes 0.2 s more than timing here"
 
 
