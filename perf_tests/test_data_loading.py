@@ -34,7 +34,11 @@ DEGREES = 15.0
 
 @pytest.mark.ddpperf(launches=3, warmup=3)
 @pytest.mark.parametrize(
-    "loader", ["workers=0", "auto", pytest.param("workers=2,persistent_workers=true", marks=pytest.mark.sweep)]
+    "loader",
+    [
+        "auto",
+        *(pytest.param(name, marks=pytest.mark.sweep) for name in ("workers=0", "workers=2,persistent_workers=true")),
+    ],
 )
 def test_packed_digits(ddpperf: Ddpperf, loader: str) -> None:
     ddpperf.check(packed_digits(BATCH), strategy="ddp", loader=loader, name=loader.partition(",")[0])
