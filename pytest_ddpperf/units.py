@@ -161,3 +161,9 @@ def format_count(number: int, noun: str) -> str:
     if noun.endswith("ry"):
         return f"{number} {noun[:-1]}ies"
     return f"{number} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def format_clock(seconds: float) -> str:
+    """Seconds as minutes and seconds: ``4:10``."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}"

@@ -4,6 +4,7 @@ import pytest
 
 from pytest_ddpperf.units import (
     format_change,
+    format_clock,
     format_count,
     format_difference,
     format_number,
@@ -91,3 +92,8 @@ def test_count_agrees_with_its_noun(number: int, noun: str, text: str) -> None:
 )
 def test_plain_numbers(value: float, text: str) -> None:
     assert format_number(value) == text
+
+
+def test_a_clock_shows_minutes_and_seconds() -> None:
+    assert format_clock(250.9) == "4:10"
+    assert format_clock(3725.0) == "62:05"

@@ -12,6 +12,7 @@ from pytest_ddpperf.judge.detection import (
     highest,
     level_of_look,
     limit,
+    looks_worse,
     worsening,
 )
 from pytest_ddpperf.metrics.table import STEP_TIME
@@ -94,19 +95,19 @@ def decide(
     """What a change says about the candidate.
 
     ``REGRESSED`` takes two keys: the change is for the worse with significance (the two-sided ``1 - alpha`` interval
-    excludes no change), and its estimate is worse than the tolerance. Fresh launches alone have to say both, where
-    others made the metric suspicious. ``IMPROVED`` is its mirror image, by all launches. ``UNCHANGED`` is a proof, not
-    a lack of evidence: the one-sided 95 % bound of the worsening, over all looks, lies within the margin, and its
-    estimate within the tolerance. (A red verdict has to stand in whole suites of tests, so it asks for more certainty
-    than a green one.) ``OK`` is a weaker proof: that bound lies within the resolution. Everything else is
-    ``INCONCLUSIVE``.
+    excludes no change), and its estimate is worse than the tolerance. After a suspicion beside a stored baseline fresh
+    launches alone have to say both. After one side by side fresh launches have to look worse again, by the easy test,
+    and all launches together have to say both. ``IMPROVED`` is its mirror image, by all launches. ``UNCHANGED`` is a
+    proof, not a lack of evidence: the one-sided 95 % bound of the worsening, over all looks, lies within the margin,
+    and its estimate within the tolerance. ``OK`` is a weaker proof: that bound lies within the resolution. Everything
+    else is ``INCONCLUSIVE``.
 
     Args:
         change: from the reference to the candidate.
         better: the direction of an improvement.
         tolerance: the worsening that is accepted: a fraction for ratios, an amount for differences. On a logarithmic
-            scale it means the same factor for both directions, so that a step time and the throughput made of it get
-            the same verdict: 3 % worse is 1.03 times the time, or the throughput divided by 1.03.
+            scale it means the same factor for both directions: 3 % worse is 1.03 times the step time, or the throughput
+            divided by 1.03.
         alpha: two-sided significance level, of all looks together.
         margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
         resolution: the worsening that ``OK`` rules out, in the terms of the tolerance; None where nothing is ok.
@@ -115,7 +116,9 @@ def decide(
         proofs: the level of the bound at this look, and whether it may prove.
     """
     accepted = limit(change, tolerance)
-    if _worse_by_more(fresh or change, better, accepted, alpha, last=last):
+    hard = change if change.paired_rounds else fresh or change
+    worse_again = fresh is None or looks_worse(fresh, better=better, tolerance=tolerance)
+    if worse_again and _worse_by_more(hard, better, accepted, alpha, last=last):
         return Verdict.REGRESSED
     if _worse_by_more(change, "higher" if better == "lower" else "lower", accepted, alpha, last=last):
         return Verdict.IMPROVED
@@ -145,9 +148,8 @@ def needed(
 ) -> int | None:
     """About how many launches the candidate needs in all for a verdict, if estimate and scatter stay what they are.
 
-    A rough figure, for the estimate will move. It goes by the degrees of freedom that so many launches will have. More
-    launches do not shrink the baseline's own error or the spread between runs. At least one launch more than there are;
-    None where ``MAX_LAUNCHES`` would not do, or the scatter is unknown.
+    A rough figure, for the estimate will move. It goes by the degrees of freedom that so many launches will have. At
+    least one launch more than there are; None where ``MAX_LAUNCHES`` would not do, or the scatter is unknown.
     """
     if change.standard_error is None:
         return None
@@ -178,7 +180,7 @@ def needed(
 
 def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
     """The verdict on one metric that is judged by its scatter."""
-    metric, change = evidence.series.metric, evidence.change
+    note, metric, change = None, evidence.series.metric, evidence.change
     if evidence.base is None and not evidence.differs:
         return Decision(Verdict.NEW, evidence.obstacle)
     if evidence.base is None or evidence.obstacle is not None:
@@ -187,7 +189,6 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
         return Decision(Verdict.UNCHANGED)
     if change is None:
         return Decision(Verdict.INCONCLUSIVE, Finding("no_change_from", {"baseline": evidence.base.value}))
-    note = None
     verdict = decide(
         change,
         better=evidence.series.better,
@@ -240,8 +241,8 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
 def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool) -> tuple[Comparison, ...]:
     """The comparisons, of which the CPU time only counts in place of a step time that is undecided.
 
-    More work that makes no step longer is no regression. So the CPU time counts only where the step time is not
-    shorter, and at looks that could prove it not to be longer. Less work is no proof of shorter steps.
+    More work that makes no step longer is no regression: the CPU time counts only where the step time is not shorter,
+    and at looks that could prove it not to be longer. Less work is no proof of shorter steps.
     """
     steps = [comparison for comparison in comparisons if comparison.series.metric == STEP_TIME and comparison.gated]
 
@@ -304,8 +305,7 @@ def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *,
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:
     """The worst verdict that fails the test of a benchmark; None if none does.
 
-    Besides the benchmark's own these are those of gated metrics that lack a reference, or that the reference alone has:
-    a step time that remains undecided must not hide them.
+    Besides the benchmark's own these are those of gated metrics that one side lacks: an undecided time hides none.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.paired is not None else {Verdict.INCOMPATIBLE, Verdict.NEW}
     verdicts = {result.verdict}

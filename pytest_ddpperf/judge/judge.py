@@ -153,7 +153,7 @@ class Judge:
         tolerance = self._settings.tolerance
         if tolerance is None:
             tolerance = PAIRED_TOLERANCE if paired else TOLERANCE
-        affordable = self._affordable(len(measured[0].launches) - measured[0].fresh_from, look)
+        affordable = self._affordable(measured[0], look)
 
         def judged(candidate: Measurement, reference: Reference) -> Result:
             weights = math.fsum(
@@ -210,11 +210,13 @@ class Judge:
         named = _named({key: sorted(metrics) for key, metrics in worse.items()}, self.results)
         return Next("confirm", 1, tuple(named))
 
-    def _affordable(self, made: int, look: Look) -> int:
-        """The number of launches that a suspect is confirmed by, or would have been."""
+    def _affordable(self, measured: Measurement, look: Look) -> int:
+        """The number of launches that show a suspect to be worse, or would have: side by side, all that there are."""
+        paired = self._references.paired
+        made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._state.phase is Phase.CONFIRM or look.round_seconds <= 0:
             return made
-        possible = int(self._settings.max_time / 2 / look.round_seconds)
+        possible = int(self._settings.max_time / (1 if paired else 2) / look.round_seconds)
         return max(possible, min(made, MIN_LAUNCHES))
 
     def _settled(self, statistical: Sequence[Comparison], look: Look) -> bool | None:

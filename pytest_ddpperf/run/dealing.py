@@ -81,12 +81,13 @@ def _need_beside_reference(results: Sequence[Result], look: Look, made: int, dia
     worse = [each for each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
     if worse:
         least = made * look.round_seconds + max(diagnosis, look.round_seconds)
-        fresh = min((CONFIRMED * each.enough * look.round_seconds for each in worse if each.enough), default=math.inf)
+        needed = min((CONFIRMED * each.enough for each in worse if each.enough), default=math.inf)
+        fresh = (needed - made) * look.round_seconds
         return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + diagnosis)), decides=fresh)
     if not verdicts & OPEN:
         return Need(aim=Aim.DIAGNOSE, wanted=diagnosis)
-    needed = [each.enough for each in deciding if each.verdict in OPEN]
-    seconds = math.inf if None in needed else max(n - made for n in needed if n is not None) * look.round_seconds
+    open_ones = [each.enough for each in deciding if each.verdict in OPEN]
+    seconds = math.inf if None in open_ones else max(n - made for n in open_ones if n is not None) * look.round_seconds
     if Verdict.INCONCLUSIVE in verdicts:
         return Need(aim=Aim.SEE, wanted=min(most, 2 * max(seconds, 0.0)))
     return Need(aim=Aim.PROVE, wanted=max(seconds, 0.0) if seconds < math.inf else 0.0)

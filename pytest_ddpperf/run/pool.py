@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.run.recording import Recording
-from pytest_ddpperf.units import format_count
+from pytest_ddpperf.units import format_clock, format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
@@ -59,10 +59,9 @@ class Part:
 
     def max_time(self, ceiling: float) -> float:
         """The seconds that the call may measure from now on, those of its screening run included."""
-        pool = self._pool
+        pool, before = self._pool, 0.0
         if pool.seconds is None:
             return ceiling
-        before = 0.0
         if self.before is not None and self.before.recordings:
             before = self.before.recordings[-1][1].elapsed
             given = before + pool.dealt(self._place)
@@ -279,8 +278,7 @@ class Pool:
 
     def dealt(self, place: tuple[str, int]) -> float:
         """The seconds of a call on top of its screening."""
-        share, _ = self._shares.get(place, (0.0, None))
-        return share
+        return self._shares[place][0] if place in self._shares else 0.0
 
     @property
     def lacks(self) -> bool:
@@ -319,10 +317,4 @@ class Pool:
         if self.seconds is None:
             return ""
         which = f"screening {self._begun} of {self._tests}, " if self.screening else ""
-        return f"{which}{clock_text(max(0.0, self.left))} left of {clock_text(self.seconds)}"
-
-
-def clock_text(seconds: float) -> str:
-    """Seconds as minutes and seconds: ``4:10``."""
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes}:{rest:02}"
+        return f"{which}{format_clock(max(0.0, self.left))} left of {format_clock(self.seconds)}"

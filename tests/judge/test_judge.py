@@ -566,7 +566,7 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
     assert one(sides, after(60.0)) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
     assert words_of_note(one.results[0]["step_time"].note) == "looks better, though not for certain"
-    longer = measured(FASTER * 3), measured([0.1] * 12)
+    longer = measured(FASTER * 5), measured([0.1] * 20)
     one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
     assert one(longer, AT_THE_END) == Next("stop")
     assert [result.verdict for result in one.results] == [Verdict.IMPROVED]
@@ -628,23 +628,21 @@ def test_what_the_other_side_cannot_run_is_new() -> None:
     assert one.results[0].paired == PairedRevision(revision=REVISION.label, commit=REVISION.commit, lacking="it raised")
 
 
-def test_launches_that_looked_worse_count_for_what_is_printed_and_not_for_red() -> None:
-    """Four launches 20 % slower and four after them 4 % slower: of all, the mean logarithm is 11.1 %."""
+@pytest.mark.parametrize(
+    ("fresh", "verdict"),
+    [(1.03, Verdict.REGRESSED), (1.016, Verdict.REGRESSED), (1.012, Verdict.OK), (1.0, Verdict.OK)],
+)
+def test_all_launches_show_what_is_slower_where_fresh_ones_look_so_again(fresh: float, verdict: Verdict) -> None:
+    """Four launches were 6 % slower. Of all eight the mean is half way; 1.2 % is less than the tolerance of 1.5 %."""
     variant = make_variant("ddp", environment=measured(STEADY).environment)
     one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
-    slow, slower = [1.04 * time for time in STEADY], [1.2 * time for time in STEADY]
+    slower = [1.06 * time for time in STEADY]
     assert one((in_turns(slower), in_turns(STEADY)), after(4.0)).action == "confirm"
-    every = replace(in_turns([*slower, *slow]), fresh_from=4)
+    every = replace(in_turns([*slower, *(fresh * time for time in STEADY)]), fresh_from=4)
     one((every, in_turns(STEADY * 2)), after(60.0))
     (result,) = one.results
-    assert result["step_time"].change == pytest.approx(math.sqrt(1.2 * 1.04) - 1, abs=1e-3)
-    assert result.verdict is Verdict.REGRESSED
-
-    chance = replace(in_turns([*slower, *STEADY]), fresh_from=4)
-    other = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
-    assert other((in_turns(slower), in_turns(STEADY)), after(4.0)).action == "confirm"
-    other((chance, in_turns(STEADY * 2)), after(60.0))
-    assert other.results[0].verdict is Verdict.INCONCLUSIVE
+    assert result["step_time"].change == pytest.approx(math.sqrt(1.06 * fresh) - 1, abs=1e-3)
+    assert result.verdict is verdict
 
 
 def test_looks_share_the_error_of_proofs() -> None:

@@ -79,16 +79,16 @@ def compared(
         ([compared(Verdict.OK), compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 0.0, TIMES * 6.0)),
         ([compared(Verdict.INCONCLUSIVE, suspicious=True)], need(Aim.CONFIRM, 6.0 + 5.0, TIMES * 6.0)),
         ([compared(Verdict.UNCHANGED), compared(Verdict.REGRESSED)], need(Aim.CONFIRM, 6.0 + 5.0, TIMES * 6.0)),
-        (  # 2.5 times the 6 s of 4 launches, and the diagnosis; the other one takes longer
+        (  # 2.5 times 4 launches less the 4 that there are, and the diagnosis; the other one takes longer
             [
                 compared(Verdict.INCONCLUSIVE, suspicious=True, launches=4),
                 compared(Verdict.OK, suspicious=True, launches=90),
             ],
-            need(Aim.CONFIRM, 6.0 + 5.0, 2.5 * 6.0 + 5.0, 2.5 * 6.0),
+            need(Aim.CONFIRM, 6.0 + 5.0, 9.0 + 5.0, 9.0),
         ),
         (  # no time for so many
             [compared(Verdict.INCONCLUSIVE, suspicious=True, launches=90)],
-            need(Aim.CONFIRM, 6.0 + 5.0, TIMES * 6.0, 2.5 * 135.0),
+            need(Aim.CONFIRM, 6.0 + 5.0, TIMES * 6.0, 2.5 * 135.0 - 6.0),
         ),
         (  # the tail keeps nothing from green
             [compared(Verdict.UNCHANGED), compared(Verdict.INCONCLUSIVE, alarm_only=True)],

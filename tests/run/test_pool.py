@@ -15,7 +15,7 @@ from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.dealing import Aim, Need
 from pytest_ddpperf.run.planning import LaunchPlans
-from pytest_ddpperf.run.pool import SCREENING, Pool, clock_text
+from pytest_ddpperf.run.pool import SCREENING, Pool
 from pytest_ddpperf.run.recording import Recording
 from tests.factories import make_budget, make_new_result, make_series, make_variant
 
@@ -349,7 +349,6 @@ def test_where_a_session_stands(clock: Clock) -> None:
     assert pool.text() == "4:10 left of 10:00"
     clock.now = 700.0
     assert pool.text() == "0:00 left of 10:00"
-    assert clock_text(3725.0) == "62:05"
 
 
 @pytest.mark.parametrize(("ceiling", "shared"), [(60.0, True), (31.0, True), (30.0, False)])

@@ -128,16 +128,27 @@ class Simulated:
         tolerance = float(settings["tolerance"].rstrip("%")) / 100
         state, before = State(settings["launches"], settings["launches"]), self.rounds
         pairs: list[tuple[float, float]] = []
+        first = 0  # of the fresh ones
         while True:
             deadline = settings["max_time"]
-            while len(pairs) < state.launches and (len(pairs) < 2 or self._seconds(before) < deadline):
+            while (fresh := len(pairs) - first) < state.launches and (fresh < 2 or self._seconds(before) < deadline):
                 pairs.append((self._launch(probe.measured), self._launch(against)))
                 self.rounds += 1
-            state = replace(state, launches=len(pairs))
-            change = paired(*zip(*pairs, strict=True), scale="ratio", outliers="both")
+            state = replace(state, launches=fresh)
+            change, of_fresh = (
+                paired(*zip(*some, strict=True), scale="ratio", outliers="both") for some in (pairs, pairs[first:])
+            )
             assert change is not None
             last = self._seconds(before) + self.round_seconds > deadline
-            verdict = decide(change, better="lower", tolerance=tolerance, alpha=PAIRED_ALPHA, margin=1.0, last=last)
+            verdict = decide(
+                change,
+                better="lower",
+                tolerance=tolerance,
+                alpha=PAIRED_ALPHA,
+                margin=1.0,
+                last=last,
+                fresh=of_fresh if first else None,
+            )
             action = next_action(
                 state, [verdict], suspects=looks_worse(change, better="lower", tolerance=tolerance), last=last
             )
@@ -145,7 +156,7 @@ class Simulated:
                 verdict, action = Verdict.INCONCLUSIVE, STOP if last else Next("more", 1)
             if action.action == "stop":
                 break
-            pairs = [] if action.action == "confirm" else pairs
+            first = len(pairs) if action.action == "confirm" else first
             state = advance(state, action, screened=self._seconds(before) + self.round_seconds > deadline / 2)
         found = Comparison(
             series=step_time(change.estimate),
@@ -214,7 +225,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Parents], His
         for name, before in parents.items():
             lines += ["reset refs/heads/main", "commit refs/heads/main", f"mark {marks[name]}"]
             lines += ["committer Ada <a@b> 0 +0000", f"data {len(name)}", name]
-            lines += [f"{word} {marks[parent]}" for word, parent in zip(("from", *["merge"] * 9), before, strict=False)]
+            lines += [f"{word} {marks[parent]}" for word, parent in zip(("from", *["merge"] * len(before)), before, strict=False)]
         marked = root / ".git" / "marks"
         command = ["git", "fast-import", "--quiet", "--force", f"--export-marks={marked}"]
         subprocess.run(command, cwd=root, input="\n".join([*lines, ""]), text=True, check=True)
