@@ -225,7 +225,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Parents], His
         for name, before in parents.items():
             lines += ["reset refs/heads/main", "commit refs/heads/main", f"mark {marks[name]}"]
             lines += ["committer Ada <a@b> 0 +0000", f"data {len(name)}", name]
-            lines += [f"{word} {marks[parent]}" for word, parent in zip(("from", *["merge"] * len(before)), before, strict=False)]
+            words = ("from", *["merge"] * len(before))
+            lines += [f"{word} {marks[parent]}" for word, parent in zip(words, before, strict=False)]
         marked = root / ".git" / "marks"
         command = ["git", "fast-import", "--quiet", "--force", f"--export-marks={marked}"]
         subprocess.run(command, cwd=root, input="\n".join([*lines, ""]), text=True, check=True)
