@@ -126,7 +126,7 @@ def corrected(spread: Spread, pace: float, independent: float = 1.0) -> Spread:
 
 
 def excused_by(
-    measurement: Measurement, lost_then: float, worsening: float, *, power: float = EXCUSE_POWER
+    measurement: Measurement, lost_then: float, worsening: float, *, controlled: bool = False
 ) -> Finding | None:
     """Why a slowdown beside a stored baseline says nothing: the cores that others took may explain all of it.
 
@@ -137,13 +137,13 @@ def excused_by(
         measurement: with the health of its launches; on GPUs nothing is excused, for nothing tells what others took.
         lost_then: the share of the usable cores' time that others took when the baseline was made.
         worsening: of a time, relative: 0.5 for half as long again.
-        power: how fast the excuse grows.
+        controlled: whether it is that of quotients by the control step.
 
     Returns:
         A finding with the figures; None where there is no excuse.
     """
     lost = min(measurement.lost, MOST)
-    usual = min(max(lost_then, ALWAYS), MOST)
+    usual, power = min(max(lost_then, ALWAYS), MOST), CONTROLLED_POWER if controlled else EXCUSE_POWER
     if lost <= usual or worsening > ((1 - usual) / (1 - lost)) ** power - 1:
         return None
     return Finding("disturbed", {"lost": measurement.lost, "before": lost_then if lost_then > ALWAYS else None})

@@ -22,6 +22,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import OPEN
 from pytest_ddpperf.stats.intervals import from_log
 
 OTHER_PACE = 0.03  # by how much the control step has to differ from the baseline's to be worth a remark
@@ -61,12 +62,14 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 def settled(stored: Result, baseline: StoredBaseline, beside: Result) -> Result:
     """A judgement beside a stored baseline whose times ``beside`` settles, side by side with the baseline's commit.
 
-    Counts, bytes and losses stay judged by the stored baseline: no mood of a machine changes them.
+    Counts, bytes and losses stay judged by the stored baseline, unless its launches left them open: no mood of a
+    machine changes them.
     """
+    left_open = {judged.series.metric for judged in stored.comparisons if judged.verdict in OPEN}
     timed = {
         comparison.series.metric: comparison
         for comparison in beside.comparisons
-        if comparison.series.drifts and comparison.baseline is not None
+        if (comparison.series.drifts or comparison.series.metric in left_open) and comparison.baseline is not None
     }
     known = {series.metric for series in stored.measurement.series}
     comparisons = (

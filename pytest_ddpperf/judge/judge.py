@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeAlias
 
+from pytest_ddpperf.judge.allowance import excused_by
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT, Proofs
@@ -97,6 +98,8 @@ class Judge:
         self._resolution = None if margin < EQUIVALENCE_MARGIN else settings.resolution  # a search asks for more
         self._scatter = scatter
         self._state = State(settings.launches, settings.launches)
+        # A machine that is busier than the baseline's is seen at once, and what is settled anyway waits for no more.
+        self.first_look = min(settings.launches, MIN_LAUNCHES) if settles else settings.launches
         self._proven: dict[Key, dict[str, int]] = {}  # as in DecisionContext
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
         self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in diagnoses that count no more
@@ -124,6 +127,9 @@ class Judge:
         accepting = self._settings.accepting
         screening = self._state.phase is Phase.SCREEN and not accepting
         suspects = {result.measurement.key: _suspects(result) for result in self.results} if screening else {}
+        if made < self._settings.launches > self.first_look and not (look.last or look.screened or self._disturbed):
+            self.proofs = before
+            return Next("more", self._settings.launches - made)
         action = next_action(
             self._state,
             [] if accepting else [comparison.verdict for comparison in statistical],
@@ -229,11 +235,27 @@ class Judge:
             for comparison in statistical
         ):
             return None
+        if self._disturbed:
+            return True
         left = self._settings.max_time / 2 - look.elapsed
         within = self._state.launches + (int(left / look.round_seconds) if look.round_seconds > 0 else 0)
         times = [each for each in statistical if each.series.drifts and not each.series.rules.alarm_only]
         over = look.last or look.screened or any(_needs_more(comparison, within) for comparison in times)
         return over and any(comparison.verdict in OPEN for comparison in times)
+
+    @property
+    def _disturbed(self) -> bool:
+        """Whether others take so much more of the cores than from the baseline that it hides what is to be found."""
+        return any(
+            excused_by(
+                result.measurement, result.reference.record.lost, comparison.tolerance, controlled=comparison.controlled
+            )
+            is not None
+            for result in self.results
+            if result.reference.record is not None and not self._references.paired
+            for comparison in result.comparisons
+            if comparison.gated and comparison.series.drifts and comparison.baseline is not None
+        )
 
     def _looks_better(self, comparison: Comparison) -> bool:
         """Whether a metric is shown to be no worse than the other revision's, and worth measuring on."""

@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 
 from pytest_ddpperf.judge.allowance import (
-    CONTROLLED_POWER,
-    EXCUSE_POWER,
     NO_SPREAD,
     corrected,
     drift_of,
@@ -174,9 +172,9 @@ def _excuse(
     paired = isinstance(reference, PairedRevision)
     if paired or change is None or reference.record is None or not series.rules.interleaved:
         return None
-    power = CONTROLLED_POWER if _controlled(series, base, reference) else EXCUSE_POWER
     measurement = replace(measurement, launches=measurement.fresh, fresh_from=0)  # those that found it worse
-    return excused_by(measurement, reference.record.lost, intervals.from_log(abs(change.shift)), power=power)
+    worsening, controlled = intervals.from_log(abs(change.shift)), _controlled(series, base, reference)
+    return excused_by(measurement, reference.record.lost, worsening, controlled=controlled)
 
 
 def _mde(change: Change, tolerance: float, series: Series, context: DecisionContext) -> float | None:

@@ -12,7 +12,7 @@ from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, r
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values, span
 
-CONFIRMED = "the others alone decide whether it regressed"  # launches that follow a suspicion
+CONFIRMED = "those after them had to confirm it"  # launches that follow a suspicion
 
 
 class Figures(tuple[float, ...]):

@@ -101,9 +101,15 @@ class BenchmarkRun:
         return found
 
     def measure(
-        self, variants: Sequence[Variant], judge: JudgeCall, which: str = "", *, compared: bool = True
+        self,
+        variants: Sequence[Variant],
+        judge: JudgeCall,
+        which: str = "",
+        *,
+        compared: bool = True,
+        first: int | None = None,
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until the judge is content."""
+        """Measures prepared variants side by side until the judge, which looks after ``first`` launches, is content."""
         __tracebackhide__ = True
         if self.settings.counted_only:
             measurements = tuple(map(counted_only, variants))
@@ -123,7 +129,7 @@ class BenchmarkRun:
                 if self.settings.profile and not self.part.screening:
                     variants = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
                 self.launches.ready()
-                budget = self.launches.budget(compared=compared)
+                budget = replace(self.launches.budget(compared=compared), first=first)
                 timed = TimedLaunches(self.launches, self.sections, recording)
                 budget = self.part.limited(budget, recording, self.settings.max_time)
                 measurements = measure(variants, budget, timed, observer, recording)

@@ -141,7 +141,7 @@ class JudgedRun(BenchmarkRun):
         scatter = self._session.archive.scatter(variants[0].environment, self._session.results)
         variants = self.prepared(variants)
         judge = self._judge(references, derive, scatter, settles=isinstance(side, RevisionSide))
-        self.measure(variants, judge, compared=references.timed)
+        self.measure(variants, judge, compared=references.timed, first=judge.first_look)
         stored = judge.results
         if self.part.screening:
             return stored

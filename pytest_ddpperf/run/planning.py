@@ -71,7 +71,7 @@ class Budget:
     turns: bool = True
     slots: int | None = None  # launches of a side that can run at the same time; None for any number
     memory: int | None = None  # bytes for the ranks of launches that run at the same time; None where unknown
-    first: int | None = None  # launches before the first look where it was taken already; else None
+    first: int | None = None  # launches before the first look, where that is not after ``launches``
     shared: bool = False  # whether max_time is a share of the session's budget
 
 

@@ -90,7 +90,8 @@ class Part:
         if recording.first is None:  # nothing is told again
             within = max(_LEAST_SECONDS, min(max_time, self._deadline - self._pool.now()))
             budget = replace(budget, max_time=within, screening=budget.screening / max_time * within)
-        return replace(budget, screening=max(budget.screening, recording.deadline), first=recording.first)
+        first = recording.first or budget.first
+        return replace(budget, screening=max(budget.screening, recording.deadline), first=first)
 
     def looked(
         self, recording: Recording, results: Sequence[Result], look: Look, made: int, *, settles: bool = False
@@ -140,8 +141,8 @@ class Part:
 
     def measured(self, made: int, wanted: int) -> None:
         """Note that so many launches of those that are wanted were made, whether or not there was time for more."""
-        if self._shared and not self.screening:
-            self._pool.took(made, wanted, self._round_seconds)
+        if self._shared and not self.screening and made < wanted:
+            self._pool.short.append((wanted - made) * self._round_seconds)
 
     def recording(self, variants: Sequence[Variant]) -> Recording:
         """The next measuring of the call: that of the screening run, if the same benchmarks were measured there."""
@@ -175,7 +176,7 @@ class Pool:
         self._settled = False  # whether such a commit has been started
         self._overheads: dict[str, float] = {}  # seconds besides launches, of tests whose second run has not begun
         self._launching = 0.0  # seconds of this run of a test
-        self._short: list[float] = []  # seconds that benchmarks with too few launches lacked
+        self.short: list[float] = []  # seconds that benchmarks with too few launches lacked
 
     def start(self, start: Callable[[], None]) -> None:
         """Begin with what the session starts: it counts for none of the tests."""
@@ -296,20 +297,15 @@ class Pool:
         left = self.left - math.fsum(self._overheads.values()) - self._start_of_commit
         return dict(zip(needs, zip(dealt(left, [*needs.values()]), needs.values(), strict=True), strict=True))
 
-    def took(self, made: int, wanted: int, round_seconds: float) -> None:
-        """Note that a benchmark had so many launches."""
-        if made < wanted:
-            self._short.append((wanted - made) * round_seconds)
-
     @property
     def complaint(self) -> str | None:
         """That the budget was too small, and what would do; None where it was not."""
-        if not self._short or self.seconds is None:
+        if not self.short or self.seconds is None:
             return None
-        enough = max(self.seconds, self.seconds - self.left) + math.fsum(self._short) / SCREENING
+        enough = max(self.seconds, self.seconds - self.left) + math.fsum(self.short) / SCREENING
         return (
             f"--ddpperf-budget={self.seconds:g}s had no time for the launches of a first look in "
-            f"{format_count(len(self._short), 'call')}; {math.ceil(enough)}s would do"
+            f"{format_count(len(self.short), 'call')}; {math.ceil(enough)}s would do"
         )
 
     def text(self) -> str:

@@ -307,6 +307,19 @@ def test_a_settled_result_has_the_times_of_both_sides_and_else_the_stored_ones()
     assert told.facts == {"commit": "3f2a1c0 (main)", "rounds": 8, "change": pytest.approx(0.5)}
 
 
+def test_bytes_that_the_stored_baseline_left_open_are_judged_beside_its_commit() -> None:
+    """Two launches of 500 and 600 MB beside the stored baseline tell nothing, four beside its commit do."""
+    base = found(series("step_time", STEADY), series("peak_resident", [5e8] * 4))
+    few = [series("step_time", STEADY[:2]), series("peak_resident", [5e8, 6e8])]
+    stored = judged(measured(*few), base)
+    assert stored["peak_resident"].verdict is Verdict.INCONCLUSIVE
+    now = [series("step_time", STEADY), series("peak_resident", [5.1e8] * 4)]
+    paired = judged(measured(*now), replace(beside(*now), launches=4))
+    result = settled(stored, base, paired)
+    assert result["peak_resident"] == paired["peak_resident"]
+    assert result.verdict is Verdict.UNCHANGED
+
+
 def test_what_the_commit_of_a_baseline_lacks_is_no_suspect_any_more() -> None:
     """One look made it suspicious, and no fresh launch confirmed it."""
     base = found(series("step_time", STEADY), series("cpu_time", STEADY))

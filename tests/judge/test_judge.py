@@ -705,6 +705,30 @@ def test_a_look_that_leads_to_settling_spends_nothing() -> None:
     assert one.proofs.on_others.at(1.0, last=True).level == 0.05
 
 
+def disturbed(times: Sequence[float], others: float) -> Measurement:
+    """Launches of which other processes took so much of the cores."""
+    one = measured(times)
+    busy = (replace(each, health=Health(cpu=CpuHealth(others=others))) for each in one.launches)
+    return replace(one, launches=tuple(busy))
+
+
+@pytest.mark.parametrize(
+    ("others", "action"), [(0.0, Next("more", 2)), (0.04, Next("more", 2)), (0.05, Next("settle"))]
+)
+def test_a_machine_that_is_busier_than_the_baselines_has_its_times_settled_at_once(others: float, action: Next) -> None:
+    """Of 4 % of the cores (0.97 / 0.96)**2 makes 2.1 %; of 5 % (0.97 / 0.95)**2 4.3 %, more than the tolerance."""
+    one = Judge("test_it", Settings(launches=4), stored(baseline(STEADY)), alone, settles=True)
+    assert one.first_look == 2
+    assert one((disturbed(STEADY[:2], others),), after(2.0)) == action
+    assert one.proofs == Proofs()
+
+
+def test_a_busy_machine_measures_on_where_nothing_can_be_settled() -> None:
+    one = Judge("test_it", Settings(launches=4), stored(baseline(STEADY)), alone)
+    assert one.first_look == 4
+    assert one((disturbed(STEADY, 0.6),), after(4.0)).action in {"more", "stop"}
+
+
 def test_more_work_is_red_only_at_a_look_that_could_prove_steps_to_be_no_longer() -> None:
     variant = make_variant("ddp", environment=measured(STEADY).environment)
     derived = gated_if_paired(alone)

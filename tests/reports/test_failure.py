@@ -92,9 +92,7 @@ def test_what_several_benchmarks_have_in_common_is_said_once_with_their_names(ma
         for name, findings in (("naive", (own,)), ("flat", (own,)), ("ddp", ()))
     ]
     text = failures_text([(result, Verdict.REGRESSED) for result in results], accept=ACCEPT)
-    common = (
-        "step_time of naive and flat looked worse in the first 6 launches; the others alone decide whether it regressed"
-    )
+    common = "step_time of naive and flat looked worse in the first 6 launches; those after them had to confirm it"
     measured = [f"  benchmark {name}, {MEASURED.strip()}; {ORIGIN}" for name in ("naive", "flat", "ddp")]
     assert text.split("\n\n") == [
         *(f"{HEAD}\n{line}" for line in measured),

@@ -288,14 +288,12 @@ CASES = [
     Case(
         "suspected",
         {"metrics": ("step_time", "memory_growth"), "launches": 7},
-        "step_time and memory_growth looked worse in the first 7 launches; "
-        "the others alone decide whether it regressed",
+        "step_time and memory_growth looked worse in the first 7 launches; those after them had to confirm it",
     ),
     Case(
         "suspected",
         {"metrics": ("step_time", "cpu_time", "final_loss"), "launches": 4},
-        "step_time, cpu_time and final_loss looked worse in the first 4 launches; "
-        "the others alone decide whether it regressed",
+        "step_time, cpu_time and final_loss looked worse in the first 4 launches; those after them had to confirm it",
     ),
     Case("not_diagnosed", {"reason": "no ranks"}, "not diagnosed: no ranks"),
     Case(
