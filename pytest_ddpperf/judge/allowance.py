@@ -115,13 +115,14 @@ def spread_between_runs(
     return replace(spread, sd=spread.sd * seconds) if (series.unit, series.scale) == ("s", "difference") else spread
 
 
-def corrected(spread: Spread, pace: float, independent: float = 1.0) -> Spread:
+def corrected(spread: Spread, pace: float, independent: float = 1.0, disturbance: float = 0.0) -> Spread:
     """The spread between runs whose times were corrected for the pace of the machine, a logarithm.
 
-    A correction is only as good as it is small: a benchmark does not follow the control step exactly.
+    A correction is only as good as it is small: a benchmark does not follow the control step exactly. Others may move
+    the quotients of one run either way, by two standard deviations of ``disturbance``.
     """
-    doubt = (ELASTICITY_SPREAD * pace) ** 2 / (1 + 1 / independent)  # all of it is in a change, however many runs
-    sd = math.sqrt(spread.sd**2 + doubt)
+    doubt = (ELASTICITY_SPREAD * pace) ** 2 + (disturbance / 2) ** 2
+    sd = math.sqrt(spread.sd**2 + doubt / (1 + 1 / independent))  # all of it is in a change, however many runs
     return Spread(sd=sd, df=spread.df * (sd / spread.sd) ** 4 if spread.sd else math.inf)
 
 
@@ -142,11 +143,16 @@ def excused_by(
     Returns:
         A finding with the figures; None where there is no excuse.
     """
-    lost = min(measurement.lost, MOST)
-    usual, power = min(max(lost_then, ALWAYS), MOST), CONTROLLED_POWER if controlled else EXCUSE_POWER
-    if lost <= usual or worsening > ((1 - usual) / (1 - lost)) ** power - 1:
+    explained = disturbance(measurement, lost_then, controlled=controlled)
+    if explained == 0 or math.log1p(worsening) > explained:
         return None
     return Finding("disturbed", {"lost": measurement.lost, "before": lost_then if lost_then > ALWAYS else None})
+
+
+def disturbance(measurement: Measurement, lost_then: float, *, controlled: bool) -> float:
+    """By how much the cores that others took may have changed a time, as a logarithm; the rest as of ``excused_by``."""
+    lost, usual = min(measurement.lost, MOST), min(max(lost_then, ALWAYS), MOST)
+    return max(0.0, (CONTROLLED_POWER if controlled else EXCUSE_POWER) * math.log((1 - usual) / (1 - lost)))
 
 
 def _learned(series: Series) -> bool:

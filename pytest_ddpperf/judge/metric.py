@@ -8,6 +8,7 @@ from dataclasses import replace
 from pytest_ddpperf.judge.allowance import (
     NO_SPREAD,
     corrected,
+    disturbance,
     drift_of,
     excused_by,
     floor_of,
@@ -60,8 +61,8 @@ def compare_metric(
             gated=series.gated,
             note=decision.note,
         )
-    change = _change(series, base, measurement, reference, context)
-    fresh = change
+    change = _change(series, base, measurement, reference, context, disturbed=True)
+    fresh = _change(series, base, measurement, reference, context)  # what others took excuses it
     if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
         partner = _part(base, since) if paired and len(base.samples) == len(series.samples) else base
@@ -84,7 +85,8 @@ def compare_metric(
         launches = len(measurement.launches)
         note = _note(decision.verdict, evidence, judged, context, paired=paired, launches=launches)
     level = LAST_SUSPICIOUS if context.screened and not paired else SUSPICIOUS
-    suspicious = judged is not None and looks_worse(judged, better=series.better, tolerance=tolerance, level=level)
+    latest = judged and fresh
+    suspicious = latest is not None and looks_worse(latest, better=series.better, tolerance=tolerance, level=level)
     worse = suspicious or decision.verdict is Verdict.REGRESSED
     is_open = worse or decision.verdict in OPEN
     proven = None if worse or decision.verdict is Verdict.OK else context.resolution_of(series)
@@ -184,12 +186,18 @@ def _mde(change: Change, tolerance: float, series: Series, context: DecisionCont
 
 
 def _change(
-    series: Series, base: Series, measurement: Measurement, reference: Reference, context: DecisionContext
+    series: Series,
+    base: Series,
+    measurement: Measurement,
+    reference: Reference,
+    context: DecisionContext,
+    *,
+    disturbed: bool = False,  # whether others' part of the cores makes quotients doubtful, which it moves either way
 ) -> Change | None:
     """The change from the reference: by rounds where both sides were measured in the same ones."""
     runs: tuple[int, ...] = ()
     spread, drift, outliers = NO_SPREAD, 0.0, outlying_end(series.rules, series.better)
-    independent = 1.0
+    independent, others = 1.0, 0.0
     if isinstance(reference, StoredBaseline):
         step = _series_named(STEP_TIME, measurement.series)
         step_time = None if step is None else step.value
@@ -200,8 +208,9 @@ def _change(
             runs = reference.record.sizes_of_runs(base)
             of_runs = float(len(runs)) if quotient else reference.record.days  # the drift is out of quotients
             independent = of_runs if runs else 1.0
+            others = disturbance(measurement, reference.record.lost, controlled=True) if disturbed else 0.0
         if quotient:
-            spread = corrected(spread, pace(series, base, runs), independent)
+            spread = corrected(spread, pace(series, base, runs), independent, others)
             series, base = controlled(series), controlled(base)
     elif len(series.samples) == len(base.samples):
         return intervals.paired(

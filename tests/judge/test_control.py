@@ -138,6 +138,14 @@ def test_what_others_took_excuses_of_a_quotient_what_the_control_does_not_tell(
     assert [one.note is not None and one.note.code == "disturbed" for one in steps] == excused
 
 
+def test_a_quotient_beside_others_proves_nothing_and_a_time_that_is_no_longer_does() -> None:
+    """Others only lengthen a time. A control step they may lengthen by more: 0.3 * log(0.97 / 0.5) is 20 %."""
+    controlled_step, step = (result["step_time"] for result in slow_beside_others(1.0))
+    assert (controlled_step.verdict, step.verdict) == (Verdict.INCONCLUSIVE, Verdict.UNCHANGED)
+    assert controlled_step.bound is not None
+    assert controlled_step.bound > 0.1
+
+
 def test_a_noise_floor_of_times_is_none_of_quotients() -> None:
     noise = Noise(between_runs=Spread(sd=0.08, df=4), floor=0.2)
     results = [
@@ -164,4 +172,6 @@ def test_a_large_correction_is_known_less_well() -> None:
     assert spread.df > 4  # of the correction it is assumed, not estimated
     several = corrected(Spread(sd=0.02, df=4), math.log(1.5), 4.0)
     assert (several.sd**2 - 0.02**2) * (1 + 1 / 4) == pytest.approx((spread.sd**2 - 0.02**2) * 2)
+    disturbed = corrected(Spread(sd=0.02, df=4), 0.0, disturbance=0.1)
+    assert disturbed.sd**2 == pytest.approx(0.02**2 + 0.05**2 / 2)
     assert corrected(Spread(sd=0.02, df=math.inf), 0.0) == Spread(sd=0.02, df=math.inf)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 SUITE = """
@@ -156,3 +158,41 @@ def test_twice(ddpperf):
     inner.runpytest("--ddpperf-budget=4s").assert_outcomes(passed=3)
     notes = (inner.path / "notes").read_text().split("\n")
     assert sorted(filter(None, notes)) == ["True True", "True True", "once", "twice", "twice"]
+
+
+@pytest.mark.slow
+def test_a_comparison_and_a_search_for_a_batch_size_share_a_budget(inner: pytest.Pytester) -> None:
+    """Of the search no launch is made twice; the comparison tells a verdict for each of its ways."""
+    inner.makepyfile(
+        """
+import pytest, torch
+from pytest_ddpperf import Workload
+
+pytestmark = pytest.mark.ddpperf(world_size=1, launches=2, steps=5, warmup=1, verify=False, counted=False, timeout=60)
+
+def of_size(size):
+    with open("notes", "a") as file:
+        print("size", size, file=file)
+    return Workload(
+        model=lambda: torch.nn.Linear(8, 2),
+        batch=lambda: (torch.randn(size, 8), torch.randint(2, (size,))),
+        loss=torch.nn.functional.cross_entropy,
+        samples_per_step=size,
+    )
+
+def test_compares(ddpperf):
+    compared = ddpperf.compare(of_size(4), strategies=["naive", "flat"])
+    assert compared.speedup("flat") > 0
+
+def test_searches(ddpperf):
+    assert ddpperf.find_batch_size(of_size, limit=4, memory_limit="8GiB").size == 4
+"""
+    )
+    run = inner.runpytest("--ddpperf-budget=20s", "--ddpperf-json=results.json")
+    run.assert_outcomes(passed=2)
+    run.stdout.no_fnmatch_line("*ddpperf errors*")
+    found = json.loads((inner.path / "results.json").read_text())
+    assert [(each["name"], each["verdict"]) for each in found["results"]] == [("naive", "new"), ("flat", "new")]
+    assert [search["size"] for search in found["batch_sizes"]] == [4]
+    sizes = [line for line in (inner.path / "notes").read_text().splitlines() if line != "size 4"]
+    assert len(sizes) == len(set(sizes)), "the second pass searches no more"

@@ -102,8 +102,8 @@ def results(root: Path) -> dict[str, dict[str, Any]]:
     return {result["test"].partition("::")[2]: result for result in found}
 
 
-@pytest.mark.slow
-def test_a_slower_machine_is_no_regression_and_slower_code_is_one(pytester: pytest.Pytester) -> None:
+def slower_than_its_baseline(pytester: pytest.Pytester) -> str:
+    """A project with the baselines of a machine twice as fast, and slower code; gives the commit of the baselines."""
     root = pytester.path
     before = project(root)
     pytester.runpytest_subprocess("-q", "--ddpperf-save").assert_outcomes(passed=3)
@@ -121,6 +121,24 @@ def test_a_slower_machine_is_no_regression_and_slower_code_is_one(pytester: pyte
     assert saved != before
     (root / "training.py").write_text(CODE.replace("steps(2)", "steps(12)"))
     (root / "test_it.py").write_text(SUITE + "\n")
+    return saved
+
+
+@pytest.mark.slow
+def test_a_budget_settles_in_the_second_pass_what_its_screening_suspects(pytester: pytest.Pytester) -> None:
+    saved = slower_than_its_baseline(pytester)
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-budget=60s", "--ddpperf-json=results.json")
+    found = results(pytester.path)
+    assert (found["test_slower"]["verdict"], found["test_slower"]["settled"]["revision"]) == ("regressed", saved)
+    assert found["test_same"]["verdict"] != "regressed"
+    assert found["test_same"]["settled"]["revision"] == saved
+    run.assert_outcomes(passed=2, failed=1)
+    assert len(git(pytester.path, "worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_slower_machine_is_no_regression_and_slower_code_is_one(pytester: pytest.Pytester) -> None:
+    root, saved = pytester.path, slower_than_its_baseline(pytester)
 
     run = pytester.runpytest_subprocess("-q", "--ddpperf-json=results.json")
 
