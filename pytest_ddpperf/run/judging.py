@@ -186,6 +186,7 @@ class JudgedRun(BenchmarkRun):
         # Both sides have as many steps as fit now: those of the baseline's launches may take long today.
         free = tuple(replace(variant, steps=None) for variant in variants)
         untimed = {each.key: "" for each, stored in zip(free, baselines, strict=True) if times_of(stored) is None}
+        derive = gated_if_paired(derive)
         references = PairedReferences(revision=side.revision, variants=free, derive=derive, lacking=untimed)
         judge = self._judge(references, derive, settings=run.settings, after=after)
         side.launchers.follow(self._session.launchers)
