@@ -255,14 +255,19 @@ def red_variants(
 ) -> tuple[bool, int]:
     """Whether any variant was suspected beside another revision, and how many were found worse.
 
-    Each look, after so many seconds, is at launches of its own, of all variants and then of their partners.
+    Each look, after so many seconds, is at fresh launches besides those before, of all variants and their partners.
     """
     derived = gated_if_paired(partial(with_speedup, over=names[0]) if len(names) > 1 else alone)
     variants = tuple(_variant(env, 1, name) for name in names)
     bases = PairedReferences(revision=REVISION, variants=variants, derive=derived, lacking={})
     judge = Judge("replay", Settings(max_time=looks[-1]), bases, derived)
+    made: list[list[Recorded]] = [[] for _ in (*names, *names)]
     for elapsed in looks:
-        measured = tuple(_measured(name, launches(), env) for name in (*names, *names))
+        before = len(made[0])
+        for one in made:
+            one.extend(launches())
+        sides = zip((*names, *names), made, strict=True)
+        measured = tuple(replace(_measured(name, one, env), fresh_from=before) for name, one in sides)
         if judge(measured, Look(elapsed, 4.0, last=True)).action == "stop":
             break
     return elapsed > looks[0], sum(result.verdict is Verdict.REGRESSED for result in judge.results)

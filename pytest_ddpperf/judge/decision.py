@@ -37,7 +37,7 @@ class DecisionContext:
     proofs: Proofs = ONE_LOOK  # that a metric is no worse
     margin: float = EQUIVALENCE_MARGIN  # times the tolerance
     resolution: float | None = None  # the worsening that ``ok`` rules out; None where nothing is ok
-    affordable: int = 0  # launches that a suspect is confirmed by, or would have been; 0 for those there are
+    affordable: int = 0  # launches that would show a suspect to be worse; 0 for those there are
     last: bool = False  # whether there is no time for another look
     screened: bool = False  # whether there is no time to confirm what looks worse from now on
     # The metrics that an earlier look showed to be no worse, and that are measured on because they looked better, with
@@ -112,7 +112,7 @@ def decide(
         margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
         resolution: the worsening that ``OK`` rules out, in the terms of the tolerance; None where nothing is ok.
         last: whether there is no time for another look.
-        fresh: the change by the launches that followed a suspicion; None where there was none.
+        fresh: the change by the launches that followed a suspicion; by all where there was none.
         proofs: the level of the bound at this look, and whether it may prove.
     """
     accepted = limit(change, tolerance)

@@ -235,26 +235,23 @@ class Judge:
             for comparison in statistical
         ):
             return None
-        if self._disturbed:
-            return True
         left = self._settings.max_time / 2 - look.elapsed
         within = self._state.launches + (int(left / look.round_seconds) if look.round_seconds > 0 else 0)
-        times = [each for each in statistical if each.series.drifts and not each.series.rules.alarm_only]
-        over = look.last or look.screened or any(_needs_more(comparison, within) for comparison in times)
-        return over and any(comparison.verdict in OPEN for comparison in times)
+        times = list(filter(_decides_times, statistical))
+        over = look.last or look.screened or self._disturbed
+        return (over or any(_needs_more(comparison, within) for comparison in times)) and any(
+            comparison.verdict in OPEN for comparison in times
+        )
 
     @property
     def _disturbed(self) -> bool:
         """Whether others take so much more of the cores than from the baseline that it hides what is to be found."""
         return any(
-            excused_by(
-                result.measurement, result.reference.record.lost, comparison.tolerance, controlled=comparison.controlled
-            )
-            is not None
+            excused_by(result.measurement, record.lost, comparison.tolerance, controlled=comparison.controlled)
             for result in self.results
-            if result.reference.record is not None and not self._references.paired
-            for comparison in result.comparisons
-            if comparison.gated and comparison.series.drifts and comparison.baseline is not None
+            if (record := result.reference.record) is not None and not self._references.paired
+            for comparison in filter(_decides_times, result.comparisons)
+            if comparison.series.scale == "ratio" and comparison.verdict is not Verdict.INCOMPATIBLE
         )
 
     def _looks_better(self, comparison: Comparison) -> bool:
@@ -281,6 +278,11 @@ def _suspects(result: Result) -> tuple[str, ...]:
         and comparison.series.scale != "exact"
         and (comparison.suspicious or comparison.verdict is Verdict.REGRESSED)
     )
+
+
+def _decides_times(comparison: Comparison) -> bool:
+    """Whether a metric follows the machine's speed, and its verdict can keep the result from green."""
+    return comparison.gated and comparison.series.drifts and not comparison.series.rules.alarm_only
 
 
 def _needs_more(comparison: Comparison, launches: int) -> bool:

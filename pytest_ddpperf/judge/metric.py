@@ -61,8 +61,8 @@ def compare_metric(
             gated=series.gated,
             note=decision.note,
         )
-    change = _change(series, base, measurement, reference, context, disturbed=True)
-    fresh = _change(series, base, measurement, reference, context)  # what others took excuses it
+    fresh = plain = _change(series, base, measurement, reference, context)
+    change = plain if paired else _change(series, base, measurement, reference, context, disturbed=True)
     if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
         partner = _part(base, since) if paired and len(base.samples) == len(series.samples) else base
@@ -79,16 +79,15 @@ def compare_metric(
         excuse=_excuse(series, base, measurement, reference, fresh),
     )
     decision = decide_metric(evidence, context)
+    change = plain if decision.verdict is Verdict.REGRESSED else change  # what nothing excuses
     judged = change if obstacle is None else None
     note = decision.note
     if note is None and judged is not None and not evidence.negligible:
-        launches = len(measurement.launches)
-        note = _note(decision.verdict, evidence, judged, context, paired=paired, launches=launches)
+        note = _note(decision.verdict, evidence, judged, context, paired=paired, launches=len(measurement.launches))
     level = LAST_SUSPICIOUS if context.screened and not paired else SUSPICIOUS
-    latest = judged and fresh
+    latest = fresh if obstacle is None else None
     suspicious = latest is not None and looks_worse(latest, better=series.better, tolerance=tolerance, level=level)
     worse = suspicious or decision.verdict is Verdict.REGRESSED
-    is_open = worse or decision.verdict in OPEN
     proven = None if worse or decision.verdict is Verdict.OK else context.resolution_of(series)
     return Comparison(
         series=series,
@@ -102,12 +101,13 @@ def compare_metric(
         note=note,
         suspicious=suspicious,
         promising=judged is not None and looks_better(judged, better=series.better, tolerance=tolerance),
-        enough=None if judged is None or not is_open else _enough(evidence, judged, context, proven),
+        enough=_enough(evidence, judged, context, proven) if judged and (worse or decision.verdict in OPEN) else None,
         df=math.inf if change is None else change.df,
         base_samples=base.samples,
         margin=context.margin * tolerance,
         bound=None if judged is None else _bound(judged, series.better, context),
         controlled=change is not None and _controlled(series, base, reference),
+        paired=paired,
     )
 
 
@@ -180,7 +180,7 @@ def _excuse(
 
 
 def _mde(change: Change, tolerance: float, series: Series, context: DecisionContext) -> float | None:
-    """What this run would have found: a suspect is confirmed by as many launches as there is time for."""
+    """What this run would have found, with as many launches as there is time for."""
     best = intervals.with_launches(change, context.affordable or change.launches)
     return mde(best, alpha=context.alpha_of(series), tolerance=tolerance)
 

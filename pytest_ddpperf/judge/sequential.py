@@ -26,11 +26,11 @@ one by chance is likely to pass the other, so the confirmation alone has to keep
 """
 
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
-"""The same where both sides are measured in the same rounds: then the phases share nothing.
+"""The same where both sides are measured in the same rounds.
 
-All launches together have to be worse at this level, and those of either phase alone have to look worse: 15 rounds
-find +8 % in 71 to 86 % so, where fresh launches alone at 0.02 find it in 43 to 57 %. Of unchanged benchmarks far less
-than 0.5 % are red, as benchmarks/decision.py and, for several variants, several.py find.
+All launches together have to be worse at this level, and those of either phase alone have to look worse. That finds
+more than fresh launches alone at three times the level. What benchmarks/decision.py and several.py find of unchanged
+code is in docs/evidence.md.
 """
 
 MIN_LAUNCHES = 2  # a single one shows no scatter
@@ -73,7 +73,7 @@ class Next:
 class State:
     """Where the procedure stands when a look has been taken."""
 
-    launches: int  # of this phase, so far; the ones that the verdict rests on
+    launches: int  # of this phase, so far
     first: int  # launches at the first look of a phase
     phase: Phase = Phase.SCREEN
 

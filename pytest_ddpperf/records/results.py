@@ -177,6 +177,7 @@ class Comparison:
         base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
             another revision, of the same rounds in the same order.
         controlled: whether the change is that of quotients by the control step, and not that of the values.
+        paired: whether both sides were measured in the same rounds.
     """
 
     series: Series
@@ -197,6 +198,7 @@ class Comparison:
     margin: float | None = None
     bound: float | None = None
     controlled: bool = False
+    paired: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -71,7 +71,7 @@ def _told(result: Result, verdict: Verdict, accept: str, failing: Collection[Ver
     """The first lines on a benchmark, and the details below them."""
     heads = tuple(sorted(decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
     general = _general(result, verdict)
-    lines = [comparison_text(comparison, seen_in(comparison, result)) for comparison in heads]
+    lines = [comparison_text(comparison, seen_in(comparison)) for comparison in heads]
     if general:
         lines = [general, *incomparable_changes(result)]
     details = [

@@ -153,7 +153,7 @@ def could_be(undecided: Sequence[Comparison]) -> str:
     return f"could be {bounds} {how}" if alike else f"could be {how}"
 
 
-def seen_in(comparison: Comparison, result: Result) -> str:
+def seen_in(comparison: Comparison) -> str:
     """In how many rounds or launches what regressed was worse: ``slower in 18 of 20 rounds``; empty for counts.
 
     Beside another revision of the same round; beside a stored baseline than its median launch.
@@ -164,12 +164,11 @@ def seen_in(comparison: Comparison, result: Result) -> str:
         return ""
     how = _WORSE.get((series.unit, series.better), "worse")
     sign = 1 if series.better == "lower" else -1
-    beside = result.paired is not None or (result.settled is not None and series.drifts)
-    in_rounds = beside and len(base) == len(series.samples)
+    in_rounds = comparison.paired and len(base) == len(series.samples)
     others = base if in_rounds else (statistics.median(base),) * len(series.samples)
     worse = sum(sign * new > sign * other for new, other in zip(series.samples, others, strict=True))
     of = format_count(len(series.samples), "round" if in_rounds else "launch")
-    whose = "the reference's" if beside else "the baseline's"
+    whose = "the reference's" if comparison.paired else "the baseline's"
     return f"{how} {'' if in_rounds else f'than {whose} median '}in {worse} of {of}"
 
 

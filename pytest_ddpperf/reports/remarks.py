@@ -49,7 +49,7 @@ def _red_text(result: Result) -> str:
     if result.verdict is Verdict.BROKEN:
         return broken_reason(result).partition("\n")[0]
     worse = decisive(result, {Verdict.REGRESSED})
-    return _few([", ".join(filter(None, (short_text(metric), seen_in(metric, result)))) for metric in worse])
+    return _few([", ".join(filter(None, (short_text(metric), seen_in(metric)))) for metric in worse])
 
 
 def _few(texts: Sequence[str]) -> str:

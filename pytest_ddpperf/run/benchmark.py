@@ -133,7 +133,8 @@ class BenchmarkRun:
                 timed = TimedLaunches(self.launches, self.sections, recording)
                 budget = self.part.limited(budget, recording, self.settings.max_time)
                 measurements = measure(variants, budget, timed, observer, recording)
-                self.part.measured(len(measurements[0].launches), min(budget.launches, FEW_LAUNCHES))
+                if not getattr(judge, "settling", False):
+                    self.part.measured(len(measurements[0].launches), min(budget.launches, FEW_LAUNCHES))
         sides = zip(variants, measurements, strict=True)
         self.measured = tuple(measurement for variant, measurement in sides if not variant.of_reference)
         return measurements

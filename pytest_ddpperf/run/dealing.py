@@ -60,15 +60,17 @@ def dealt(pool: float, needs: Sequence[Need]) -> list[float]:
 
 def need_of(results: Sequence[Result], look: Look, made: int, diagnosis: float, *, settles: bool = False) -> Need:
     """What a benchmark needs after its screening of ``made`` launches; ``diagnosis``: seconds of a full one."""
-    need = _need_beside_reference(results, look, made, diagnosis)
+    apart = settles or any(result.paired is None for result in results)
+    need = _need_beside_reference(results, look, made, diagnosis, counted=0 if apart else made)
     if not settles:
         return need
     # A launch ends the screening beside the baseline; then both sides are screened, confirmed and diagnosed in full.
     least = look.round_seconds + 2 * (2 * MIN_LAUNCHES * look.round_seconds + diagnosis)
-    return replace(need, least=least, wanted=max(least, need.wanted), settles=True)
+    return replace(need, least=least, wanted=TIMES * least, settles=True)
 
 
-def _need_beside_reference(results: Sequence[Result], look: Look, made: int, diagnosis: float) -> Need:
+def _need_beside_reference(results: Sequence[Result], look: Look, made: int, diagnosis: float, *, counted: int) -> Need:
+    """The same; ``counted`` launches of the screening count where fresh ones confirm a suspect."""
     compared = [
         comparison
         for result in results
@@ -82,7 +84,7 @@ def _need_beside_reference(results: Sequence[Result], look: Look, made: int, dia
     if worse:
         least = made * look.round_seconds + max(diagnosis, look.round_seconds)
         needed = min((CONFIRMED * each.enough for each in worse if each.enough), default=math.inf)
-        fresh = (needed - made) * look.round_seconds
+        fresh = max(0.0, needed - counted) * look.round_seconds
         return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + diagnosis)), decides=fresh)
     if not verdicts & OPEN:
         return Need(aim=Aim.DIAGNOSE, wanted=diagnosis)

@@ -98,7 +98,7 @@ class Part:
     ) -> bool:
         """Note where a measuring stands when its judge has looked at ``made`` launches; whether others need more."""
         self._round_seconds = look.round_seconds
-        if recording.plans is None or not (self.screening or self._shared):
+        if recording.plans is None or recording.replaying or not (self.screening or self._shared):
             return False
         from pytest_ddpperf.run.dealing import Aim, need_of
 

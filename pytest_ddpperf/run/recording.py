@@ -32,6 +32,11 @@ class Recording:
         self._told = self._seen = 0
         self._skipped = 0.0  # seconds of launches that were told again
 
+    @property
+    def replaying(self) -> bool:
+        """Whether launches of the screening run are left to be told again."""
+        return not self._kept and self._told < len(self._launches)
+
     def now(self) -> float:
         """The clock, as if launches that are told again took their time."""
         return self._clock() + self._skipped

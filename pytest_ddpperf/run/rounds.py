@@ -188,7 +188,7 @@ class _Measuring:
         """The measurements, with a remark where the time was up before the launches that a first look takes."""
         made, budget = self._rounds.made, self._budget
         findings = list(self._findings)
-        if made < min(self._wanted, budget.launches, FEW_LAUNCHES) and not budget.shared:
+        if made < min(budget.launches, FEW_LAUNCHES) and not budget.shared:
             enough = math.ceil(self._elapsed + self._round_seconds * (budget.launches - made))
             wanted, now = budget.launches, budget.max_time
             findings.append(

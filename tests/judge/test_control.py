@@ -11,13 +11,17 @@ import pytest
 from pytest_ddpperf.judge.allowance import ELASTICITY_SPREAD, QUOTIENT_SPREAD, TIMED_SPREAD, corrected
 from pytest_ddpperf.judge.benchmark import settled
 from pytest_ddpperf.judge.detection import mde as minimal
+from pytest_ddpperf.judge.judge import Judge, StoredReferences
+from pytest_ddpperf.judge.sequential import Look
 from pytest_ddpperf.metrics.control import controlled
+from pytest_ddpperf.metrics.scaling import alone
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Control, Series, Spread
 from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.records.results import Result, StoredRun
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text
+from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import change
 from tests.factories import make_launch
 from tests.judge.made_up import STEADY, beside, found, judged, measured, series, stored
@@ -144,6 +148,21 @@ def test_a_quotient_beside_others_proves_nothing_and_a_time_that_is_no_longer_do
     assert (controlled_step.verdict, step.verdict) == (Verdict.INCONCLUSIVE, Verdict.UNCHANGED)
     assert controlled_step.bound is not None
     assert controlled_step.bound > 0.1
+
+
+@pytest.mark.parametrize(("others", "action"), [(0.1, "more"), (0.14, "settle")])
+def test_a_busier_machine_is_settled_at_once_where_the_control_step_does_not_tell_it(
+    others: float, action: str
+) -> None:
+    """A tolerance of 3 % is reached at 1 - 0.97 / 1.03 ** (1 / 0.3): 12 %. The tail has no control, and no say."""
+    busy = Health(cpu=CpuHealth(others=others))
+    launches = tuple(make_launch((1.0,), round=number, health=busy) for number in range(8))
+    now = [timed(), series("step_time_tail", STEADY)]
+    record = stored(*now)
+    judge = Judge(
+        "test_it", Settings(launches=10), StoredReferences((replace(found(), record=record),)), alone, settles=True
+    )
+    assert judge((replace(measured(*now), launches=launches),), Look(4.0, 0.5, last=False)).action == action
 
 
 def test_a_noise_floor_of_times_is_none_of_quotients() -> None:

@@ -51,7 +51,8 @@ def test_a_regression_names_fact_origin_and_cure(make_result: Make) -> None:
 def test_in_how_many_rounds_a_step_was_slower_stands_beside_its_change(make_result: Make, *, settled: bool) -> None:
     side = PairedRevision(revision="3f2a1c0", commit=None, launches=4)
     then, now = (0.041, 0.042, 0.048, 0.041), (0.047, 0.043, 0.047, 0.049)
-    step = replace(comparison("step_time", 0.047, Verdict.REGRESSED, samples=now), change=0.1, base_samples=then)
+    step = comparison("step_time", 0.047, Verdict.REGRESSED, samples=now)
+    step = replace(step, change=0.1, base_samples=then, paired=True)
     reference = StoredBaseline(record=None, origin="", settled=side) if settled else side
     result = make_result(comparisons=(step,), reference=reference)
     assert failure_text(result, accept="").splitlines()[0] == (
@@ -71,7 +72,7 @@ def test_beside_separate_launches_a_step_is_slower_than_the_median_one(make_resu
     assert "worse than the baseline's median in 2 of 2 launches" in str(summary_table([other]).above)
     side = PairedRevision(revision="3f2a1c0", commit=None, launches=3)
     assert "slower than the reference's median in 3 of 4 launches" in failure_text(
-        make_result(comparisons=(step,), reference=side), accept=""
+        make_result(comparisons=(replace(step, paired=True),), reference=side), accept=""
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ddpperf.judge.sequential import Look
 from pytest_ddpperf.records.measurement import MetricRules
-from pytest_ddpperf.records.results import Comparison
+from pytest_ddpperf.records.results import Comparison, PairedRevision
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.dealing import TIMES, Aim, Need, dealt, need_of
 from tests.factories import make_new_result, make_series
@@ -97,14 +97,22 @@ def compared(
     ],
 )
 def test_what_a_benchmark_needs_follows_from_its_screening(comparisons: list[Comparison], expected: Need) -> None:
-    """It has made 4 launches of 1.5 s."""
-    result = replace(make_new_result(), comparisons=tuple(comparisons))
+    """It has made 4 launches of 1.5 s, beside another revision."""
+    beside = PairedRevision(revision="main", commit=None, record=None, launches=4)
+    result = replace(make_new_result(), comparisons=tuple(comparisons), reference=beside)
     assert need_of([result], LOOK, made=4, diagnosis=5.0) == expected
+
+
+def test_the_screening_confirms_nothing_beside_a_stored_baseline() -> None:
+    """So 2.5 times 4 launches of 1.5 s are all to be made; settling starts from none as well."""
+    result = replace(make_new_result(), comparisons=(compared(Verdict.INCONCLUSIVE, suspicious=True, launches=4),))
+    assert need_of([result], LOOK, made=4, diagnosis=5.0).decides == 15.0
+    assert need_of([result], LOOK, made=4, diagnosis=5.0, settles=True).decides == 15.0
 
 
 def test_two_launches_of_both_sides_screen_and_confirm_what_is_settled() -> None:
     """A round of one side takes 1.5 s, and its diagnosis 5 s."""
     result = replace(make_new_result(), comparisons=(compared(Verdict.INCONCLUSIVE, launches=6),))
     least = 1.5 + 2 * (2 * 2 * 1.5 + 5.0)
-    expected = Need(aim=Aim.SEE, least=least, wanted=least, settles=True)
+    expected = Need(aim=Aim.SEE, least=least, wanted=TIMES * least, settles=True)
     assert need_of([result], LOOK, made=4, diagnosis=5.0, settles=True) == expected

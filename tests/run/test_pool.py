@@ -223,6 +223,26 @@ def test_what_rules_a_slowdown_out_yields_to_those_that_cannot_see_yet(
     assert part.looked(recording, [result], Look(elapsed=4.0, round_seconds=1.0, last=False), 4) is yields
 
 
+def test_launches_that_are_told_again_cost_nothing_and_yield_to_nobody(clock: Clock) -> None:
+    pool = Pool(200.0, 2, clock)
+    pool.begin_pass(screening=True)
+    screened(pool, clock, Need(aim=Aim.SEE, wanted=60.0), "a")
+    screened(pool, clock, Need(aim=Aim.SEE, wanted=400.0), "b")
+    pool.begin_pass(screening=False)
+    pool.begin_test("a")
+    part = pool.part("a")
+    part.max_time(1000.0)
+    kept = Recording(clock, kept=True)
+    kept.planned(lambda: LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnosis_seconds=2.0))
+    kept.launched(list)
+    comparison = Comparison(series=make_series("step_time", 1.0), tolerance=0.03, verdict=Verdict.OK, gated=True)
+    result = replace(make_new_result(), comparisons=(comparison,))
+    recording, look = kept.again(), Look(elapsed=4.0, round_seconds=1.0, last=False)
+    assert not part.looked(recording, [result], look, 4)
+    recording.launched(list)
+    assert part.looked(recording, [result], look, 5)
+
+
 def test_a_benchmark_that_is_measured_anew_has_no_more_than_it_was_dealt(clock: Clock) -> None:
     pool = Pool(60.0, 2, clock)
     pool.begin_pass(screening=True)
@@ -358,5 +378,7 @@ def test_a_limit_of_its_own_is_no_lack_of_the_budget(clock: Clock, ceiling: floa
     part = pool.part("a")
     given = part.max_time(ceiling)
     assert part.limited(make_budget(None, 1, 3, given, given / 2), Recording(clock), given).shared is shared
+    part.measured(3, 3)
+    assert pool.complaint is None
     part.measured(1, 3)
     assert bool(pool.complaint) is shared

@@ -517,6 +517,12 @@ def test_launches_that_there_was_no_time_for_are_told() -> None:
     )
 
 
+def test_a_judge_may_look_before_the_launches_of_a_first_look_are_made() -> None:
+    budget = replace(make_budget(5, 0, 4, 60, 60), first=2)
+    _, _, judge, _ = run_script([variant()], budget, [Next("more", 2), Next("stop")])
+    assert [len(measured.launches) for (measured,) in judge.looks] == [2, 4]
+
+
 @pytest.mark.parametrize(("launches", "max_time", "made"), [(4, 2.2, 3), (2, 1.2, 2)])
 def test_three_launches_or_all_that_were_asked_for_are_no_shortage(launches: int, max_time: float, made: int) -> None:
     """The pilot and each launch take 0.5 s."""

@@ -159,7 +159,8 @@ class ResultData(BenchmarkData):
     )
     against: AgainstData | None = about("The other side of a run with --ddpperf-against; null without.", "paired")
     settled: AgainstData | None = about(
-        "The commit of the stored baseline, where times were settled side by side with it; null elsewhere."
+        "The commit of the stored baseline, where times were settled side by side with it, and what else its launches "
+        "left open; null elsewhere."
     )
     baseline: BaselineData | None = about("The record compared with; null for none.")
     origin: str = about("Where the baseline comes from, or in words why there is none.")
