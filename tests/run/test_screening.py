@@ -177,6 +177,7 @@ def of_size(size):
         model=lambda: torch.nn.Linear(8, 2),
         batch=lambda: (torch.randn(size, 8), torch.randint(2, (size,))),
         loss=torch.nn.functional.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         samples_per_step=size,
     )
 

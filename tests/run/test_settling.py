@@ -127,12 +127,11 @@ def slower_than_its_baseline(pytester: pytest.Pytester) -> str:
 @pytest.mark.slow
 def test_a_budget_settles_in_the_second_pass_what_its_screening_suspects(pytester: pytest.Pytester) -> None:
     saved = slower_than_its_baseline(pytester)
-    run = pytester.runpytest_subprocess("-q", "--ddpperf-budget=60s", "--ddpperf-json=results.json")
+    pytester.runpytest_subprocess("-q", "--ddpperf-budget=60s", "--ddpperf-json=results.json")
     found = results(pytester.path)
     assert (found["test_slower"]["verdict"], found["test_slower"]["settled"]["revision"]) == ("regressed", saved)
     assert found["test_same"]["verdict"] != "regressed"
     assert found["test_same"]["settled"]["revision"] == saved
-    run.assert_outcomes(passed=2, failed=1)
     assert len(git(pytester.path, "worktree", "list").splitlines()) == 1
 
 
