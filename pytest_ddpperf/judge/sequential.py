@@ -28,9 +28,8 @@ one by chance is likely to pass the other, so the confirmation alone has to keep
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
 """The same where both sides are measured in the same rounds.
 
-All launches together have to be worse at this level, and those of either phase alone have to look worse. That finds
-more than fresh launches alone at three times the level. What benchmarks/decision.py and several.py find of unchanged
-code is in docs/evidence.md.
+All launches together have to be worse at this level, and those of either phase alone have to look worse. What
+benchmarks/decision.py and several.py find of unchanged code is in docs/evidence.md, with the rule that they ran.
 """
 
 MIN_LAUNCHES = 2  # a single one shows no scatter

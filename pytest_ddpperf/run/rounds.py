@@ -95,13 +95,12 @@ class _Measuring:
         self._durations: list[float] = []  # of rounds
         self._confirming = False
         self._screened = False
-        self._wanted = budget.first or budget.launches  # launches until the next look
 
     def measured(self) -> tuple[Measurement, ...]:
         """The measurements when the judge is content."""
-        least = MIN_LAUNCHES
+        wanted, least = self._budget.first or self._budget.launches, MIN_LAUNCHES
         while True:
-            self._launch(self._wanted, least)
+            self._launch(wanted, least)
             look = Look(
                 self._elapsed,
                 self._round_seconds,
@@ -116,12 +115,12 @@ class _Measuring:
                 return self._diagnosed(look, explain=False, briefly=True)
             if verdict.action == "stop" or (look.last and verdict.action == "more"):
                 return self._diagnosed(look, explain=verdict.explain)
-            self._wanted, self._screened = made + verdict.launches, look.screened
+            wanted, self._screened = made + verdict.launches, look.screened
             if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
                 self._suspect(verdict.suspects, made)
                 self._rounds.begin_again()
                 # No fewer launches than made it suspicious.
-                self._wanted, least, self._confirming = verdict.launches, max(MIN_LAUNCHES, made), True
+                wanted, least, self._confirming = verdict.launches, max(MIN_LAUNCHES, made), True
 
     def _launch(self, wanted: int, least: int) -> None:
         """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more."""

@@ -11,11 +11,11 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.judge.sequential import Look
 from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.results import Comparison
+from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.dealing import Aim, Need
 from pytest_ddpperf.run.planning import LaunchPlans
-from pytest_ddpperf.run.pool import SCREENING, Pool
+from pytest_ddpperf.run.pool import SCREENING, Part, Pool
 from pytest_ddpperf.run.recording import Recording
 from tests.factories import make_budget, make_new_result, make_series, make_variant
 
@@ -194,6 +194,27 @@ def test_a_call_that_has_had_its_share_needs_no_more(clock: Clock) -> None:
     assert [pool.part("a").max_time(1000.0) for _ in range(2)] == [40.0, 40.0]
 
 
+PLANS = LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnosis_seconds=2.0)
+
+
+def in_its_second_run(clock: Clock, other: Need) -> Part:
+    """The part of a benchmark in a budget of 200 s, which it shares with another one that needs so much."""
+    pool = Pool(200.0, 2, clock)
+    pool.begin_pass(screening=True)
+    screened(pool, clock, Need(aim=Aim.SEE, wanted=60.0), "a")
+    screened(pool, clock, other, "b")
+    pool.begin_pass(screening=False)
+    pool.begin_test("a")
+    part = pool.part("a")
+    part.max_time(1000.0)
+    return part
+
+
+def timed(verdict: Verdict) -> Result:
+    comparison = Comparison(series=make_series("step_time", 1.0), tolerance=0.03, verdict=verdict, gated=True)
+    return replace(make_new_result(), comparisons=(comparison,))
+
+
 @pytest.mark.parametrize(
     ("verdict", "other", "yields"),
     [
@@ -207,36 +228,20 @@ def test_what_rules_a_slowdown_out_yields_to_those_that_cannot_see_yet(
     clock: Clock, verdict: Verdict, other: Need, *, yields: bool
 ) -> None:
     """Of a budget of 200 s, 20 are spent when this benchmark has had 4 launches of 1 s in its second run."""
-    pool = Pool(200.0, 2, clock)
-    pool.begin_pass(screening=True)
-    screened(pool, clock, Need(aim=Aim.SEE, wanted=60.0), "a")
-    screened(pool, clock, other, "b")
-    pool.begin_pass(screening=False)
-    pool.begin_test("a")
-    part = pool.part("a")
-    part.max_time(1000.0)
+    part = in_its_second_run(clock, other)
     recording = Recording(clock)
-    recording.planned(lambda: LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnosis_seconds=2.0))
+    recording.planned(lambda: PLANS)
     clock.now = 20.0
-    comparison = Comparison(series=make_series("step_time", 1.0), tolerance=0.03, verdict=verdict, gated=True)
-    result = replace(make_new_result(), comparisons=(comparison,))
+    result = timed(verdict)
     assert part.looked(recording, [result], Look(elapsed=4.0, round_seconds=1.0, last=False), 4) is yields
 
 
 def test_launches_that_are_told_again_cost_nothing_and_yield_to_nobody(clock: Clock) -> None:
-    pool = Pool(200.0, 2, clock)
-    pool.begin_pass(screening=True)
-    screened(pool, clock, Need(aim=Aim.SEE, wanted=60.0), "a")
-    screened(pool, clock, Need(aim=Aim.SEE, wanted=400.0), "b")
-    pool.begin_pass(screening=False)
-    pool.begin_test("a")
-    part = pool.part("a")
-    part.max_time(1000.0)
+    part = in_its_second_run(clock, Need(aim=Aim.SEE, wanted=400.0))
     kept = Recording(clock, kept=True)
-    kept.planned(lambda: LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnosis_seconds=2.0))
+    kept.planned(lambda: PLANS)
     kept.launched(list)
-    comparison = Comparison(series=make_series("step_time", 1.0), tolerance=0.03, verdict=Verdict.OK, gated=True)
-    result = replace(make_new_result(), comparisons=(comparison,))
+    result = timed(Verdict.OK)
     recording, look = kept.again(), Look(elapsed=4.0, round_seconds=1.0, last=False)
     assert not part.looked(recording, [result], look, 4)
     recording.launched(list)
