@@ -32,8 +32,8 @@ class Size:
     sequence: int
 
 
-SMALL = Size("small", width=128, heads=4, layers=2, feed_forward=256, sequence=128)
-LARGER = Size("larger", width=256, heads=8, layers=4, feed_forward=1024, sequence=256)
+SMALL = Size("small", width=128, heads=4, layers=2, feed_forward=256, sequence=64)
+LARGER = Size("larger", width=256, heads=8, layers=4, feed_forward=1024, sequence=128)
 
 
 def language_model(size: Size, batch_size: int) -> Workload:

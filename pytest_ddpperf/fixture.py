@@ -306,6 +306,7 @@ class Ddpperf:
         environment = self._environment(call, strategy)
         most = required_limit(memory_limit, environment.device)
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
+        run.end_preparing()
         if run.part.before is not None and run.part.before.search is not None:
             self._session.searches.append(run.part.before.search)
             return run.part.before.search.found
@@ -374,16 +375,16 @@ class Ddpperf:
     def _judged(self, call: VerbCall, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True
         from pytest_ddpperf.run.judging import JudgedRun
+        from pytest_ddpperf.run.part import part_of
 
         for benchmark in variants:  # results and baselines of this test could not tell them apart
             if benchmark.key in self._names:
-                raise SettingError(
-                    f"{self._test} has two benchmarks named {benchmark.name!r}; tell them apart with name=..."
-                )
+                named = f"{self._test} has two benchmarks named {benchmark.name!r}"
+                raise SettingError(f"{named}; tell them apart with name=...")
             self._names.add(benchmark.key)
         paired = self._session.paired_launches(self._sections)
-        part = self._session.pool.part(self._test)
-        times = TimeSheet(call.begun, before=None if part.before is None else part.before.spent)
+        part = part_of(self._session.pool, self._test)
+        times = TimeSheet(call.begun, before=part.before and part.before.spent)
         run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=times, part=part)
         self._runs.append(run)
         return run.judged(variants, derive)

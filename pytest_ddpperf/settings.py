@@ -126,8 +126,8 @@ class Settings:
     launches: int = _knob(
         6,
         positive_int,
-        "launches before the first verdict. More launches follow until the benchmark is decided or their part of "
-        "max-time is spent",
+        "launches before the first verdict; 2 where others disturb a run beside a stored baseline, and its commit can "
+        "settle it. More launches follow until the benchmark is decided or their part of max-time is spent",
         "N",
     )
     max_time: float = _knob(

@@ -30,6 +30,7 @@ from pytest_ddpperf.reports.findings import CONFIRMED
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.calibrate import Dealer, deck_of, replayed
 from pytest_ddpperf.run.judging import PairedReferences
+from pytest_ddpperf.run.part import part_of
 from pytest_ddpperf.run.planning import LaunchOutcome, Purpose, budget_of, fitting_steps, launch_seconds, short_launch
 from pytest_ddpperf.run.pool import Pool
 from pytest_ddpperf.run.rounds import Observer, measure
@@ -214,7 +215,7 @@ def in_suite(
 
     def judged(variant: Variant, dealt: Dealer) -> tuple[Result, ...]:
         pool.begin_test(variant.name)
-        part = pool.part(variant.name)
+        part = part_of(pool, variant.name)
         mine = replace(settings, max_time=part.max_time(settings.max_time))
         derived = gated_if_paired(alone)
         references = PairedReferences(revision=REVISION, variants=(variant,), derive=derived, lacking={})
@@ -223,11 +224,9 @@ def in_suite(
 
         def looked(measured: tuple[Measurement, ...], look: Look) -> Next:
             action = judge(measured, look)
-            if not look.diagnosed:
-                yields = part.looked(recording, judge.results, look, len(measured[0].launches))
-                if yields and action.action == "more":
-                    return replace(action, action="stop")
-            return action
+            if look.diagnosed:
+                return action
+            return part.looked(recording, judge.results, look, len(measured[0].launches), action)
 
         def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
             told: Any = recording.launched(lambda: cast("Any", dealt.run(launches, purpose)))

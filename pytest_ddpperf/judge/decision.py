@@ -96,8 +96,8 @@ def decide(
 
     ``REGRESSED`` takes two keys: the change is for the worse with significance (the two-sided ``1 - alpha`` interval
     excludes no change), and its estimate is worse than the tolerance. After a suspicion beside a stored baseline fresh
-    launches alone have to say both. After one side by side fresh launches have to look worse again, by the easy test,
-    and all launches together have to say both. ``IMPROVED`` is its mirror image, by all launches. ``UNCHANGED`` is a
+    launches alone have to say both. After one side by side all launches together have to say both, and fresh ones
+    alone be worse at the level of a suspicion. ``IMPROVED`` is its mirror image, by all launches. ``UNCHANGED`` is a
     proof, not a lack of evidence: the one-sided 95 % bound of the worsening, over all looks, lies within the margin,
     and its estimate within the tolerance. ``OK`` is a weaker proof: that bound lies within the resolution. Everything
     else is ``INCONCLUSIVE``.
@@ -117,7 +117,7 @@ def decide(
     """
     accepted = limit(change, tolerance)
     hard = change if change.paired_rounds else fresh or change
-    worse_again = fresh is None or looks_worse(fresh, better=better, tolerance=tolerance)
+    worse_again = fresh is None or looks_worse(fresh, better=better, tolerance=0.0)
     if worse_again and _worse_by_more(hard, better, accepted, alpha, last=last):
         return Verdict.REGRESSED
     if _worse_by_more(change, "higher" if better == "lower" else "lower", accepted, alpha, last=last):
@@ -148,8 +148,8 @@ def needed(
 ) -> int | None:
     """About how many launches the candidate needs in all for a verdict, if estimate and scatter stay what they are.
 
-    A rough figure, for the estimate will move. It goes by the degrees of freedom that so many launches will have. At
-    least one launch more than there are; None where ``MAX_LAUNCHES`` would not do, or the scatter is unknown.
+    A rough figure, for the estimate will move. More launches have more degrees of freedom; the baseline's own error
+    stays. At least one more than there are; None where ``MAX_LAUNCHES`` would not do, or the scatter is unknown.
     """
     if change.standard_error is None:
         return None

@@ -25,6 +25,7 @@ from pytest_ddpperf.judge.detection import (
     looks_worse,
     mde,
 )
+from pytest_ddpperf.judge.scatter import expected_alone, expected_of_pairs
 from pytest_ddpperf.metrics.control import controlled, pace
 from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
 from pytest_ddpperf.records.finding import Finding
@@ -32,12 +33,8 @@ from pytest_ddpperf.records.measurement import Better, Control, Measurement, Ser
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, StoredBaseline
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.stats import intervals
-from pytest_ddpperf.stats.blocks import OWN_IN_TURNS, Expected, expected, paired_blocks
-from pytest_ddpperf.stats.centers import parted
 from pytest_ddpperf.stats.intervals import Change
-from pytest_ddpperf.stats.spreads import joined, pooled
 
-CERTAIN = 100.0  # degrees of freedom of a scatter that was measured thousands of times
 FEW = 6  # launches; by the scatter of fewer, little can be foreseen
 PRACTICABLE = 200  # launches for which somebody may still wait: some minutes of short steps
 
@@ -85,7 +82,8 @@ def compare_metric(
     if note is None and judged is not None and not evidence.negligible:
         note = _note(decision.verdict, evidence, judged, context, paired=paired, launches=len(measurement.launches))
     level = LAST_SUSPICIOUS if context.screened and not paired else SUSPICIOUS
-    latest = fresh if obstacle is None else None
+    may_be = context.suspected is None or series.metric in context.suspected
+    latest = fresh if obstacle is None and may_be else None
     suspicious = latest is not None and looks_worse(latest, better=series.better, tolerance=tolerance, level=level)
     worse = suspicious or decision.verdict is Verdict.REGRESSED
     proven = None if worse or decision.verdict is Verdict.OK else context.resolution_of(series)
@@ -218,7 +216,7 @@ def _change(
             base.samples,
             scale=series.scale,
             outliers=None if outliers is None else "both",  # either side may be disturbed
-            expected=_expected_of_pairs(series, base, turns=measurement.turns),
+            expected=expected_of_pairs(series, base, turns=measurement.turns),
         )
     return intervals.change(
         series.samples,
@@ -228,37 +226,10 @@ def _change(
         between_df=spread.df,
         drift=drift,
         outliers=outliers,
-        expected=_expected(series, base, context, runs),
+        expected=expected_alone(series, base, context.scatter, runs),
         base_runs=runs,
         independent=independent,
     )
-
-
-def _expected(
-    series: Series, base: Series, context: DecisionContext, base_runs: tuple[int, ...] = ()
-) -> Expected | None:
-    """What launches of a separate run are expected to scatter by: also as those of a run of the baseline do."""
-    if series.rules.single_scatter is not None and len(series.samples) == 1:
-        return Expected(series.rules.single_scatter**2, CERTAIN)
-    if not series.within:
-        return None
-    if series.scale != "ratio":
-        return expected(series.within, series.own)
-    learned = pooled(parted(base.samples, base_runs or (len(base.samples),)))
-    if context.scatter is not None and series.rules.shared_scatter:
-        learned = joined([learned, context.scatter])
-    return expected(series.within, series.own, learned)
-
-
-def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
-    """What the differences of launches of a round are expected to scatter by; of interleaved ones by their blocks."""
-    if series.rules.single_scatter is not None and len(series.samples) == 1:
-        return Expected(2 * series.rules.single_scatter**2, CERTAIN)
-    if series.scale != "ratio":  # steps of diagnoses, which did not alternate with the other side's
-        new, old = (expected(side.within, side.own) for side in (series, base))
-        return None if new is None or old is None else Expected(new.variance + old.variance, min(new.df, old.df))
-    moved = paired_blocks(series.within, base.within)
-    return expected(moved, min(series.own, OWN_IN_TURNS) if turns else math.sqrt(2) * series.own)
 
 
 def _note(

@@ -66,6 +66,7 @@ class Next:
     launches: int = 0
     suspects: tuple[str, ...] = ()  # the metrics that looked worse, in words
     explain: bool = False  # whether a diagnosis is wanted though no time is left
+    briefly: bool = False  # whether a diagnosis is not wanted even if time is left, but for growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class State:
     phase: Phase = Phase.SCREEN
 
 
-STOP, SETTLE = Next("stop"), Next("settle")
+STOP = Next("stop")
+SETTLE = Next("settle", briefly=True)  # the launches that settle it are diagnosed in full
 
 
 def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:

@@ -28,6 +28,8 @@ In the recorded campaigns launches of one model scatter by 0.3, 0.8 and 2.3 MiB 
 deviation). Between two processes that ranks are forked from they may differ by some MiB more, by what was imported
 there. Tensors of a step are counted to the byte: peak_tensor_bytes."""
 
+RESIDENT_SCATTER = 0.03  # relative standard deviation of launches with some 20 MiB or more, in perf_tests
+
 UNEVEN = 0.10  # by how much more than the rank with the least the one with the most may use
 UNEVEN_BYTES = 16 * 2**20  # resident memory of equal ranks differs by a few MiB
 

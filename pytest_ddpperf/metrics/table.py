@@ -33,6 +33,7 @@ from pytest_ddpperf.metrics.memory import (
     GROWTH_SCATTER,
     GROWTH_TOLERANCE,
     RESIDENT_FLOOR,
+    RESIDENT_SCATTER,
     fragmentation,
     memory_growth,
     outside_allocator,
@@ -263,7 +264,10 @@ METRICS: tuple[Metric, ...] = (
     _share_metric("straggler_skew", straggler_skew, min_tolerance=0.03),
     # Resident memory moves with allocator arenas and page sizes; so does, far less, what CUDA's allocator reserves.
     _bytes_metric(
-        RESIDENT, peak_memory(RESIDENT), min_tolerance=0.10, rules=replace(_BYTES, negligible=RESIDENT_FLOOR)
+        RESIDENT,
+        peak_memory(RESIDENT),
+        min_tolerance=0.10,
+        rules=replace(_BYTES, negligible=RESIDENT_FLOOR, usual_scatter=RESIDENT_SCATTER),
     ),
     _bytes_metric("peak_allocated", peak_memory("peak_allocated")),
     _bytes_metric("peak_reserved", peak_memory("peak_reserved"), min_tolerance=0.05),
@@ -279,7 +283,7 @@ METRICS: tuple[Metric, ...] = (
         memory_growth,
         scale="difference",
         min_tolerance=GROWTH_TOLERANCE,
-        rules=replace(_BYTES, diagnosed=True, single_scatter=GROWTH_SCATTER),
+        rules=replace(_BYTES, diagnosed=True, usual_scatter=GROWTH_SCATTER),
     ),
     # Parts of the step time, which is gated; of a phase that takes microseconds a change says nothing.
     *(

@@ -236,7 +236,7 @@ class MetricRules:
         deviation: the share of a run's deviation as a whole that it has; 0 for bytes and seeded losses.
         deviates_with_step_time: whether that deviation is a share of the step time, and not of its own size.
         shared_scatter: whether the scatter of other benchmarks' launches is evidence of its own.
-        single_scatter: standard deviation of a single launch's number, where launches are few; None where unknown.
+        usual_scatter: standard deviation that a launch's number usually has, for few launches; None where unknown.
         negligible: the amount below which a difference means nothing.
         after_steps: whether it is comparable only after as many steps.
         weight: its share of the significance level, beside those of the others that a benchmark is gated by; 0 for what
@@ -255,7 +255,7 @@ class MetricRules:
     deviation: float = 1.0
     deviates_with_step_time: bool = False
     shared_scatter: bool = False
-    single_scatter: float | None = None
+    usual_scatter: float | None = None
     negligible: float = 0.0
     after_steps: bool = False
     weight: float = 1.0

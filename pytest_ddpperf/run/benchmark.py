@@ -19,8 +19,7 @@ from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunches
-from pytest_ddpperf.run.planning import FEW_LAUNCHES
-from pytest_ddpperf.run.pool import Part
+from pytest_ddpperf.run.part import Part, part_of
 from pytest_ddpperf.run.preparation import identity, prepared, task_text
 from pytest_ddpperf.run.recording import Recording
 from pytest_ddpperf.run.rounds import Observer, measure
@@ -52,7 +51,7 @@ class BenchmarkRun:
         part: Part | None = None,
     ) -> None:
         self.settings = settings
-        self.part = session.pool.part(test) if part is None else part
+        self.part = part_of(session.pool, test) if part is None else part
         self.sections = sections  # titles and texts for the test's report
         self.measured: tuple[Measurement, ...] = ()  # of the candidate
         self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, for what could not be measured
@@ -97,7 +96,7 @@ class BenchmarkRun:
         with self._shown():
             found = prepared(self.settings, variants, launch, {} if forgetful else self._session.prepared)
         self.counts.update({each.key: each.counts for each in found if each.counts and not each.of_reference})
-        self.settings = replace(self.settings, max_time=self.part.max_time(self.settings.max_time))
+        self.settings = replace(self.settings, max_time=self.part.max_time(self.settings.max_time, len(variants)))
         return found
 
     def measure(
@@ -111,6 +110,7 @@ class BenchmarkRun:
     ) -> tuple[Measurement, ...]:
         """Measures prepared variants side by side until the judge, which looks after ``first`` launches, is content."""
         __tracebackhide__ = True
+        self.end_preparing()
         if self.settings.counted_only:
             measurements = tuple(map(counted_only, variants))
             judge(measurements, Look(0.0, 0.0, last=True))
@@ -134,20 +134,24 @@ class BenchmarkRun:
                 budget = self.part.limited(budget, recording, self.settings.max_time)
                 measurements = measure(variants, budget, timed, observer, recording)
                 if not getattr(judge, "settling", False):
-                    self.part.measured(len(measurements[0].launches), min(budget.launches, FEW_LAUNCHES))
+                    self.part.measured(len(measurements[0].launches), budget.few)
         sides = zip(variants, measurements, strict=True)
         self.measured = tuple(measurement for variant, measurement in sides if not variant.of_reference)
         return measurements
 
+    def end_preparing(self) -> None:
+        """Ends a test in the pass that prepares: what it goes on with takes times."""
+        __tracebackhide__ = True
+        if self.part.preparing_only:
+            self.part.end_screening(self.launches.times.spent, self._paired)
+            pytest.skip("it is prepared")
+
     def _looked(self, judge: JudgeCall, recording: Recording, measured: tuple[Measurement, ...], look: Look) -> Next:
         """What the judge says; the session's budget hears how far the benchmark is."""
         action = judge(measured, look)
-        if not look.diagnosed:
-            results, made = getattr(judge, "results", ()), len(measured[0].launches)
-            yields = self.part.looked(recording, results, look, made, settles=action.action == "settle")
-            if yields and action.action == "more":
-                return replace(action, action="stop")
-        return action
+        if look.diagnosed:
+            return action
+        return self.part.looked(recording, getattr(judge, "results", ()), look, len(measured[0].launches), action)
 
     def _profiled(self, variant: Variant) -> Variant:
         """The variant with its communication as the profiler sees it, in a launch of its own."""

@@ -82,10 +82,12 @@ def _need_beside_reference(results: Sequence[Result], look: Look, made: int, dia
     most = TIMES * look.elapsed
     worse = [each for each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
     if worse:
-        least = made * look.round_seconds + max(diagnosis, look.round_seconds)
+        least = made * look.round_seconds  # most look worse by chance, and need no diagnosis
         needed = min((CONFIRMED * each.enough for each in worse if each.enough), default=math.inf)
         fresh = max(0.0, needed - counted) * look.round_seconds
-        return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + diagnosis)), decides=fresh)
+        # What no share would confirm has looked worse by chance, most likely, and is one of the blind.
+        aim = Aim.CONFIRM if fresh <= most else Aim.SEE
+        return Need(aim=aim, least=least, wanted=max(least, min(most, fresh + diagnosis)), decides=fresh)
     if not verdicts & OPEN:
         return Need(aim=Aim.DIAGNOSE, wanted=diagnosis)
     open_ones = [each.enough for each in deciding if each.verdict in OPEN]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol, TypeAlias
 
+from pytest_ddpperf.judge.sequential import MIN_LAUNCHES
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
@@ -28,7 +29,7 @@ out over as many steps in shorter launches (benchmarks/turns.py). More launches 
 """
 
 FEW_STEPS = 20  # a launch of long steps takes the time for so many
-FEW_LAUNCHES = 3  # the screening has time for so many, at least, rather than for longer ones
+FEW_LAUNCHES = 3  # a screening has time for so many, at least, rather than for longer ones
 
 WORTH = 2.0
 """A launch times steps for at least so many times the seconds that all else in it takes, where there is time.
@@ -74,6 +75,11 @@ class Budget:
     first: int | None = None  # launches before the first look, where that is not after ``launches``
     shared: bool = False  # whether max_time is a share of the session's budget
 
+    @property
+    def few(self) -> int:
+        """The launches that the screening has time for, at least, rather than for longer ones."""
+        return min(self.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
+
 
 def budget_of(
     settings: Settings, *, compared: bool = True, slots: int | None = None, memory: int | None = None
@@ -104,7 +110,7 @@ class LaunchPlans:
 
 def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> LaunchPlans:
     """Plans the launches of variants by the pilot of each, which is launched where it is not known."""
-    share = budget.screening / min(budget.launches, FEW_LAUNCHES) / len(variants)
+    share = budget.screening / budget.few / len(variants)
     pilots = [_settled(variant, budget, run, share) for variant in variants]
     groups, findings = grouped(variants, pilots, budget)
     paired = {variants[i].key for group in groups if len(group) > 1 for i in group if variants[i].of_reference}
@@ -115,7 +121,9 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
         wanted = launch_seconds(pilot.fixed)
         if variant.key in paired:
             fixed = (side.fixed for other, side in zip(variants, pilots, strict=True) if other.key == variant.key)
-            wanted = short_launch(pilot.step, min(fixed))  # a first launch may have been slow to start
+            fixed_at_least = min(fixed)  # a first launch may have been slow to start
+            # Of a session's budget there are few launches either way, and shorter ones would spend more on starting.
+            wanted = launch_seconds(fixed_at_least) if budget.shared else short_launch(pilot.step, fixed_at_least)
         # Timing for less than all else takes would save little, and tell little.
         fitting = fitting_steps(pilot.step, min(wanted, max(share - pilot.fixed, pilot.fixed)))
         plans.append(Plan(warmup=budget.warmup, steps=budget.steps or followed or fitting))

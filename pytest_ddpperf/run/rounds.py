@@ -15,7 +15,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.run.planning import FEW_LAUNCHES, Budget, LaunchPlans, LaunchRunner, Purpose, planned
+from pytest_ddpperf.run.planning import Budget, LaunchPlans, LaunchRunner, Purpose, planned
 from pytest_ddpperf.run.recording import Recording
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
 
@@ -104,17 +104,15 @@ class _Measuring:
             look = Look(
                 self._elapsed,
                 self._round_seconds,
-                last=not self._fits(self._deadline),
+                last=not self._fits(self._budget.max_time),
                 screened=not self._confirming and not self._fits(self._budget.screening),
             )
             verdict = self._observer.judge(self._measurements(), look)
             made = self._rounds.made
             if self._observer.screening and (verdict.action != "more" or look.last or look.screened):
                 return self._measurements()
-            if verdict.action == "settle":  # the launches that settle it are diagnosed in full
-                return self._diagnosed(look, explain=False, briefly=True)
-            if verdict.action == "stop" or (look.last and verdict.action == "more"):
-                return self._diagnosed(look, explain=verdict.explain)
+            if verdict.action in {"stop", "settle"} or (look.last and verdict.action == "more"):
+                return self._diagnosed(look, explain=verdict.explain, briefly=verdict.briefly)
             wanted, self._screened = made + verdict.launches, look.screened
             if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
                 self._suspect(verdict.suspects, made)
@@ -125,7 +123,7 @@ class _Measuring:
     def _launch(self, wanted: int, least: int) -> None:
         """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more."""
         rounds, budget = self._rounds, self._budget
-        deadline = self._deadline if self._confirming or self._screened else budget.screening
+        deadline = budget.max_time if self._confirming or self._screened else budget.screening
         while rounds.made < wanted and (rounds.made < least or self._fits(deadline)):
             begun = self._observer.clock()
             expected = self._elapsed + self._round_seconds * (wanted - rounds.made)
@@ -138,14 +136,6 @@ class _Measuring:
         return self._observer.clock() - self._start
 
     @property
-    def _deadline(self) -> float:
-        """When rounds end: what a session's budget has dealt out to a suspect holds its diagnosis too."""
-        budget = self._budget
-        if not budget.shared or self._observer.screening:
-            return budget.max_time
-        return budget.max_time - self._plans.diagnosis_seconds * self._confirming  # what got worse is diagnosed in full
-
-    @property
     def _round_seconds(self) -> float:
         """What another round will take: as long as those before it or, before any, as the pilots."""
         return median(self._durations) if self._durations else self._plans.round_seconds
@@ -156,7 +146,7 @@ class _Measuring:
     def _suspect(self, suspects: Sequence[str], made: int) -> None:
         self._findings.append(Finding("suspected", {"metrics": tuple(suspects), "launches": made}))
 
-    def _diagnosed(self, look: Look, *, explain: bool, briefly: bool = False) -> tuple[Measurement, ...]:
+    def _diagnosed(self, look: Look, *, explain: bool, briefly: bool) -> tuple[Measurement, ...]:
         """The measurements with launches that diagnose: in full if asked for or in time, else growth alone.
 
         Of the budget of a session, growth has no more than is left either.
@@ -187,7 +177,7 @@ class _Measuring:
         """The measurements, with a remark where the time was up before the launches that a first look takes."""
         made, budget = self._rounds.made, self._budget
         findings = list(self._findings)
-        if made < min(budget.launches, FEW_LAUNCHES) and not budget.shared:
+        if made < budget.few and not budget.shared:
             enough = math.ceil(self._elapsed + self._round_seconds * (budget.launches - made))
             wanted, now = budget.launches, budget.max_time
             findings.append(

@@ -1,4 +1,7 @@
-"""The first of two passes over a suite: every test that measures runs for its screening, and tells nothing."""
+"""The passes over a suite before the last: every test that measures runs until it is prepared, then for its screening.
+
+They tell nothing. When all are prepared, it is known how many benchmarks share the time, so all have as much of it.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,14 @@ class Screening:
         pool.start(partial(_start, measuring))
         if not _in_two_passes(measuring):
             return
-        pool.begin_pass(screening=True)
         self._on = True
         try:
-            for item, following in zip(items, [*items[1:], session.items[0]], strict=True):
-                item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
-                if session.shouldstop or session.shouldfail:
-                    break
+            for preparing in (True, False):
+                pool.begin_pass(screening=True, preparing=preparing)
+                for item, following in zip(items, [*items[1:], session.items[0]], strict=True):
+                    item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+                    if session.shouldstop or session.shouldfail:
+                        return
         finally:
             self._on = False
             pool.begin_pass(screening=False)

@@ -8,14 +8,15 @@ from functools import partial
 import pytest
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.dealing import Aim, Need
+from pytest_ddpperf.run.part import Part, part_of
 from pytest_ddpperf.run.planning import LaunchPlans
-from pytest_ddpperf.run.pool import SCREENING, Part, Pool
+from pytest_ddpperf.run.pool import SCREENING, Pool
 from pytest_ddpperf.run.recording import Recording
 from tests.factories import make_budget, make_new_result, make_series, make_variant
 
@@ -76,7 +77,7 @@ def test_a_recording_tells_its_launches_again_in_no_time(clock: Clock) -> None:
 def test_without_a_budget_a_call_has_its_own_max_time(clock: Clock) -> None:
     pool = Pool(None, 3, clock)
     pool.begin_test("a")
-    assert pool.part("a").max_time(60.0) == 60.0
+    assert part_of(pool, "a").max_time(60.0) == 60.0
     assert (pool.text(), pool.complaint) == ("", None)
 
 
@@ -84,19 +85,19 @@ def test_one_pass_gives_equal_shares_and_what_one_leaves_flows_on(clock: Clock) 
     pool, given = Pool(60.0, 3, clock), []
     for test, spent in (("a", 5.0), ("b", 30.0), ("c", 25.0)):
         pool.begin_test(test)
-        part = pool.part(test)
+        part = part_of(pool, test)
         clock.now += 2.0  # preparing
         given.append(part.max_time(1000.0))
         clock.now += spent - 2.0
     assert given == [18.0, 25.5, 23.0]  # of 60 s a third, of 55 s a half, of 25 s all: less 2 s
-    assert 0 < pool.part("c").max_time(1000.0) < 0.01  # there is none left
-    assert Pool(60.0, 2, clock).part("a").max_time(7.0) == 7.0  # which somebody has set
+    assert 0 < part_of(pool, "c").max_time(1000.0) < 0.01  # there is none left
+    assert part_of(Pool(60.0, 2, clock), "a").max_time(7.0) == 7.0  # which somebody has set
 
 
 def test_repeated_calls_share_the_time_of_one(clock: Clock) -> None:
     pool = Pool(60.0, 2, clock, turns=5)
     pool.begin_test("a")
-    assert pool.part("a").max_time(1000.0) == 6.0
+    assert part_of(pool, "a").max_time(1000.0) == 6.0
 
 
 def test_a_screening_takes_half_of_the_budget_and_the_rest_is_dealt(clock: Clock) -> None:
@@ -109,7 +110,7 @@ def test_a_screening_takes_half_of_the_budget_and_the_rest_is_dealt(clock: Clock
         ("b", Need(aim=Aim.CONFIRM, least=4.0, wanted=24.0)),
     ):
         pool.begin_test(test)
-        part = pool.part(test)
+        part = part_of(pool, test)
         clock.now += 3.0
         assert part.max_time(1000.0) == 24.0
         recording = part.recording(variants)
@@ -120,7 +121,7 @@ def test_a_screening_takes_half_of_the_budget_and_the_rest_is_dealt(clock: Clock
         pool.end_test(test)
     pool.begin_pass(screening=False)
     pool.begin_test("a")
-    part = pool.part("a")
+    part = part_of(pool, "a")
     assert part.before is not None
     assert part.max_time(1000.0) == 12.0 + 1.0  # 30 s hold 1 and 24, and 5 s are too few for a proof
     recording = part.recording(variants)
@@ -129,8 +130,8 @@ def test_a_screening_takes_half_of_the_budget_and_the_rest_is_dealt(clock: Clock
     clock.now += 1.0
     pool.end_test("a")
     pool.begin_test("b")
-    assert pool.part("b").max_time(1000.0) == 12.0 + 24.0
-    assert pool.part("b").before is None  # a second call, which the first run did not come to
+    assert part_of(pool, "b").max_time(1000.0) == 12.0 + 24.0
+    assert part_of(pool, "b").before is None  # a second call, which the first run did not come to
 
 
 def test_what_the_session_starts_counts_for_no_test(clock: Clock) -> None:
@@ -143,7 +144,7 @@ def test_what_the_session_starts_counts_for_no_test(clock: Clock) -> None:
     pool.start(start)
     pool.begin_pass(screening=True)
     pool.begin_test("a")
-    assert pool.part("a").max_time(1000.0) == 12.0 / SCREENING
+    assert part_of(pool, "a").max_time(1000.0) == 12.0 / SCREENING
 
 
 def screened(pool: Pool, clock: Clock, need: Need, *tests: str, setup: float = 1.0) -> None:
@@ -152,7 +153,7 @@ def screened(pool: Pool, clock: Clock, need: Need, *tests: str, setup: float = 1
         with pool.screened(test):
             pool.begin_test(test)
             clock.now += setup
-            part = pool.part(test)
+            part = part_of(pool, test)
             with part.launching():
                 clock.now += 4.0
             part.kept.need = need
@@ -169,7 +170,7 @@ def test_second_runs_are_reserved_what_they_take_besides_launches(clock: Clock) 
     pool.begin_pass(screening=False)
     clock.now += 1.0
     pool.begin_test("a")
-    assert pool.part("a").max_time(1000.0) == 4.0 + (60.0 - 10.0 - 1.0) - 1.0 - 2.0
+    assert part_of(pool, "a").max_time(1000.0) == 4.0 + (60.0 - 10.0 - 1.0) - 1.0 - 2.0
 
 
 def test_the_first_pass_leaves_what_the_second_takes_at_least(clock: Clock) -> None:
@@ -178,7 +179,7 @@ def test_the_first_pass_leaves_what_the_second_takes_at_least(clock: Clock) -> N
     pool.begin_pass(screening=True)
     screened(pool, clock, Need(aim=Aim.SEE, least=6.0), "a", "b")
     pool.begin_test("c")
-    assert pool.part("c").max_time(1000.0) == (40.0 - 10.0 - 28.0) / 2 / SCREENING
+    assert part_of(pool, "c").max_time(1000.0) == (40.0 - 10.0 - 28.0) / 2 / SCREENING
 
 
 def test_a_call_that_has_had_its_share_needs_no_more(clock: Clock) -> None:
@@ -186,12 +187,12 @@ def test_a_call_that_has_had_its_share_needs_no_more(clock: Clock) -> None:
     pool.begin_pass(screening=True)
     pool.begin_test("a")
     for _ in range(2):
-        part = pool.part("a")
+        part = part_of(pool, "a")
         part.recording([make_variant("ddp")])
         part.kept.need = Need(aim=Aim.CONFIRM, wanted=40.0)
     pool.begin_pass(screening=False)
     pool.begin_test("a")
-    assert [pool.part("a").max_time(1000.0) for _ in range(2)] == [40.0, 40.0]
+    assert [part_of(pool, "a").max_time(1000.0) for _ in range(2)] == [40.0, 40.0]
 
 
 PLANS = LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnosis_seconds=2.0)
@@ -205,7 +206,7 @@ def in_its_second_run(clock: Clock, other: Need) -> Part:
     screened(pool, clock, other, "b")
     pool.begin_pass(screening=False)
     pool.begin_test("a")
-    part = pool.part("a")
+    part = part_of(pool, "a")
     part.max_time(1000.0)
     return part
 
@@ -233,7 +234,13 @@ def test_what_rules_a_slowdown_out_yields_to_those_that_cannot_see_yet(
     recording.planned(lambda: PLANS)
     clock.now = 20.0
     result = timed(verdict)
-    assert part.looked(recording, [result], Look(elapsed=4.0, round_seconds=1.0, last=False), 4) is yields
+    look = Look(elapsed=4.0, round_seconds=1.0, last=False)
+    for action in (Next("more", 1), Next("stop")):
+        heard = replace(action, action="stop", briefly=True) if yields else action
+        assert part.looked(recording, [result], look, 4, action) == heard
+    if yields:
+        asked = Next("stop", explain=True)
+        assert part.looked(recording, [result], look, 4, asked) == asked, "what got worse is diagnosed in full"
 
 
 def test_launches_that_are_told_again_cost_nothing_and_yield_to_nobody(clock: Clock) -> None:
@@ -243,9 +250,9 @@ def test_launches_that_are_told_again_cost_nothing_and_yield_to_nobody(clock: Cl
     kept.launched(list)
     result = timed(Verdict.OK)
     recording, look = kept.again(), Look(elapsed=4.0, round_seconds=1.0, last=False)
-    assert not part.looked(recording, [result], look, 4)
+    assert part.looked(recording, [result], look, 4, Next("more", 1)).action == "more"
     recording.launched(list)
-    assert part.looked(recording, [result], look, 5)
+    assert part.looked(recording, [result], look, 5, Next("more", 1)).action == "stop"
 
 
 def test_a_benchmark_that_is_measured_anew_has_no_more_than_it_was_dealt(clock: Clock) -> None:
@@ -254,7 +261,7 @@ def test_a_benchmark_that_is_measured_anew_has_no_more_than_it_was_dealt(clock: 
     screened(pool, clock, Need(aim=Aim.SEE, least=1.0, wanted=8.0), "a", setup=0.0)
     pool.begin_pass(screening=False)
     pool.begin_test("a")
-    part = pool.part("a")
+    part = part_of(pool, "a")
     max_time = part.max_time(1000.0)
     assert max_time == 4.0 + 8.0
     clock.now += 3.0  # launchers start
@@ -269,14 +276,14 @@ def test_settling_has_what_is_left_of_a_share_and_the_start_of_the_commit_comes_
         clock.now += 6.0
 
     pool = Pool(60.0, 2, clock)
-    assert Pool(None, 1, clock).part("a").rest(60.0, 50.0) == 30.0, "nobody deals this out"
+    assert part_of(Pool(None, 1, clock), "a").rest(60.0, 50.0) == 30.0, "nobody deals this out"
     pool.start(start)
     pool.begin_pass(screening=True)
     screened(pool, clock, Need(aim=Aim.SEE, least=8.0, wanted=8.0, settles=True), "a", setup=0.0)
     screened(pool, clock, Need(aim=Aim.SEE), "b", setup=0.0)
     pool.begin_pass(screening=False)
     pool.begin_test("a")
-    part = pool.part("a")
+    part = part_of(pool, "a")
     assert part.max_time(1000.0) == 4.0 + 8.0
     clock.now += 3.0  # launches beside the baseline
     assert part.rest(12.0, 7.0) == 5.0 + 6.0
@@ -286,7 +293,7 @@ def test_settling_has_what_is_left_of_a_share_and_the_start_of_the_commit_comes_
     clock.now += 5.0
     pool.end_test("a")
     pool.begin_test("b")
-    assert pool.part("b").max_time(1000.0) == 4.0 + 60.0 - 6.0 - 8.0 - 8.0 - 6.0
+    assert part_of(pool, "b").max_time(1000.0) == 4.0 + 60.0 - 6.0 - 8.0 - 8.0 - 6.0
 
 
 def test_a_failure_of_a_preparing_launch_is_raised_again_at_its_turn(clock: Clock) -> None:
@@ -299,7 +306,7 @@ def test_a_failure_of_a_preparing_launch_is_raised_again_at_its_turn(clock: Cloc
     for screening in (True, False):
         pool.begin_pass(screening=screening)
         pool.begin_test("a")
-        part = pool.part("a")
+        part = part_of(pool, "a")
         with pytest.raises(WorkloadError, match="hangs"):
             part.preparing(lambda: b"same").launched(fails)
     assert len(launches) == 1
@@ -312,26 +319,26 @@ def test_other_benchmarks_begin_anew(clock: Clock) -> None:
     pool = Pool(60.0, 2, clock)
     pool.begin_pass(screening=True)
     pool.begin_test("a")
-    pool.part("a").recording([make_variant("ddp")]).first = 3
+    part_of(pool, "a").recording([make_variant("ddp")]).first = 3
     pool.begin_pass(screening=False)
     pool.begin_test("a")
-    part = pool.part("a")
+    part = part_of(pool, "a")
     assert part.recording([make_variant("naive")]).first is None
     pool.begin_test("a")
-    assert pool.part("a").recording([make_variant("ddp")]).first == 3
+    assert part_of(pool, "a").recording([make_variant("ddp")]).first == 3
 
 
 def test_launches_of_another_workload_by_the_same_name_are_not_told_again(clock: Clock) -> None:
     pool = Pool(60.0, 1, clock)
     pool.begin_pass(screening=True)
     pool.begin_test("a")
-    part = pool.part("a")
+    part = part_of(pool, "a")
     part.preparing(lambda: b"a workload").launched(lambda: result(1))
     part.recording([make_variant("ddp")]).first = 3
     pool.begin_pass(screening=False)
     for workload, first in ((b"a workload", 3), (b"another", None)):
         pool.begin_test("a")
-        part = pool.part("a")
+        part = part_of(pool, "a")
         part.preparing(partial(bytes, workload)).launched(lambda: result(1))
         assert part.recording([make_variant("ddp")]).first == first
 
@@ -343,12 +350,12 @@ def test_a_test_that_is_skipped_leaves_its_share(clock: Clock, *, screening: boo
     pool.begin_pass(screening=screening)
     pool.ended("a")
     pool.begin_test("b")
-    part = pool.part("b")
+    part = part_of(pool, "b")
     share = part.max_time(1000.0)
     clock.now += 10.0
     pool.ended("b")
     pool.begin_test("c")
-    assert (share, pool.part("c").max_time(1000.0)) == ((60.0, 80.0) if screening else (30.0, 40.0))
+    assert (share, part_of(pool, "c").max_time(1000.0)) == ((60.0, 80.0) if screening else (30.0, 40.0))
 
 
 def test_a_budget_that_is_too_small_names_one_that_would_do(clock: Clock) -> None:
@@ -380,7 +387,7 @@ def test_a_limit_of_its_own_is_no_lack_of_the_budget(clock: Clock, ceiling: floa
     """Each of two tests has 30 s of the budget."""
     pool = Pool(60.0, 2, clock)
     pool.begin_test("a")
-    part = pool.part("a")
+    part = part_of(pool, "a")
     given = part.max_time(ceiling)
     assert part.limited(make_budget(None, 1, 3, given, given / 2), Recording(clock), given).shared is shared
     part.measured(3, 3)

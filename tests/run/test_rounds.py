@@ -395,7 +395,7 @@ def test_side_by_side_too() -> None:
     [
         pytest.param(False, 3.5, 6, [], id="all of it is for the verdict"),
         pytest.param(False, 3.9, 6, [], id="there is no time for another launch"),
-        pytest.param(True, 3.5, 2, [Purpose.GROWTH], id="a suspect that was cleared leaves its diagnosis"),
+        pytest.param(True, 3.5, 4, [], id="a suspect has all of it as well"),
     ],
 )
 def test_a_share_of_the_session_is_measured_before_it_is_diagnosed(

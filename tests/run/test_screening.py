@@ -1,4 +1,4 @@
-"""A suite with a budget: every test runs for its screening first, and tells nothing of that run."""
+"""A suite with a budget: every test is prepared, then screened, and tells nothing of these runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def pytest_ddpperf_verdict(result):
 """
 
 
-def test_each_test_runs_twice_and_its_launches_are_made_once(inner: pytest.Pytester) -> None:
+def test_each_test_runs_three_times_and_its_launches_are_made_once(inner: pytest.Pytester) -> None:
     inner.makepyfile(SUITE)
     inner.makeconftest(HEARS)
     run = inner.runpytest("--ddpperf-budget=4s", "-v", "-Wdefault", "--junitxml=junit.xml", "-ojunit_family=xunit1")
@@ -74,7 +74,7 @@ def test_each_test_runs_twice_and_its_launches_are_made_once(inner: pytest.Pytes
     notes = (inner.path / "notes").read_text().split("\n")
     second = notes.index("before")
     words = [line.split()[0] for line in notes if line]
-    assert [words.count(word) for word in ("session", "before", "first", "fails", "verdict")] == [1, 1, 2, 2, 2]
+    assert [words.count(word) for word in ("session", "before", "first", "fails", "verdict")] == [1, 1, 3, 3, 2]
     first, last = notes[:second], notes[second:]
     assert first.count("launch prepare_launch") == 2
     assert first.count("launch run_launch") >= 2
@@ -124,7 +124,7 @@ def test_it(ddpperf, number):
 """
     )
     inner.runpytest("--ddpperf-budget=4s", "-x").assert_outcomes(passed=1, failed=1)
-    assert (inner.path / "notes").read_text().split() == ["0", "1", "2", "0", "1"]
+    assert (inner.path / "notes").read_text().split() == ["0", "1", "2", "0", "1", "2", "0", "1"]
 
 
 def test_a_scaling_has_its_efficiency_in_both_runs_and_a_test_with_subtests_runs_once(inner: pytest.Pytester) -> None:
@@ -151,13 +151,13 @@ def test_scales(ddpperf):
 def test_once(ddpperf, subtests):
     note("once")
 
-def test_twice(ddpperf):
-    note("twice")
+def test_thrice(ddpperf):
+    note("thrice")
 """
     )
     inner.runpytest("--ddpperf-budget=4s").assert_outcomes(passed=3)
     notes = (inner.path / "notes").read_text().split("\n")
-    assert sorted(filter(None, notes)) == ["True True", "True True", "once", "twice", "twice"]
+    assert sorted(filter(None, notes)) == ["True True", "True True", "once", "thrice", "thrice", "thrice"]
 
 
 @pytest.mark.slow

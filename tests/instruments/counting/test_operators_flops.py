@@ -28,11 +28,11 @@ def flops_of_training(model: nn.Module, *inputs: torch.Tensor) -> Counts:
 def test_a_transformer_has_the_flops_of_the_formula() -> None:
     """Per block and token: 2 x weights of its four matrices, 2 x 2 x sequence x width for scores and mixing.
 
-    With width 128, feed-forward 256, 2 blocks, a head of 256 x 128, 2 sequences of 128 tokens:
-    weights of a block 128 x 384 + 128 x 128 + 2 x 128 x 256 = 131,072, attention 4 x 128 x 128 = 65,536;
-    forward: 256 tokens x (2 blocks x (2 x 131,072 + 65,536) + 2 x 32,768) = 184,549,376.
+    With width 128, feed-forward 256, 2 blocks, a head of 256 x 128, 2 sequences of 64 tokens:
+    weights of a block 128 x 384 + 128 x 128 + 2 x 128 x 256 = 131,072, attention 4 x 64 x 128 = 32,768;
+    forward: 128 tokens x (2 blocks x (2 x 131,072 + 32,768) + 2 x 32,768) = 83,886,080.
     Backward is twice that for matrices, and 2.5 times for attention, whose scores are computed once more:
-    256 x (2 x (4 x 131,072 + 2.5 x 65,536) + 4 x 32,768) = 385,875,968.
+    128 x (2 x (4 x 131,072 + 2.5 x 32,768) + 4 x 32,768) = 171,966,464.
     """
     model = LanguageModel(SMALL)
     tokens = torch.randint(256, (2, SMALL.sequence))
@@ -41,16 +41,16 @@ def test_a_transformer_has_the_flops_of_the_formula() -> None:
         next_byte_loss(model(tokens), tokens).backward()  # type: ignore[no-untyped-call]  # torch
 
     found = count_step(run, Countable(device=CPU), warmup=1)
-    weights, attention, head = 131_072, 65_536, 32_768
-    forward = 256 * (2 * (2 * weights + attention) + 2 * head)
-    backward = 256 * (2 * (4 * weights + 2.5 * attention) + 4 * head)
-    assert (forward, backward) == (184_549_376, 385_875_968)
+    weights, attention, head = 131_072, 32_768, 32_768
+    forward = 128 * (2 * (2 * weights + attention) + 2 * head)
+    backward = 128 * (2 * (4 * weights + 2.5 * attention) + 4 * head)
+    assert (forward, backward) == (83_886_080, 171_966_464)
     assert found.totals["flops_forward"] == forward
     assert found.totals["flops_backward"] == backward
     assert found.totals["flops"] == forward + backward
-    # 256 tokens x 2 x (forward) or 4 x (backward) x weights
-    assert found.details["flops"]["blocks.1.queries_keys_values"] == 256 * 6 * 128 * 384
-    assert found.details["flops_backward"]["blocks.0"] == 256 * 2.5 * attention
+    # 128 tokens x 2 x (forward) or 4 x (backward) x weights
+    assert found.details["flops"]["blocks.1.queries_keys_values"] == 128 * 6 * 128 * 384
+    assert found.details["flops_backward"]["blocks.0"] == 128 * 2.5 * attention
     assert found.unstable == {}
 
 

@@ -1,0 +1,160 @@
+"""The part of one call of a verb in the budget of its session, and what its runs in earlier passes have left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.run.pool import SCREENING, Kept
+from pytest_ddpperf.run.recording import Recording
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.against.paired_launches import PairedLaunches
+    from pytest_ddpperf.judge.sequential import Look, Next
+    from pytest_ddpperf.records.batch_size import Search
+    from pytest_ddpperf.records.results import Result, TimeSpent
+    from pytest_ddpperf.run.planning import Budget
+    from pytest_ddpperf.run.pool import Pool
+    from pytest_ddpperf.run.variant import Variant
+
+_LEAST_SECONDS = 1e-3  # a time is above 0
+
+
+class Part:
+    """The part of one call of a verb in the budget of its session."""
+
+    def __init__(self, pool: Pool, test: str, number: int, before: Kept | None) -> None:
+        self.before = before  # of the pass before; None in the first one
+        self.kept = Kept()  # by this run
+        self._pool = pool
+        self._place = test, number
+        self._begun = pool.now()
+        self._recorded = 0
+        self._round_seconds = 0.0
+        self._deadline = math.inf  # of launches that are not told again
+        self._differs = False  # from the screening run, in what is measured
+        self._shared = False  # whether the session's budget is what limits the call
+
+    @property
+    def screening(self) -> bool:
+        """Whether the call measures for its screening share alone."""
+        return self._pool.screening
+
+    @property
+    def preparing_only(self) -> bool:
+        """Whether the call ends before its first launch that times."""
+        return self._pool.preparing
+
+    def max_time(self, ceiling: float, benchmarks: int = 1) -> float:
+        """The seconds that the call may measure so many benchmarks from now on, those of its screening included."""
+        pool, before = self._pool, 0.0
+        self.kept.benchmarks = benchmarks
+        if pool.seconds is None:
+            return ceiling
+        if self.before is not None and self.before.recordings:
+            before = self.before.recordings[-1][1].elapsed
+            given = before + pool.dealt(self._place)
+        else:
+            share = pool.share(self._begun, benchmarks) - (pool.now() - self._begun)
+            given = share / SCREENING if pool.screening else share
+        self._shared = given < ceiling
+        given = min(ceiling, max(_LEAST_SECONDS, given))
+        self._deadline = pool.now() + given * pool.turns - before + pool.starts_of(self.before)
+        return given
+
+    def rest(self, max_time: float, spent: float) -> float:
+        """The seconds for a measuring beside another reference, when as many of ``max_time`` are spent."""
+        if self._pool.seconds is None:
+            return max(max_time - spent, max_time / 2)
+        self._pool.settled()
+        return max(_LEAST_SECONDS, min(max_time, self._deadline - self._pool.now()))
+
+    def limited(self, budget: Budget, recording: Recording, max_time: float) -> Budget:
+        """The budget of a measuring, whose screening ends no earlier than in its first run."""
+        screening = budget.screening / budget.max_time * max_time
+        budget = replace(budget, max_time=max_time, screening=screening, shared=self._shared)
+        if self.screening:
+            recording.deadline = min(budget.screening, budget.max_time * SCREENING)
+            return replace(budget, screening=recording.deadline)
+        if recording.first is None:  # nothing is told again
+            within = max(_LEAST_SECONDS, min(max_time, self._deadline - self._pool.now()))
+            budget = replace(budget, max_time=within, screening=budget.screening / max_time * within)
+        first = recording.first or budget.first
+        return replace(budget, screening=max(budget.screening, recording.deadline), first=first)
+
+    def looked(self, recording: Recording, results: Sequence[Result], look: Look, made: int, action: Next) -> Next:
+        """Note where a measuring stands when its judge has looked at ``made`` launches; what to do, as others need."""
+        self._round_seconds = look.round_seconds
+        if recording.plans is None or recording.replaying or not (self.screening or self._shared):
+            return action
+        from pytest_ddpperf.run.dealing import Aim, need_of
+
+        settles = action.action == "settle"
+        need = need_of(results, look, made, recording.plans.diagnosis_seconds, settles=settles)
+        if self.screening:
+            recording.first = recording.first or made
+            recording.elapsed = look.elapsed
+            self.kept.need = need
+            return action
+        if self.before is None or need.aim < Aim.PROVE or settles:
+            return action
+        self.before.need = replace(need, wanted=need.least)
+        if not self._pool.lacks or action.action == "confirm":
+            return action
+        return replace(action, action="stop", briefly=not action.explain)
+
+    def preparing(self, identity: Callable[[], bytes]) -> Recording:
+        """A preparing launch: that of the pass before, if it found out the same."""
+        if self.before is not None:
+            if (known := self.before.preparing.get(identity())) is not None:
+                self.kept.preparing[identity()] = known
+                return known.again()
+            self._differs = True
+        recording = Recording(self._pool.now, kept=self.screening)
+        if self.screening:
+            self.kept.preparing[identity()] = recording
+        return recording
+
+    def launching(self) -> AbstractContextManager[None]:
+        """Around launches, which the second run does not make again."""
+        return self._pool.launching()
+
+    def end_screening(self, spent: TimeSpent, paired: PairedLaunches | None = None) -> None:
+        """Keep what a run that is not the last knows besides its launches."""
+        self.kept.spent, self.kept.paired = spent, paired
+
+    def searched(self, search: Search, searches: list[Search]) -> None:
+        """List a search, or keep it for the second run."""
+        if self.screening:
+            self.kept.search = search
+        else:
+            searches.append(search)
+
+    def measured(self, made: int, wanted: int) -> None:
+        """Note that so many launches of those that are wanted were made, whether or not there was time for more."""
+        if self._shared and not self.screening and made < wanted:
+            self._pool.short.append((wanted - made) * self._round_seconds)
+
+    def recording(self, variants: Sequence[Variant]) -> Recording:
+        """The next measuring of the call: that of the screening run, if the same benchmarks were measured there."""
+        benchmarks: list[object] = [(each.identity_fields, each.of_reference) for each in variants]
+        before = [] if self.before is None else self.before.recordings[self._recorded : self._recorded + 1]
+        self._recorded += 1
+        if before and before[0][0] == benchmarks and not self._differs:
+            return before[0][1].again()
+        recording = Recording(self._pool.now, kept=self.screening)
+        if self.screening:
+            self.kept.recordings.append((benchmarks, recording))
+        return recording
+
+
+def part_of(pool: Pool, test: str) -> Part:
+    """The part of the next call of a test."""
+    number, before = pool.next_call(test)
+    part = Part(pool, test, number, before)
+    if pool.screening:
+        pool.keep(test, number, part.kept)
+    return part
