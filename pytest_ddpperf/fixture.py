@@ -384,7 +384,7 @@ class Ddpperf:
             self._names.add(benchmark.key)
         paired = self._session.paired_launches(self._sections)
         part = part_of(self._session.pool, self._test)
-        times = TimeSheet(call.begun, before=part.before and part.before.spent)
+        times = TimeSheet(call.begun, before=part.before.spent if part.before else None)
         run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=times, part=part)
         self._runs.append(run)
         return run.judged(variants, derive)
