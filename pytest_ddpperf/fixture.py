@@ -379,8 +379,8 @@ class Ddpperf:
 
         for benchmark in variants:  # results and baselines of this test could not tell them apart
             if benchmark.key in self._names:
-                named = f"{self._test} has two benchmarks named {benchmark.name!r}"
-                raise SettingError(f"{named}; tell them apart with name=...")
+                twice = f"{self._test} has two benchmarks named {benchmark.name!r}"
+                raise SettingError(f"{twice}; tell them apart with name=...")
             self._names.add(benchmark.key)
         paired = self._session.paired_launches(self._sections)
         part = part_of(self._session.pool, self._test)

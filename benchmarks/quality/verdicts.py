@@ -206,7 +206,7 @@ def in_suite(
 ) -> list[Outcome]:
     """The verdicts on benchmarks that share the budget of a session, each beside another revision.
 
-    Both passes go through the code that deals the budget out. The second one ends with benchmark number ``last``.
+    All passes go through the code that deals the budget out. The last one ends with benchmark number ``last``.
     """
     steps = [steps_of(sides.new[0], paired=True) for sides in suite]
     variants = [_variant(env, number, f"test_{i}") for i, number in enumerate(steps)]
@@ -216,7 +216,7 @@ def in_suite(
     def judged(variant: Variant, dealt: Dealer) -> tuple[Result, ...]:
         pool.begin_test(variant.name)
         part = part_of(pool, variant.name)
-        mine = replace(settings, max_time=part.max_time(settings.max_time))
+        mine = replace(settings, max_time=part.max_time(settings.max_time, sides=2))
         derived = gated_if_paired(alone)
         references = PairedReferences(revision=REVISION, variants=(variant,), derive=derived, lacking={})
         judge = Judge("replay", mine, references, derived, len(suite))
@@ -239,6 +239,10 @@ def in_suite(
         pool.end_test(variant.name)
         return judge.results
 
+    pool.begin_pass(screening=True, preparing=True)
+    for variant in variants:
+        pool.begin_test(variant.name)
+        part_of(pool, variant.name).max_time(settings.max_time, sides=2)
     pool.begin_pass(screening=True)
     for variant, dealt in zip(variants, decks, strict=True):
         with pool.screened(variant.name):

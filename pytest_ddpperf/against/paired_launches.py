@@ -123,6 +123,7 @@ class PairedLaunches:
         """Take over what launches of an earlier run of the same call have imported, and how the reference failed."""
         if earlier is not None:
             self._sections += earlier.failures
+            self.failures += earlier.failures
             for known, found in zip(self.imports, earlier.imports, strict=True):
                 known.update(found)
 

@@ -23,7 +23,7 @@ def expected_alone(
         learned: of launches of other benchmarks that ran alone; None where nothing is known.
         base_runs: how many of the baseline's launches belong to each of its runs; empty for one run.
     """
-    if series.rules.usual_scatter is not None and len(series.samples) == 1:
+    if series.rules.usual_scatter is not None and series.scale != "ratio" and len(series.samples) == 1:
         return Expected(series.rules.usual_scatter**2, CERTAIN)
     if not series.within:
         return None
@@ -38,7 +38,7 @@ def expected_alone(
 def expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
     """What the differences of launches of a round are expected to scatter by; of interleaved ones by their blocks."""
     usual, alone = series.rules.usual_scatter, len(series.samples) == 1
-    if usual is not None and (alone or series.scale == "ratio"):
+    if usual is not None and alone != (series.scale == "ratio"):
         return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)
     if series.scale != "ratio":  # steps of diagnoses, which did not alternate with the other side's
         new, old = (expected(side.within, side.own) for side in (series, base))

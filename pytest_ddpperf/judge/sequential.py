@@ -2,8 +2,8 @@
 
 A screening phase looks after every launch until all metrics are decided or half of the time is up. A metric that looks
 worse there, by an easy test, is a suspect only: a second phase has fresh launches, no fewer than the first had. Beside
-a stored baseline these alone judge it, by a hard test; side by side they have to look worse too, and all launches
-together have to pass the hard test. A false alarm has to pass all tests, so the first one may be easy, and few
+a stored baseline these alone judge it, by a hard test; side by side they have to be worse by the easy one, and all
+launches together have to pass the hard test. A false alarm has to pass all tests, so the first one may be easy, and few
 slowdowns slip by. A metric that has not looked worse by then is measured on to show that it is not, and cannot be found
 worse.
 """
@@ -28,7 +28,7 @@ one by chance is likely to pass the other, so the confirmation alone has to keep
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
 """The same where both sides are measured in the same rounds.
 
-All launches together have to be worse at this level, and those of either phase alone have to look worse. What
+All launches together have to be worse at this level, and fresh ones alone at that of a suspicion. What
 benchmarks/decision.py and several.py find of unchanged code is in docs/evidence.md, with the rule that they ran.
 """
 

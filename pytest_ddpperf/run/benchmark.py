@@ -133,8 +133,6 @@ class BenchmarkRun:
                 timed = TimedLaunches(self.launches, self.sections, recording)
                 budget = self.part.limited(budget, recording, self.settings.max_time)
                 measurements = measure(variants, budget, timed, observer, recording)
-                if not getattr(judge, "settling", False):
-                    self.part.measured(len(measurements[0].launches), budget.few)
         sides = zip(variants, measurements, strict=True)
         self.measured = tuple(measurement for variant, measurement in sides if not variant.of_reference)
         return measurements

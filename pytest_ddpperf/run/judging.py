@@ -97,7 +97,7 @@ class JudgedRun(BenchmarkRun):
                 return self._calibrated(variants, derive, self.settings.calibrate)
             results = self._results(variants, derive)
         except DdpperfError as error:
-            if self.part.screening:  # the second run tells
+            if self.part.screening:  # the last run tells
                 self.part.end_screening(self.launches.times.spent, self._paired)
                 raise
             self._list_broken(variants, error)

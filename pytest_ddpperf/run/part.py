@@ -28,19 +28,20 @@ class Part:
 
     def __init__(self, pool: Pool, test: str, number: int, before: Kept | None) -> None:
         self.before = before  # of the pass before; None in the first one
-        self.kept = Kept()  # by this run
+        # What was prepared is kept for the last run, even if this one knows it already.
+        self.kept = Kept() if before is None else Kept(preparing={**before.preparing})
         self._pool = pool
         self._place = test, number
         self._begun = pool.now()
         self._recorded = 0
-        self._round_seconds = 0.0
         self._deadline = math.inf  # of launches that are not told again
-        self._differs = False  # from the screening run, in what is measured
+        self._differs = False  # from the run before, in what is measured
         self._shared = False  # whether the session's budget is what limits the call
+        self._seen = False  # whether a judge has looked
 
     @property
     def screening(self) -> bool:
-        """Whether the call measures for its screening share alone."""
+        """Whether the call is in a pass before the last."""
         return self._pool.screening
 
     @property
@@ -48,17 +49,17 @@ class Part:
         """Whether the call ends before its first launch that times."""
         return self._pool.preparing
 
-    def max_time(self, ceiling: float, benchmarks: int = 1) -> float:
-        """The seconds that the call may measure so many benchmarks from now on, those of its screening included."""
+    def max_time(self, ceiling: float, sides: int = 1) -> float:
+        """The seconds that the call may measure so many sides from now on, those of its screening included."""
         pool, before = self._pool, 0.0
-        self.kept.benchmarks = benchmarks
+        self.kept.sides = sides
         if pool.seconds is None:
             return ceiling
         if self.before is not None and self.before.recordings:
             before = self.before.recordings[-1][1].elapsed
             given = before + pool.dealt(self._place)
         else:
-            share = pool.share(self._begun, benchmarks) - (pool.now() - self._begun)
+            share = pool.share(self._begun, sides) - (pool.now() - self._begun)
             given = share / SCREENING if pool.screening else share
         self._shared = given < ceiling
         given = min(ceiling, max(_LEAST_SECONDS, given))
@@ -73,7 +74,7 @@ class Part:
         return max(_LEAST_SECONDS, min(max_time, self._deadline - self._pool.now()))
 
     def limited(self, budget: Budget, recording: Recording, max_time: float) -> Budget:
-        """The budget of a measuring, whose screening ends no earlier than in its first run."""
+        """The budget of a measuring, whose screening ends no earlier than in the pass before."""
         screening = budget.screening / budget.max_time * max_time
         budget = replace(budget, max_time=max_time, screening=screening, shared=self._shared)
         if self.screening:
@@ -87,11 +88,14 @@ class Part:
 
     def looked(self, recording: Recording, results: Sequence[Result], look: Look, made: int, action: Next) -> Next:
         """Note where a measuring stands when its judge has looked at ``made`` launches; what to do, as others need."""
-        self._round_seconds = look.round_seconds
         if recording.plans is None or recording.replaying or not (self.screening or self._shared):
             return action
         from pytest_ddpperf.run.dealing import Aim, need_of
 
+        over = look.elapsed - recording.deadline if self.screening else self._pool.now() - self._deadline
+        if self._shared and not self._seen and over > look.round_seconds:  # by launches that are made in any case
+            self._pool.short.append(over)
+        self._seen = True
         settles = action.action == "settle"
         need = need_of(results, look, made, recording.plans.diagnosis_seconds, settles=settles)
         if self.screening:
@@ -110,7 +114,6 @@ class Part:
         """A preparing launch: that of the pass before, if it found out the same."""
         if self.before is not None:
             if (known := self.before.preparing.get(identity())) is not None:
-                self.kept.preparing[identity()] = known
                 return known.again()
             self._differs = True
         recording = Recording(self._pool.now, kept=self.screening)
@@ -119,7 +122,7 @@ class Part:
         return recording
 
     def launching(self) -> AbstractContextManager[None]:
-        """Around launches, which the second run does not make again."""
+        """Around launches, which the last run does not make again."""
         return self._pool.launching()
 
     def end_screening(self, spent: TimeSpent, paired: PairedLaunches | None = None) -> None:
@@ -127,16 +130,11 @@ class Part:
         self.kept.spent, self.kept.paired = spent, paired
 
     def searched(self, search: Search, searches: list[Search]) -> None:
-        """List a search, or keep it for the second run."""
+        """List a search, or keep it for the last run."""
         if self.screening:
             self.kept.search = search
         else:
             searches.append(search)
-
-    def measured(self, made: int, wanted: int) -> None:
-        """Note that so many launches of those that are wanted were made, whether or not there was time for more."""
-        if self._shared and not self.screening and made < wanted:
-            self._pool.short.append((wanted - made) * self._round_seconds)
 
     def recording(self, variants: Sequence[Variant]) -> Recording:
         """The next measuring of the call: that of the screening run, if the same benchmarks were measured there."""

@@ -27,7 +27,7 @@ class Kept:
 
     recordings: list[tuple[list[object], Recording]] = field(default_factory=list)
     need: Need | None = None  # for more time
-    benchmarks: int = 0  # that it measures
+    sides: int = 0  # of its benchmarks
     spent: TimeSpent | None = None
     paired: PairedLaunches | None = None
     preparing: dict[bytes, Recording] = field(default_factory=dict)  # launches, by preparation.identity
@@ -52,10 +52,10 @@ class Pool:
         self._kept: dict[tuple[str, int], Kept] = {}
         self._starting = 0.0  # seconds of what the session starts for all tests, and a commit of baselines again
         self._settled = False  # whether such a commit has been started
-        self._overheads: dict[str, float] = {}  # seconds besides launches, of tests whose second run has not begun
+        self._overheads: dict[str, float] = {}  # seconds besides launches, of tests whose last run has not begun
         self._launching = 0.0  # seconds of this run of a test
         self._to_share = 0.0  # seconds that were left when screening began
-        self.short: list[float] = []  # seconds that benchmarks with too few launches lacked
+        self.short: list[float] = []  # seconds that calls lacked for the launches that are made in any case
 
     def start(self, start: Callable[[], None]) -> None:
         """Begin with what the session starts: it counts for none of the tests."""
@@ -81,12 +81,11 @@ class Pool:
         self._begin()
         self._begun += 1
         self._calls[test] = 0
-        if not self.screening:
-            self._overheads.pop(test, None)
+        self._overheads.pop(test, None)
 
     @contextmanager
     def screened(self, test: str) -> Iterator[None]:
-        """Around the screening run of a test: its seconds besides launches are kept for its second run."""
+        """Around a run of a test before its last: its seconds besides launches are kept for its last run."""
         begun, self._launching = self.now(), 0.0
         try:
             yield
@@ -118,7 +117,7 @@ class Pool:
             self._begun += 1
 
     def end_test(self, test: str) -> None:
-        """Forget what the screening run of a test has left; nothing in the screening pass."""
+        """Forget what the screening run of a test has left; nothing before the last pass."""
         if not self.screening:
             self._kept = {place: kept for place, kept in self._kept.items() if place[0] != test}
 
@@ -140,23 +139,25 @@ class Pool:
         elapsed = 0.0 if self._start is None else self.now() - self._start
         return (math.inf if self.seconds is None else self.seconds) - elapsed
 
-    def share(self, begun: float, benchmarks: int = 1) -> float:
-        """The seconds of a call that began then, where all benchmarks of the pass that are left have as many."""
+    def share(self, begun: float, sides: int = 1) -> float:
+        """The seconds of a call that began then, where all sides of the benchmarks that are left have as many."""
         if self.seconds is None:
             return math.inf
         left = self.left + (self.now() - begun)
         if self.screening:
-            left -= max(self._to_share * (1 - SCREENING), self._second_pass)
-        known = [kept.benchmarks for (test, _), kept in self._kept.items() if test not in self._calls]
-        others = sum(known) if known else max(0, self._tests - self._begun)
-        return left * benchmarks / (benchmarks + others) / self.turns
+            left -= max(self._to_share * (1 - SCREENING), self._last_pass)
+        others = sum(max(1, kept.sides) for (test, _), kept in self._kept.items() if test not in self._calls)
+        if not others:  # nothing was prepared before
+            sides, others = 1, max(0, self._tests - self._begun)
+        return left * sides / (sides + others) / self.turns
 
     @property
-    def _second_pass(self) -> float:
-        """The seconds that the second pass takes at least, as far as the tests tell that are screened."""
-        least = [kept.need.least for kept in self._kept.values() if kept.need is not None]
-        known = ([*self._overheads.values()], least)
-        return math.fsum(self._tests * math.fsum(part) / max(1, len(part)) for part in known) + self._start_of_commit
+    def _last_pass(self) -> float:
+        """The seconds that the last pass takes at least, as far as the tests tell that are screened."""
+        needs = [(test, kept.need.least) for (test, _), kept in self._kept.items() if kept.need is not None]
+        least = math.fsum(seconds for _, seconds in needs) / max(1, len({test for test, _ in needs}))
+        besides = math.fsum(self._overheads.values()) / max(1, len(self._overheads))
+        return self._tests * (least + besides) + self._start_of_commit
 
     @property
     def _start_of_commit(self) -> float:

@@ -1,4 +1,4 @@
-"""The launches of the screening run of a test, which its second run is told again."""
+"""The launches of the screening run of a test, which its last run is told again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """The launches of one measuring. In the second run of its test they are told again, and take no time."""
+    """The launches of one measuring. In the last run of its test they are told again, and take no time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, kept: bool = False) -> None:
         self.first: int | None = None  # launches at the first look of the screening run
@@ -91,7 +91,7 @@ class Recording:
         return noted
 
     def again(self) -> Recording:
-        """The recording from its begin, for the second run; more launches are not kept."""
+        """The recording from its begin, for a later run; more launches are not kept."""
         again = Recording(self._clock)
         again.first, again.deadline, again.elapsed, again.plans = self.first, self.deadline, self.elapsed, self.plans
         again._launches, again._healths = self._launches, self._healths

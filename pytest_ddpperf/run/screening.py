@@ -36,13 +36,14 @@ class Screening:
         measuring = self._session_of()
         pool = measuring.pool
         pool.start(partial(_start, measuring))
-        if not _in_two_passes(measuring):
+        if not _in_passes(measuring):
             return
         self._on = True
         try:
             for preparing in (True, False):
                 pool.begin_pass(screening=True, preparing=preparing)
-                for item, following in zip(items, [*items[1:], session.items[0]], strict=True):
+                after = items[0] if preparing else session.items[0]
+                for item, following in zip(items, [*items[1:], after], strict=True):
                     item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
                     if session.shouldstop or session.shouldfail:
                         return
@@ -52,7 +53,7 @@ class Screening:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test without its reports: its second run fails, warns and prints the same."""
+        """Run a test without its reports: its last run fails, warns and prints the same."""
         if not self._on:
             return None
         sections: list[Any] = vars(item)["_report_sections"]  # that captured output is added to
@@ -85,7 +86,7 @@ def _interrupted(session: pytest.Session) -> bool:
     return bool(failed) or asked or hasattr(session.config, "workerinput")
 
 
-def _in_two_passes(measuring: Session) -> bool:
+def _in_passes(measuring: Session) -> bool:
     """Whether some benchmarks may be given what others leave."""
     settings = measuring.settings
     several = measuring.pool.seconds is not None and measuring.tests > 1

@@ -350,6 +350,7 @@ def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() 
     (result,) = one.results
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result["step_time"].note == Finding("unconfirmed")
+    assert not result["step_time"].suspicious, "it can be found worse no more"
     assert one(slower, replace(side_by_side(61.0), diagnosed=True)) == Next("stop")
     assert one.results[0].verdict is Verdict.INCONCLUSIVE
 

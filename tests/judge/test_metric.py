@@ -186,6 +186,17 @@ def test_a_few_megabytes_of_resident_memory_are_no_change() -> None:
         assert result.verdict is expected
 
 
+def test_two_rounds_tell_resident_memory_because_its_scatter_is_known() -> None:
+    """They lie 11 % apart, and two of them alone would leave up to 44 % open; one alone still tells nothing."""
+    sizes = [[size * 2.0**20 for size in side] for side in ([34, 37], [36, 35])]
+    new, base = (series("peak_resident", side) for side in sizes)
+    bound = judged(measured(new), beside(base))["peak_resident"].bound
+    assert bound is not None
+    assert 0.05 < bound < 0.15
+    (one, other) = (series("peak_resident", side[:1]) for side in sizes)
+    assert judged(measured(one), beside(other))["peak_resident"].bound is None
+
+
 def test_two_sides_of_one_run_are_compared_by_rounds() -> None:
     """The rounds differ by far more than 4 %, and both sides in the same way; there is no spread between runs."""
     rounds = (1.0, 1.3, 0.8, 1.1)

@@ -41,6 +41,9 @@ def need(aim: Aim, least: float = 0.0, wanted: float = math.inf, decides: float 
         pytest.param(-4, [need(Aim.SEE, 2, 5), need(Aim.CONFIRM, 3, 5)], [2, 3], id="even if nothing is left"),
         pytest.param(100, [need(Aim.PROVE, 1, 4), need(Aim.SEE, 1, 5)], [4, 5], id="nobody wants the rest"),
         pytest.param(10, [], [], id="nothing to deal to"),
+        pytest.param(
+            20, [need(Aim.SEE, 4, 24), need(Aim.SEE, 0, 8)], [12, 8], id="who looks worse by chance is one of the blind"
+        ),
     ],
 )
 def test_the_pool_goes_to_the_most_urgent(pool: float, needs: list[Need], shares: list[float]) -> None:
@@ -88,7 +91,7 @@ def compared(
         ),
         (  # no time for so many: it looks worse by chance, most likely
             [compared(Verdict.INCONCLUSIVE, suspicious=True, launches=90)],
-            need(Aim.SEE, 6.0, TIMES * 6.0, 2.5 * 135.0 - 6.0),
+            need(Aim.SEE, 6.0, TIMES * 6.0),
         ),
         (  # the tail keeps nothing from green
             [compared(Verdict.UNCHANGED), compared(Verdict.INCONCLUSIVE, alarm_only=True)],

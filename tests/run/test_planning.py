@@ -104,6 +104,23 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
     assert [steps(fixed) for fixed in (0.3, 0.4, 0.6, 2.0)] == [{60}, {72}, {60}, {200}]
 
 
+def test_of_a_shared_budget_two_launches_fit_into_the_screening_and_are_as_long_as_those_alone() -> None:
+    """Two sides have 6 / 2 / 2 = 1.5 s each: beside 0.2 s a second is timed, where half a second is usual in turns."""
+
+    pair = [make_variant("a", environment=ENVIRONMENT, of_reference=other) for other in (False, True)]
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
+        return [(ranks, 0.05 + 0.2) for _ in launches]
+
+    def steps(screening: float, *, shared: bool) -> set[int]:
+        budget = make_budget(None, 0, 6, 2 * screening, screening, shared=shared)
+        return {plan.steps for plan in planned(pair, budget, run).plans}
+
+    assert [steps(6.0, shared=shared) for shared in (True, False)] == [{100}, {50}]
+    assert [steps(4.0, shared=shared) for shared in (True, False)] == [{80}, {47}]
+
+
 def test_with_two_launches_for_a_first_look_only_they_have_to_fit() -> None:
     """6 s are 3 s for each: beside 1 s, 2 s of steps. With three it would be 2 s, and 1 s of steps."""
 

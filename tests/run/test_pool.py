@@ -134,6 +134,37 @@ def test_a_screening_takes_half_of_the_budget_and_the_rest_is_dealt(clock: Clock
     assert part_of(pool, "b").before is None  # a second call, which the first run did not come to
 
 
+def test_all_sides_that_were_prepared_have_as_much(clock: Clock) -> None:
+    """Preparing takes 20 of 100 s; of 40 s for the screening each of eight sides has 5 s."""
+    pool = Pool(100.0, 3, clock)
+    pool.begin_pass(screening=True, preparing=True)
+    for number, (test, sides) in enumerate([("a", 2), ("b", 4), ("c", 2)], start=1):
+        pool.begin_test(test)
+        part = part_of(pool, test)
+        assert part.preparing_only
+        part.preparing(test.encode).launched(lambda: result(1))
+        part.max_time(1000.0, sides)
+        assert pool.text().startswith(f"preparing {number} of 3, ")
+    clock.now = 20.0
+    pool.begin_pass(screening=True)
+    for test, sides in (("a", 2), ("b", 4), ("c", 2)):
+        pool.begin_test(test)
+        part = part_of(pool, test)
+        assert not part.preparing_only
+        assert part.max_time(1000.0, sides) == 5.0 * sides / SCREENING
+        clock.now += 5.0 * sides
+    pool.begin_pass(screening=False)
+    pool.begin_test("b")
+    kept = part_of(pool, "b").preparing(lambda: b"b")
+    assert kept.launched(lambda: result(2)) == result(1), "the screening knew it, and kept it"
+
+
+def test_one_pass_has_equal_shares_for_tests_whatever_they_compare(clock: Clock) -> None:
+    pool = Pool(60.0, 3, clock)
+    pool.begin_test("a")
+    assert part_of(pool, "a").max_time(1000.0, 16) == 20.0
+
+
 def test_what_the_session_starts_counts_for_no_test(clock: Clock) -> None:
     """Of 60 s it takes 12 s; each of two tests then screens a quarter of 48 s."""
 
@@ -359,14 +390,20 @@ def test_a_test_that_is_skipped_leaves_its_share(clock: Clock, *, screening: boo
 
 
 def test_a_budget_that_is_too_small_names_one_that_would_do(clock: Clock) -> None:
+    """Of 20 s a test has 10 s, and takes 25 s until the first look: 15 s more than it had, of a half of the budget."""
     pool = Pool(20.0, 2, clock)
     pool.begin_test("a")
+    part = part_of(pool, "a")
+    part.max_time(1000.0)
+    recording = Recording(clock)
+    recording.planned(lambda: PLANS)
     clock.now = 25.0
     assert pool.complaint is None
-    pool.short.append((3 - 1) * 2.0)
-    assert pool.complaint == (
-        "--ddpperf-budget=20s had no time for the launches of a first look in 1 call; 33s would do"
-    )
+    for elapsed in (25.0, 40.0):  # what comes after a first look is asked for
+        part.looked(recording, [], Look(elapsed=elapsed, round_seconds=2.0, last=True), 2, Next("stop"))
+        assert pool.complaint == (
+            "--ddpperf-budget=20s had no time for the launches of a first look in 1 call; 55s would do"
+        )
 
 
 def test_where_a_session_stands(clock: Clock) -> None:
@@ -382,15 +419,17 @@ def test_where_a_session_stands(clock: Clock) -> None:
     assert pool.text() == "0:00 left of 10:00"
 
 
-@pytest.mark.parametrize(("ceiling", "shared"), [(60.0, True), (31.0, True), (30.0, False)])
-def test_a_limit_of_its_own_is_no_lack_of_the_budget(clock: Clock, ceiling: float, *, shared: bool) -> None:
-    """Each of two tests has 30 s of the budget."""
+@pytest.mark.parametrize(
+    ("ceiling", "took", "lacks"), [(60.0, 33.0, True), (60.0, 32.0, False), (31.0, 33.0, True), (30.0, 33.0, False)]
+)
+def test_a_limit_of_its_own_is_no_lack_of_the_budget(clock: Clock, ceiling: float, took: float, *, lacks: bool) -> None:
+    """Each of two tests has 30 s of the budget, and a round of 2 s more is no lack either."""
     pool = Pool(60.0, 2, clock)
     pool.begin_test("a")
     part = part_of(pool, "a")
-    given = part.max_time(ceiling)
-    assert part.limited(make_budget(None, 1, 3, given, given / 2), Recording(clock), given).shared is shared
-    part.measured(3, 3)
-    assert pool.complaint is None
-    part.measured(1, 3)
-    assert bool(pool.complaint) is shared
+    part.max_time(ceiling)
+    recording = Recording(clock)
+    recording.planned(lambda: PLANS)
+    clock.now = took
+    part.looked(recording, [], Look(elapsed=took, round_seconds=2.0, last=True), 2, Next("stop"))
+    assert (pool.complaint is not None) == lacks
