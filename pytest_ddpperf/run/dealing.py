@@ -85,10 +85,7 @@ def _need_beside_reference(results: Sequence[Result], look: Look, made: int, dia
         least = made * look.round_seconds  # most look worse by chance, and need no diagnosis
         needed = min((CONFIRMED * each.enough for each in worse if each.enough), default=math.inf)
         fresh = max(0.0, needed - counted) * look.round_seconds
-        wanted = max(least, min(most, fresh + diagnosis))
-        if fresh > most:  # no share would confirm it: it looks worse by chance, most likely, and is one of the blind
-            return Need(aim=Aim.SEE, least=least, wanted=wanted)
-        return Need(aim=Aim.CONFIRM, least=least, wanted=wanted, decides=fresh)
+        return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + diagnosis)), decides=fresh)
     if not verdicts & OPEN:
         return Need(aim=Aim.DIAGNOSE, wanted=diagnosis)
     open_ones = [each.enough for each in deciding if each.verdict in OPEN]
