@@ -115,7 +115,7 @@ class Ddpperf:
         run = BenchmarkRun(self._session, self._test, replace(call.settings, verify=False), self._sections)
         self._runs.append(run)
         measured = run.measure(run.prepared([variant]), lambda *_: Next("stop", explain=True), compared=False)
-        if run.part.screening:
+        if run.part.silent:
             return measured[0]
         self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
         return measured[0]
@@ -308,7 +308,7 @@ class Ddpperf:
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
         run.end_preparing()
         if run.part.before is not None and run.part.before.search is not None:
-            self._session.searches.append(run.part.before.search)
+            run.part.searched(run.part.before.search, self._session.searches)
             return run.part.before.search.found
         tried: list[Variant] = []
 

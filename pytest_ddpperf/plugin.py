@@ -175,8 +175,8 @@ def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Forget an earlier attempt of the test, which another plugin runs again."""
-    screening = SESSION in item.config.stash and item.config.stash[SESSION].pool.screening
-    attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (not screening)
+    silent = SESSION in item.config.stash and item.config.stash[SESSION].pool.silent
+    attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (not silent)
     item.stash[FAILED], item.stash[SECTIONS] = False, []
     if attempt > 1 and SESSION in item.config.stash:
         item.config.stash[SESSION].begin_test(item.nodeid, attempt)

@@ -32,7 +32,7 @@ from pytest_ddpperf.run.calibrate import Dealer, deck_of, replayed
 from pytest_ddpperf.run.judging import PairedReferences
 from pytest_ddpperf.run.part import part_of
 from pytest_ddpperf.run.planning import LaunchOutcome, Purpose, budget_of, fitting_steps, launch_seconds, short_launch
-from pytest_ddpperf.run.pool import Pool
+from pytest_ddpperf.run.pool import Pass, Pool
 from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.run.variant import Variant
@@ -232,22 +232,28 @@ def in_suite(
             told: Any = recording.launched(lambda: cast("Any", dealt.run(launches, purpose)))
             return list(told)
 
-        observer = Observer(judge=looked, clock=recording.now, screening=part.screening)
+        observer = Observer(judge=looked, clock=recording.now, end=part.ends_at)
         budget = part.limited(budget_of(mine), recording, mine.max_time)
         with part.launching():
             measure(references.both_sides, budget, run, observer, recording)
         pool.end_test(variant.name)
         return judge.results
 
-    pool.begin_pass(screening=True, preparing=True)
+    pool.begin_pass(Pass.PREPARE)
     for variant in variants:
         pool.begin_test(variant.name)
         part_of(pool, variant.name).max_time(settings.max_time, sides=2)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     for variant, dealt in zip(variants, decks, strict=True):
         with pool.screened(variant.name):
             judged(variant, dealt)
-    pool.begin_pass(screening=False)
+    if pool.lacks:
+        suspects = [pair for pair in zip(variants, decks, strict=True) if pool.is_suspect(pair[0].name)]
+        pool.begin_pass(Pass.CONFIRM)
+        for variant, dealt in suspects:
+            with pool.screened(variant.name):
+                judged(variant, dealt)
+    pool.begin_pass(Pass.LAST)
     end = None if last is None else last + 1
     second = zip(variants[:end], decks[:end], strict=True)
     return [_outcome(judged(variant, dealt), variant, dealt) for variant, dealt in second]

@@ -123,10 +123,10 @@ class BenchmarkRun:
                 clock=recording.now,
                 watch=partial(recording.watch, lambda: watch_health(self._session.ranks_parents, gpus=gpus)),
                 settled=self.launches.keep,
-                screening=self.part.screening,
+                end=self.part.ends_at,
             )
             with self._shown():
-                if self.settings.profile and not self.part.screening:
+                if self.settings.profile and not self.part.silent:
                     variants = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
                 self.launches.ready()
                 budget = replace(self.launches.budget(compared=compared), first=first)
@@ -141,7 +141,7 @@ class BenchmarkRun:
         """Ends a test in the pass that prepares: what it goes on with takes times."""
         __tracebackhide__ = True
         if self.part.preparing_only:
-            self.part.end_screening(self.launches.times.spent, self._paired)
+            self.part.end_silently(self.launches.times.spent, self._paired)
             pytest.skip("it is prepared")
 
     def _looked(self, judge: JudgeCall, recording: Recording, measured: tuple[Measurement, ...], look: Look) -> Next:

@@ -97,8 +97,8 @@ class JudgedRun(BenchmarkRun):
                 return self._calibrated(variants, derive, self.settings.calibrate)
             results = self._results(variants, derive)
         except DdpperfError as error:
-            if self.part.screening:  # the last run tells
-                self.part.end_screening(self.launches.times.spent, self._paired)
+            if self.part.silent:  # the last run tells
+                self.part.end_silently(self.launches.times.spent, self._paired)
                 raise
             self._list_broken(variants, error)
             which = error.benchmark[0] if len(variants) > 1 and error.benchmark is not None else ""
@@ -106,8 +106,8 @@ class JudgedRun(BenchmarkRun):
             if Verdict.BROKEN not in self.settings.failing:
                 pytest.skip(str(told) if isinstance(told, IncorrectTraining) else f"broken: {told}")
             raise told from error.__cause__
-        if self.part.screening:
-            self.part.end_screening(self.launches.times.spent, self._paired)
+        if self.part.silent:
+            self.part.end_silently(self.launches.times.spent, self._paired)
             return tuple(result.measurement for result in results)
         spent = self._spent()
         results = tuple(replace(result, spent=spent) for result in results)
@@ -143,7 +143,7 @@ class JudgedRun(BenchmarkRun):
         judge = self._judge(references, derive, scatter, settles=isinstance(side, RevisionSide))
         self.measure(variants, judge, compared=references.timed, first=judge.first_look)
         stored = judge.results
-        if self.part.screening:
+        if self.part.silent:
             return stored
         if judge.settling and isinstance(side, RevisionSide):
             beside = self._beside_commit(side, variants, references.baselines, derive, judge)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.units import format_clock, format_count
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 SCREENING = 0.5  # of what is left of the budget when all is prepared, at most
 
 
+class Pass(IntEnum):
+    """The passes over a suite with a budget. All before the last are silent; without these there is the last alone."""
+
+    PREPARE = 1  # ends before the first launch that times
+    SCREEN = 2
+    CONFIRM = 3  # or clear suspects, so that the last pass deals out what they do not need
+    LAST = 4
+
+
 @dataclass
 class Kept:
     """What the run of a call in one pass has left to the next."""
@@ -33,6 +43,13 @@ class Kept:
     preparing: dict[bytes, Recording] = field(default_factory=dict)  # launches, by preparation.identity
     search: Search | None = None  # of a call that looks for the largest batch
 
+    @property
+    def to_confirm(self) -> bool:
+        """Whether it has a suspect that fresh launches beside the same reference have to confirm."""
+        from pytest_ddpperf.run.dealing import Aim
+
+        return self.need is not None and self.need.aim is Aim.CONFIRM and not self.need.settles
+
 
 class Pool:
     """What is left of the budget of a session; ``seconds`` is None where it has none. ``tests`` measure."""
@@ -42,8 +59,7 @@ class Pool:
     ) -> None:
         self.seconds = seconds
         self.now = clock
-        self.screening = False  # whether this is a pass before the last
-        self.preparing = False  # whether it ends before the first launch that times
+        self.current = Pass.LAST
         self._tests = tests
         self.turns = turns  # times that each call measures
         self._start: float | None = None
@@ -64,12 +80,12 @@ class Pool:
         start()
         self._starting = self.now() - begun
 
-    def begin_pass(self, *, screening: bool, preparing: bool = False) -> None:
-        """Begin a pass over all tests: one that prepares, one that screens, or the last one."""
+    def begin_pass(self, begun: Pass) -> None:
+        """Begin a pass over the tests."""
         self._begin()
-        if screening:
+        if begun < Pass.CONFIRM:
             self._to_share = self.left
-        self.screening, self.preparing = screening, preparing
+        self.current = begun
         self._begun = 0
         self._calls.clear()
 
@@ -82,6 +98,15 @@ class Pool:
         self._begun += 1
         self._calls[test] = 0
         self._overheads.pop(test, None)
+
+    @property
+    def silent(self) -> bool:
+        """Whether this is a pass before the last, which tells nothing."""
+        return self.current is not Pass.LAST
+
+    def is_suspect(self, test: str) -> bool:
+        """Whether a call of a test has a suspect that fresh launches beside the same reference have to confirm."""
+        return any(kept.to_confirm for (name, _), kept in self._kept.items() if name == test)
 
     @contextmanager
     def screened(self, test: str) -> Iterator[None]:
@@ -117,15 +142,15 @@ class Pool:
             self._begun += 1
 
     def end_test(self, test: str) -> None:
-        """Forget what the screening run of a test has left; nothing before the last pass."""
-        if not self.screening:
+        """Forget what the silent runs of a test have left; nothing before the last pass."""
+        if not self.silent:
             self._kept = {place: kept for place, kept in self._kept.items() if place[0] != test}
 
     def next_call(self, test: str) -> tuple[int, Kept | None]:
         """The number of the next call of a test, and what the pass before has left of it."""
         number = self._calls[test] = self._calls.get(test, 0) + 1
         before = self._kept.get((test, number))
-        if not self.screening:
+        if not self.silent:
             self._kept.pop((test, number - 1), None)  # that call has had its share
         return number, before
 
@@ -144,7 +169,7 @@ class Pool:
         if self.seconds is None:
             return math.inf
         left = self.left + (self.now() - begun)
-        if self.screening:
+        if self.current < Pass.CONFIRM:
             left -= max(self._to_share * (1 - SCREENING), self._last_pass)
         others = sum(max(1, kept.sides) for (test, _), kept in self._kept.items() if test not in self._calls)
         if not others:  # nothing was prepared before
@@ -198,6 +223,7 @@ class Pool:
         """Where the session stands: ``screening 7 of 26, 4:10 left of 10:00``; empty where it has no budget."""
         if self.seconds is None:
             return ""
-        what = "preparing" if self.preparing else "screening"
-        which = f"{what} {self._begun} of {self._tests}, " if self.screening else ""
+        words = {Pass.PREPARE: "preparing", Pass.SCREEN: "screening", Pass.CONFIRM: "confirming"}
+        number = "" if self.current is Pass.CONFIRM else f" {self._begun} of {self._tests}"
+        which = f"{words[self.current]}{number}, " if self.silent else ""
         return f"{which}{format_clock(max(0.0, self.left))} left of {format_clock(self.seconds)}"

@@ -1,4 +1,4 @@
-"""The launches of the screening run of a test, which its last run is told again."""
+"""The launches of earlier runs of a test, which later ones are told again."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """The launches of one measuring. In the last run of its test they are told again, and take no time."""
+    """The launches of one measuring. In later runs of its test they are told again, and take no time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, kept: bool = False) -> None:
         self.first: int | None = None  # launches at the first look of the screening run
         self.deadline = 0.0  # seconds of the screening run
-        self.elapsed = 0.0  # when it ended
+        self.elapsed = 0.0  # when the run before ended
         self.plans: LaunchPlans | None = None
         self._clock = clock
         self._kept = kept
@@ -34,15 +34,15 @@ class Recording:
 
     @property
     def replaying(self) -> bool:
-        """Whether launches of the screening run are left to be told again."""
-        return not self._kept and self._told < len(self._launches)
+        """Whether launches of an earlier run are left to be told again."""
+        return self._told < len(self._launches)
 
     def now(self) -> float:
         """The clock, as if launches that are told again took their time."""
         return self._clock() + self._skipped
 
     def planned(self, plan: Callable[[], LaunchPlans]) -> LaunchPlans:
-        """The plans of the screening run, or new ones."""
+        """The plans of an earlier run, or new ones."""
         if self.plans is None:
             self.plans = plan()
             self._launches.clear()  # pilots
@@ -50,7 +50,7 @@ class Recording:
         return self.plans
 
     def launched(self, launch: Callable[[], Launched]) -> Launched:
-        """What the next launch of the screening run came to, or else what a new one does."""
+        """What the next launch of an earlier run came to, or else what a new one does."""
         __tracebackhide__ = True
         if self._told < len(self._launches):
             outcome, seconds = self._launches[self._told]
@@ -74,7 +74,7 @@ class Recording:
             self._told += 1
 
     def watch(self, watch: Watch) -> Callable[[], Health | None]:
-        """What was seen during the next launch of the screening run, or else a watch over a new one."""
+        """What was seen during the next launch of an earlier run, or else a watch over a new one."""
         if self._seen < len(self._healths):
             seen = self._healths[self._seen]
             self._seen += 1
@@ -90,9 +90,9 @@ class Recording:
 
         return noted
 
-    def again(self) -> Recording:
-        """The recording from its begin, for a later run; more launches are not kept."""
-        again = Recording(self._clock)
+    def again(self, *, kept: bool = False) -> Recording:
+        """The recording from its begin, for a later run, whose further launches may be kept as well."""
+        again = Recording(self._clock, kept=kept)
         again.first, again.deadline, again.elapsed, again.plans = self.first, self.deadline, self.elapsed, self.plans
         again._launches, again._healths = self._launches, self._healths
         return again

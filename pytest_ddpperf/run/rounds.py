@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from statistics import median
 
 from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped
@@ -23,6 +24,14 @@ SLOW_START = 1.0  # seconds that launches take to start, on average: less is not
 WORTH_NAMING = 0.25  # the share of an import in these seconds
 
 
+class End(Enum):
+    """What measuring ends with."""
+
+    SCREENED = "the screening"
+    JUDGED = "a verdict"
+    DIAGNOSED = "launches that diagnose"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observer:
     """Who looks on while a benchmark runs."""
@@ -32,7 +41,7 @@ class Observer:
     clock: Callable[[], float] = time.monotonic
     watch: Callable[[], Callable[[], Health | None]] = lambda: lambda: None  # called before a launch; the result after
     settled: Callable[[int], None] = lambda _: None  # told how many launches of a side run at the same time, at most
-    screening: bool = False  # whether measuring ends with the screening, and diagnoses nothing
+    end: End = End.DIAGNOSED
 
 
 def measure(
@@ -108,10 +117,12 @@ class _Measuring:
                 screened=not self._confirming and not self._fits(self._budget.screening),
             )
             verdict = self._observer.judge(self._measurements(), look)
-            made = self._rounds.made
-            if self._observer.screening and (verdict.action != "more" or look.last or look.screened):
+            made, end = self._rounds.made, self._observer.end
+            if end is End.SCREENED and (verdict.action != "more" or look.last or look.screened):
                 return self._measurements()
             if verdict.action in {"stop", "settle"} or (look.last and verdict.action == "more"):
+                if end is End.JUDGED:
+                    return self._measurements()
                 return self._diagnosed(look, explain=verdict.explain, briefly=verdict.briefly)
             wanted, self._screened = made + verdict.launches, look.screened
             if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict

@@ -1,13 +1,15 @@
-"""The passes over a suite before the last: every test that measures runs until it is prepared, then for its screening.
+"""The passes over a suite before the last: all tests that measure are prepared, then screened; suspects are confirmed.
 
 They tell nothing. When all are prepared, it is known how many benchmarks share the time, so all have as much of it.
+Most suspects look worse by chance and are cleared soon. So they have a pass of their own: the last one then deals out
+what they did not need, to benchmarks that come before them as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from pytest_ddpperf.errors import DdpperfError
+from pytest_ddpperf.run.pool import Pass
 
 if TYPE_CHECKING:
     from pytest_ddpperf.run.session import Session
@@ -40,16 +43,25 @@ class Screening:
             return
         self._on = True
         try:
-            for preparing in (True, False):
-                pool.begin_pass(screening=True, preparing=preparing)
-                after = items[0] if preparing else session.items[0]
-                for item, following in zip(items, [*items[1:], after], strict=True):
-                    item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
-                    if session.shouldstop or session.shouldfail:
-                        return
+            for each, after in ((Pass.PREPARE, items[0]), (Pass.SCREEN, session.items[0])):
+                if not self._ran(session, each, items, after):
+                    return
+            suspects = [item for item in items if pool.is_suspect(item.nodeid)]
+            if suspects and pool.lacks:
+                _tear_down_before(suspects[0])
+                self._ran(session, Pass.CONFIRM, suspects, session.items[0])
         finally:
             self._on = False
-            pool.begin_pass(screening=False)
+            pool.begin_pass(Pass.LAST)
+
+    def _ran(self, session: pytest.Session, each: Pass, items: Sequence[pytest.Item], after: pytest.Item) -> bool:
+        """Run a silent pass over these tests, which another one comes ``after``; whether it got to its end."""
+        self._session_of().pool.begin_pass(each)
+        for item, following in zip(items, [*items[1:], after], strict=True):
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.shouldstop or session.shouldfail:
+                return False
+        return True
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -76,6 +88,16 @@ def _start(measuring: Session) -> None:
         measuring.launchers[0].machine()
         if measuring.reference is not None:
             measuring.reference.launchers.wait(1)
+
+
+def _tear_down_before(item: pytest.Item) -> None:
+    """Tear down what this test does not need; its last run tells what fails there."""
+    # pytest does so after each test, for the one that follows: when that ran, this one was not known.
+    pytest.CallInfo.from_call(
+        partial(item.session._setupstate.teardown_exact, item),  # noqa: SLF001 - there is no public way
+        when="teardown",
+        reraise=(pytest.exit.Exception, KeyboardInterrupt),
+    )
 
 
 def _interrupted(session: pytest.Session) -> bool:

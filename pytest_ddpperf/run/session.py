@@ -231,7 +231,7 @@ class Session:
             self._of_commits.pop(commit).close()
         for launchers in filter(None, (self._launchers, *(side.launchers for side in self._others))):
             launchers.keep(KEPT)
-        if self.pool.screening:
+        if self.pool.silent:
             return
         self.pool.end_test(test)
         calibrated = [found for found in self.calibrated if passed and found.test == test]

@@ -10,14 +10,16 @@ import pytest
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.records.batch_size import BatchSize, Search
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.dealing import Aim, Need
 from pytest_ddpperf.run.part import Part, part_of
 from pytest_ddpperf.run.planning import LaunchPlans
-from pytest_ddpperf.run.pool import SCREENING, Pool
+from pytest_ddpperf.run.pool import SCREENING, Pass, Pool
 from pytest_ddpperf.run.recording import Recording
+from pytest_ddpperf.run.rounds import End
 from tests.factories import make_budget, make_new_result, make_series, make_variant
 
 
@@ -104,7 +106,7 @@ def test_a_screening_takes_half_of_the_budget_and_the_rest_is_dealt(clock: Clock
     """Of 30 s each of two tests screens 15 s; a suspect then has what the other one does not want."""
     pool = Pool(60.0, 2, clock)
     variants = [make_variant("ddp")]
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     for test, need in (
         ("a", Need(aim=Aim.PROVE, least=1.0, wanted=8.0)),
         ("b", Need(aim=Aim.CONFIRM, least=4.0, wanted=24.0)),
@@ -119,7 +121,7 @@ def test_a_screening_takes_half_of_the_budget_and_the_rest_is_dealt(clock: Clock
         clock.now += 12.0
         recording.elapsed, recording.first, part.kept.need = 12.0, 5, need
         pool.end_test(test)
-    pool.begin_pass(screening=False)
+    pool.begin_pass(Pass.LAST)
     pool.begin_test("a")
     part = part_of(pool, "a")
     assert part.before is not None
@@ -137,7 +139,7 @@ def test_a_screening_takes_half_of_the_budget_and_the_rest_is_dealt(clock: Clock
 def test_all_sides_that_were_prepared_have_as_much(clock: Clock) -> None:
     """Preparing takes 20 of 100 s; of 40 s for the screening each of eight sides has 5 s."""
     pool = Pool(100.0, 3, clock)
-    pool.begin_pass(screening=True, preparing=True)
+    pool.begin_pass(Pass.PREPARE)
     for number, (test, sides) in enumerate([("a", 2), ("b", 4), ("c", 2)], start=1):
         pool.begin_test(test)
         part = part_of(pool, test)
@@ -146,14 +148,14 @@ def test_all_sides_that_were_prepared_have_as_much(clock: Clock) -> None:
         part.max_time(1000.0, sides)
         assert pool.text().startswith(f"preparing {number} of 3, ")
     clock.now = 20.0
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     for test, sides in (("a", 2), ("b", 4), ("c", 2)):
         pool.begin_test(test)
         part = part_of(pool, test)
         assert not part.preparing_only
         assert part.max_time(1000.0, sides) == 5.0 * sides / SCREENING
         clock.now += 5.0 * sides
-    pool.begin_pass(screening=False)
+    pool.begin_pass(Pass.LAST)
     pool.begin_test("b")
     kept = part_of(pool, "b").preparing(lambda: b"b")
     assert kept.launched(lambda: result(2)) == result(1), "the screening knew it, and kept it"
@@ -173,7 +175,7 @@ def test_what_the_session_starts_counts_for_no_test(clock: Clock) -> None:
 
     pool = Pool(60.0, 2, clock)
     pool.start(start)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     pool.begin_test("a")
     assert part_of(pool, "a").max_time(1000.0) == 12.0 / SCREENING
 
@@ -195,10 +197,10 @@ def screened(pool: Pool, clock: Clock, need: Need, *tests: str, setup: float = 1
 def test_second_runs_are_reserved_what_they_take_besides_launches(clock: Clock) -> None:
     """Of 60 s the screening takes 10 s, fixtures take 1 s again, and the launch of the other one takes 2 s."""
     pool = Pool(60.0, 2, clock)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     screened(pool, clock, Need(aim=Aim.CONFIRM, least=2.0), "a")
     screened(pool, clock, Need(aim=Aim.PROVE, least=2.0), "b")
-    pool.begin_pass(screening=False)
+    pool.begin_pass(Pass.LAST)
     clock.now += 1.0
     pool.begin_test("a")
     assert part_of(pool, "a").max_time(1000.0) == 4.0 + (60.0 - 10.0 - 1.0) - 1.0 - 2.0
@@ -207,7 +209,7 @@ def test_second_runs_are_reserved_what_they_take_besides_launches(clock: Clock) 
 def test_the_first_pass_leaves_what_the_second_takes_at_least(clock: Clock) -> None:
     """Two tests of four need 7 s each again: four need 28 s, and half of 40 s are fewer."""
     pool = Pool(40.0, 4, clock)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     screened(pool, clock, Need(aim=Aim.SEE, least=6.0), "a", "b")
     pool.begin_test("c")
     assert part_of(pool, "c").max_time(1000.0) == (40.0 - 10.0 - 28.0) / 2 / SCREENING
@@ -215,13 +217,13 @@ def test_the_first_pass_leaves_what_the_second_takes_at_least(clock: Clock) -> N
 
 def test_a_call_that_has_had_its_share_needs_no_more(clock: Clock) -> None:
     pool = Pool(60.0, 2, clock)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     pool.begin_test("a")
     for _ in range(2):
         part = part_of(pool, "a")
         part.recording([make_variant("ddp")])
         part.kept.need = Need(aim=Aim.CONFIRM, wanted=40.0)
-    pool.begin_pass(screening=False)
+    pool.begin_pass(Pass.LAST)
     pool.begin_test("a")
     assert [part_of(pool, "a").max_time(1000.0) for _ in range(2)] == [40.0, 40.0]
 
@@ -232,10 +234,10 @@ PLANS = LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnos
 def in_its_second_run(clock: Clock, other: Need) -> Part:
     """The part of a benchmark in a budget of 200 s, which it shares with another one that needs so much."""
     pool = Pool(200.0, 2, clock)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     screened(pool, clock, Need(aim=Aim.SEE, wanted=60.0), "a")
     screened(pool, clock, other, "b")
-    pool.begin_pass(screening=False)
+    pool.begin_pass(Pass.LAST)
     pool.begin_test("a")
     part = part_of(pool, "a")
     part.max_time(1000.0)
@@ -274,6 +276,111 @@ def test_what_rules_a_slowdown_out_yields_to_those_that_cannot_see_yet(
         assert part.looked(recording, [result], look, 4, asked) == asked, "what got worse is diagnosed in full"
 
 
+def in_its_confirmation(pool: Pool, clock: Clock, *suspects: str) -> tuple[Part, Recording]:
+    """The part of the last one of the ``suspects`` in a confirmation, whose launches until then are told again."""
+    pool.begin_pass(Pass.CONFIRM)
+    for test in suspects:
+        pool.begin_test(test)
+        part = part_of(pool, test)
+        part.max_time(1000.0)
+        recording = part.recording([make_variant(test)])
+    recording.planned(lambda: PLANS)
+    return part, recording
+
+
+def worse(verdict: Verdict, *, suspicious: bool) -> Result:
+    result = timed(verdict)
+    return replace(result, comparisons=(replace(result.comparisons[0], suspicious=suspicious, enough=40),))
+
+
+def test_a_suspect_that_is_cleared_leaves_its_time_to_benchmarks_before_it(clock: Clock) -> None:
+    """Of 60 s the screening takes 10 s. Of the rest the suspect may have 40 s; cleared after 5 s, it wants nothing."""
+    pool = Pool(60.0, 2, clock)
+    pool.begin_pass(Pass.SCREEN)
+    screened(pool, clock, Need(aim=Aim.SEE, wanted=40.0), "blind", setup=0.0)
+    screened(pool, clock, Need(aim=Aim.CONFIRM, least=2.0, wanted=40.0, decides=4.0), "suspect", setup=0.0)
+    assert [pool.is_suspect(test) for test in ("blind", "suspect", "unknown")] == [False, True, False]
+    assert pool.lacks
+    part, recording = in_its_confirmation(pool, clock, "suspect")
+    assert (part.ends_at, part.max_time(1000.0)) == (End.JUDGED, 4.0 + 40.0)
+    assert pool.text() == "confirming, 0:52 left of 1:00"
+    look = Look(elapsed=4.0, round_seconds=1.0, last=False)
+    for action in (Next("confirm", 4), Next("more", 1)):
+        assert part.looked(recording, [worse(Verdict.INCONCLUSIVE, suspicious=True)], look, 4, action) == action
+    clock.now += 5.0
+    look = replace(look, elapsed=9.0)
+    heard = part.looked(recording, [timed(Verdict.UNCHANGED)], look, 8, Next("more", 1))
+    assert heard.action == "stop", "what else it needs is dealt out in the last pass"
+    assert not pool.is_suspect("suspect")
+    pool.begin_pass(Pass.LAST)
+    pool.begin_test("blind")
+    assert part_of(pool, "blind").max_time(1000.0) == 4.0 + 40.0
+    pool.end_test("blind")
+    pool.begin_test("suspect")
+    part = part_of(pool, "suspect")
+    assert part.max_time(1000.0) == 9.0 + 2.0, "its launches until then, and a diagnosis"
+    assert part.recording([make_variant("suspect")]).plans is PLANS
+
+
+@pytest.mark.parametrize("explain", [True, False])
+def test_a_suspect_that_is_shown_to_be_worse_is_left_a_diagnosis(clock: Clock, *, explain: bool) -> None:
+    """One whose time was up wants more: what nobody else needs."""
+    pool = Pool(60.0, 2, clock)
+    pool.begin_pass(Pass.SCREEN)
+    screened(pool, clock, Need(aim=Aim.SEE, least=3.0, wanted=3.0), "blind", setup=0.0)
+    screened(pool, clock, Need(aim=Aim.CONFIRM, wanted=40.0), "suspect", setup=0.0)
+    part, recording = in_its_confirmation(pool, clock, "suspect")
+    result = worse(Verdict.REGRESSED if explain else Verdict.INCONCLUSIVE, suspicious=True)
+    asked = Next("stop", explain=explain)
+    assert part.looked(recording, [result], Look(elapsed=9.0, round_seconds=1.0, last=True), 9, asked) == asked
+    pool.begin_pass(Pass.LAST)
+    pool.begin_test("suspect")
+    more = 2.0 if explain else 4 * 9.0  # four times its time at most
+    assert part_of(pool, "suspect").max_time(1000.0) == 9.0 + more
+
+
+def test_a_call_beside_that_of_a_suspect_is_told_its_launches_again_and_keeps_its_need(clock: Clock) -> None:
+    pool = Pool(60.0, 1, clock)
+    pool.begin_pass(Pass.SCREEN)
+    pool.begin_test("a")
+    for need in (Need(aim=Aim.PROVE, wanted=7.0), Need(aim=Aim.CONFIRM, wanted=30.0)):
+        part = part_of(pool, "a")
+        recording = part.recording([make_variant("ddp")])
+        recording.planned(lambda: PLANS)
+        recording.launched(list)
+        recording.elapsed, part.kept.need = 4.0, need
+    pool.begin_pass(Pass.CONFIRM)
+    pool.begin_test("a")
+    part = part_of(pool, "a")
+    recording = part.recording([make_variant("ddp")])
+    recording.launched(list)
+    more, look = Next("more", 1), Look(elapsed=4.0, round_seconds=1.0, last=False)
+    assert part.looked(recording, [timed(Verdict.OK)], look, 4, more).action == "stop"
+    pool.begin_pass(Pass.LAST)
+    pool.begin_test("a")
+    assert part_of(pool, "a").max_time(1000.0) == 4.0 + 7.0
+
+
+def test_a_search_for_a_batch_size_is_listed_in_the_last_pass_alone(clock: Clock) -> None:
+    found = Search(
+        test="a",
+        training="ddp",
+        environment=make_variant("ddp").environment,
+        limit=8,
+        memory_limit=None,
+        found=BatchSize(size=4, peak=None, tried=()),
+    )
+    pool, listed = Pool(60.0, 1, clock), list[Search]()
+    for each in (Pass.SCREEN, Pass.CONFIRM, Pass.LAST):
+        pool.begin_pass(each)
+        pool.begin_test("a")
+        part = part_of(pool, "a")
+        known = part.before.search if part.before is not None else None
+        assert known == (None if each is Pass.SCREEN else found)
+        part.searched(found, listed)
+        assert listed == ([found] if each is Pass.LAST else [])
+
+
 def test_launches_that_are_told_again_cost_nothing_and_yield_to_nobody(clock: Clock) -> None:
     part = in_its_second_run(clock, Need(aim=Aim.SEE, wanted=400.0))
     kept = Recording(clock, kept=True)
@@ -288,9 +395,9 @@ def test_launches_that_are_told_again_cost_nothing_and_yield_to_nobody(clock: Cl
 
 def test_a_benchmark_that_is_measured_anew_has_no_more_than_it_was_dealt(clock: Clock) -> None:
     pool = Pool(60.0, 2, clock)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     screened(pool, clock, Need(aim=Aim.SEE, least=1.0, wanted=8.0), "a", setup=0.0)
-    pool.begin_pass(screening=False)
+    pool.begin_pass(Pass.LAST)
     pool.begin_test("a")
     part = part_of(pool, "a")
     max_time = part.max_time(1000.0)
@@ -309,10 +416,10 @@ def test_settling_has_what_is_left_of_a_share_and_the_start_of_the_commit_comes_
     pool = Pool(60.0, 2, clock)
     assert part_of(Pool(None, 1, clock), "a").rest(60.0, 50.0) == 30.0, "nobody deals this out"
     pool.start(start)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     screened(pool, clock, Need(aim=Aim.SEE, least=8.0, wanted=8.0, settles=True), "a", setup=0.0)
     screened(pool, clock, Need(aim=Aim.SEE), "b", setup=0.0)
-    pool.begin_pass(screening=False)
+    pool.begin_pass(Pass.LAST)
     pool.begin_test("a")
     part = part_of(pool, "a")
     assert part.max_time(1000.0) == 4.0 + 8.0
@@ -334,8 +441,8 @@ def test_a_failure_of_a_preparing_launch_is_raised_again_at_its_turn(clock: Cloc
         launches.append(1)
         raise WorkloadError("hangs")
 
-    for screening in (True, False):
-        pool.begin_pass(screening=screening)
+    for each in (Pass.SCREEN, Pass.LAST):
+        pool.begin_pass(each)
         pool.begin_test("a")
         part = part_of(pool, "a")
         with pytest.raises(WorkloadError, match="hangs"):
@@ -348,10 +455,10 @@ def test_a_failure_of_a_preparing_launch_is_raised_again_at_its_turn(clock: Cloc
 
 def test_other_benchmarks_begin_anew(clock: Clock) -> None:
     pool = Pool(60.0, 2, clock)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     pool.begin_test("a")
     part_of(pool, "a").recording([make_variant("ddp")]).first = 3
-    pool.begin_pass(screening=False)
+    pool.begin_pass(Pass.LAST)
     pool.begin_test("a")
     part = part_of(pool, "a")
     assert part.recording([make_variant("naive")]).first is None
@@ -361,12 +468,12 @@ def test_other_benchmarks_begin_anew(clock: Clock) -> None:
 
 def test_launches_of_another_workload_by_the_same_name_are_not_told_again(clock: Clock) -> None:
     pool = Pool(60.0, 1, clock)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     pool.begin_test("a")
     part = part_of(pool, "a")
     part.preparing(lambda: b"a workload").launched(lambda: result(1))
     part.recording([make_variant("ddp")]).first = 3
-    pool.begin_pass(screening=False)
+    pool.begin_pass(Pass.LAST)
     for workload, first in ((b"a workload", 3), (b"another", None)):
         pool.begin_test("a")
         part = part_of(pool, "a")
@@ -378,7 +485,7 @@ def test_launches_of_another_workload_by_the_same_name_are_not_told_again(clock:
 def test_a_test_that_is_skipped_leaves_its_share(clock: Clock, *, screening: bool) -> None:
     """Of four, the first is skipped, and the second measures for 10 of its 30 s: 80 s are left for two."""
     pool = Pool(90.0 * (2 if screening else 1), 4, clock)
-    pool.begin_pass(screening=screening)
+    pool.begin_pass(Pass.SCREEN if screening else Pass.LAST)
     pool.ended("a")
     pool.begin_test("b")
     part = part_of(pool, "b")
@@ -408,12 +515,12 @@ def test_a_budget_that_is_too_small_names_one_that_would_do(clock: Clock) -> Non
 
 def test_where_a_session_stands(clock: Clock) -> None:
     pool = Pool(600.0, 26, clock)
-    pool.begin_pass(screening=True)
+    pool.begin_pass(Pass.SCREEN)
     for test in "abcdefg":
         pool.begin_test(test)
     clock.now = 350.0
     assert pool.text() == "screening 7 of 26, 4:10 left of 10:00"
-    pool.begin_pass(screening=False)
+    pool.begin_pass(Pass.LAST)
     assert pool.text() == "4:10 left of 10:00"
     clock.now = 700.0
     assert pool.text() == "0:00 left of 10:00"

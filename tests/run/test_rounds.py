@@ -16,7 +16,7 @@ from pytest_ddpperf.records.launch import Launch, SlowImport
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.run.planning import PILOT_STEPS, Budget, LaunchOutcome, Purpose
 from pytest_ddpperf.run.recording import Recording
-from pytest_ddpperf.run.rounds import Observer, measure, slow_starts
+from pytest_ddpperf.run.rounds import End, Observer, measure, slow_starts
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
 from tests.factories import make_budget, make_environment, make_rank_launch, make_variant
@@ -611,13 +611,13 @@ def test_launches_follow_the_order_of_their_round() -> None:
     assert [group[::-1] for group in rounds[0][::-1]] == rounds[1]
 
 
-def test_a_screening_ends_with_what_it_left_open_and_goes_on_from_there() -> None:
-    """The pilot is made once. Three launches of 0.5 s hold 1.9 s; in the second run they are told again."""
+def test_a_screening_and_a_confirmation_end_with_what_they_left_and_the_last_run_goes_on_from_there() -> None:
+    """One pilot is made. Three launches hold 1.9 s; later runs are told them again, the last one diagnoses."""
     machine, recording = Machine(), Recording(lambda: machine.now, kept=True)
 
-    def measured(recording: Recording, budget: Budget, answers: list[Next], *, screening: bool) -> Script:
+    def measured(recording: Recording, budget: Budget, answers: list[Next], end: End) -> Script:
         judge = Script(answers)
-        observer = Observer(judge=judge, clock=recording.now, screening=screening)
+        observer = Observer(judge=judge, clock=recording.now, end=end)
         measure(
             [variant()],
             budget,
@@ -627,12 +627,17 @@ def test_a_screening_ends_with_what_it_left_open_and_goes_on_from_there() -> Non
         )
         return judge
 
-    judge = measured(recording, make_budget(5, 0, 2, 4.0, 1.9), [Next("more", 1), Next("more", 1)], screening=True)
+    judge = measured(recording, make_budget(5, 0, 2, 4.0, 1.9), [Next("more", 1), Next("more", 1)], End.SCREENED)
     assert [len(one.launches) for (one,) in judge.looks] == [2]
     assert phases(machine) == [(Purpose.TIMES, 3)]
     shown = judge.looks[0][0].launches
     more = make_budget(5, 0, 6, 20.0, 10.0, first=2)
-    judge = measured(recording.again(), more, [Next("confirm", 3), Next("stop")], screening=False)
+    recording = recording.again(kept=True)
+    confirmed = Next("confirm", 3), Next("stop", explain=True)
+    judge = measured(recording, more, [*confirmed], End.JUDGED)
     assert [len(one.launches) for (one,) in judge.looks] == [2, 2 + 3]
+    assert judge.looks[0][0].launches == judge.looks[1][0].launches[:2] == shown
+    assert phases(machine) == [(Purpose.TIMES, 3 + 3)]
+    judge = measured(recording.again(), more, [*confirmed], End.DIAGNOSED)
     assert judge.looks[0][0].launches == judge.looks[1][0].launches[:2] == shown
     assert phases(machine) == [(Purpose.TIMES, 3 + 3), (Purpose.DIAGNOSIS, 1)]

@@ -167,6 +167,47 @@ def test_thrice(ddpperf):
     assert sorted(filter(None, notes)) == ["True True", "True True", "once", "thrice", "thrice", "thrice"]
 
 
+def test_suspects_are_confirmed_in_a_pass_of_their_own(inner: pytest.Pytester) -> None:
+    """What was torn down for the first test is set up again for the suspect, and what it does not need is torn down."""
+    inner.makeconftest(
+        """
+import pytest
+
+def note(*words):
+    with open("notes", "a") as file:
+        print(*words, file=file)
+
+@pytest.fixture(scope="module", autouse=True)
+def of_module(request):
+    note("begin", request.node.name)
+    yield
+    note("end", request.node.name)
+    raise RuntimeError("told once")
+
+@pytest.fixture(autouse=True)
+def noted(request):
+    note(request.node.name)
+
+@pytest.fixture(scope="session", autouse=True)
+def suspected():
+    from pytest_ddpperf.run.pool import Pool
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pool, "is_suspect", lambda _, test: "suspect" in test)
+        patch.setattr(Pool, "lacks", True)
+        yield
+"""
+    )
+    inner.makepyfile(test_1="def test_plain(): pass", test_2="def test_first(ddpperf): pass")
+    inner.makepyfile(test_3="def test_suspect(ddpperf): pass\ndef test_last(ddpperf): pass")
+    run = inner.runpytest("--ddpperf-budget=10s")
+    run.assert_outcomes(passed=4, errors=3)
+    notes = (inner.path / "notes").read_text().splitlines()
+    once = ["begin test_2.py", "test_first", "end test_2.py", "begin test_3.py", "test_suspect", "test_last"]
+    silent = [*once, "end test_3.py"]
+    last = ["begin test_1.py", "test_plain", "end test_1.py", *once, "end test_3.py"]
+    assert notes == [*silent, *silent, "begin test_3.py", "test_suspect", "end test_3.py", *last]
+
+
 @pytest.mark.slow
 def test_a_comparison_and_a_search_for_a_batch_size_share_a_budget(inner: pytest.Pytester) -> None:
     """Of the search no launch is made twice; the comparison tells a verdict for each of its ways."""
