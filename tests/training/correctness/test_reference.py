@@ -6,6 +6,7 @@ Rank 0 has x = 1 with weight 0.5, rank 1 has x = 2 with weight 1.5. Losses 0.5 a
 from __future__ import annotations
 
 from functools import partial
+from statistics import median
 from typing import Any
 
 import pytest
@@ -140,25 +141,32 @@ class Normed(nn.Module):
 
 @pytest.mark.parametrize(("precision", "unit"), [("fp32", 2.0**-23), ("bf16", 2.0**-7)])
 def test_noise_tells_what_is_nothing_but_rounding(make_ctx: Any, precision: str, unit: float) -> None:
-    model = Normed()
-    start = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
-    reference = SingleProcess(
-        make_ctx(),
-        Workload(
-            model=Normed,
-            batch=lambda: (torch.ones(1), torch.ones(1)),
-            loss=lambda outputs, _targets: (outputs * torch.linspace(0, 1, 8)).square().sum(),
-            optimizer=SGD,
-            samples_per_step=1,
-        ),
-        Settings(precision=precision),
-        values=start,
-        data=MicroBatches([[(torch.tensor([x]), torch.zeros(1))] for x in (1.0, 2.0)], in_step=1),
-    )
-    buffers = start[-3:]
-    sizes, noise = reference.backward(0, buffers).sizes, reference.noise(0, buffers, unit)
-    assert noise["inside.bias"] > 0.3 * sizes["inside.bias"] > 0
-    assert noise["norm.weight"] < 0.02 * sizes["norm.weight"]
+    """How the roundings of one model fall is chance, and differs between processors: so most of nine models."""
+    of_rounding, of_gradient = [], []
+    for seed in range(9):
+        torch.manual_seed(seed)
+        model = Normed()
+        start = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+        reference = SingleProcess(
+            make_ctx(),
+            Workload(
+                model=Normed,
+                batch=lambda: (torch.ones(1), torch.ones(1)),
+                loss=lambda outputs, _targets: (outputs * torch.linspace(0, 1, 8)).square().sum(),
+                optimizer=SGD,
+                samples_per_step=1,
+            ),
+            Settings(precision=precision),
+            values=start,
+            data=MicroBatches([[(torch.tensor([x]), torch.zeros(1))] for x in (1.0, 2.0)], in_step=1),
+        )
+        buffers = start[-3:]
+        sizes, noise = reference.backward(0, buffers).sizes, reference.noise(0, buffers, unit)
+        assert sizes["inside.bias"] > 0
+        of_rounding.append(noise["inside.bias"] / sizes["inside.bias"])
+        of_gradient.append(noise["norm.weight"] / sizes["norm.weight"])
+    assert median(of_rounding) > 0.3
+    assert median(of_gradient) < 0.02
 
 
 def full(*_args: object, **_kwargs: object) -> Any:
