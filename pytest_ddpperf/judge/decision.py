@@ -20,7 +20,7 @@ from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series, Spread
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result
-from pytest_ddpperf.records.verdict import OPEN, Verdict
+from pytest_ddpperf.records.verdict import GREEN, OPEN, Verdict
 from pytest_ddpperf.stats.intervals import Change, half_width, with_launches
 
 MAX_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
@@ -40,8 +40,7 @@ class DecisionContext:
     affordable: int = 0  # launches that would show a suspect to be worse; 0 for those there are
     last: bool = False  # whether there is no time for another look
     screened: bool = False  # whether there is no time to confirm what looks worse from now on
-    # The metrics that an earlier look showed to be no worse, and that are measured on because they looked better, with
-    # the number of launches at that look.
+    # The metrics that are proven no worse and measured on because they looked better, with the launches at that look.
     proven: Mapping[str, int] = field(default_factory=dict)
     suspected: frozenset[str] | None = None  # the metrics that other launches made suspicious; None lets all be worse
     scatter: Spread | None = None  # of launches of other benchmarks that ran alone; None where nothing is known
@@ -70,6 +69,7 @@ class Evidence:
     fresh: Change | None = None  # the same by the launches after a suspicion; all of them where there was none
     tolerance: float = 0.0  # of this metric
     excuse: Finding | None = None  # what besides the code may explain a worsening of this size
+    doubt: Finding | None = None  # what may hide a worsening beyond the tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +200,11 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
         fresh=evidence.fresh,
         proofs=context.proofs,
     )
+    doubt = evidence.excuse if verdict is Verdict.REGRESSED else evidence.doubt if verdict in GREEN else None
     if verdict is Verdict.REGRESSED and context.suspected is not None and metric not in context.suspected:
         verdict, note = Verdict.INCONCLUSIVE, Finding("unconfirmed")
-    elif verdict is Verdict.REGRESSED and evidence.excuse is not None:
-        verdict, note = Verdict.INCONCLUSIVE, evidence.excuse
+    elif doubt is not None:
+        verdict, note = Verdict.INCONCLUSIVE, doubt
     if verdict in OPEN and metric in context.proven:
         return Decision(Verdict.UNCHANGED, Finding("proven_earlier", {"launches": context.proven[metric]}))
     return Decision(verdict, note)
@@ -281,11 +282,10 @@ def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *,
         for comparison in comparisons
         if comparison.gated and comparison.series.scale != "exact" and not comparison.series.rules.alarm_only
     }
-    green = others & {Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK}
     gated = [
-        comparison.verdict
-        for comparison in comparisons
-        if comparison.gated and not (green and comparison.series.rules.alarm_only and comparison.verdict in OPEN)
+        each.verdict
+        for each in comparisons
+        if each.gated and not (others & GREEN and each.series.rules.alarm_only and each.verdict in OPEN)
     ]
     paired = isinstance(reference, PairedRevision)
     if paired and reference.record is not None:

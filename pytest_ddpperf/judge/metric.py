@@ -74,6 +74,7 @@ def compare_metric(
         fresh=fresh,
         tolerance=tolerance,
         excuse=_excuse(series, base, measurement, reference, fresh),
+        doubt=_doubt(series, base, measurement, reference, tolerance),
     )
     decision = decide_metric(evidence, context)
     change = plain if decision.verdict is Verdict.REGRESSED else change  # what nothing excuses
@@ -175,6 +176,18 @@ def _excuse(
     measurement = replace(measurement, launches=measurement.fresh, fresh_from=0)  # those that found it worse
     worsening, controlled = intervals.from_log(abs(change.shift)), _controlled(series, base, reference)
     return excused_by(measurement, reference.record.lost, worsening, controlled=controlled)
+
+
+def _doubt(
+    series: Series, base: Series, measurement: Measurement, reference: Reference, tolerance: float
+) -> Finding | None:
+    """Why a quotient by the control step cannot be good: others may lengthen that step by more. Times they lengthen."""
+    if reference.record is None or not _controlled(series, base, reference):
+        return None
+    disturbed = excused_by(measurement, reference.record.lost, tolerance, controlled=True)
+    if disturbed is None:
+        return None
+    return Finding("disturbed_control", {"lost": disturbed.facts["lost"], "before": disturbed.facts["before"]})
 
 
 def _mde(change: Change, tolerance: float, series: Series, context: DecisionContext) -> float | None:

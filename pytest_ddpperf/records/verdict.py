@@ -25,3 +25,6 @@ class Verdict(str, Enum):
 
 OPEN = frozenset({Verdict.OK, Verdict.INCONCLUSIVE})
 """More launches may still decide these: an ``ok`` may turn out unchanged, or a small regression."""
+
+GREEN = frozenset({Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK})
+"""These rule a slowdown beyond the resolution out."""

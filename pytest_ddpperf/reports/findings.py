@@ -172,11 +172,20 @@ def _other_pace(change: float | Figures) -> str:
 
 
 def _disturbed(lost: float, before: float | None) -> str:
-    """Cores that others took."""
+    """Cores that others took: a slowdown may be theirs."""
+    return _others_took(lost, before, "which may explain it")
+
+
+def _disturbed_control(lost: float, before: float | None) -> str:
+    """The same where times are corrected: a slowdown may be lost."""
+    return _others_took(lost, before, "which may hide a slowdown")
+
+
+def _others_took(lost: float, before: float | None, effect: str) -> str:
     then = "" if before is None else f", {format_percent(before)} when the baseline was made"
     return (
         f"disturbed: other processes or the hypervisor took {_percents(lost)} of the cores{then}, "
-        "which may explain it; run it again on a quiet machine, or see --ddpperf-against"
+        f"{effect}; run it again on a quiet machine, or see --ddpperf-against"
     )
 
 
@@ -340,6 +349,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "launches_needed": _launches_needed,
     "no_launches_decide": _no_launches_decide,
     "disturbed": _disturbed,
+    "disturbed_control": _disturbed_control,
     "stands_in_for_step_time": lambda: "in place of the step time, which remains undecided",
     "raised_tolerance": _raised_tolerance,
     "other_pace": _other_pace,

@@ -20,7 +20,7 @@ from pytest_ddpperf.records.measurement import Control, Series, Spread
 from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.records.results import Result, StoredRun
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import finding_text
+from pytest_ddpperf.reports.findings import finding_text, words_of_note
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import change
 from tests.factories import make_launch
@@ -132,29 +132,41 @@ def slow_beside_others(code: float) -> list[Result]:
     return [of(1.0), of(None)]
 
 
-@pytest.mark.parametrize(("code", "excused"), [(1.2, [True, True]), (1.3, [False, True]), (5.0, [False, False])])
+@pytest.mark.parametrize(("code", "excused"), [(1.9, [True, True]), (2.2, [False, True]), (5.0, [False, False])])
 def test_what_others_took_excuses_of_a_quotient_what_the_control_does_not_tell(
     code: float, excused: list[bool]
 ) -> None:
-    """With half of the cores a time may double and redouble, and a quotient may be larger by a fifth."""
+    """With half of the cores a time may double and redouble, and a quotient may double."""
     steps = [result["step_time"] for result in slow_beside_others(code)]
     assert [one.verdict is Verdict.INCONCLUSIVE for one in steps] == excused
     assert [one.note is not None and one.note.code == "disturbed" for one in steps] == excused
 
 
 def test_a_quotient_beside_others_proves_nothing_and_a_time_that_is_no_longer_does() -> None:
-    """Others only lengthen a time. A control step they may lengthen by more: 0.3 * log(0.97 / 0.5) is 20 %."""
+    """Others only lengthen a time. A control step they may lengthen by more: log(0.97 / 0.5) is 66 %."""
     controlled_step, step = (result["step_time"] for result in slow_beside_others(1.0))
     assert (controlled_step.verdict, step.verdict) == (Verdict.INCONCLUSIVE, Verdict.UNCHANGED)
     assert controlled_step.bound is not None
-    assert controlled_step.bound > 0.1
+    assert controlled_step.bound > 0.3
 
 
-@pytest.mark.parametrize(("others", "action"), [(0.1, "more"), (0.14, "settle")])
+@pytest.mark.parametrize("code", [0.57, 0.3])
+def test_a_quotient_beside_others_that_looks_better_is_not_good(code: float) -> None:
+    """Beside a busy process a control step took 3 times as long, and steps 1.8 times: the quotient fell to 0.57."""
+    controlled_step, step = (result["step_time"] for result in slow_beside_others(code))
+    assert (controlled_step.verdict, step.verdict) == (Verdict.INCONCLUSIVE, Verdict.IMPROVED)
+    assert controlled_step.note is not None
+    assert words_of_note(controlled_step.note).startswith(
+        "disturbed: other processes or the hypervisor took 50 % of the"
+    )
+    assert controlled_step.note.code == "disturbed_control"
+
+
+@pytest.mark.parametrize(("others", "action"), [(0.05, "more"), (0.07, "settle")])
 def test_a_busier_machine_is_settled_at_once_where_the_control_step_does_not_tell_it(
     others: float, action: str
 ) -> None:
-    """A tolerance of 3 % is reached at 1 - 0.97 / 1.03 ** (1 / 0.3): 12 %. The tail has no control, and no say."""
+    """A tolerance of 3 % is reached at 1 - 0.97 / 1.03: 6 %. The tail has no control, and no say."""
     busy = Health(cpu=CpuHealth(others=others))
     launches = tuple(make_launch((1.0,), round=number, health=busy) for number in range(8))
     now = [timed(), series("step_time_tail", STEADY)]

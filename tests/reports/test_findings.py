@@ -90,6 +90,12 @@ CASES = [
         "disturbed: other processes or the hypervisor took 62 % of the cores, which may explain it; run it again on a "
         "quiet machine, or see --ddpperf-against",
     ),
+    Case(
+        "disturbed_control",
+        {"lost": 0.62, "before": None},
+        "disturbed: other processes or the hypervisor took 62 % of the cores, which may hide a slowdown; run it again "
+        "on a quiet machine, or see --ddpperf-against",
+    ),
     Case("stands_in_for_step_time", {}, "in place of the step time, which remains undecided"),
     Case(
         "raised_tolerance",
