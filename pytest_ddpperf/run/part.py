@@ -95,7 +95,7 @@ class Part:
         screening = budget.screening / budget.max_time * max_time
         budget = replace(budget, max_time=max_time, screening=screening, shared=self._shared)
         if self._screening:
-            recording.deadline = min(budget.screening, budget.max_time * SCREENING)
+            recording.deadline = budget.max_time * SCREENING if self._shared else budget.screening
             return replace(budget, screening=recording.deadline)
         if recording.first is None:  # nothing is told again
             within = max(_LEAST_SECONDS, min(max_time, self._deadline - self._pool.now()))
