@@ -70,9 +70,11 @@ class Store:
         nearest = _nearest_counted([record for _, _, record in others if record.counts is not None], environment)
         if mine is not None:
             return replace(nearest, record=mine, origin=own)
-        if not others:
-            return StoredBaseline(record=None, origin=f"no baseline for {name} of {test} in {self.folder}")
-        differs, key, record = min(others, key=lambda other: (len(other[0]), other[1]))
+        timed = [other for other in others if other[2].timed]
+        if not timed:
+            what = "no baseline of times" if others else "no baseline"
+            return replace(nearest, origin=f"{what} for {name} of {test} in {self.folder}")
+        differs, key, record = min(timed, key=lambda other: (len(other[0]), other[1]))
         return replace(nearest, record=record, origin=key, differs=differs)
 
     def records(self, test: str) -> tuple[BaselineRecord, ...]:

@@ -60,7 +60,7 @@ class StoredReferences:
     def timed(self) -> bool:
         """Whether any comparable baseline has times."""
         records = [stored.record for stored in self.baselines if stored.record is not None and not stored.differs]
-        return any(series.scale != "exact" for record in records for series in record.series)
+        return any(record.timed for record in records)
 
     def of(self, _measured: Sequence[Measurement]) -> Sequence[Reference]:
         """The baselines."""

@@ -67,6 +67,11 @@ class BaselineRecord(BenchmarkId):
         return of_day.total() ** 2 / sum(number**2 for number in of_day.values())
 
     @property
+    def timed(self) -> bool:
+        """Whether it has more than counts."""
+        return any(series.scale != "exact" for series in self.series)
+
+    @property
     def controlled(self) -> bool:
         """Whether it has times of the control step."""
         return any(series.control is not None for series in self.series)

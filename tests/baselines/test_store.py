@@ -101,6 +101,21 @@ def test_the_nearest_foreign_record_is_given_with_its_differences(
     assert found.origin == "cpu-amd-epyc-2c-t1-gloo-w2-torch2.11"
 
 
+def test_counts_of_another_environment_are_no_baseline_of_times(
+    store: Store, make_record: Make, make_environment: MakeEnvironment
+) -> None:
+    """They are compared, and the times are new: no other CPU is named."""
+    environment = make_environment(torch="2.12", cpu_model="Xeon")
+    counted = make_record(environment=environment, series=counted_series(COUNTS), counts=COUNTS)
+    store.save(TEST, [counted])
+    found = store.find(TEST, "ddp", make_environment())
+    assert (found.record, found.differs, found.counted) == (None, (), counted)
+    assert found.origin.startswith(f"no baseline of times for ddp of {TEST} in ")
+    timed = make_record(environment=make_environment(torch="2.11", cores=4, cpu_model="Xeon"))
+    store.save(TEST, [timed])
+    assert store.find(TEST, "ddp", make_environment()).record == timed, "although it differs in more facts"
+
+
 def test_of_equally_near_records_the_first_key_is_taken(
     store: Store, make_record: Make, make_environment: MakeEnvironment
 ) -> None:
@@ -129,7 +144,7 @@ def test_counts_are_held_against_the_record_with_like_kernels(store: Store, make
     gpu = replace(here, device="cuda", device_model="NVIDIA H200", device_count=1, backend="nccl", cuda="13.0")
     counts = Counts(totals={"operators": 3.0}, details={}, unstable={})
     other_gpu, other_host = (
-        make_record(environment=environment, series=counted_series(counts), counts=counts)
+        make_record(environment=environment, series=(*make_record().series, *counted_series(counts)), counts=counts)
         for environment in (
             replace(gpu, device_model="NVIDIA A100"),
             replace(gpu, cpu_model="Intel Xeon", cores=64, threads=4),
