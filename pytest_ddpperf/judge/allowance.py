@@ -39,7 +39,7 @@ CONTROLLED_POWER = 1
 """The same of quotients by a control step, which others may slow by another factor than the steps.
 
 On one machine steps followed it with powers of 0.95 to 1.11 (benchmarks/control.py). On another one, whose two cores a
-busy process shared, it took 3.0 times as long, where steps took 1.8 times: their quotient fell by 43 %, with 45 % of
+busy process shared, it took 3.0 times as long, where steps took 1.7 times: their quotient fell by 43 %, with 45 % of
 the cores taken (benchmarks/against.py --load 1).
 """
 

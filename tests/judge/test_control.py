@@ -152,7 +152,7 @@ def test_a_quotient_beside_others_proves_nothing_and_a_time_that_is_no_longer_do
 
 @pytest.mark.parametrize("code", [0.57, 0.3])
 def test_a_quotient_beside_others_that_looks_better_is_not_good(code: float) -> None:
-    """Beside a busy process a control step took 3 times as long, and steps 1.8 times: the quotient fell to 0.57."""
+    """Beside a busy process a control step took 3 times as long, and steps 1.7 times: the quotient fell to 0.57."""
     controlled_step, step = (result["step_time"] for result in slow_beside_others(code))
     assert (controlled_step.verdict, step.verdict) == (Verdict.INCONCLUSIVE, Verdict.IMPROVED)
     assert controlled_step.note is not None
