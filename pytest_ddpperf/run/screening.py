@@ -58,7 +58,9 @@ class Screening:
         """Run a silent pass over these tests, which another one comes ``after``; whether it got to its end."""
         self._session_of().pool.begin_pass(each)
         for item, following in zip(items, [*items[1:], after], strict=True):
-            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            # A test that follows itself is torn down too: what its parents have set up is kept.
+            after_it: Any = item.parent if following is item else following
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=after_it)
             if session.shouldstop or session.shouldfail:
                 return False
         return True

@@ -167,6 +167,55 @@ def test_thrice(ddpperf):
     assert sorted(filter(None, notes)) == ["True True", "True True", "once", "thrice", "thrice", "thrice"]
 
 
+def test_the_first_test_of_a_session_may_be_its_only_suspect(inner: pytest.Pytester) -> None:
+    """Then it follows itself: what is of one test is made anew for each run, and what is of the session once."""
+    inner.makeconftest(
+        """
+import pytest
+
+@pytest.fixture(scope="session", autouse=True)
+def suspected():
+    from pytest_ddpperf.run.pool import Pool
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pool, "is_suspect", lambda _, test: test.endswith("::test_suspect"))
+        patch.setattr(Pool, "lacks", True)
+        yield
+    note("end of session")
+
+def note(*words):
+    with open("notes", "a") as file:
+        print(*words, file=file)
+
+@pytest.fixture(autouse=True)
+def noted(request):
+    note(request.node.name)
+    yield
+    note("end")
+"""
+    )
+    inner.makepyfile("def test_suspect(ddpperf): pass\ndef test_other(ddpperf): pass")
+    inner.runpytest("--ddpperf-budget=10s").assert_outcomes(passed=2)
+    suspect, other = ["test_suspect", "end"], ["test_other", "end"]
+    notes = (inner.path / "notes").read_text().splitlines()
+    assert notes == [*suspect, *other, *suspect, *other, *suspect, *suspect, *other, "end of session"]
+
+
+def test_one_test_that_can_be_screened_follows_itself(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        """
+import pytest
+
+@pytest.fixture
+def subtests(): pass
+
+def test_screened(ddpperf): pass
+
+def test_once(ddpperf, subtests): pass
+"""
+    )
+    inner.runpytest("--ddpperf-budget=10s").assert_outcomes(passed=2)
+
+
 def test_suspects_are_confirmed_in_a_pass_of_their_own(inner: pytest.Pytester) -> None:
     """What was torn down for the first test is set up again for the suspect, and what it does not need is torn down."""
     inner.makeconftest(
