@@ -193,10 +193,13 @@ class TimedLaunches:
             partial(self._result_of, self._slots[variant.key] if several else 0, variant, plan, purpose)
             for variant, plan in launches
         ]
+
+        def launch() -> list[LaunchResult[RankLaunch]]:
+            __tracebackhide__ = True
+            return [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._launches.abort)
+
         try:
-            results = self._recording.launched(
-                lambda: [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._launches.abort)
-            )
+            results = self._recording.launched(launch) if purpose is Purpose.TIMES else launch()
         except ReferenceFailed as error:
             reason = self._no_fault(error, launches)
             if reason is None:

@@ -58,10 +58,24 @@ def dealt(pool: float, needs: Sequence[Need]) -> list[float]:
     return shares
 
 
-def need_of(results: Sequence[Result], look: Look, made: int, diagnosis: float, *, settles: bool = False) -> Need:
-    """What a benchmark needs after its screening of ``made`` launches; ``diagnosis``: seconds of a full one."""
+def need_of(
+    results: Sequence[Result],
+    look: Look,
+    made: int,
+    diagnosis: float,
+    *,
+    settles: bool = False,
+    screened: float | None = None,
+) -> Need:
+    """What a benchmark needs after ``made`` launches.
+
+    ``diagnosis``: seconds of a full one. ``screened``: those of the screening, where more launches followed it.
+    """
     apart = settles or any(result.paired is None for result in results)
-    need = _need_beside_reference(results, look, made, diagnosis, counted=0 if apart else made)
+    fresh = min((len(result.measurement.fresh) for result in results if result.measurement.fresh_from), default=0)
+    screening = look.elapsed if screened is None else screened
+    most = max(0.0, TIMES * screening - (look.elapsed - screening))
+    need = _need_beside_reference(results, look, made, diagnosis, counted=fresh if apart else made, most=most)
     if not settles:
         return need
     # A launch ends the screening beside the baseline; then both sides are screened, confirmed and diagnosed in full.
@@ -69,8 +83,10 @@ def need_of(results: Sequence[Result], look: Look, made: int, diagnosis: float, 
     return replace(need, least=least, wanted=TIMES * least, settles=True)
 
 
-def _need_beside_reference(results: Sequence[Result], look: Look, made: int, diagnosis: float, *, counted: int) -> Need:
-    """The same; ``counted`` launches of the screening count where fresh ones confirm a suspect."""
+def _need_beside_reference(
+    results: Sequence[Result], look: Look, made: int, diagnosis: float, *, counted: int, most: float
+) -> Need:
+    """The same; ``counted`` of its launches count where a suspect is confirmed, and ``most`` seconds are given."""
     compared = [
         comparison
         for result in results
@@ -79,7 +95,6 @@ def _need_beside_reference(results: Sequence[Result], look: Look, made: int, dia
     ]
     deciding = [each for each in compared if not each.series.rules.alarm_only]
     verdicts = {each.verdict for each in deciding}
-    most = TIMES * look.elapsed
     worse = [each for each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
     if worse:
         least = made * look.round_seconds  # most look worse by chance, and need no diagnosis

@@ -98,6 +98,7 @@ class JudgedRun(BenchmarkRun):
             results = self._results(variants, derive)
         except DdpperfError as error:
             if self.part.silent:  # the last run tells
+                self.part.kept.need = None
                 self.part.end_silently(self.launches.times.spent, self._paired)
                 raise
             self._list_broken(variants, error)

@@ -62,6 +62,10 @@ class Part:
         return self.ends_at is End.SCREENED
 
     @property
+    def _confirming(self) -> bool:
+        return self.ends_at is End.JUDGED
+
+    @property
     def told_again(self) -> bool:
         """Whether the call has nothing to confirm, and runs for the sake of another one of its test."""
         return self._pool.current is Pass.CONFIRM and not (self.before is not None and self.before.to_confirm)
@@ -116,11 +120,16 @@ class Part:
             self._pool.short.append(over)
         self._seen = True
         settles = action.action == "settle"
-        need = need_of(results, look, made, recording.plans.diagnosis_seconds, settles=settles)
+        screened = (
+            self.before.recordings[-1][1].elapsed if self._confirming and self.before is not None else look.elapsed
+        )
+        need = need_of(results, look, made, recording.plans.diagnosis_seconds, settles=settles, screened=screened)
+        if self.silent and action.action == "confirm":
+            recording.suspicion = made, look
         if self.silent:
             recording.first = recording.first or made
             recording.elapsed = look.elapsed
-            ended = self.ends_at is End.JUDGED and action.action == "stop" and need.aim is Aim.CONFIRM
+            ended = self._confirming and action.action == "stop" and need.aim is Aim.CONFIRM
             self.kept.need = _of_confirmed(need, recording.plans.diagnosis_seconds * action.explain) if ended else need
             return action if self._screening or need.aim is Aim.CONFIRM else replace(action, action="stop")
         if self.before is None or need.aim < Aim.PROVE or settles:

@@ -97,7 +97,8 @@ class Pool:
         self._begin()
         self._begun += 1
         self._calls[test] = 0
-        self._overheads.pop(test, None)
+        if not self.silent:
+            self._overheads.pop(test, None)
 
     @property
     def silent(self) -> bool:

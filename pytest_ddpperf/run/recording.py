@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import DdpperfError
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.judge.sequential import Look
     from pytest_ddpperf.launch.launcher import LaunchResult
     from pytest_ddpperf.records.health import Health
     from pytest_ddpperf.run.planning import LaunchPlans
@@ -25,6 +27,7 @@ class Recording:
         self.deadline = 0.0  # seconds of the screening run
         self.elapsed = 0.0  # when the run before ended
         self.plans: LaunchPlans | None = None
+        self.suspicion: tuple[int, Look] | None = None  # the launches of the look that led to a confirmation
         self._clock = clock
         self._kept = kept
         self._launches: list[tuple[Launched | DdpperfError, float]] = []
@@ -48,6 +51,12 @@ class Recording:
             self._launches.clear()  # pilots
             self._told = 0
         return self.plans
+
+    def as_looked(self, look: Look, launches: int) -> Look:
+        """A look at so many launches; what was suspicious in an earlier run is so in a later one with more time."""
+        if self.suspicion is None or self.suspicion[0] != launches:
+            return look
+        return replace(look, last=self.suspicion[1].last, screened=self.suspicion[1].screened)
 
     def launched(self, launch: Callable[[], Launched]) -> Launched:
         """What the next launch of an earlier run came to, or else what a new one does."""
@@ -94,5 +103,6 @@ class Recording:
         """The recording from its begin, for a later run, whose further launches may be kept as well."""
         again = Recording(self._clock, kept=kept)
         again.first, again.deadline, again.elapsed, again.plans = self.first, self.deadline, self.elapsed, self.plans
+        again.suspicion = self.suspicion
         again._launches, again._healths = self._launches, self._healths
         return again

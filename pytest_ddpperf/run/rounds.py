@@ -63,7 +63,8 @@ def measure(
         else recording.planned(lambda: planned(variants, budget, run))
     )
     observer.settled(max(len({variants[i].key for i in group}) for group in plans.groups))
-    return _Measuring(budget, observer, plans, _Rounds(variants, plans, run, observer.watch), start).measured()
+    rounds = _Rounds(variants, plans, run, observer.watch)
+    return _Measuring(budget, observer, plans, rounds, start, recording=recording).measured()
 
 
 def slow_starts(launches: Sequence[Launch], budget: Budget) -> list[Finding]:
@@ -94,7 +95,17 @@ def slow_starts(launches: Sequence[Launch], budget: Budget) -> list[Finding]:
 class _Measuring:
     """One measuring, from its first round to its diagnosis."""
 
-    def __init__(self, budget: Budget, observer: Observer, plans: LaunchPlans, rounds: _Rounds, start: float) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        observer: Observer,
+        plans: LaunchPlans,
+        rounds: _Rounds,
+        start: float,
+        *,
+        recording: Recording | None,
+    ) -> None:
+        self._recording = recording
         self._budget = budget
         self._observer = observer
         self._plans = plans
@@ -113,9 +124,10 @@ class _Measuring:
             look = Look(
                 self._elapsed,
                 self._round_seconds,
-                last=not self._fits(self._budget.max_time),
-                screened=not self._confirming and not self._fits(self._budget.screening),
+                last=not self._goes_on(self._budget.max_time),
+                screened=not self._confirming and not self._goes_on(self._budget.screening),
             )
+            look = look if self._recording is None else self._recording.as_looked(look, self._rounds.every)
             verdict = self._observer.judge(self._measurements(), look)
             made, end = self._rounds.made, self._observer.end
             if end is End.SCREENED and (verdict.action != "more" or look.last or look.screened):
@@ -135,7 +147,7 @@ class _Measuring:
         """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more."""
         rounds, budget = self._rounds, self._budget
         deadline = budget.max_time if self._confirming or self._screened else budget.screening
-        while rounds.made < wanted and (rounds.made < least or self._fits(deadline)):
+        while rounds.made < wanted and (rounds.made < least or self._goes_on(deadline)):
             begun = self._observer.clock()
             expected = self._elapsed + self._round_seconds * (wanted - rounds.made)
             self._observer.progress(rounds.made + 1, wanted, self._elapsed, expected)
@@ -153,6 +165,10 @@ class _Measuring:
 
     def _fits(self, deadline: float) -> bool:
         return self._elapsed + self._round_seconds <= deadline
+
+    def _goes_on(self, deadline: float) -> bool:
+        """Whether another round fits, or was made in an earlier run: all of these are told again."""
+        return (self._recording is not None and self._recording.replaying) or self._fits(deadline)
 
     def _suspect(self, suspects: Sequence[str], made: int) -> None:
         self._findings.append(Finding("suspected", {"metrics": tuple(suspects), "launches": made}))
@@ -221,11 +237,11 @@ class _Rounds:
 
     def launch(self) -> None:
         """One launch more of each variant, in random order: in every second round that of the last one reversed."""
-        self._order = self._order[::-1] if self.made % 2 == 1 else self._drawn()
+        self._order = self._order[::-1] if self.every % 2 == 1 else self._drawn()
         for group in self._in_order(self._order):
             health = self._watch()
             try:
-                launches = self._launched(group, Purpose.TIMES, self._fresh_from + self.made)
+                launches = self._launched(group, Purpose.TIMES, self.every)
             finally:
                 seen = health()  # ends the watch, whatever became of the launch
             for i, launch in launches:
@@ -255,6 +271,11 @@ class _Rounds:
         for i in order:
             ordered.setdefault(group_of[i], []).append(i)
         return ordered.values()
+
+    @property
+    def every(self) -> int:
+        """The launches of a variant, those before a suspicion among them."""
+        return self._fresh_from + self.made
 
     @property
     def launches(self) -> list[Launch]:

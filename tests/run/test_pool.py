@@ -322,6 +322,39 @@ def test_a_suspect_that_is_cleared_leaves_its_time_to_benchmarks_before_it(clock
     assert part.recording([make_variant("suspect")]).plans is PLANS
 
 
+def test_a_look_that_was_suspicious_is_so_again_with_more_time(clock: Clock) -> None:
+    """Beside a stored baseline a last look suspects at an easier level."""
+    pool = Pool(60.0, 2, clock)
+    pool.begin_pass(Pass.SCREEN)
+    pool.begin_test("a")
+    part = part_of(pool, "a")
+    part.max_time(1000.0)
+    recording = part.recording([make_variant("ddp")])
+    recording.planned(lambda: PLANS)
+    look = Look(elapsed=15.0, round_seconds=1.0, last=False, screened=True)
+    part.looked(recording, [worse(Verdict.INCONCLUSIVE, suspicious=True)], look, 4, Next("confirm", 4))
+    again = recording.again(kept=True).again()
+    now = Look(elapsed=15.0, round_seconds=1.0, last=False)
+    assert [again.as_looked(now, launches).screened for launches in (3, 4, 5)] == [False, True, False]
+
+
+def test_a_suspect_that_fails_leaves_its_time(clock: Clock) -> None:
+    """And what a test takes besides launches is reserved for its last run while it confirms."""
+    pool = Pool(60.0, 2, clock)
+    pool.begin_pass(Pass.SCREEN)
+    screened(pool, clock, Need(aim=Aim.SEE, wanted=60.0), "blind", setup=0.0)
+    screened(pool, clock, Need(aim=Aim.CONFIRM, wanted=60.0), "suspect", setup=3.0)
+    pool.begin_pass(Pass.CONFIRM)
+    pool.begin_test("suspect")
+    part = part_of(pool, "suspect")
+    assert part.max_time(1000.0) == 4.0 + 60.0 - 11.0 - 3.0
+    part.recording([make_variant("suspect")])
+    part.kept.need = None
+    pool.begin_pass(Pass.LAST)
+    pool.begin_test("blind")
+    assert part_of(pool, "blind").max_time(1000.0) == 4.0 + 60.0 - 11.0 - 3.0
+
+
 @pytest.mark.parametrize("explain", [True, False])
 def test_a_suspect_that_is_shown_to_be_worse_is_left_a_diagnosis(clock: Clock, *, explain: bool) -> None:
     """One whose time was up wants more: what nobody else needs."""
@@ -335,7 +368,7 @@ def test_a_suspect_that_is_shown_to_be_worse_is_left_a_diagnosis(clock: Clock, *
     assert part.looked(recording, [result], Look(elapsed=9.0, round_seconds=1.0, last=True), 9, asked) == asked
     pool.begin_pass(Pass.LAST)
     pool.begin_test("suspect")
-    more = 2.0 if explain else 4 * 9.0  # four times its time at most
+    more = 2.0 if explain else 4 * 4.0 - 5.0  # four times the screening at most, of which 5 s are spent
     assert part_of(pool, "suspect").max_time(1000.0) == 9.0 + more
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby
+from typing import Any
 
 import pytest
 
-from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, ReferenceStopped
+from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, ReferenceStopped, WorkloadError
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
@@ -641,3 +642,92 @@ def test_a_screening_and_a_confirmation_end_with_what_they_left_and_the_last_run
     judge = measured(recording.again(), more, [*confirmed], End.DIAGNOSED)
     assert judge.looks[0][0].launches == judge.looks[1][0].launches[:2] == shown
     assert phases(machine) == [(Purpose.TIMES, 3 + 3), (Purpose.DIAGNOSIS, 1)]
+
+
+@dataclass
+class Uneven(Machine):
+    """Rounds that take what a script says, and after that as long as the last one; or hang. Losses tell the variant."""
+
+    durations: list[float] = field(default_factory=list)
+    hangs: int | None = None  # the number of the launch that does
+
+    def _launch(self, variant: Variant, plan: Plan, purpose: Purpose) -> LaunchOutcome:
+        ranks, seconds = super()._launch(variant, plan, purpose)
+        return tuple(replace(rank, loss=float(ord(variant.name[0]))) for rank in ranks), seconds
+
+    def launched(self, recording: Recording, launches: Any, purpose: Purpose) -> Any:
+        """A launch as a recording knows it."""
+
+        def launch() -> Any:
+            begun = self.now
+            outcome = self.run(launches, purpose)
+            self.now = begun + (self.durations.pop(0) if len(self.durations) > 1 else self.durations[0])
+            if len(self.told) == self.hangs:
+                self.now += 48.0
+                raise WorkloadError("hangs")
+            return outcome
+
+        return recording.launched(launch) if purpose is Purpose.TIMES else launch()
+
+
+def run_pass(
+    machine: Uneven, recording: Recording, budget: Budget, judge: Script, end: End, *names: str
+) -> tuple[Measurement, ...]:
+    return measure(
+        [variant(name) for name in names or ("ddp",)],
+        budget,
+        lambda launches, purpose: machine.launched(recording, launches, purpose),
+        Observer(judge=judge, clock=recording.now, end=end),
+        recording,
+    )
+
+
+def test_what_was_measured_is_told_again_to_the_end_though_the_time_is_up() -> None:
+    """The last round was a short one, so another one as long as the median would not have fitted."""
+    machine = Uneven(durations=[0.1, 1.0, 1.0, 1.0, 1.0, 0.2])
+    kept = Recording(machine.clock, kept=True)
+    answers = [Next("confirm", 2), Next("more", 1), Next("stop")]
+    run_pass(machine, kept, make_budget(5, 0, 2, 20.0, 10.0, first=2), Script([*answers]), End.JUDGED)
+    assert len(machine.told) == 1 + 5
+    elapsed = kept.now() - 0.1
+    again, judge = kept.again(), Script([*answers])
+    run_pass(machine, again, make_budget(5, 0, 2, elapsed, elapsed / 2, first=2), judge, End.DIAGNOSED)
+    assert [len(one.launches) for (one,) in judge.looks] == [2, 4, 5]
+    assert not again.replaying
+    assert machine.told[6:] == [Purpose.GROWTH]
+
+
+def test_a_failure_that_took_long_is_raised_again() -> None:
+    machine = Uneven(durations=[0.1, 1.0], hangs=6)
+    kept = Recording(machine.clock, kept=True)
+    answers = [Next("confirm", 2), *[Next("more", 1)] * 9]
+    for max_time in (60.0, 4.5):
+        recording = kept if max_time == 60.0 else kept.again()
+        with pytest.raises(WorkloadError, match="hangs"):
+            run_pass(machine, recording, make_budget(5, 0, 2, max_time, 30.0, first=2), Script([*answers]), End.JUDGED)
+    assert len(machine.told) == 6
+
+
+def test_a_pass_that_stops_earlier_than_the_one_before_is_diagnosed_by_a_launch_that_diagnoses() -> None:
+    machine = Uneven(durations=[0.1, 1.0])
+    kept = Recording(machine.clock, kept=True)
+    more = Next("more", 1)
+    run_pass(machine, kept, make_budget(5, 0, 2, 20.0, 10.0, first=2), Script([more, more, Next("stop")]), End.JUDGED)
+    judge = Script([Next("stop", explain=True)])
+    (measured,) = run_pass(machine, kept.again(), make_budget(5, 0, 2, 20.0, 10.0, first=2), judge, End.DIAGNOSED)
+    assert machine.told[-1] is Purpose.DIAGNOSIS
+    assert len(measured.diagnoses) == 1
+
+
+def test_launches_belong_to_their_variants_wherever_a_pass_begins_again() -> None:
+    """The order of a round depends on its number alone: three launches before a suspicion, or two."""
+    machine = Uneven(durations=[0.1, 1.0])
+    kept = Recording(machine.clock, kept=True)
+    budget = make_budget(5, 0, 2, 60.0, 30.0, first=2, turns=False)
+    stop = Next("stop")
+    first = [Next("more", 1), Next("confirm", 3), stop]
+    run_pass(machine, kept, budget, Script(first), End.JUDGED, "a", "b")
+    other = [Next("confirm", 2), Next("more", 1), Next("more", 1), stop]
+    measured = run_pass(machine, kept.again(), budget, Script(other), End.JUDGED, "a", "b")
+    losses = [[launch.ranks[0].loss for launch in one.launches] for one in measured]
+    assert losses == [[float(ord("a"))] * 6, [float(ord("b"))] * 6]
