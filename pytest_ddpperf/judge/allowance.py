@@ -131,8 +131,9 @@ def excused_by(
 ) -> Finding | None:
     """Why a slowdown beside a stored baseline says nothing: the cores that others took may explain all of it.
 
-    Only what others took beyond what they took from the baseline counts: a machine that always loses some of its cores
-    still has a gate. A worsening that is larger than that may explain has no excuse.
+    Only what others took beyond what they took from the baseline counts, or less than that where times are quotients: a
+    machine that always loses some of its cores still has a gate. A worsening that is larger than that may explain has
+    no excuse.
 
     Args:
         measurement: with the health of its launches; on GPUs nothing is excused, for nothing tells what others took.
@@ -150,9 +151,13 @@ def excused_by(
 
 
 def disturbance(measurement: Measurement, lost_then: float, *, controlled: bool) -> float:
-    """By how much the cores that others took may have changed a time, as a logarithm; the rest as of ``excused_by``."""
-    lost, usual = min(measurement.lost, MOST), min(max(lost_then, ALWAYS), MOST)
-    return max(0.0, (CONTROLLED_POWER if controlled else EXCUSE_POWER) * math.log((1 - usual) / (1 - lost)))
+    """By how much the cores that others took may have changed a time, as a logarithm; the rest as of ``excused_by``.
+
+    Others lengthen a time. They move a quotient either way: fewer of them now than when the baseline was made, too.
+    """
+    lost, usual = (min(max(share, ALWAYS), MOST) for share in (measurement.lost, lost_then))
+    busier = math.log((1 - usual) / (1 - lost))
+    return CONTROLLED_POWER * abs(busier) if controlled else EXCUSE_POWER * max(0.0, busier)
 
 
 def _learned(series: Series) -> bool:

@@ -200,7 +200,7 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
         fresh=evidence.fresh,
         proofs=context.proofs,
     )
-    doubt = evidence.excuse if verdict is Verdict.REGRESSED else evidence.doubt if verdict in GREEN else None
+    doubt = evidence.excuse if verdict is Verdict.REGRESSED else evidence.doubt
     if verdict is Verdict.REGRESSED and context.suspected is not None and metric not in context.suspected:
         verdict, note = Verdict.INCONCLUSIVE, Finding("unconfirmed")
     elif doubt is not None:

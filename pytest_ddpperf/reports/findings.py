@@ -171,21 +171,23 @@ def _other_pace(change: float | Figures) -> str:
     )
 
 
-def _disturbed(lost: float, before: float | None) -> str:
+def _disturbed(lost: float | Figures, before: float | None) -> str:
     """Cores that others took: a slowdown may be theirs."""
     return _others_took(lost, before, "which may explain it")
 
 
-def _disturbed_control(lost: float, before: float | None) -> str:
+def _disturbed_control(lost: float | Figures, before: float | None) -> str:
     """The same where times are corrected: a slowdown may be lost."""
     return _others_took(lost, before, "which may hide a slowdown")
 
 
-def _others_took(lost: float, before: float | None, effect: str) -> str:
+def _others_took(lost: float | Figures, before: float | None, effect: str) -> str:
     then = "" if before is None else f", {format_percent(before)} when the baseline was made"
+    calmer = before is not None and max(lost if isinstance(lost, Figures) else (lost,)) < before
+    cure = "save the baseline again" if calmer else "run it again"
     return (
         f"disturbed: other processes or the hypervisor took {_percents(lost)} of the cores{then}, "
-        f"{effect}; run it again on a quiet machine, or see --ddpperf-against"
+        f"{effect}; {cure} on a quiet machine, or see --ddpperf-against"
     )
 
 

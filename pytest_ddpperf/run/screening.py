@@ -95,11 +95,17 @@ def _start(measuring: Session) -> None:
 def _tear_down_before(item: pytest.Item) -> None:
     """Tear down what this test does not need; its last run tells what fails there."""
     # pytest does so after each test, for the one that follows: when that ran, this one was not known.
-    pytest.CallInfo.from_call(
-        partial(item.session._setupstate.teardown_exact, item),  # noqa: SLF001 - there is no public way
-        when="teardown",
-        reraise=(pytest.exit.Exception, KeyboardInterrupt),
-    )
+    capture = item.config.pluginmanager.get_plugin("capturemanager")
+    sections: list[Any] = vars(item)["_report_sections"]
+    kept = len(sections)
+    captured = contextlib.nullcontext() if capture is None else capture.item_capture("teardown", item)
+    with warnings.catch_warnings(record=True), captured:
+        pytest.CallInfo.from_call(
+            partial(item.session._setupstate.teardown_exact, item),  # noqa: SLF001 - there is no public way
+            when="teardown",
+            reraise=(pytest.exit.Exception, KeyboardInterrupt),
+        )
+    del sections[kept:]
 
 
 def _interrupted(session: pytest.Session) -> bool:

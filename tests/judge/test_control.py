@@ -150,6 +150,29 @@ def test_a_quotient_beside_others_proves_nothing_and_a_time_that_is_no_longer_do
     assert controlled_step.bound > 0.3
 
 
+@pytest.mark.parametrize(
+    ("code", "verdict"), [(1.75, Verdict.INCONCLUSIVE), (1.0, Verdict.INCONCLUSIVE), (2.2, Verdict.REGRESSED)]
+)
+def test_a_quotient_beside_a_baseline_that_was_made_beside_others_is_doubtful_too(
+    code: float, verdict: Verdict
+) -> None:
+    """The load of then made the quotient of then 0.57 times as large; without it, it is 1.75 times that."""
+    now = measured(timed(factor=code))
+    record = replace(stored(timed()), lost=0.45)
+    step = judged(now, replace(found(), record=record))["step_time"]
+    assert step.verdict is verdict
+    if verdict is Verdict.INCONCLUSIVE:
+        assert step.note is not None
+        words = words_of_note(step.note)
+        assert "took 0 % of the cores, 45 % when the baseline was made" in words
+        assert "save the baseline again on a quiet machine" in words
+    by_times = judged(
+        measured(timed(factor=code, machine=None)),
+        replace(found(), record=replace(stored(timed(machine=None)), lost=0.45)),
+    )
+    assert by_times["step_time"].verdict is (Verdict.UNCHANGED if code == 1.0 else Verdict.REGRESSED)
+
+
 @pytest.mark.parametrize("code", [0.57, 0.3])
 def test_a_quotient_beside_others_that_looks_better_is_not_good(code: float) -> None:
     """Beside a busy process a control step took 3 times as long, and steps 1.7 times: the quotient fell to 0.57."""

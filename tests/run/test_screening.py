@@ -216,6 +216,38 @@ def test_once(ddpperf, subtests): pass
     inner.runpytest("--ddpperf-budget=10s").assert_outcomes(passed=2)
 
 
+def test_what_is_torn_down_for_a_suspect_prints_and_warns_once(inner: pytest.Pytester) -> None:
+    """Tests that another plugin orders anew may need a fixture of a module before and after the suspect of another."""
+    inner.makeconftest(
+        """
+import warnings
+import pytest
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: ["test_first", "test_suspect", "test_last"].index(item.name))
+
+@pytest.fixture(scope="module", autouse=True)
+def of_module(request):
+    yield
+    print("printed by", request.node.name)
+    warnings.warn("warned by " + request.node.name)
+
+@pytest.fixture(scope="session", autouse=True)
+def suspected():
+    from pytest_ddpperf.run.pool import Pool
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pool, "is_suspect", lambda _, test: test.endswith("::test_suspect"))
+        patch.setattr(Pool, "lacks", True)
+        yield
+"""
+    )
+    inner.makepyfile(test_1="def test_first(ddpperf): pass\ndef test_last(ddpperf): pass")
+    inner.makepyfile(test_2="def test_suspect(ddpperf): pass")
+    run = inner.runpytest("--ddpperf-budget=10s", "-Wdefault")
+    run.assert_outcomes(passed=3, warnings=3)
+    run.stdout.no_fnmatch_line("printed by*")
+
+
 def test_suspects_are_confirmed_in_a_pass_of_their_own(inner: pytest.Pytester) -> None:
     """What was torn down for the first test is set up again for the suspect, and what it does not need is torn down."""
     inner.makeconftest(
