@@ -245,7 +245,10 @@ class Judge:
 
     @property
     def _disturbed(self) -> bool:
-        """Whether others take so much more of the cores than from the baseline that it hides what is to be found."""
+        """Whether others take so much more of the cores than from the baseline that it hides what is to be found.
+
+        Or so much less, where times are quotients by a control step.
+        """
         return any(
             excused_by(result.measurement, record.lost, comparison.tolerance, controlled=comparison.controlled)
             for result in self.results

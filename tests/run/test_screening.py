@@ -62,6 +62,17 @@ def test_fails(ddpperf, launches):
     note("fails")
     ddpperf.check(lambda ctx: lambda: 1 / 0)
 """
+SUSPECTED = """
+import pytest
+
+@pytest.fixture(scope="session", autouse=True)
+def suspected():
+    from pytest_ddpperf.run.pool import Pool
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pool, "is_suspect", lambda _, test: test.endswith("::test_suspect"))
+        patch.setattr(Pool, "lacks", True)
+        yield
+"""
 HEARS = """
 def pytest_ddpperf_verdict(result):
     with open("notes", "a") as file:
@@ -170,16 +181,12 @@ def test_thrice(ddpperf):
 def test_the_first_test_of_a_session_may_be_its_only_suspect(inner: pytest.Pytester) -> None:
     """Then it follows itself: what is of one test is made anew for each run, and what is of the session once."""
     inner.makeconftest(
-        """
-import pytest
+        SUSPECTED
+        + """
 
 @pytest.fixture(scope="session", autouse=True)
-def suspected():
-    from pytest_ddpperf.run.pool import Pool
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pool, "is_suspect", lambda _, test: test.endswith("::test_suspect"))
-        patch.setattr(Pool, "lacks", True)
-        yield
+def last():
+    yield
     note("end of session")
 
 def note(*words):
@@ -219,9 +226,9 @@ def test_once(ddpperf, subtests): pass
 def test_what_is_torn_down_for_a_suspect_prints_and_warns_once(inner: pytest.Pytester) -> None:
     """Tests that another plugin orders anew may need a fixture of a module before and after the suspect of another."""
     inner.makeconftest(
-        """
+        SUSPECTED
+        + """
 import warnings
-import pytest
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: ["test_first", "test_suspect", "test_last"].index(item.name))
@@ -232,13 +239,6 @@ def of_module(request):
     print("printed by", request.node.name)
     warnings.warn("warned by " + request.node.name)
 
-@pytest.fixture(scope="session", autouse=True)
-def suspected():
-    from pytest_ddpperf.run.pool import Pool
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pool, "is_suspect", lambda _, test: test.endswith("::test_suspect"))
-        patch.setattr(Pool, "lacks", True)
-        yield
 """
     )
     inner.makepyfile(test_1="def test_first(ddpperf): pass\ndef test_last(ddpperf): pass")
@@ -251,8 +251,8 @@ def suspected():
 def test_suspects_are_confirmed_in_a_pass_of_their_own(inner: pytest.Pytester) -> None:
     """What was torn down for the first test is set up again for the suspect, and what it does not need is torn down."""
     inner.makeconftest(
-        """
-import pytest
+        SUSPECTED
+        + """
 
 def note(*words):
     with open("notes", "a") as file:
@@ -269,13 +269,6 @@ def of_module(request):
 def noted(request):
     note(request.node.name)
 
-@pytest.fixture(scope="session", autouse=True)
-def suspected():
-    from pytest_ddpperf.run.pool import Pool
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pool, "is_suspect", lambda _, test: "suspect" in test)
-        patch.setattr(Pool, "lacks", True)
-        yield
 """
     )
     inner.makepyfile(test_1="def test_plain(): pass", test_2="def test_first(ddpperf): pass")
