@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.dealing import Need
     from pytest_ddpperf.run.recording import Recording
 
-SCREENING = 0.6  # of what is left of the budget when all is prepared, at most (benchmarks/decision.py)
+SCREENING = 0.65  # of what is left of the budget when all is prepared, at most (benchmarks/decision.py)
 
 
 class Pass(IntEnum):
