@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -103,21 +104,21 @@ def test_repeated_calls_share_the_time_of_one(clock: Clock) -> None:
 
 
 def test_a_screening_takes_its_part_of_the_budget_and_the_rest_is_dealt(clock: Clock) -> None:
-    """Of 30 s each of two tests screens 18 s; a suspect then has what the other one does not want."""
-    pool = Pool(60.0, 2, clock)
+    """Of 36 s each of two tests screens 18 s; a suspect then has what the other one does not want."""
+    pool = Pool(36.0 / SCREENING, 2, clock)
     variants = [make_variant("ddp")]
     pool.begin_pass(Pass.SCREEN)
     for test, need in (
         ("a", Need(aim=Aim.PROVE, least=1.0, wanted=8.0)),
-        ("b", Need(aim=Aim.CONFIRM, least=4.0, wanted=20.0)),
+        ("b", Need(aim=Aim.CONFIRM, least=4.0, wanted=16.0)),
     ):
         pool.begin_test(test)
         part = part_of(pool, test)
         clock.now += 3.0
-        assert part.max_time(1000.0) == 25.0
+        assert part.max_time(1000.0) == pytest.approx(15.0 / SCREENING)
         recording = part.recording(variants)
-        budget = part.limited(make_budget(None, 5, 6, 100.0, 50.0), recording, 25.0)
-        assert (budget.max_time, budget.screening, recording.deadline) == (25.0, 15.0, 15.0)
+        budget = part.limited(make_budget(None, 5, 6, 100.0, 50.0), recording, 15.0 / SCREENING)
+        assert (budget.screening, recording.deadline) == (15.0, 15.0)
         clock.now += 15.0
         recording.elapsed, recording.first, part.kept.need = 15.0, 5, need
         pool.end_test(test)
@@ -125,19 +126,19 @@ def test_a_screening_takes_its_part_of_the_budget_and_the_rest_is_dealt(clock: C
     pool.begin_test("a")
     part = part_of(pool, "a")
     assert part.before is not None
-    assert part.max_time(1000.0) == 15.0 + 1.0  # 24 s hold 1 and 20, and 3 s are too few for a proof
+    assert part.max_time(1000.0) == 15.0 + 1.0  # what is left holds 1 and 16 s, and is then too little for a proof
     recording = part.recording(variants)
     budget = part.limited(make_budget(None, 5, 6, 100.0, 50.0), recording, 16.0)
     assert (budget.max_time, budget.screening, budget.first) == (16.0, 15.0, 5)  # all launches are told again
     clock.now += 1.0
     pool.end_test("a")
     pool.begin_test("b")
-    assert part_of(pool, "b").max_time(1000.0) == 15.0 + 20.0
+    assert part_of(pool, "b").max_time(1000.0) == 15.0 + 16.0
     assert part_of(pool, "b").before is None  # a second call, which the first run did not come to
 
 
 def test_all_sides_that_were_prepared_have_as_much(clock: Clock) -> None:
-    """Preparing takes 20 of 100 s; of 48 s for the screening each of eight sides has 6 s."""
+    """Preparing takes 20 of 100 s; each of eight sides has an eighth of the screening's part of 80 s."""
     pool = Pool(100.0, 3, clock)
     pool.begin_pass(Pass.PREPARE)
     for number, (test, sides) in enumerate([("a", 2), ("b", 4), ("c", 2)], start=1):
@@ -153,8 +154,8 @@ def test_all_sides_that_were_prepared_have_as_much(clock: Clock) -> None:
         pool.begin_test(test)
         part = part_of(pool, test)
         assert not part.preparing_only
-        assert part.max_time(1000.0, sides) == pytest.approx(6.0 * sides / SCREENING)
-        clock.now += 6.0 * sides
+        assert part.max_time(1000.0, sides) == pytest.approx(10.0 * sides)
+        clock.now += 10.0 * sides * SCREENING
     pool.begin_pass(Pass.LAST)
     pool.begin_test("b")
     kept = part_of(pool, "b").preparing(lambda: b"b")
@@ -168,7 +169,7 @@ def test_one_pass_has_equal_shares_for_tests_whatever_they_compare(clock: Clock)
 
 
 def test_what_the_session_starts_counts_for_no_test(clock: Clock) -> None:
-    """Of 60 s it takes 12 s; each of two tests then screens 30 % of 48 s."""
+    """Of 60 s it takes 12 s; each of two tests then screens its half of 48 s, as far as a screening goes."""
 
     def start() -> None:
         clock.now += 12.0
@@ -177,7 +178,7 @@ def test_what_the_session_starts_counts_for_no_test(clock: Clock) -> None:
     pool.start(start)
     pool.begin_pass(Pass.SCREEN)
     pool.begin_test("a")
-    assert part_of(pool, "a").max_time(1000.0) == pytest.approx(14.4 / SCREENING)
+    assert part_of(pool, "a").max_time(1000.0) == pytest.approx(24.0)
 
 
 def screened(pool: Pool, clock: Clock, need: Need, *tests: str, setup: float = 1.0) -> None:
@@ -526,11 +527,13 @@ def test_a_test_that_is_skipped_leaves_its_share(clock: Clock, *, screening: boo
     clock.now += 10.0
     pool.ended("b")
     pool.begin_test("c")
-    assert (share, part_of(pool, "c").max_time(1000.0)) == ((60.0, 49.0 / SCREENING) if screening else (30.0, 40.0))
+    assert (share, part_of(pool, "c").max_time(1000.0)) == (
+        (60.0, (90.0 - 5.0 / SCREENING)) if screening else (30.0, 40.0)
+    )
 
 
 def test_a_budget_that_is_too_small_names_one_that_would_do(clock: Clock) -> None:
-    """Of 20 s a test has 10 s, and takes 25 s until the first look: 15 s more than it had, of 60 % of the budget."""
+    """Of 20 s a test has 10 s, and takes 25 s until the first look: 15 s more than it had, of the screening's part."""
     pool = Pool(20.0, 2, clock)
     pool.begin_test("a")
     part = part_of(pool, "a")
@@ -538,11 +541,12 @@ def test_a_budget_that_is_too_small_names_one_that_would_do(clock: Clock) -> Non
     recording = Recording(clock)
     recording.planned(lambda: PLANS)
     clock.now = 25.0
+    would_do = math.ceil(25.0 + 15.0 / SCREENING)
     assert pool.complaint is None
     for elapsed in (25.0, 40.0):  # what comes after a first look is asked for
         part.looked(recording, [], Look(elapsed=elapsed, round_seconds=2.0, last=True), 2, Next("stop"))
         assert pool.complaint == (
-            "--ddpperf-budget=20s had no time for the launches of a first look in 1 call; 50s would do"
+            f"--ddpperf-budget=20s had no time for the launches of a first look in 1 call; {would_do}s would do"
         )
 
 
