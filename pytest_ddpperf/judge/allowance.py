@@ -155,9 +155,27 @@ def disturbance(measurement: Measurement, lost_then: float, *, controlled: bool)
 
     Others lengthen a time. They move a quotient either way: fewer of them now than when the baseline was made, too.
     """
-    lost, usual = (min(max(share, ALWAYS), MOST) for share in (measurement.lost, lost_then))
-    busier = math.log((1 - usual) / (1 - lost))
+    busier = _busier(measurement, lost_then)
     return CONTROLLED_POWER * abs(busier) if controlled else EXCUSE_POWER * max(0.0, busier)
+
+
+def hidden_by(measurement: Measurement, lost_then: float, tolerance: float, *, controlled: bool) -> Finding | None:
+    """Why a time beside a stored baseline cannot be good: the cores that others took may hide a slowdown.
+
+    Those that they took when the baseline was made lengthened its times. Quotients they move either way, then and now.
+    The arguments are those of ``excused_by``. None where they can hide no slowdown beyond the ``tolerance``.
+    """
+    busier = _busier(measurement, lost_then)
+    hidden = CONTROLLED_POWER * abs(busier) if controlled else max(0.0, -busier)
+    if hidden == 0 or math.log1p(tolerance) > hidden:
+        return None
+    return Finding("may_hide", {"lost": measurement.lost, "before": lost_then if lost_then > ALWAYS else None})
+
+
+def _busier(measurement: Measurement, lost_then: float) -> float:
+    """What the cores that others take now make of a step beside what they made of the baseline's, as a logarithm."""
+    lost, usual = (min(max(share, ALWAYS), MOST) for share in (measurement.lost, lost_then))
+    return math.log((1 - usual) / (1 - lost))
 
 
 def _learned(series: Series) -> bool:

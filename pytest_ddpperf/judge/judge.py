@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeAlias
 
-from pytest_ddpperf.judge.allowance import excused_by
+from pytest_ddpperf.judge.allowance import excused_by, hidden_by
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT, Proofs
@@ -245,12 +245,10 @@ class Judge:
 
     @property
     def _disturbed(self) -> bool:
-        """Whether others take so much more of the cores than from the baseline that it hides what is to be found.
-
-        Or so much less, where times are quotients by a control step.
-        """
+        """Whether others take so much more of the cores than from the baseline, or less, that it hides a slowdown."""
         return any(
-            excused_by(result.measurement, record.lost, comparison.tolerance, controlled=comparison.controlled)
+            hides(result.measurement, record.lost, comparison.tolerance, controlled=comparison.controlled)
+            for hides in (excused_by, hidden_by)
             for result in self.results
             if (record := result.reference.record) is not None and not self._references.paired
             for comparison in filter(_decides_times, result.comparisons)

@@ -12,6 +12,7 @@ from pytest_ddpperf.judge.allowance import (
     drift_of,
     excused_by,
     floor_of,
+    hidden_by,
     spread_between_runs,
     tolerance_of,
 )
@@ -181,13 +182,14 @@ def _excuse(
 def _doubt(
     series: Series, base: Series, measurement: Measurement, reference: Reference, tolerance: float
 ) -> Finding | None:
-    """Why a quotient by the control step cannot be good: others may lengthen that step by more. Times they lengthen."""
-    if reference.record is None or not _controlled(series, base, reference):
+    """Why a time beside a stored baseline cannot be good; None where nothing hides a slowdown."""
+    record = reference.record
+    if record is None or isinstance(reference, PairedRevision) or not series.rules.interleaved:
         return None
-    disturbed = excused_by(measurement, reference.record.lost, tolerance, controlled=True)
-    if disturbed is None:
+    controlled = _controlled(series, base, reference)
+    if series.scale != "ratio" and not controlled:
         return None
-    return Finding("disturbed_control", {"lost": disturbed.facts["lost"], "before": disturbed.facts["before"]})
+    return hidden_by(measurement, record.lost, tolerance, controlled=controlled)
 
 
 def _mde(change: Change, tolerance: float, series: Series, context: DecisionContext) -> float | None:

@@ -176,8 +176,8 @@ def _disturbed(lost: float | Figures, before: float | None) -> str:
     return _others_took(lost, before, "which may explain it")
 
 
-def _disturbed_control(lost: float | Figures, before: float | None) -> str:
-    """The same where times are corrected: a slowdown may be lost."""
+def _may_hide(lost: float | Figures, before: float | None) -> str:
+    """The same where it may have lengthened the baseline's times, or moved quotients: a slowdown may be lost."""
     return _others_took(lost, before, "which may hide a slowdown")
 
 
@@ -351,7 +351,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "launches_needed": _launches_needed,
     "no_launches_decide": _no_launches_decide,
     "disturbed": _disturbed,
-    "disturbed_control": _disturbed_control,
+    "may_hide": _may_hide,
     "stands_in_for_step_time": lambda: "in place of the step time, which remains undecided",
     "raised_tolerance": _raised_tolerance,
     "other_pace": _other_pace,

@@ -126,7 +126,7 @@ _TOGETHER: Mapping[str, _Merging] = {
     "launches_needed": {"known": _none},
     "no_launches_decide": {},
     "disturbed": {"before": _none},
-    "disturbed_control": {"before": _none},
+    "may_hide": {"before": _none},
     "looks_better": {},
     "proven_earlier": {},
     "other_pace": {},

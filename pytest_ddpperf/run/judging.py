@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -139,7 +140,8 @@ class JudgedRun(BenchmarkRun):
         """The results beside stored baselines; the times that these leave open are settled beside their commit."""
         __tracebackhide__ = True
         side = side_of_baselines(self._test, references.baselines, self.settings, self._session)
-        scatter = self._session.archive.scatter(variants[0].environment, self._session.results)
+        learned = partial(self._session.archive.scatter, variants[0].environment, self._session.results)
+        scatter = self.part.scatter(learned)
         variants = self.prepared(variants)
         judge = self._judge(references, derive, scatter, settles=isinstance(side, RevisionSide))
         self.measure(variants, judge, compared=references.timed, first=judge.first_look)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
     from pytest_ddpperf.judge.sequential import Look, Next
     from pytest_ddpperf.records.batch_size import Search
+    from pytest_ddpperf.records.measurement import Spread
     from pytest_ddpperf.records.results import Result, TimeSpent
     from pytest_ddpperf.run.dealing import Need
     from pytest_ddpperf.run.planning import Budget
@@ -46,6 +47,12 @@ class Part:
     def silent(self) -> bool:
         """Whether the call is in a pass before the last."""
         return self._pool.silent
+
+    def scatter(self, known: Callable[[], Spread | None]) -> Spread | None:
+        """The scatter to judge by: that of the first pass, because what it suspected is judged again in each."""
+        if not self.kept.scatter:
+            self.kept.scatter.append(known())
+        return self.kept.scatter[0]
 
     @property
     def ends_at(self) -> End:

@@ -15,6 +15,7 @@ from pytest_ddpperf.units import format_clock, format_count
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
     from pytest_ddpperf.records.batch_size import Search
+    from pytest_ddpperf.records.measurement import Spread
     from pytest_ddpperf.records.results import TimeSpent
     from pytest_ddpperf.run.dealing import Need
     from pytest_ddpperf.run.recording import Recording
@@ -36,6 +37,7 @@ class Kept:
     """What the run of a call in one pass has left to the next."""
 
     recordings: list[tuple[list[object], Recording]] = field(default_factory=list)
+    scatter: list[Spread | None] = field(default_factory=list)  # that its first run knew, once it was asked for
     need: Need | None = None  # for more time
     sides: int = 0  # of its benchmarks
     spent: TimeSpent | None = None

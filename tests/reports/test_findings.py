@@ -91,7 +91,7 @@ CASES = [
         "quiet machine, or see --ddpperf-against",
     ),
     Case(
-        "disturbed_control",
+        "may_hide",
         {"lost": 0.62, "before": None},
         "disturbed: other processes or the hypervisor took 62 % of the cores, which may hide a slowdown; run it again "
         "on a quiet machine, or see --ddpperf-against",

@@ -13,6 +13,7 @@ from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.records.batch_size import BatchSize, Search
 from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.dealing import Aim, Need
@@ -577,3 +578,18 @@ def test_a_limit_of_its_own_is_no_lack_of_the_budget(clock: Clock, ceiling: floa
     clock.now = took
     part.looked(recording, [], Look(elapsed=took, round_seconds=2.0, last=True), 2, Next("stop"))
     assert (pool.complaint is not None) == lacks
+
+
+def test_all_passes_judge_by_the_scatter_of_the_first(clock: Clock) -> None:
+    """A later one knows the results of tests before it, and would clear what the first one suspected."""
+    pool = Pool(60.0, 2, clock)
+    pool.begin_pass(Pass.SCREEN)
+    pool.begin_test("a")
+    assert part_of(pool, "a").scatter(lambda: None) is None
+    pool.end_test("a")
+    pool.begin_pass(Pass.LAST)
+    known = Spread(sd=0.12, df=20.0)
+    for test, scatter in (("a", None), ("b", known)):
+        pool.begin_test(test)
+        assert part_of(pool, test).scatter(lambda: known) == scatter
+        pool.end_test(test)
