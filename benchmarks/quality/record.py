@@ -119,9 +119,7 @@ def measured(
     order = random.Random(started).sample(range(len(calls)), len(calls))  # noqa: S311  no secret
     begun = time.monotonic()
     results = (
-        run_interleaved([calls[side] for side in order], partial(_abort, launchers))
-        if turn.paired
-        else [calls[0](None)]
+        run_interleaved([calls[side] for side in order], partial(abort, launchers)) if turn.paired else [calls[0](None)]
     )
     share = (time.monotonic() - begun) / len(calls)  # a pair's seconds are those of both
     sides = dict(zip(order, results, strict=True))
@@ -143,7 +141,8 @@ def measured(
     )
 
 
-def _abort(launchers: Sequence[Launcher]) -> None:
+def abort(launchers: Sequence[Launcher]) -> None:
+    """Ends what these are running."""
     for started in launchers:
         started.abort()
 

@@ -39,6 +39,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             for series in measurement.series
         ],
         proves=context.proofs.proves,
+        last=context.last,
     )
     lost = _lost_metrics(measurement, reference)
     return Result(

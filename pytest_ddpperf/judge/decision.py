@@ -239,26 +239,33 @@ def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
     return Verdict.IMPROVED if min(differences, default=0.0) < 0 else Verdict.UNCHANGED
 
 
-def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool) -> tuple[Comparison, ...]:
+def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool) -> tuple[Comparison, ...]:
     """The comparisons, of which the CPU time only counts in place of a step time that is undecided.
 
     More work that makes no step longer is no regression: the CPU time counts only where the step time is not shorter,
-    and at looks that could prove it not to be longer. Less work is no proof of shorter steps.
+    and at looks that could prove it not to be longer. While it looks worse and there is time, nothing is proven of such
+    a step time. Less work is no proof of shorter steps.
     """
-    steps = [comparison for comparison in comparisons if comparison.series.metric == STEP_TIME and comparison.gated]
+    step = next((each for each in comparisons if each.series.metric == STEP_TIME and each.gated), None)
+    if step is None:
+        return tuple(comparisons)
+    works = [each for each in comparisons if each.gated and each.series.rules.stands_in]
+    longer = step.change is not None and step.change >= 0
+    more_work = longer and any(each.suspicious or each.verdict is Verdict.REGRESSED for each in works)
+    if more_work and not last and step.verdict is Verdict.UNCHANGED:
+        step = replace(step, verdict=Verdict.INCONCLUSIVE)
+    stands_in = longer and step.verdict in OPEN
 
-    def standing_in(cpu: Comparison) -> Comparison:
-        if not steps or not cpu.gated or not cpu.series.rules.stands_in:
-            return cpu
-        step = steps[0]
-        longer = step.verdict in OPEN and step.change is not None and step.change >= 0
-        if not longer or cpu.verdict is Verdict.IMPROVED:
-            return replace(cpu, gated=False)
-        if cpu.verdict is Verdict.REGRESSED and not proves:
-            return replace(cpu, verdict=Verdict.INCONCLUSIVE)
-        return replace(cpu, note=cpu.note or Finding("stands_in_for_step_time"))
+    def counting(each: Comparison) -> Comparison:
+        if each not in works:
+            return step if each.series.metric == STEP_TIME else each
+        if not stands_in or each.verdict is Verdict.IMPROVED:
+            return replace(each, gated=False)
+        if each.verdict is Verdict.REGRESSED and not proves:
+            return replace(each, verdict=Verdict.INCONCLUSIVE)
+        return replace(each, note=each.note or Finding("stands_in_for_step_time"))
 
-    return tuple(map(standing_in, comparisons))
+    return tuple(map(counting, comparisons))
 
 
 def settled_metric(stored: Comparison, beside: Comparison | None) -> Comparison:
@@ -277,28 +284,21 @@ def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *,
     ``lost`` tells whether the reference has gated metrics that the candidate has not. An undecided metric that is only
     an alarm leaves the verdict to the others.
     """
-    others = {
-        comparison.verdict
-        for comparison in comparisons
-        if comparison.gated and comparison.series.scale != "exact" and not comparison.series.rules.alarm_only
-    }
+    of_gate = [each for each in comparisons if each.gated]
+    timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
     gated = [
         each.verdict
-        for each in comparisons
-        if each.gated and not (others & GREEN and each.series.rules.alarm_only and each.verdict in OPEN)
+        for each in of_gate
+        if not (timed & GREEN and each.series.rules.alarm_only and each.verdict in OPEN)
     ]
     paired = isinstance(reference, PairedRevision)
     if paired and reference.record is not None:
         gated = [verdict for verdict in gated if verdict is not Verdict.NEW] or gated  # the candidate alone has those
     only_counts = all(comparison.series.scale == "exact" for comparison in comparisons)
+    of_reference = Verdict.NEW if reference.record is None else Verdict.UNCHANGED
+    verdicts = gated or [Verdict.INCOMPATIBLE if reference.differs else of_reference]
     if (only_counts or paired) and Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE:
         verdicts = [Verdict.IMPROVED]
-    elif gated:
-        verdicts = gated
-    elif reference.differs:
-        verdicts = [Verdict.INCOMPATIBLE]
-    else:
-        verdicts = [Verdict.NEW if reference.record is None else Verdict.UNCHANGED]
     return max([*verdicts, *([Verdict.INCOMPATIBLE] if lost else [])], key=lambda verdict: verdict.severity)
 
 
@@ -308,8 +308,8 @@ def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | N
     Besides the benchmark's own these are those of gated metrics that one side lacks: an undecided time hides none.
     """
     lacking = {Verdict.INCOMPATIBLE} if result.paired is not None else {Verdict.INCOMPATIBLE, Verdict.NEW}
-    verdicts = {result.verdict}
-    verdicts |= {comparison.verdict for comparison in result.comparisons if comparison.gated} & lacking
+    gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}
+    verdicts = {result.verdict, *(gated & lacking)}
     if any(finding.code == "lost_metric" for finding in result.findings):
         verdicts.add(Verdict.INCOMPATIBLE)
     return max(verdicts & set(failing), key=lambda verdict: verdict.severity, default=None)

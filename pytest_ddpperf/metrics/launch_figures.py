@@ -12,12 +12,12 @@ from functools import wraps
 from itertools import accumulate
 from typing import Any, TypeVar
 
-from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Scale, Series
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, OWN_OF_TAIL, even_sizes, expected, influences
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.stats.summaries import tail, typical
+from pytest_ddpperf.stats.summaries import least, tail, typical
 
 T = TypeVar("T")
 Samples = tuple[float, ...]
@@ -111,17 +111,35 @@ def _moved_tail(launch: Launch) -> Moved:
 
 
 @once
+def busiest_cpu(launch: Launch) -> float | None:
+    """CPU seconds of a step of the busiest rank; of its least blocks where launches were interleaved (``least``)."""
+    times = complete(map(_cpu_of, launch.ranks))
+    return None if times is None else max(times)
+
+
+def _cpu_of(rank: RankLaunch) -> float | None:
+    if rank.cpu_time is None or not rank.cpu_blocks:
+        return rank.cpu_time
+    return least(rank.cpu_blocks, _sizes(rank))
+
+
+def _sizes(rank: RankLaunch) -> Sequence[int]:
+    """The steps of each block; one where the blocks are not known."""
+    return rank.blocks if len(rank.blocks) == len(rank.cpu_blocks) else (1,) * len(rank.cpu_blocks)
+
+
+@once
 def _moved_cpu(launch: Launch) -> Moved:
     """How far each block moves the logarithm of the CPU time of the busiest rank, which is the launch's."""
-    known = [rank for rank in launch.ranks if rank.cpu_time is not None and len(rank.cpu_blocks) > 1]
+    known = [rank for rank in launch.ranks if rank.cpu_time is not None and len(rank.cpu_blocks) >= MIN_BLOCKS]
     if len(known) < len(launch.ranks):
         return ()
-    busiest = max(known, key=lambda rank: rank.cpu_time or 0.0)
-    # Steps in each block; one where the blocks are not known.
-    sizes = busiest.blocks if len(busiest.blocks) == len(busiest.cpu_blocks) else (1,) * len(busiest.cpu_blocks)
-    blocks = [seconds * size for seconds, size in zip(busiest.cpu_blocks, sizes, strict=True)]
-    steps, work = sum(sizes), math.fsum(blocks)
-    without = [(work - block) / (steps - size) for block, size in zip(blocks, sizes, strict=True)]
+    busiest = max(known, key=lambda rank: _cpu_of(rank) or 0.0)
+    blocks, sizes = busiest.cpu_blocks, _sizes(busiest)
+    without = [
+        least((*blocks[:left_out], *blocks[left_out + 1 :]), (*sizes[:left_out], *sizes[left_out + 1 :]))
+        for left_out in range(len(blocks))
+    ]
     return influences(list(map(math.log, without))) if min(without) > 0 else ()
 
 

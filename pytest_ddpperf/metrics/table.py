@@ -20,6 +20,7 @@ from pytest_ddpperf.metrics.launch_figures import (
     Knows,
     Samples,
     Within,
+    busiest_cpu,
     complete,
     of_cpu,
     of_launches,
@@ -138,15 +139,13 @@ def step_time_tail(launch: Launch) -> float:
     return tail(launch.step_times)
 
 
-@of_launches
-def cpu_time(launch: Launch) -> float | None:
-    """Core-seconds of an average step, of the busiest rank's process.
+def cpu_time(measurement: Measurement) -> Samples | None:
+    """Core-seconds of a step, of the busiest rank's process: of its least blocks where launches were interleaved.
 
     Other load that makes ranks wait for a core lengthens steps, but not the CPU time, unless ranks wait by spinning. So
     the CPU time shows more work where step times cannot, and does not show more waiting.
     """
-    times = complete(rank.cpu_time for rank in launch.ranks)
-    return None if times is None else max(times)
+    return complete(map(busiest_cpu, measurement.launches))
 
 
 def throughput(measurement: Measurement) -> Samples | None:

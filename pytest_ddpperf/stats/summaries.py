@@ -8,6 +8,12 @@ from itertools import accumulate, pairwise
 
 USUAL = 0.75  # the share of a launch's steps that a typical one is made of
 LONGEST = 2.0  # times the typical step
+LEAST = 1 / 3
+"""The share of a launch's steps that its CPU time is made of: the blocks of them that took least.
+
+A rank that loses its core finds cold caches when it goes on, and pays for these in CPU time. Beside a busy process the
+rest of the blocks hide the code's own work (benchmarks/cpu_blocks.py).
+"""
 OUTLYING_INCREASES = 2  # so many increases are left out at either end
 
 
@@ -66,6 +72,27 @@ def usual_steps(step_times: Sequence[float]) -> list[int]:
     """The numbers of the faster three quarters of steps, rounded: other load only ever makes steps longer."""
     fastest_first = sorted(range(len(step_times)), key=step_times.__getitem__)
     return fastest_first[: max(1, math.ceil(USUAL * len(step_times) - 0.5))]
+
+
+def least(blocks: Sequence[float], sizes: Sequence[int], share: float = LEAST) -> float:
+    """The mean of a step of the blocks that took least, which have a ``share`` of all steps.
+
+    Args:
+        blocks: what a step of each block took, in any unit.
+        sizes: the steps of each block.
+        share: more than 0, and 1 at most; of the last block as much as fits.
+
+    Raises:
+        ValueError: there are no blocks, or not as many sizes.
+    """
+    if not blocks:
+        raise ValueError("the least blocks need at least one block")
+    steps = left = share * sum(sizes)
+    total = 0.0
+    for taken, size in sorted(zip(blocks, sizes, strict=True)):
+        part = min(size, left)
+        total, left = total + part * taken, left - part
+    return total / steps
 
 
 def step_summary(step_times: Sequence[float]) -> dict[str, float]:

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,13 +116,14 @@ def test_ctrl_c_takes_along_what_it_has_started(tmp_path: Path, held: int, monke
     os.mkfifo(tmp_path / "waiting")
 
     def communicate(_process: subprocess.Popen[str], timeout: float) -> tuple[str, None]:
-        (tmp_path / "waiting").write_text("now\n")
-        threading.Event().wait(timeout)  # Popen.wait may be cut short between taking its lock and what releases it
+        del timeout
+        assert (tmp_path / "waiting").read_text() == "started\n"
+        signal.raise_signal(signal.SIGINT)  # here and now: one from outside may come at any place
         return "", None
 
     monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
     with pytest.raises(KeyboardInterrupt):
-        setup("exec 3> held; sleep 600 & read now < waiting; kill -INT $PPID; wait", tmp_path)
+        setup("exec 3> held; sleep 600 & echo started > waiting; wait", tmp_path)
     assert hung_up(held)
 
 

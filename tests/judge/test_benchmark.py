@@ -197,6 +197,30 @@ def test_more_work_counts_where_steps_may_be_longer(step: tuple[float, ...], wor
     assert (words_of_note(result["cpu_time"].note) == "in place of the step time, which remains undecided") is gated
 
 
+@pytest.mark.parametrize(
+    ("work", "last", "verdict"),
+    [
+        (1.1, False, Verdict.INCONCLUSIVE),  # measured on
+        (1.1, True, Verdict.UNCHANGED),
+        (1.0, False, Verdict.UNCHANGED),
+    ],
+)
+def test_no_step_is_proven_unchanged_while_its_work_looks_more(work: float, verdict: Verdict, *, last: bool) -> None:
+    cpu_time = replace(series("cpu_time", STEADY, factor=work), gated=True)
+    base = beside(series("step_time", STEADY), series("cpu_time", STEADY))
+    rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=last)
+    result = compare("test_x.py::test_a", measured(series("step_time", STEADY, factor=1.001), cpu_time), base, rules)
+    assert (result["step_time"].verdict, result["cpu_time"].gated) == (verdict, verdict is Verdict.INCONCLUSIVE)
+
+
+def test_a_step_that_is_shorter_is_proven_whatever_its_work_looks_like() -> None:
+    cpu_time = replace(series("cpu_time", STEADY, factor=1.1), gated=True)
+    base = beside(series("step_time", STEADY), series("cpu_time", STEADY))
+    rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=False)
+    result = compare("test_x.py::test_a", measured(series("step_time", STEADY, factor=0.999), cpu_time), base, rules)
+    assert (result["step_time"].verdict, result["cpu_time"].gated) == (Verdict.UNCHANGED, False)
+
+
 def test_what_no_launch_diagnosed_is_not_missed() -> None:
     """A budget of a session may have no time for it."""
     base = found(series("step_time", STEADY), series("memory_growth", [0.0] * 4))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import stdev
+from statistics import fmean, stdev
 
 import numpy as np
 import pytest
@@ -11,6 +11,8 @@ import pytest
 from pytest_ddpperf.metrics.launch_figures import (
     Moved,
     Within,
+    busiest_cpu,
+    moved_by_blocks,
     moved_step,
     of_cpu,
     of_rates,
@@ -114,6 +116,13 @@ def measurement(*ranks: RankLaunch) -> Measurement:
     )
 
 
+def known_cpu(one: RankLaunch) -> float:
+    """The CPU time of a launch of one rank."""
+    seconds = busiest_cpu(Launch(round=0, ranks=(one,), seconds=1.0))
+    assert seconds is not None
+    return seconds
+
+
 def known(within: Within | None) -> Moved:
     """What the only launch knows."""
     assert within is not None
@@ -160,9 +169,21 @@ def test_a_single_block_or_a_clock_that_stands_still_tells_nothing(times: tuple[
 def test_of_a_mean_it_is_the_textbooks_standard_error() -> None:
     """Relative to the mean, for it is the logarithm that they move."""
     draw = np.random.default_rng(3)
-    means = [float(one) for one in draw.normal(0.1, 0.002, 45)]
-    moved = known(of_cpu(measurement(rank([0.1] * 45, [1] * 45, cpu=0.1, cpu_blocks=means))))
+    means = tuple(float(one) for one in draw.normal(0.1, 0.002, 45))
+    moved = moved_by_blocks(means, [1] * 45, fmean)
     assert math.sqrt(variance_of(moved)) == pytest.approx(stdev(means) / math.sqrt(45) / 0.1, rel=0.02)
+
+
+def test_blocks_tell_by_how_much_the_cpu_time_of_launches_scatters() -> None:
+    """Of 400 launches, whose blocks are disturbed by exponential times; 45 blocks are enough for the jackknife."""
+    draw = np.random.default_rng(5)
+    launches = [
+        rank([0.1] * 45, [1] * 45, cpu=0.1, cpu_blocks=[float(one) for one in 0.1 + draw.exponential(0.02, 45)])
+        for _ in range(400)
+    ]
+    figures = [math.log(known_cpu(one)) for one in launches]
+    told = [variance_of(known(of_cpu(measurement(one)))) for one in launches]
+    assert math.sqrt(fmean(told)) == pytest.approx(stdev(figures), rel=0.15)
 
 
 def test_a_longer_step_is_a_lower_rate() -> None:
@@ -182,14 +203,24 @@ def test_a_block_with_a_pause_moves_the_tail() -> None:
     assert within.own < OWN_IN_TURNS  # what makes a whole launch slower cancels out in it
 
 
-def test_cpu_time_is_that_of_the_busiest_rank_by_the_sizes_of_its_blocks() -> None:
-    """Blocks of 2 and 3 steps at 1 and 2 s each: without the first 2 s a step, without the second 1 s."""
+def test_cpu_time_is_that_of_the_least_blocks_of_the_busiest_rank() -> None:
+    """Blocks of 2 and 3 steps at 1 and 2 s each: without the first 2 s a step, without the second 1 s.
+
+    Of blocks of 1, 2 and 3 steps at 3, 1.5 and 1 s a third of the steps is two, of the last one. Without that one they
+    are a step of 1.5 s.
+    """
     busy = rank([1.0] * 5, [2, 3], cpu=1.6, cpu_blocks=[1.0, 2.0])
-    idle = rank([1.0] * 5, [2, 3], cpu=0.5, cpu_blocks=[0.1, 0.9], number=1)
+    idle = rank([1.0] * 5, [2, 3], cpu=1.7, cpu_blocks=[0.1, 2.9], number=1)
+    assert busiest_cpu(Launch(round=0, ranks=(idle, busy), seconds=1.0)) == pytest.approx(1.0)
     assert known(of_cpu(measurement(idle, busy))) == pytest.approx((-LN2 / 2, LN2 / 2))
     three = rank([1.0] * 6, [1, 2, 3], cpu=1.5, cpu_blocks=[3.0, 1.5, 1.0])
-    without = [math.log(6 / 5), math.log(6 / 4), math.log(6 / 3)]
+    assert known_cpu(three) == pytest.approx(1.0)
+    without = [0.0, 0.0, math.log(1.5)]
     assert known(of_cpu(measurement(three))) == pytest.approx([2 * (sum(without) / 3 - one) for one in without])
+
+
+def test_cpu_time_of_a_launch_that_ran_alone_is_that_of_all_steps() -> None:
+    assert known_cpu(rank([1.0] * 5, cpu=1.6)) == 1.6
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,16 @@ from itertools import accumulate
 
 import pytest
 
-from pytest_ddpperf.stats.summaries import LONGEST, growth_per_step, quantile, step_summary, tail, typical, usual_steps
+from pytest_ddpperf.stats.summaries import (
+    LONGEST,
+    growth_per_step,
+    least,
+    quantile,
+    step_summary,
+    tail,
+    typical,
+    usual_steps,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +56,26 @@ def test_three_quarters_of_the_steps_are_usual(steps: int, expected: list[int]) 
 def test_no_steps_have_no_typical_one() -> None:
     with pytest.raises(ValueError, match="at least one step"):
         typical([])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sizes", "expected"),
+    [
+        ([2.0, 1.0, 9.0], [1, 1, 1], 1.0),  # one step of three
+        ([2.0, 1.0, 9.0], [2, 2, 2], 1.0),
+        ([2.0, 1.0, 9.0, 9.0], [1, 1, 1, 1], 1.25),  # 4 / 3 steps: (1 + 2 / 3) / (4 / 3)
+        ([2.0, 1.0, 9.0], [4, 1, 4], 5 / 3),  # three steps: (1 + 2 * 2) / 3
+        ([3.0], [7], 3.0),
+    ],
+)
+def test_the_least_blocks_have_a_third_of_the_steps(blocks: list[float], sizes: list[int], expected: float) -> None:
+    assert least(blocks, sizes) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("blocks", "sizes", "told"), [([], [], "at least one block"), ([1.0], [1, 2], "zip")])
+def test_no_blocks_or_sizes_of_others_are_refused(blocks: list[float], sizes: list[int], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        least(blocks, sizes)
 
 
 def test_the_tail_is_the_mean_step_over_the_typical_one() -> None:
