@@ -160,7 +160,7 @@ def _other_pace(comparisons: Sequence[Comparison], reference: Reference) -> tupl
     if step is None or reference.record is None:
         return ()
     (base,) = (series for series in reference.record.series if series.metric == STEP_TIME)
-    change = from_log(pace(step, base))
+    change = from_log(pace(step, base, reference.record.sizes_of_runs(base)))
     return (Finding("other_pace", {"change": change}),) if abs(change) > OTHER_PACE else ()
 
 

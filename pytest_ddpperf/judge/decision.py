@@ -40,8 +40,8 @@ class DecisionContext:
     affordable: int = 0  # launches that would show a suspect to be worse; 0 for those there are
     last: bool = False  # whether there is no time for another look
     screened: bool = False  # whether there is no time to confirm what looks worse from now on
-    # The metrics that are proven no worse and measured on because they looked better, with the launches at that look.
-    proven: Mapping[str, int] = field(default_factory=dict)
+    # The metrics that are proven no worse and measured on because they looked better, with launches and bound then.
+    proven: Mapping[str, tuple[int, float | None]] = field(default_factory=dict)
     suspected: frozenset[str] | None = None  # the metrics that other launches made suspicious; None lets all be worse
     scatter: Spread | None = None  # of launches of other benchmarks that ran alone; None where nothing is known
     max_time_for: Callable[[int], float] | None = None  # the setting that leaves time for so many launches more
@@ -206,7 +206,7 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
     elif doubt is not None:
         verdict, note = Verdict.INCONCLUSIVE, doubt
     if verdict in OPEN and metric in context.proven:
-        return Decision(Verdict.UNCHANGED, Finding("proven_earlier", {"launches": context.proven[metric]}))
+        return Decision(Verdict.UNCHANGED, Finding("proven_earlier", {"launches": context.proven[metric][0]}))
     return Decision(verdict, note)
 
 

@@ -100,7 +100,7 @@ class Judge:
         self._state = State(settings.launches, settings.launches)
         # A machine that is busier than the baseline's is seen at once, and what is settled anyway waits for no more.
         self.first_look = min(settings.launches, MIN_LAUNCHES) if settles else settings.launches
-        self._proven: dict[Key, dict[str, int]] = {}  # as in DecisionContext
+        self._proven: dict[Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
         self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in diagnoses that count no more
 
@@ -138,6 +138,10 @@ class Judge:
             measure_on=(accepting and bool(statistical)) or any(map(self._looks_better, statistical)),
             settles=self._settled(statistical, look) if self._settles and not accepting else None,
         )
+        if action.action == "stop" and not look.last and any(each.verdict is Verdict.REGRESSED for each in statistical):
+            # No other look follows, so that the proofs of what is not worse may spend what is left.
+            self.proofs = before.at(look.elapsed / self._settings.max_time, last=True)
+            self.results = self._judged(measured, look)
         self.settling = action.action == "settle"
         self._state = advance(self._state, action, screened=look.screened)
         if action.action in {"confirm", "settle"}:
@@ -267,7 +271,8 @@ class Judge:
             proven = self._proven[result.measurement.key]
             for comparison in result.comparisons:
                 if comparison.gated and self._looks_better(comparison):
-                    proven.setdefault(comparison.series.metric, len(result.measurement.launches))
+                    launches = len(result.measurement.launches)
+                    proven.setdefault(comparison.series.metric, (launches, comparison.bound))
 
 
 def _suspects(result: Result) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pytest_ddpperf.judge.allowance import (
     spread_between_runs,
     tolerance_of,
 )
-from pytest_ddpperf.judge.decision import DecisionContext, Evidence, decide_metric, needed
+from pytest_ddpperf.judge.decision import Decision, DecisionContext, Evidence, decide_metric, needed
 from pytest_ddpperf.judge.detection import (
     LAST_SUSPICIOUS,
     ONE_LOOK,
@@ -105,7 +105,7 @@ def compare_metric(
         df=math.inf if change is None else change.df,
         base_samples=base.samples,
         margin=context.margin * tolerance,
-        bound=None if judged is None else _bound(judged, series.better, context),
+        bound=None if judged is None else _bound(judged, series, context, decision),
         controlled=change is not None and _controlled(series, base, reference),
         paired=paired,
     )
@@ -125,9 +125,11 @@ def _part(series: Series, launches: slice) -> Series:
     return replace(series, samples=series.samples[launches], within=series.within[launches], control=control)
 
 
-def _bound(change: Change, better: Better, context: DecisionContext) -> float | None:
-    """The worsening that is ruled out, in the tolerance's terms."""
-    most = highest(change, better, context.proofs.level)
+def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> float | None:
+    """The worsening that is ruled out, in the tolerance's terms: by the look that proved what is told."""
+    if decision.note is not None and decision.note.code == "proven_earlier":
+        return context.proven[series.metric][1]
+    most = highest(change, series.better, context.proofs.level)
     return intervals.from_log(most) if most is not None and change.logarithmic else most
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
 TIMES = 4.0
@@ -94,7 +94,8 @@ def _need_beside_reference(
         if comparison.gated and comparison.series.scale != "exact"
     ]
     deciding = [each for each in compared if not each.series.rules.alarm_only]
-    verdicts = {each.verdict for each in deciding}
+    open_ones = [each.enough for each in deciding if each.verdict in OPEN and not _disturbed(each)]
+    verdicts = {each.verdict for each in deciding if not _disturbed(each)}
     worse = [each for each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
     if worse:
         least = made * look.round_seconds  # most look worse by chance, and need no diagnosis
@@ -103,8 +104,12 @@ def _need_beside_reference(
         return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + diagnosis)), decides=fresh)
     if not verdicts & OPEN:
         return Need(aim=Aim.DIAGNOSE, wanted=diagnosis)
-    open_ones = [each.enough for each in deciding if each.verdict in OPEN]
     seconds = math.inf if None in open_ones else max(n - made for n in open_ones if n is not None) * look.round_seconds
     if Verdict.INCONCLUSIVE in verdicts:
         return Need(aim=Aim.SEE, wanted=min(most, 2 * max(seconds, 0.0)))
     return Need(aim=Aim.PROVE, wanted=max(seconds, 0.0) if seconds < math.inf else 0.0)
+
+
+def _disturbed(comparison: Comparison) -> bool:
+    """Whether other processes keep it open: no number of launches beside them decides it."""
+    return comparison.note is not None and comparison.note.code in {"disturbed", "may_hide"}

@@ -87,7 +87,7 @@ class Part:
             before = self.before.recordings[-1][1].elapsed
             given = before + pool.dealt(self._place)
         else:
-            share = pool.share(self._begun, sides) - (pool.now() - self._begun)
+            share = pool.share(self._begun, self._place, sides) - (pool.now() - self._begun)
             given = share / SCREENING if self._screening else share
         self._shared = given < ceiling
         given = min(ceiling, max(_LEAST_SECONDS, given))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -69,6 +69,7 @@ class Pool:
         self._calls: dict[str, int] = {}
         self._kept: dict[tuple[str, int], Kept] = {}
         self._starting = 0.0  # seconds of what the session starts for all tests, and a commit of baselines again
+        self._unscreened: set[str] = set()  # tests that run in the last pass alone
         self._settled = False  # whether such a commit has been started
         self._overheads: dict[str, float] = {}  # seconds besides launches, of tests whose last run has not begun
         self._launching = 0.0  # seconds of this run of a test
@@ -81,6 +82,10 @@ class Pool:
         begun = self.now()
         start()
         self._starting = self.now() - begun
+
+    def leave_out(self, tests: Iterable[str]) -> None:
+        """Keep a share of the last pass for each of these tests, which no other pass runs."""
+        self._unscreened.update(tests)
 
     def begin_pass(self, begun: Pass) -> None:
         """Begin a pass over the tests."""
@@ -167,7 +172,7 @@ class Pool:
         elapsed = 0.0 if self._start is None else self.now() - self._start
         return (math.inf if self.seconds is None else self.seconds) - elapsed
 
-    def share(self, begun: float, sides: int = 1) -> float:
+    def share(self, begun: float, place: tuple[str, int], sides: int = 1) -> float:
         """The seconds of a call that began then, where all sides of the benchmarks that are left have as many."""
         if self.seconds is None:
             return math.inf
@@ -175,9 +180,23 @@ class Pool:
         if self.current < Pass.CONFIRM:
             left -= max(self._to_share * (1 - SCREENING), self._last_pass)
         others = sum(max(1, kept.sides) for (test, _), kept in self._kept.items() if test not in self._calls)
-        if not others:  # nothing was prepared before
+        if others:
+            others += len(self._waiting - {place[0]})
+        else:  # nothing was prepared before
             sides, others = 1, max(0, self._tests - self._begun)
-        return left * sides / (sides + others) / self.turns
+        return left * sides / (sides + others + sides * self._later_calls(*place)) / self.turns
+
+    def _later_calls(self, test: str, number: int) -> int:
+        """The calls of a test after one: those of the pass before, or as many as of the same test with other values."""
+        function = test.partition("[")[0]
+        known = [other for name, other in self._kept if name == test]
+        alike = [calls for name, calls in self._calls.items() if name.partition("[")[0] == function]
+        return max(number, *known, *alike) - number
+
+    @property
+    def _waiting(self) -> set[str]:
+        """The tests that no pass has screened and whose turn is still to come."""
+        return self._unscreened - self._calls.keys()
 
     @property
     def _last_pass(self) -> float:
@@ -209,6 +228,8 @@ class Pool:
 
         needs = {each: kept.need for each, kept in self._kept.items() if kept.need is not None}
         left = self.left - math.fsum(self._overheads.values()) - self._start_of_commit
+        screened, waiting = len({test for test, _ in needs}), len(self._waiting)
+        left *= screened / max(1, screened + waiting)
         return dict(zip(needs, zip(dealt(left, [*needs.values()]), needs.values(), strict=True), strict=True))
 
     @property

@@ -41,6 +41,7 @@ class Screening:
         pool.start(partial(_start, measuring))
         if not _in_passes(measuring):
             return
+        pool.leave_out(item.nodeid for item in session.items if _tells_early(item))
         self._on = True
         try:
             for each, after in ((Pass.PREPARE, items[0]), (Pass.SCREEN, session.items[0])):
@@ -80,8 +81,12 @@ class Screening:
 
 def _measures(item: pytest.Item) -> bool:
     """Whether a test measures, and tells nothing before it has ended, as subtests do."""
-    fixtures = getattr(item, "fixturenames", ())
-    return "ddpperf" in fixtures and "subtests" not in fixtures
+    return "ddpperf" in getattr(item, "fixturenames", ()) and not _tells_early(item)
+
+
+def _tells_early(item: pytest.Item) -> bool:
+    """Whether a test measures, and tells before it has ended: no run of it can be silent."""
+    return {"ddpperf", "subtests"} <= set(getattr(item, "fixturenames", ()))
 
 
 def _start(measuring: Session) -> None:

@@ -418,6 +418,27 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED, Verdict.INCONCLUSIVE]
 
 
+@pytest.mark.parametrize("slower", [1.2, 1.0])
+def test_what_ends_with_a_regression_is_proven_by_what_is_left_of_the_errors(slower: float) -> None:
+    """After an eighth of the time, when the other variant is red; while none is, the looks to come need their part."""
+    environment = measured(STEADY).environment
+    variants = [make_variant(name, environment=environment) for name in "ab"]
+
+    def sides(launches: int) -> tuple[Measurement, ...]:
+        steady = [0.1] * launches
+        times = {"a": [slower * time for time in steady], "b": [0.103, 0.097, 0.103, 0.097] * (launches // 4)}
+        here = [replace(in_turns(times[name]), name=name) for name in "ab"]
+        return *here, *(replace(in_turns(steady), name=name) for name in "ab")
+
+    one = Judge("test_it", Settings(launches=4), paired(variants, alone), alone)
+    action = one(sides(4), after(4.0))
+    assert action.action == ("confirm" if slower > 1 else "more")
+    action = one(sides(8), after(8.0))
+    assert [result.verdict for result in one.results] == (
+        [Verdict.REGRESSED, Verdict.UNCHANGED] if slower > 1 else [Verdict.UNCHANGED, Verdict.OK]
+    )
+
+
 def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
     """The CPU time tells first; what the fresh launches say of the step time counts as well."""
     variant = make_variant("ddp", environment=measured(STEADY).environment)
@@ -585,9 +606,12 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     assert [result.verdict for result in fresh.results] == [Verdict.OK]
     one = Judge("test_it", Settings(launches=4), beside, alone)
     assert one((measured(FASTER), measured([0.1] * 4)), AT_THE_END) == Next("more", 1)
+    proven = one.results[0]["step_time"].bound
     assert one(later, AT_THE_END) == Next("more", 1)  # nothing is left to prove anything else with
     (result,) = one.results
     assert result.verdict is Verdict.UNCHANGED
+    assert proven is not None
+    assert result["step_time"].bound == proven <= result["step_time"].margin
     note = "shown by the first 4 launches not to be worse by the margin; it looked better, and was measured on"
     assert words_of_note(result["step_time"].note) == note
 

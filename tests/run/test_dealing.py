@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import MetricRules
 from pytest_ddpperf.records.results import Comparison, PairedRevision
 from pytest_ddpperf.records.verdict import Verdict
@@ -55,7 +56,7 @@ def test_no_more_is_dealt_than_there_is() -> None:
 
 
 def compared(
-    verdict: Verdict, *, launches: int | None = None, suspicious: bool = False, alarm_only: bool = False
+    verdict: Verdict, *, launches: int | None = None, suspicious: bool = False, alarm_only: bool = False, note: str = ""
 ) -> Comparison:
     return Comparison(
         series=make_series("step_time", 1.0, rules=MetricRules(alarm_only=alarm_only)),
@@ -64,6 +65,7 @@ def compared(
         gated=True,
         enough=launches,
         suspicious=suspicious,
+        note=Finding(note) if note else None,
     )
 
 
@@ -76,6 +78,8 @@ def compared(
         ([compared(Verdict.OK)], need(Aim.PROVE, 0.0, 0.0)),  # no number of launches proves it
         ([compared(Verdict.INCONCLUSIVE, launches=6)], need(Aim.SEE, 0.0, 2 * 2 * 1.5)),
         ([compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 0.0, TIMES * 6.0)),
+        ([compared(Verdict.INCONCLUSIVE, note="disturbed")], need(Aim.DIAGNOSE, 0.0, 5.0)),  # launches change nothing
+        ([compared(Verdict.INCONCLUSIVE, note="may_hide"), compared(Verdict.OK)], need(Aim.PROVE, 0.0, 0.0)),
         ([compared(Verdict.OK), compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 0.0, TIMES * 6.0)),
         ([compared(Verdict.INCONCLUSIVE, suspicious=True)], need(Aim.CONFIRM, 6.0, TIMES * 6.0)),
         ([compared(Verdict.UNCHANGED), compared(Verdict.REGRESSED)], need(Aim.CONFIRM, 6.0, TIMES * 6.0)),

@@ -98,6 +98,50 @@ def test_one_pass_gives_equal_shares_and_what_one_leaves_flows_on(clock: Clock) 
     assert part_of(Pool(60.0, 2, clock), "a").max_time(7.0) == 7.0  # which somebody has set
 
 
+def test_a_test_of_the_same_function_tells_how_many_calls_share(clock: Clock) -> None:
+    """Of 60 s the first call has half, and its test's second one, that knows of one test more, half of 40 s.
+
+    Of the 20 s that are left, the last test's two calls have 10 s each.
+    """
+    pool, given = Pool(60.0, 2, clock), []
+    for test, seconds in (("a[1]", (20.0, 20.0)), ("a[2]", (10.0, 10.0))):
+        pool.begin_test(test)
+        for spent in seconds:
+            given.append(part_of(pool, test).max_time(1000.0))
+            clock.now += spent
+    assert given == [30.0, 20.0, 10.0, 10.0]
+
+
+def test_a_call_leaves_their_time_to_those_that_the_pass_before_has_seen(clock: Clock) -> None:
+    pool = Pool(60.0, 1, clock)
+    pool.begin_pass(Pass.SCREEN)
+    pool.begin_test("a")
+    for _ in range(3):
+        part_of(pool, "a")
+    pool.begin_pass(Pass.LAST)
+    pool.begin_test("a")
+    assert part_of(pool, "a").max_time(1000.0) == 20.0
+
+
+def test_a_test_that_runs_once_has_its_share_of_the_last_pass(clock: Clock) -> None:
+    """Of 36 s after the screening the suspect has at most 24: each of three tests has a third until its turn."""
+    pool = Pool(48.0, 3, clock)
+    pool.leave_out(["once", "twice"])
+    pool.begin_pass(Pass.SCREEN)
+    pool.begin_test("a")
+    part = part_of(pool, "a")
+    part.recording([make_variant("ddp")]).elapsed = 12.0
+    part.kept.need = Need(aim=Aim.CONFIRM, least=4.0, wanted=60.0)
+    clock.now += 12.0
+    pool.begin_pass(Pass.LAST)
+    pool.begin_test("once")
+    assert part_of(pool, "once").max_time(1000.0) == 12.0
+    pool.begin_test("a")
+    assert pool.dealt(("a", 1)) == 18.0  # of 36 s for two tests
+    pool.begin_test("twice")
+    assert pool.dealt(("a", 1)) == 36.0
+
+
 def test_repeated_calls_share_the_time_of_one(clock: Clock) -> None:
     pool = Pool(60.0, 2, clock, turns=5)
     pool.begin_test("a")
