@@ -140,6 +140,13 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
     following = False  # classes stay as they are
 
 
+def process_groups() -> list[Any]:
+    """All groups of processes that there are, the default one among them."""
+    from torch.distributed import distributed_c10d
+
+    return [*distributed_c10d._world.pg_map]  # noqa: SLF001 - torch lists them nowhere else
+
+
 def subclasses(kind: type[T]) -> Iterator[type[T]]:
     """The classes below a class."""
     for below in kind.__subclasses__():

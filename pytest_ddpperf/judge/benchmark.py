@@ -39,7 +39,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             for series in measurement.series
         ],
         proves=context.proofs.proves,
-        last=context.last,
+        last=context.last or context.proofs.share >= 1,
     )
     lost = _lost_metrics(measurement, reference)
     return Result(

@@ -252,8 +252,8 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     works = [each for each in comparisons if each.gated and each.series.rules.stands_in]
     longer = step.change is not None and step.change >= 0
     more_work = longer and any(each.suspicious or each.verdict is Verdict.REGRESSED for each in works)
-    if more_work and not last and step.verdict is Verdict.UNCHANGED:
-        step = replace(step, verdict=Verdict.INCONCLUSIVE)
+    held = more_work and not last and step.verdict is Verdict.UNCHANGED and step.note is None
+    step = replace(step, verdict=Verdict.INCONCLUSIVE) if held else step
     stands_in = longer and step.verdict in OPEN
 
     def counting(each: Comparison) -> Comparison:
@@ -261,7 +261,7 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
             return step if each.series.metric == STEP_TIME else each
         if not stands_in or each.verdict is Verdict.IMPROVED:
             return replace(each, gated=False)
-        if each.verdict is Verdict.REGRESSED and not proves:
+        if each.verdict is Verdict.REGRESSED and (held or not proves):
             return replace(each, verdict=Verdict.INCONCLUSIVE)
         return replace(each, note=each.note or Finding("stands_in_for_step_time"))
 

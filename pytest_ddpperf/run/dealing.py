@@ -97,6 +97,7 @@ def _need_beside_reference(
     open_ones = [each.enough for each in deciding if each.verdict in OPEN and not _disturbed(each)]
     verdicts = {each.verdict for each in deciding if not _disturbed(each)}
     worse = [each for each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
+    worse = [each for each in worse if not _disturbed(each)]
     if worse:
         least = made * look.round_seconds  # most look worse by chance, and need no diagnosis
         needed = min((CONFIRMED * each.enough for each in worse if each.enough), default=math.inf)

@@ -16,12 +16,18 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps
+from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups
 from pytest_ddpperf.strategies.parallel import RankView, nothing
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.units import format_count
 
 T = TypeVar("T")
+_kept: list[Any] = []
+"""The process groups of scripts, until their rank ends.
+
+A script destroys its group before its model goes. The model then ends gloo's threads while it holds Python's lock, and
+such a thread may wait for that lock: both hang (seen in one of ten launches with torch 2.13).
+"""
 _PATIENCE = timedelta(days=1)  # the controller's deadline comes first, and has the better report
 
 
@@ -142,6 +148,8 @@ class ScriptRun:
             return
         if self._order is None:
             raise ScriptStopped  # again: somebody has caught it
+        if self.made == 0:
+            _kept.extend(process_groups())
         self.made += 1
         self._marks.append(self._order.mark())
         if len(self._marks) > self._order.steps:

@@ -211,6 +211,7 @@ def test_no_step_is_proven_unchanged_while_its_work_looks_more(work: float, verd
     rules = DecisionContext(tolerance=0.05, alpha=0.0025, last=last)
     result = compare("test_x.py::test_a", measured(series("step_time", STEADY, factor=1.001), cpu_time), base, rules)
     assert (result["step_time"].verdict, result["cpu_time"].gated) == (verdict, verdict is Verdict.INCONCLUSIVE)
+    assert result.verdict is verdict
 
 
 def test_a_step_that_is_shorter_is_proven_whatever_its_work_looks_like() -> None:

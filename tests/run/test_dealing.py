@@ -78,7 +78,10 @@ def compared(
         ([compared(Verdict.OK)], need(Aim.PROVE, 0.0, 0.0)),  # no number of launches proves it
         ([compared(Verdict.INCONCLUSIVE, launches=6)], need(Aim.SEE, 0.0, 2 * 2 * 1.5)),
         ([compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 0.0, TIMES * 6.0)),
-        ([compared(Verdict.INCONCLUSIVE, note="disturbed")], need(Aim.DIAGNOSE, 0.0, 5.0)),  # launches change nothing
+        (
+            [compared(Verdict.INCONCLUSIVE, suspicious=True, note="disturbed")],
+            need(Aim.DIAGNOSE, 0.0, 5.0),
+        ),  # launches change nothing
         ([compared(Verdict.INCONCLUSIVE, note="may_hide"), compared(Verdict.OK)], need(Aim.PROVE, 0.0, 0.0)),
         ([compared(Verdict.OK), compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 0.0, TIMES * 6.0)),
         ([compared(Verdict.INCONCLUSIVE, suspicious=True)], need(Aim.CONFIRM, 6.0, TIMES * 6.0)),

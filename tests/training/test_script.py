@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,26 @@ def test_a_script_that_ends_early_says_how_many_steps_it_made(launcher: Launcher
     short = Script(lambda: train(asked.steps_needed - 1))
     with pytest.raises(WorkloadError, match=f"after {asked.steps_needed - 1} .* needs {asked.steps_needed}: let it"):
         launched(launcher, job(short))
+
+
+def test_a_group_that_a_script_destroys_lives_on_with_its_model(launcher: Launcher) -> None:
+    """Where the model held it last, gloo would end while Python is locked, which one of its threads may wait for."""
+
+    def lives_on() -> None:
+        def note(step: int) -> None:
+            seen[:1] = [weakref.ref(dist.group.WORLD)] if step == 0 else seen[:1]
+
+        seen: list[Any] = []
+        try:
+            train(each=note)
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            gc.collect()
+            print("alive" if seen[0]() is not None else "gone")
+
+    result = launched(launcher, job(Script(lives_on)))
+    assert [output.stdout for output in result.outputs] == ["alive\n"] * 2
 
 
 def test_a_step_of_a_script_is_counted_as_any_other(launcher: Launcher) -> None:
