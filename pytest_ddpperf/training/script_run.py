@@ -26,7 +26,7 @@ _kept: list[Any] = []
 """The process groups of scripts, until their rank ends.
 
 A script destroys its group before its model goes. The model then ends gloo's threads while it holds Python's lock, and
-such a thread may wait for that lock: both hang (seen in one of ten launches with torch 2.13).
+such a thread may wait for that lock: both hang (seen with torch 2.13).
 """
 _PATIENCE = timedelta(days=1)  # the controller's deadline comes first, and has the better report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import weakref
@@ -104,13 +105,11 @@ def test_a_group_that_a_script_destroys_lives_on_with_its_model(launcher: Launch
             seen[:1] = [weakref.ref(dist.group.WORLD)] if step == 0 else seen[:1]
 
         seen: list[Any] = []
-        try:
+        with contextlib.suppress(BaseException):  # that stops it, and has frames with the model
             train(each=note)
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            gc.collect()
-            print("alive" if seen[0]() is not None else "gone")
+        dist.destroy_process_group()
+        gc.collect()
+        print("alive" if seen[0]() is not None else "gone")
 
     result = launched(launcher, job(Script(lives_on)))
     assert [output.stdout for output in result.outputs] == ["alive\n"] * 2
