@@ -91,13 +91,11 @@ def _need_beside_reference(
         comparison
         for result in results
         for comparison in result.comparisons
-        if comparison.gated and comparison.series.scale != "exact"
+        if comparison.gated and comparison.series.scale != "exact" and not _disturbed(comparison)
     ]
     deciding = [each for each in compared if not each.series.rules.alarm_only]
-    open_ones = [each.enough for each in deciding if each.verdict in OPEN and not _disturbed(each)]
-    verdicts = {each.verdict for each in deciding if not _disturbed(each)}
+    verdicts = {each.verdict for each in deciding}
     worse = [each for each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
-    worse = [each for each in worse if not _disturbed(each)]
     if worse:
         least = made * look.round_seconds  # most look worse by chance, and need no diagnosis
         needed = min((CONFIRMED * each.enough for each in worse if each.enough), default=math.inf)
@@ -105,6 +103,7 @@ def _need_beside_reference(
         return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + diagnosis)), decides=fresh)
     if not verdicts & OPEN:
         return Need(aim=Aim.DIAGNOSE, wanted=diagnosis)
+    open_ones = [each.enough for each in deciding if each.verdict in OPEN]
     seconds = math.inf if None in open_ones else max(n - made for n in open_ones if n is not None) * look.round_seconds
     if Verdict.INCONCLUSIVE in verdicts:
         return Need(aim=Aim.SEE, wanted=min(most, 2 * max(seconds, 0.0)))

@@ -187,11 +187,10 @@ class Pool:
         return left * sides / (sides + others + sides * self._later_calls(*place)) / self.turns
 
     def _later_calls(self, test: str, number: int) -> int:
-        """The calls of a test after one: those of the pass before, or as many as of the same test with other values."""
+        """The calls of a test after one, if it has as many as the same test with other parameters."""
         function = test.partition("[")[0]
-        known = [other for name, other in self._kept if name == test]
-        alike = [calls for name, calls in self._calls.items() if name.partition("[")[0] == function]
-        return max(number, *known, *alike) - number
+        alike = (calls for name, calls in self._calls.items() if name.partition("[")[0] == function)
+        return max(number, *alike) - number
 
     @property
     def _waiting(self) -> set[str]:

@@ -112,17 +112,6 @@ def test_a_test_of_the_same_function_tells_how_many_calls_share(clock: Clock) ->
     assert given == [30.0, 20.0, 10.0, 10.0]
 
 
-def test_a_call_leaves_their_time_to_those_that_the_pass_before_has_seen(clock: Clock) -> None:
-    pool = Pool(60.0, 1, clock)
-    pool.begin_pass(Pass.SCREEN)
-    pool.begin_test("a")
-    for _ in range(3):
-        part_of(pool, "a")
-    pool.begin_pass(Pass.LAST)
-    pool.begin_test("a")
-    assert part_of(pool, "a").max_time(1000.0) == 20.0
-
-
 def test_a_test_that_runs_once_has_its_share_of_the_last_pass(clock: Clock) -> None:
     """Of 36 s after the screening the suspect has at most 24: each of three tests has a third until its turn."""
     pool = Pool(48.0, 3, clock)
