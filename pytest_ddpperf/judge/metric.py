@@ -13,6 +13,7 @@ from pytest_ddpperf.judge.allowance import (
     excused_by,
     floor_of,
     hidden_by,
+    paces_in,
     spread_between_runs,
     tolerance_of,
 )
@@ -225,7 +226,8 @@ def _change(
             independent = of_runs if runs else 1.0
             others = disturbance(measurement, reference.record.lost, controlled=True) if disturbed else 0.0
         if quotient:
-            spread = corrected(spread, pace(series, base, runs), independent, others)
+            paces = paces_in(spread, reference.noise)
+            spread = corrected(spread, pace(series, base, runs), independent, others, paces)
             series, base = controlled(series), controlled(base)
     elif len(series.samples) == len(base.samples):
         return intervals.paired(
