@@ -26,6 +26,7 @@ from pytest_ddpperf.judge.detection import (
     looks_better,
     looks_worse,
     mde,
+    over_looks,
 )
 from pytest_ddpperf.judge.scatter import expected_alone, expected_of_pairs
 from pytest_ddpperf.metrics.control import controlled, pace
@@ -94,7 +95,8 @@ def compare_metric(
         series=series,
         baseline=base.value,
         change=None if change is None else change.estimate,
-        change_interval=None if change is None else change.interval,
+        change_interval=None if change is None else over_looks(change, context.proofs.level),
+        standard_error=None if change is None else change.standard_error,
         tolerance=tolerance,
         mde=None if judged is None else _mde(judged, tolerance, series, context),
         verdict=decision.verdict,
@@ -260,7 +262,9 @@ def _note(
         case Verdict.IMPROVED if not paired:
             return Finding("stale_baseline")
         case Verdict.UNCHANGED if (
-            paired and looks_better(change, better=better, tolerance=evidence.tolerance) and _all_better(change, better)
+            paired
+            and looks_better(change, better=better, tolerance=evidence.tolerance)
+            and _all_better(change, better, context.proofs.level)
         ):
             return Finding("looks_better")
         case Verdict.INCONCLUSIVE:
@@ -268,11 +272,12 @@ def _note(
     return None
 
 
-def _all_better(change: Change, better: Better) -> bool:
+def _all_better(change: Change, better: Better, level: float) -> bool:
     """Whether the interval that is printed beside the change has nothing but improvements in it."""
-    if change.interval is None:
+    interval = over_looks(change, level)
+    if interval is None:
         return False
-    return change.interval.high < 0 if better == "lower" else change.interval.low > 0
+    return interval.high < 0 if better == "lower" else interval.low > 0
 
 
 def _what_it_takes(

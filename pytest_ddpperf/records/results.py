@@ -165,7 +165,8 @@ class Comparison:
         gated: whether the verdict counts for the result's.
         baseline: the value of the reference; None where it has none.
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
-        change_interval: where the change lies.
+        change_interval: where the change lies with 95 % confidence over all looks.
+        standard_error: of the change, on the scale of analysis: of its logarithm, where all samples are above 0.
         tolerance: the change that the test accepts.
         margin: the worsening that it was shown not to reach if it is unchanged; None where no scatter decides.
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, had
@@ -178,7 +179,7 @@ class Comparison:
         promising: whether it looks as much better, so that beside another revision more launches have to judge it.
         enough: about how many launches would show what is suspicious to be worse, and another open metric to be no
             worse; None where no number would, or none is known.
-        df: degrees of freedom of the change's interval.
+        df: degrees of freedom of the standard error.
         base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
             another revision, of the same rounds in the same order.
         controlled: whether the change is that of quotients by the control step, and not that of the values.
@@ -192,6 +193,7 @@ class Comparison:
     baseline: float | None = None
     change: float | None = None
     change_interval: Interval | None = None
+    standard_error: float | None = None
     mde: float | None = None
     note: Finding | None = None
     difference: Finding | None = None

@@ -20,7 +20,6 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import change_text, values_text
 from pytest_ddpperf.run.probe import Outcome, Probe
-from pytest_ddpperf.stats.intervals import t_quantile
 
 MAX_ERROR = 0.05  # of all answers of a bisection together: the ends and the probes share it
 ATTEMPTS = 4  # at a probe that decides nothing, each with twice the launches of the one before
@@ -60,19 +59,17 @@ class Classification:
 
 def shift_of(comparison: Comparison) -> ShiftEstimate | None:
     """The shift in a comparison with the good end; None where it tells no shift, or nothing of its error."""
-    change, interval = comparison.change, comparison.change_interval
+    change, standard_error = comparison.change, comparison.standard_error
     sign = 1.0 if comparison.series.better == "lower" else -1.0
     if change is None:
         return None
     if comparison.series.scale == "exact":
         # A count may be worse while its total is not: it counts as worse by one.
         return ShiftEstimate(1.0 if comparison.verdict is Verdict.REGRESSED and sign * change <= 0 else sign * change)
-    if interval is None:
+    if standard_error is None:
         return None
-    low, high = interval.low, interval.high
-    if comparison.series.scale == "ratio" and low > -1:
-        change, low, high = math.log1p(change), math.log1p(low), math.log1p(high)
-    standard_error = (high - low) / 2 / t_quantile(0.5 + interval.confidence / 2, comparison.df)
+    if comparison.series.scale == "ratio" and min((*comparison.series.samples, *comparison.base_samples)) > 0:
+        change = math.log1p(change)
     return ShiftEstimate(sign * change, standard_error, comparison.df)
 
 

@@ -6,22 +6,18 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.cli.bisect.bisector import ShiftEstimate, classify, middle_tolerance, shift_of
-from pytest_ddpperf.records.measurement import Interval, Scale
+from pytest_ddpperf.records.measurement import Scale
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.intervals import t_quantile
 from tests.factories import make_series
 
 SERIES = make_series("step_time", 0.05)
 # Worse by a quarter: 0.223 in logarithms, known to 0.01, with 7 degrees of freedom.
-QUARTER = 0.01 * t_quantile(0.975, 7)
 COMPARISON = Comparison(
     series=SERIES,
     baseline=0.04,
     change=0.25,
-    change_interval=Interval(
-        low=math.exp(math.log(1.25) - QUARTER) - 1, high=math.exp(math.log(1.25) + QUARTER) - 1, confidence=0.95
-    ),
+    standard_error=0.01,
     tolerance=0.03,
     mde=0.02,
     verdict=Verdict.REGRESSED,
@@ -39,27 +35,22 @@ def test_the_shift_of_a_time() -> None:
 
 
 def test_where_more_is_better_a_fall_is_a_worsening() -> None:
-    fallen = replace(
-        COMPARISON,
-        series=replace(SERIES, better="higher"),
-        change=-0.2,
-        change_interval=Interval(low=-0.21, high=-0.19, confidence=0.95),
-    )
+    fallen = replace(COMPARISON, series=replace(SERIES, better="higher"), change=-0.2)
     shift = shift_of(fallen)
     assert shift is not None
     assert shift.worsening == pytest.approx(math.log(1.25))
 
 
 def test_the_shift_of_a_count_has_no_error() -> None:
-    counted = replace(COMPARISON, series=replace(SERIES, scale="exact"), change=2.0, change_interval=None)
+    counted = replace(COMPARISON, series=replace(SERIES, scale="exact"), change=2.0, standard_error=None)
     assert shift_of(counted) == ShiftEstimate(2.0, 0.0, math.inf)
     assert shift_of(replace(counted, change=0.0)) == ShiftEstimate(1.0, 0.0, math.inf)  # as much of something else
     assert shift_of(replace(counted, change=0.0, verdict=Verdict.UNCHANGED)) == ShiftEstimate(0.0, 0.0, math.inf)
 
 
 @pytest.mark.parametrize("change", [None, 0.25])
-def test_what_has_no_interval_tells_nothing(change: float | None) -> None:
-    assert shift_of(replace(COMPARISON, change=change, change_interval=None)) is None
+def test_what_has_no_standard_error_tells_nothing(change: float | None) -> None:
+    assert shift_of(replace(COMPARISON, change=change, standard_error=None)) is None
 
 
 @pytest.mark.parametrize(
