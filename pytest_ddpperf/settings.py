@@ -99,7 +99,7 @@ class Settings:
     world_size: tuple[int, ...] | None = _knob(
         None,
         world_sizes,
-        "number of ranks; default: the number of GPUs, or 2 without a GPU. Scaling benchmarks take several numbers, "
+        "number of ranks; default: the number of GPUs, or 2 on the CPU. Scaling benchmarks take several numbers, "
         "such as 1,2,4; other benchmarks take the largest",
         "N[,N...]",
     )

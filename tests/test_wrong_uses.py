@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli.command import main
-from pytest_ddpperf.launch.context import TorchMachine
+from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run import session
 from tests.factories import make_environment
@@ -49,9 +49,9 @@ class NoLaunchers(Launchers):
     def start(self, number: int = 0) -> None:
         """Start nothing."""
 
-    def machine(self) -> TorchMachine:
+    def machine(self, *, gpus: bool = True) -> TorchMachine:
         """A machine without GPUs."""
-        return TorchMachine(torch="2.13.0", cuda=None, gpus=(), nccl=False, backends=("gloo",))
+        return TorchMachine(torch="2.13.0", cuda=None, gpus=Gpus(), nccl=False, backends=("gloo",))
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def environment_here(launcher: Launcher, ranks: int) -> Environment:
         backend="gloo",
         world_size=ranks,
         threads=thread_count(dict(os.environ)),
-        torch_version=launcher.machine().torch,
+        torch_version=launcher.machine(gpus=False).torch,
     )
 
 

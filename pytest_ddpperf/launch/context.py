@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.instruments.phases.recorder import Section
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     import torch
 
     from pytest_ddpperf.records.measurement import Mode
@@ -56,6 +58,22 @@ class RankContext:
 
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpus:
+    """The GPUs of a machine, in CUDA's order. Where ``instances`` names MIG instances, each rank is shown only one."""
+
+    names: tuple[str, ...] = ()
+    pci: tuple[str | None, ...] = ()  # addresses as NVML writes them, 00000000:C1:00.0; None where torch does not tell
+    instances: tuple[str, ...] = ()
+    error: str = ""  # why CUDA can use none of those that are there
+
+    def apart(self, ranks: int) -> bool:
+        """Whether NCCL finds a GPU for each rank: it refuses two on one, and MIG instances of a GPU are that GPU."""
+        known = [address for address in self.pci[:ranks] if address is not None]
+        return ranks <= len(self.names) and len(set(known)) == len(known)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +81,8 @@ class TorchMachine:
     """Facts that a rank has found, so that the controller needs no torch and no CUDA context."""
 
     torch: str  # full version, e.g. 2.13.0+cpu
-    cuda: str | None  # the version that torch was built for; None for a CPU build
-    gpus: tuple[str, ...]  # names of the visible ones, in order
+    cuda: str | None  # the version of CUDA, or of ROCm's HIP, that torch was built for; None for a CPU build
+    gpus: Gpus  # none where they were not looked for
     nccl: bool
     backends: tuple[str, ...]  # of process groups, that this torch was built with
 
@@ -75,19 +93,36 @@ class Placement:
 
     device: str
     backend: str
+    remark: str = ""  # why ranks are on the CPU beside a GPU
 
 
-def probe(_: RankContext) -> TorchMachine:
-    """Ask torch, on a rank, for the facts of this machine."""
+def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks take no keywords
+    """Ask torch, on a rank, for the facts of this machine; without ``gpus`` no GPU and no driver is touched."""
     import torch
     import torch.distributed as dist
 
-    gpus = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    if gpus:
+        from pytest_ddpperf.launch.devices import find_gpus
     found = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
-    backends = tuple(name for name, available in found.items() if available)
     return TorchMachine(
-        torch=str(torch.__version__), cuda=torch.version.cuda, gpus=gpus, nccl=found["nccl"], backends=backends
+        torch=str(torch.__version__),
+        cuda=torch.version.cuda or torch.version.hip,
+        gpus=Gpus(**find_gpus()) if gpus else Gpus(),
+        nccl=found["nccl"],
+        backends=tuple(name for name, available in found.items() if available),
     )
+
+
+def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
+    """What ``ask`` finds in a process; CUDA shows one only the first of several MIG instances, so each gets its own."""
+    (found,) = ask(Gpus(), 1)
+    names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+    if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):
+        return found
+    each = zip(names, ask(Gpus(instances=names), len(names)), strict=True)
+    usable = [(name, *one.gpus.names, *one.gpus.pci) for name, one in each if one.gpus.names]
+    instances, models, addresses = zip(*usable, strict=True)
+    return replace(found, gpus=Gpus(names=models, pci=addresses, instances=instances))
 
 
 def check_names(device: str, backend: str, world_size: int) -> None:
@@ -105,21 +140,25 @@ def check_names(device: str, backend: str, world_size: int) -> None:
 def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> Placement:
     """Choose CUDA where there is a GPU, and NCCL where each rank has its own."""
     check_names(device, backend, world_size)
-    count = len(machine.gpus)
+    gpus, count, remark = machine.gpus, len(machine.gpus.names), ""
+    if (device, backend) == ("auto", "auto") and gpus.error:
+        remark = f"device=auto took the CPU, because torch {machine.torch} can use no GPU: {gpus.error}"
     if device == "auto":
         device = "cuda" if count or backend == "nccl" else "cpu"
     if device == "cuda" and not count:
         asked = "backend 'nccl'" if backend == "nccl" else "device 'cuda'"
-        built = "sees none" if machine.cuda else "was built without CUDA"
+        built = f"can use none ({gpus.error}; nvidia-smi tells more)" if gpus.error else "sees none"
+        built = built if machine.cuda else "was built without CUDA"
         cure = "backend 'gloo' and device 'cpu' run anywhere"
         raise LaunchError(f"{asked} needs a GPU, and torch {machine.torch} {built}; {cure}")
     if backend == "auto":
-        backend = "nccl" if device == "cuda" and machine.nccl and world_size <= count else "gloo"
-    if backend == "nccl" and world_size > count:
+        backend = "nccl" if device == "cuda" and machine.nccl and gpus.apart(world_size) else "gloo"
+    if backend == "nccl" and not gpus.apart(world_size):
+        mig = any(" MIG " in name for name in gpus.names)
         raise LaunchError(
-            f"backend 'nccl' needs a GPU for each rank, and {world_size} ranks have {count}; "
-            "use fewer ranks, or backend 'gloo'"
+            f"backend 'nccl' needs a GPU for each rank, and {world_size} ranks have {count}"
+            f"{' (NCCL counts MIG instances of a GPU as one)' * mig}; use fewer ranks, or backend 'gloo'"
         )
     if backend not in machine.backends:
         raise LaunchError(f"torch {machine.torch} was built without {backend}; it has {', '.join(machine.backends)}")
-    return Placement(device, backend)
+    return Placement(device, backend, remark)

@@ -34,6 +34,7 @@ _CURES = tuple(
         ),
         ("PicklingError|AttributeError|TypeError", "[Cc]an(?:'|no)t (?:pickle|get local object)", _IMPORTABLE),
         ("AssertionError", "not compiled with CUDA", _CPU),
+        ("AcceleratorError|RuntimeError", "busy or unavailable", "another process has the GPU: nvidia-smi tells which"),
         ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver", _CPU),
         ("RuntimeError|ValueError", "NCCL built in|NCCL.* no GPUs found", f"{_CPU}; its backend is ctx.backend"),
         ("KeyError", "SLURM_|OMPI_|PMI_", "a rank has torchrun's variables, such as RANK, LOCAL_RANK and WORLD_SIZE"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
-from pytest_ddpperf.launch.context import TorchMachine, check_names, place, probe
+from pytest_ddpperf.launch.context import VISIBLE, Gpus, TorchMachine, check_names, find_machine, place, probe
 from pytest_ddpperf.launch.messages import Call, Job, Preload
 from pytest_ddpperf.launch.preloading import preloaded
 from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
@@ -82,7 +82,7 @@ class Launcher:
         self._preloaded: PreloadedZygotes | None = None  # copies of the zygote
         self._owner = os.getpid()
         self._lock = threading.Lock()
-        self._machines: dict[str | None, TorchMachine] = {}
+        self._machines: dict[tuple[bool | str | None, ...], TorchMachine] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -160,13 +160,20 @@ class Launcher:
         with self._lock:
             yield self._preloaded
 
-    def machine(self) -> TorchMachine:
-        """The devices and backends that torch finds under the current CUDA_VISIBLE_DEVICES."""
-        visible = self._environment().get("CUDA_VISIBLE_DEVICES")
-        if visible not in self._machines:
-            lone = {"world_size": 1, "device": "cpu", "group": None, "mode": None}
-            self._machines[visible] = self._launch(Call(probe, ()), _PROBE_SECONDS, **lone).rank(0)
-        return self._machines[visible]
+    def machine(self, *, gpus: bool = True) -> TorchMachine:
+        """The devices and backends that torch finds in the current environment; without ``gpus`` no GPU is touched."""
+        if self._like is not None:
+            return self._like.machine(gpus=gpus)
+        environ = self._environment()
+        key = (gpus, *map(environ.get, VISIBLE))
+        if key not in self._machines:
+
+            def ask(shown: Gpus, processes: int) -> tuple[TorchMachine, ...]:
+                alone = {"world_size": processes, "device": "cpu", "gpus": shown, "group": None, "mode": None}
+                return self._launch(Call(probe, (gpus,)), _PROBE_SECONDS, **alone).values
+
+            self._machines[key] = find_machine(environ, ask)
+        return self._machines[key]
 
     def run(
         self,
@@ -198,15 +205,19 @@ class Launcher:
         if not 0 < timeout <= MAX_TIMEOUT:
             seconds = f"seconds, above 0 and up to {MAX_TIMEOUT:.0f}"
             raise SettingError(f"timeout {timeout!r} is no deadline; it takes {seconds}")
+        gpus = Gpus()
         if device != "cpu" or backend != "gloo":
             # A CPU group needs no probe: every torch that ranks can use has gloo.
-            placed = place(device, backend, world_size, self.machine())
+            machine = self.machine(gpus=device != "cpu")
+            placed = place(device, backend, world_size, machine)
             device, backend = placed.device, placed.backend
+            gpus = machine.gpus if device == "cuda" else gpus
         return self._launch(
             Call(function, args),
             timeout,
             world_size=world_size,
             device=device,
+            gpus=gpus,
             group=backend,
             mode=mode,
             preload=tuple(preload),

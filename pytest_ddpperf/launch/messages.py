@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from pytest_ddpperf.launch.context import Gpus
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -39,6 +41,7 @@ class Job:
     preload: tuple[str, ...] = ()  # modules that the zygote imports before it forks
     own_group: bool = False  # whether the function makes the process group itself
     listening: int = 0  # port of the store that rank 0 serves; known when its socket is bound
+    gpus: Gpus = field(default_factory=Gpus)  # that ranks are dealt out on; on CPU none
 
 
 @dataclass(frozen=True)

@@ -158,12 +158,14 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
     os.environ.update(job.environ)
     if job.group is not None:
         os.environ.update(environment.group_variables(rank, job.world_size, job.listening))
+    if job.gpus.instances:  # read when CUDA is initialised, which no process above this one does
+        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus.instances[rank % len(job.gpus.instances)]
     sys.path[:] = job.path
     os.chdir(job.directory)
     torch.set_num_threads(environment.thread_count(os.environ))
     device = torch.device("cpu")
     if job.device == "cuda":
-        device = torch.device("cuda", rank % torch.cuda.device_count())
+        device = torch.device("cuda", 0 if job.gpus.instances else rank % len(job.gpus.names))
         torch.cuda.set_device(device)
     store = None
     if job.group is not None:

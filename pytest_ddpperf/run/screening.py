@@ -92,7 +92,7 @@ def _tells_early(item: pytest.Item) -> bool:
 def _start(measuring: Session) -> None:
     """Start what all benchmarks share, and wait for it; the first launch raises what prevents that."""
     with contextlib.suppress(DdpperfError):
-        measuring.launchers[0].machine()
+        measuring.launchers[0].machine(gpus=measuring.settings.device != "cpu")
         if measuring.reference is not None:
             measuring.reference.launchers.wait(1)
 

@@ -122,9 +122,8 @@ class Session:
         own = str(self._root)
         return (own,) if side is None else (side.redirection.path(own), own)
 
-    @cached_property
-    def _torch(self) -> TorchMachine:
-        return self.launchers[0].machine()
+    def _torch(self, settings: Settings) -> TorchMachine:
+        return self.launchers[0].machine(gpus=settings.device != "cpu")
 
     @property
     def archive(self) -> Archive:
@@ -142,9 +141,7 @@ class Session:
 
         return checkout(self._root, self._root / self.settings.baseline_dir)
 
-    @cached_property
-    def _machine(self) -> MachineFacts:
-        return machine_facts()
+    _machine = cached_property[MachineFacts](lambda _: machine_facts())
 
     def forced(self, settings: Settings) -> Settings:
         """The settings with those of the probe on top, if this run is one."""
@@ -153,20 +150,22 @@ class Session:
 
     def world_sizes(self, settings: Settings) -> tuple[int, ...]:
         """The numbers of ranks that the settings ask for: by default one per GPU, else 2."""
-        return settings.world_size or (len(self._torch.gpus) or DEFAULT_WORLD_SIZE,)
+        return settings.world_size or (len(self._torch(settings).gpus.names) or DEFAULT_WORLD_SIZE,)
 
     def environment(self, settings: Settings, world_size: int) -> Environment:
         """The facts that a benchmark with so many ranks depends on."""
-        placement = place(settings.device, settings.backend, world_size, self._torch)
+        machine = self._torch(settings)
+        placement = place(settings.device, settings.backend, world_size, machine)
+        self.complaints += {placement.remark} - {"", *self.complaints}
         found = environment(
             self._machine,
             device=placement.device,
             backend=placement.backend,
             world_size=world_size,
             threads=self._threads,
-            torch_version=self._torch.torch,
-            cuda=self._torch.cuda,
-            gpu_names=self._torch.gpus,
+            torch_version=machine.torch,
+            cuda=machine.cuda,
+            gpu_names=machine.gpus.names,
         )
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -13,7 +13,8 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
-from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.errors import BaselineError, LaunchError
+from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
@@ -26,6 +27,9 @@ from pytest_ddpperf.run.probe import Probe
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings
 from tests.factories import make_environment, make_rank_launch
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.launchers import Launchers
 
 TEST = "t.py::test"
 CPU = make_environment(cores=2)
@@ -309,3 +313,49 @@ def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path
     calibrated = Session(Settings(), tmp_path, LiveLine(None, None)).archive.scatter(CPU, [])
     assert calibrated is not None
     assert (calibrated.sd, calibrated.df) == pytest.approx((0.1, 3))
+
+
+class FoundMachine:
+    """The first launcher of a session whose ranks find what is given."""
+
+    def __init__(self, gpus: Gpus, cuda: str | None = "13.0") -> None:
+        self.asked: list[bool] = []
+        self.found = TorchMachine(
+            torch="2.13.0", cuda=cuda, gpus=gpus, nccl=cuda is not None, backends=("gloo", "nccl")
+        )
+
+    def machine(self, *, gpus: bool) -> TorchMachine:
+        self.asked.append(gpus)
+        return self.found if gpus else replace(self.found, gpus=Gpus())
+
+
+def session_on(machine: FoundMachine, folder: Path) -> Session:
+    session = Session(Settings(), folder, LiveLine(None, None))
+    session._launchers = cast("Launchers", [machine])
+    return session
+
+
+def test_gpus_that_fail_leave_the_cpu_and_a_remark(tmp_path: Path) -> None:
+    session = session_on(FoundMachine(Gpus(error="CUDA unknown error")), tmp_path)
+    settings = Settings()
+    assert session.world_sizes(settings) == (2,)
+    assert [session.environment(settings, 2).device for _ in range(2)] == ["cpu"] * 2
+    told = "device=auto took the CPU, because torch 2.13.0 can use no GPU: CUDA unknown error"
+    assert session.summary().complaints == [told]
+    with pytest.raises(LaunchError, match=r"'cuda' needs a GPU, and torch 2\.13\.0 can use none \(CUDA unknown error"):
+        session.environment(Settings(device="cuda"), 2)
+
+
+def test_a_benchmark_on_the_cpu_asks_no_gpu(tmp_path: Path) -> None:
+    machine = FoundMachine(Gpus(names=("H200",) * 8))
+    session, settings = session_on(machine, tmp_path), Settings(device="cpu")
+    assert session.world_sizes(settings) == (2,)
+    assert session.environment(settings, 2).device == "cpu"
+    assert machine.asked == [False] * 2
+    assert session.world_sizes(Settings()) == (8,)
+
+
+def test_a_build_for_rocm_is_told_apart_by_its_version(tmp_path: Path) -> None:
+    session = session_on(FoundMachine(Gpus(names=("AMD Instinct MI300X",)), cuda="6.4.43484"), tmp_path)
+    found = session.environment(Settings(), 1)
+    assert (found.device, found.device_model, found.cuda) == ("cuda", "AMD Instinct MI300X", "6.4")
