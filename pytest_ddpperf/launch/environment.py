@@ -68,8 +68,26 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
     return fixed
 
 
+_READ_AT_IMPORT = re.compile(
+    r"(?!\w+_CACHE_DIR$)(?:PYTORCH_(?!NVML_)|TORCH(?!ELASTIC_)|KINETO_|TRITON_|CUBLAS|CUDNN_|CUDA_LAUNCH_BLOCKING$)"
+)
+"""Variables that torch and its libraries read when they are loaded, such as PYTORCH_CUDA_ALLOC_CONF, and their like."""
+
+
+def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a process which has imported torch has in common with all ranks that are forked from it."""
+    return {name: text for name, text in environ.items() if _READ_AT_IMPORT.match(name)}
+
+
+def _nccl_defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    """NCCL says what goes wrong. For ranks of one machine it probes no InfiniBand and no plugin, unless asked to."""
+    defaults = {"NCCL_DEBUG": "WARN", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
+    asked = {"NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN"} & environ.keys()
+    return {"NCCL_DEBUG": "WARN"} if asked else defaults
+
+
 def inherited(environ: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
-    """Give ranks ``environ`` without the variables of another launcher, and with ``fixed`` on top.
+    """Give ranks ``environ`` without the variables of another launcher, with NCCL's defaults, and ``fixed`` on top.
 
     Lightning, accelerate and DeepSpeed take the variables of a Slurm or MPI task for those of a rank.
     """
@@ -78,7 +96,7 @@ def inherited(environ: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str,
         for name, value in environ.items()
         if name not in LAUNCHER_VARIABLES and not TASK_VARIABLES.match(name)
     }
-    return {**kept, **fixed}
+    return {**_nccl_defaults(environ), **kept, **fixed}
 
 
 class LaunchedBy(NamedTuple):

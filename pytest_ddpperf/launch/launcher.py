@@ -267,14 +267,15 @@ class Launcher:
 
     def _started(self) -> ZygoteProcess:
         require_linux()
-        if self._zygote is not None and (self._owner != os.getpid() or not self._zygote.usable):
+        zygote, environ = self._zygote, self._environment()
+        if zygote and not (self._owner == os.getpid() and zygote.usable and zygote.imports_as(environ)):
             self._drop()
         if self._zygote is None:
             self._owner = os.getpid()
             preload = (*_PRELOADED, *({_REWRITER} & sys.modules.keys()), *self._preload)
             lent = contextlib.nullcontext() if self._like is None else self._like.idle_zygote()
             with lent as original:
-                self._zygote = ZygoteProcess(self._environment(), preload, self._redirection, original)
+                self._zygote = ZygoteProcess(environ, preload, self._redirection, original)
             atexit.register(self.close)
         return self._zygote
 

@@ -53,7 +53,8 @@ class ZygoteProcess:
         redirection: Redirection | None = None,
         original: ZygoteProcess | None = None,
     ) -> None:
-        self._environ = environ
+        self._environ = dict(environ)
+        self._read = environment.read_at_import(environ)
         self._preload = tuple(preload)
         self._redirection = redirection
         self.mark = uuid.uuid4().hex
@@ -71,7 +72,8 @@ class ZygoteProcess:
 
     def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
         """Copy a zygote that imported torch under the same variables; None where it cannot be copied."""
-        if not HAS_PIDFD or {**original.pinned, environment.MARK: self.mark} != self.pinned:
+        alike = {**original.pinned, environment.MARK: self.mark} == self.pinned and original.imports_as(self._environ)
+        if not (HAS_PIDFD and alike):
             return None
         of_controller, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         copied = None
@@ -151,6 +153,10 @@ class ZygoteProcess:
     def usable(self) -> bool:
         """Whether the process runs, and no signal has stopped it."""
         return self.alive and not processes.is_stopped(self.pid)
+
+    def imports_as(self, environ: Mapping[str, str]) -> bool:
+        """Whether torch has been imported here under the variables that its libraries would read now."""
+        return self._read == environment.read_at_import(environ)
 
     @property
     def pid(self) -> int:

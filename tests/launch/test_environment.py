@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.launch.environment import group_variables, inherited, pinned, search_path, started_by, thread_count
+from pytest_ddpperf.launch.environment import (
+    group_variables,
+    inherited,
+    pinned,
+    read_at_import,
+    search_path,
+    started_by,
+    thread_count,
+)
 
 
 def test_a_rank_gets_one_thread_like_under_torchrun() -> None:
@@ -21,9 +29,14 @@ def test_the_users_threads_win_and_the_interface_is_loopback() -> None:
     assert (fixed["GLOO_SOCKET_IFNAME"], fixed["NCCL_SOCKET_IFNAME"]) == ("lo", "lo")
 
 
+def ranks(outer: dict[str, str], fixed: dict[str, str]) -> dict[str, str]:
+    """The variables of ranks but those of NCCL."""
+    return {name: text for name, text in inherited(outer, fixed).items() if not name.startswith("NCCL_")}
+
+
 def test_nothing_of_an_outer_launcher_reaches_the_ranks() -> None:
     outer = {"RANK": "3", "MASTER_ADDR": "far", "TORCHELASTIC_RUN_ID": "x", "HOME": "/root", "OMP_NUM_THREADS": "8"}
-    assert inherited(outer, {"OMP_NUM_THREADS": "1"}) == {"HOME": "/root", "OMP_NUM_THREADS": "1"}
+    assert ranks(outer, {"OMP_NUM_THREADS": "1"}) == {"HOME": "/root", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +47,7 @@ def test_nothing_of_an_outer_launcher_reaches_the_ranks() -> None:
     ],
 )
 def test_no_task_of_slurm_or_mpi_reaches_the_ranks(name: str) -> None:
-    assert inherited({name: "0", "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"}, {}) == {
+    assert ranks({name: "0", "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"}, {}) == {
         "SLURM_JOB_ID": "7",
         "SLURM_CPUS_ON_NODE": "8",
     }
@@ -94,3 +107,31 @@ def test_threads_are_read_as_openmp_reads_them(value: str, threads: int) -> None
 def test_only_what_python_searches_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/a", Path("/b"), ""])
     assert search_path() == ("/a", "")
+
+
+def test_nccl_says_what_goes_wrong_and_probes_no_network() -> None:
+    assert inherited({}, {}) == {"NCCL_DEBUG": "WARN", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
+
+
+@pytest.mark.parametrize("name", ["NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN"])
+def test_who_asks_nccl_for_a_network_gets_it_and_no_other_default(name: str) -> None:
+    assert inherited({name: "x", "NCCL_DEBUG": "INFO"}, {}) == {name: "x", "NCCL_DEBUG": "INFO"}
+
+
+def test_variables_that_count_when_torch_is_loaded_are_known() -> None:
+    early = dict.fromkeys(
+        ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TORCH_CUDNN_V8_API_DISABLED"], "x"
+    )
+    early |= dict.fromkeys(["TORCHINDUCTOR_COMPILE_THREADS", "TORCHDYNAMO_VERBOSE", "KINETO_USE_DAEMON"], "x")
+    late = dict.fromkeys(
+        [
+            "TORCHELASTIC_RUN_ID",
+            "TORCHINDUCTOR_CACHE_DIR",
+            "CUDA_VISIBLE_DEVICES",
+            "NCCL_DEBUG",
+            "OMP_NUM_THREADS",
+            "PATH",
+        ],
+        "x",
+    )
+    assert read_at_import({**early, **late, **pinned({}, "m")}) == early

@@ -112,6 +112,23 @@ def test_a_launcher_started_ahead_takes_the_users_threads_and_modules(monkeypatc
         assert run(launcher, look).rank(0) == (2, True)
 
 
+def test_a_variable_that_torch_reads_when_it_is_loaded_holds_for_the_next_launch(
+    shared_launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dynamo(_ctx: RankContext) -> tuple[bool, int]:
+        import torch._dynamo
+
+        return torch._dynamo.config.verbose, os.getppid()
+
+    with Launcher(like=shared_launcher) as launcher:
+        before, first = run(launcher, dynamo).rank(0)
+        assert run(launcher, dynamo).rank(0) == (before, first)
+        monkeypatch.setenv("TORCHDYNAMO_VERBOSE", str(int(not before)))
+        after, second = run(launcher, dynamo).rank(0)
+        assert (after, second == first) == (not before, False)
+        assert shared_launcher.pid != second  # which has its own torch, and is left to its launches
+
+
 def test_ranks_listen_on_loopback_only(launcher: Launcher) -> None:
     def listening(_ctx: RankContext) -> list[str]:
         inodes = set()
