@@ -114,14 +114,14 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
 
 
 def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
-    """What ``ask`` finds in a process; CUDA shows one only the first of several MIG instances, so each gets its own."""
+    """What a process that is asked finds; one for each MIG instance where several are named, for CUDA shows it one."""
     (found,) = ask(Gpus(), 1)
     names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):
         return found
     each = zip(names, ask(Gpus(instances=names), len(names)), strict=True)
-    usable = [(name, *one.gpus.names, *one.gpus.pci) for name, one in each if one.gpus.names]
-    instances, models, addresses = zip(*usable, strict=True)
+    usable = [(name, one.gpus.names[0], one.gpus.pci[0]) for name, one in each if one.gpus.names]
+    instances, models, addresses = zip(*(usable or [(names[0], found.gpus.names[0], found.gpus.pci[0])]), strict=True)
     return replace(found, gpus=Gpus(names=models, pci=addresses, instances=instances))
 
 
@@ -141,7 +141,7 @@ def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> 
     """Choose CUDA where there is a GPU, and NCCL where each rank has its own."""
     check_names(device, backend, world_size)
     gpus, count, remark = machine.gpus, len(machine.gpus.names), ""
-    if (device, backend) == ("auto", "auto") and gpus.error:
+    if device == "auto" and gpus.error:
         remark = f"device=auto took the CPU, because torch {machine.torch} can use no GPU: {gpus.error}"
     if device == "auto":
         device = "cuda" if count or backend == "nccl" else "cpu"

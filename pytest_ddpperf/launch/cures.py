@@ -7,6 +7,7 @@ import re
 _NO_TERMINAL = "a rank has no terminal: call print(), whose output the test's report shows"
 _DEVICE = "make the tensor on the rank's device: ctx.device, or inputs.device in a model"
 _CPU = "this rank computes on the CPU: leave .cuda() and .to('cuda') out, or write .to(ctx.device)"
+_FORKED = "keep CUDA out of processes that a rank forks, or give the DataLoader multiprocessing_context='spawn'"
 _DTYPES = "model and batch are of different types: cast one of them, as inputs.float() does"
 _IMPORTABLE = (
     "a spawned process imports its arguments by name: move the function or class to a module of its own, or give "
@@ -34,6 +35,7 @@ _CURES = tuple(
         ),
         ("PicklingError|AttributeError|TypeError", "[Cc]an(?:'|no)t (?:pickle|get local object)", _IMPORTABLE),
         ("AssertionError", "not compiled with CUDA", _CPU),
+        ("RuntimeError", "Cannot re-initialize CUDA in forked", f"{_FORKED}, or keep CUDA out of modules of preload"),
         ("AcceleratorError|RuntimeError", "busy or unavailable", "another process has the GPU: nvidia-smi tells which"),
         ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver", _CPU),
         ("RuntimeError|ValueError", "NCCL built in|NCCL.* no GPUs found", f"{_CPU}; its backend is ctx.backend"),

@@ -1,12 +1,33 @@
-"""The GPUs that CUDA can use, and what a rank looks at before it uses its own."""
+"""The GPUs that CUDA can use, and what a rank does before it uses its own."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import re
+import sys
+import time
 import warnings
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-_INTERNALS = re.compile(r"^CUDA initialization: |\s*\(Triggered internally.*|\n.*", re.DOTALL)
+from pytest_ddpperf.instruments.host import group_folders, kernel_text
+from pytest_ddpperf.launch.environment import thread_count
+from pytest_ddpperf.units import format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+
+_ROOT = Path("/")
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")  # by which users bind threads
+_MUCH = 0.25  # of a GPU's memory: more than the contexts of ranks that share it take
+_FREED_SECONDS, _FREEING_SECONDS = 0.5, 5.0  # in which memory begins to be freed, and has been
+_POLL = 0.0625
+_AROUND = r"^CUDA initialization: |Unexpected error from .*\? (?=Error \d)|\s*\(Triggered internally.*|\n.*"
+_INTERNALS = re.compile(_AROUND, re.DOTALL)  # torch's words around the driver's
 
 
 def find_gpus() -> dict[str, Any]:
@@ -31,3 +52,80 @@ def _address(properties: Any) -> str | None:
     parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     known = [part for part in parts if part is not None]
     return "{:08X}:{:02X}:{:02X}.0".format(*known) if known == parts else None
+
+
+def take(device: torch.device, addresses: Sequence[str | None], rank: int, *, looks: bool) -> str:
+    """Bind this rank near its GPU, and make that the current one; gives a remark if it ``looks`` and much is taken."""
+    import torch
+
+    cores = near_cores(addresses, rank, os.environ)
+    if cores:
+        with contextlib.suppress(OSError):  # before CUDA starts threads, which inherit it
+            os.sched_setaffinity(0, cores)
+    _print_by_line()
+    torch.cuda.set_device(device)
+    taken = settled_memory(lambda: torch.cuda.mem_get_info(device)) if looks else ""
+    remark = f"GPU {device.index} of rank {rank}: other processes took {taken} before it began" if taken else ""
+    if remark:
+        print(remark, file=sys.stderr)  # noqa: T201  where the rank fails, its output is what is shown
+    return remark
+
+
+def _print_by_line() -> None:
+    """Let C's stdout print each line at once: NCCL warns there, and what ends a rank flushes nothing."""
+    library = ctypes.CDLL(None)
+    library.setlinebuf(ctypes.c_void_p.in_dll(library, "stdout"))
+
+
+def settled_memory(
+    read: Callable[[], tuple[int, int]],
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> str:
+    """How much of a GPU is taken, where it is much and stays so: a process that has ended gets time to free it.
+
+    ``read`` gives the bytes that are free, and all.
+    """
+    free, total = read()
+    begun = freed = clock()
+    while free < (1 - _MUCH) * total and clock() - freed < _FREED_SECONDS and clock() - begun < _FREEING_SECONDS:
+        pause(_POLL)
+        before, (free, _) = free, read()
+        freed = clock() if free > before else freed
+    enough = free >= (1 - _MUCH) * total
+    return "" if enough else f"{format_value(total - free, 'B')} of {format_value(total, 'B')}"
+
+
+def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> set[int]:
+    """The cores near the GPU of a rank, of those that it may use; empty where it is better left alone.
+
+    ``addresses`` are those of all ranks' GPUs. Left alone are machines of one NUMA node, ranks that somebody has bound,
+    and ranks that would have fewer than two cores each, or fewer than threads.
+    """
+    allowed = os.sched_getaffinity(0)
+    files = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # of control groups v2 and v1
+    groups = [_numbers(kernel_text(folder / file)) for folder in group_folders("cpuset", root) for file in files]
+    offered = next(filter(None, (*groups, _numbers(kernel_text(root / "sys/devices/system/cpu/online")))), set())
+    nodes = _numbers(kernel_text(root / "sys/devices/system/node/online"))
+    if len(nodes) < 2 or allowed != offered or any(map(environ.get, _BINDING)):  # noqa: PLR2004  several
+        return set()
+    near = [allowed & _local(address, root) for address in addresses]
+    own = near[rank]
+    return own if len(own) >= near.count(own) * max(2, thread_count(environ)) else set()
+
+
+def _local(address: str | None, root: Path) -> set[int]:
+    """The cores near a PCI device; empty where the system does not tell."""
+    if address is None:
+        return set()
+    domain, rest = address.lower().split(":", 1)
+    folder = root / f"sys/bus/pci/devices/{int(domain, 16):04x}:{rest}"
+    node = kernel_text(folder / "numa_node").strip()
+    of_node = kernel_text(root / f"sys/devices/system/node/node{node}/cpulist")
+    return _numbers(kernel_text(folder / "local_cpulist") or of_node)
+
+
+def _numbers(text: str) -> set[int]:
+    """The numbers of a list of the kernel's, such as ``0-3,8``."""
+    spans = [tuple(map(int, part.split("-"))) for part in text.split(",") if part.strip()]
+    return {number for span in spans for number in range(span[0], span[-1] + 1)}

@@ -31,7 +31,7 @@ _FIND = "_find_and_load"  # each import of a new module calls it
 _LEAST_SECONDS = 1e-3  # of an import that is worth a report
 _OWN_RANK = frozenset({"RANK", "LOCAL_RANK"})
 _of_project: list[str] = []  # folders and files of installed packages that are the project under test
-_DISTRIBUTED, _CUDA = "torch.distributed", "torch.cuda"
+_DISTRIBUTED = "torch.distributed"
 
 
 @dataclass(slots=True)
@@ -228,7 +228,7 @@ _TRACES: dict[str, Callable[[], object]] = {
     "changes the search path": lambda: list(sys.path),
     "changes the current folder": os.getcwd,
     "changes the number of threads of torch": lambda: _torch().get_num_threads(),
-    "initialises CUDA": lambda: _initialised(_CUDA),
+    "uses a GPU": processes.touches_gpu,
     "initialises torch.distributed": lambda: _initialised(_DISTRIBUTED),
 }
 """What an import must not do in a process that ranks are forked from."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
 from pytest_ddpperf.launch.context import VISIBLE, Gpus, TorchMachine, check_names, find_machine, place, probe
-from pytest_ddpperf.launch.messages import Call, Job, Preload
+from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading import preloaded
 from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
 from pytest_ddpperf.launch.rank_processes import conduct
@@ -75,6 +75,7 @@ class Launcher:
         like: Launcher | None = None,  # with the same arguments: its zygote is copied, which spares torch's import
     ) -> None:
         self._like = like
+        self.remarks: dict[str, str] = {}  # on GPUs, the first on each
         self._environ, self._echo = environ, echo
         self._preload = tuple(preload)
         self._redirection = redirection
@@ -254,7 +255,11 @@ class Launcher:
             zygotes, found = [zygote] * job.world_size, self._preloaded
             if found is not None and found.fits(environ):
                 zygotes = found.of(job.world_size)
-            ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes), self._echo)
+            if job.device != "cpu" and zygotes[0].remark:
+                self.remarks["forked"] = zygotes[0].remark
+            ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes, job.end_seconds + 2.0), self._echo)
+            for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
+                self.remarks.setdefault(report.remark.partition(":")[0], report.remark)
         outputs = tuple(end.output for end in ends)
         return LaunchResult(payload.values_of(ends, timeout - seconds), outputs, seconds, ends[0].imports)
 
@@ -288,11 +293,11 @@ class Launcher:
             raise
         return zygote
 
-    def _sweep(self, zygotes: Sequence[ZygoteProcess]) -> None:
+    def _sweep(self, zygotes: Sequence[ZygoteProcess], seconds: float) -> None:
         """Leave no process of the launch; zygotes of which a sweep failed or was interrupted are ended as well."""
         swept = False
         try:
-            sweeps = [zygote.sweep() for zygote in dict.fromkeys(zygotes)]
+            sweeps = [zygote.sweep(seconds) for zygote in dict.fromkeys(zygotes)]
             swept = all(sweeps)
         finally:
             if not swept:

@@ -128,6 +128,11 @@ class Launchers:
         with self._lock:
             return tuple(pid for launcher in self._made for pid in launcher.parents)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What ranks remark on their GPUs."""
+        return tuple({key: text for launcher in tuple(self._made) for key, text in launcher.remarks.items()}.values())
+
     def abort(self) -> None:
         """End the launches that other threads have under way; each raises LaunchError."""
         for launcher in tuple(self._made):

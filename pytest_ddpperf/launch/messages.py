@@ -43,6 +43,11 @@ class Job:
     listening: int = 0  # port of the store that rank 0 serves; known when its socket is bound
     gpus: Gpus = field(default_factory=Gpus)  # that ranks are dealt out on; on CPU none
 
+    @property
+    def end_seconds(self) -> float:
+        """How long a rank may take to end: the driver frees a GPU's memory meanwhile."""
+        return 3.0 if self.device == "cpu" else 15.0
+
 
 @dataclass(frozen=True)
 class SeenImport:
@@ -64,6 +69,7 @@ class Finished:
     value: bytes
     stamp: int
     imports: tuple[SeenImport, ...] = ()
+    remark: str = ""  # on its GPU
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,9 +92,10 @@ RankReport = Finished | Failed
 
 @dataclass(frozen=True)
 class Ready:
-    """The zygote has imported torch and takes requests."""
+    """The zygote has imported torch and takes requests. ``touched`` is the module whose import has used a GPU."""
 
     threads: int = 1
+    touched: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,9 @@ class Signal:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The request to kill and reap every process below the zygote."""
+    """The request to kill and reap every process below the zygote, in so many seconds."""
+
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -158,6 +159,31 @@ def kill(pid: int, *, group: bool) -> None:
     for send in (os.killpg, os.kill) if group else (os.kill,):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             send(pid, signal.SIGKILL)
+
+
+def nccl_files(pid: int, root: Path = _ROOT) -> set[str]:
+    """The files of shared memory by which a process talks to other ranks on NCCL; a peer that attaches removes them."""
+    try:
+        maps = (root / f"proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return set()
+    return set(re.findall(r"/dev/shm/nccl-\w+$", maps, re.MULTILINE))  # noqa: S108  NCCL's own names
+
+
+def remove(files: set[str]) -> None:
+    """Remove files, as far as they are there and may be removed."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            Path(file).unlink()
+
+
+def touches_gpu(root: Path = _ROOT) -> bool:
+    """Whether this process has a GPU or its driver open: CUDA may fail in processes that are forked from it."""
+    for path in (root / "proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the listing is closed
+            if str(path.readlink()).startswith(("/dev/nvidia", "/dev/kfd")):
+                return True
+    return bool(getattr(sys.modules.get("torch.cuda"), "is_initialized", bool)())
 
 
 def out_of_memory_kills(root: Path = _ROOT) -> int:

@@ -68,7 +68,8 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
         # A rank that leaves early breaks its peers' connections, and their errors hide the first failure.
         channel.wait_for_dismissal()
         if isinstance(report, Finished):
-            _leave_group()
+            # NCCL's communicators end with the process; to destroy them takes seconds, and may hang.
+            processes.remove(processes.nccl_files(process) if job.group == "nccl" else set())
             status = 0
     except BaseException:  # noqa: BLE001  no report can carry it; the rank's stderr is shown with its exit
         traceback.print_exc()
@@ -124,7 +125,8 @@ def _report(job: Job, rank: int, listening: int | None) -> RankReport:
     stage: Stage = "join"
     try:
         with _modules_kept():
-            context, _store = _join(job, rank, listening)  # rank 0 serves the store for as long as it is referred to
+            # Rank 0 serves the store for as long as it is referred to.
+            context, _store, remark = _join(job, rank, listening)
             stage = "load"
             with ImportWatch() as watch:
                 call: Call = pickle.loads(job.call)
@@ -134,7 +136,8 @@ def _report(job: Job, rank: int, listening: int | None) -> RankReport:
                 stage = "run"
                 value = call.function(context, *call.arguments)
         stage = "send"
-        return Finished(payload.dump_result(value, context.rank), time_ns(), watch.seen() if rank == 0 else ())
+        seen = watch.seen() if rank == 0 else ()
+        return Finished(payload.dump_result(value, context.rank), time_ns(), seen, remark)
     except BaseException as error:  # noqa: BLE001  sys.exit and pytest's outcomes are no Exceptions
         return failed_report(error, stage)
 
@@ -150,8 +153,8 @@ def _modules_kept() -> Iterator[None]:
             sys.modules.setdefault(name, module)
 
 
-def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object]:
-    """Take over the controller's environment, path and folder, and join the process group; also gives its store."""
+def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object, str]:
+    """Take over the controller's environment, path and folder, and join the group; gives its store and a remark."""
     import torch
 
     os.environ.clear()
@@ -163,14 +166,19 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
     sys.path[:] = job.path
     os.chdir(job.directory)
     torch.set_num_threads(environment.thread_count(os.environ))
-    device = torch.device("cpu")
+    device, remark = torch.device("cpu"), ""
     if job.device == "cuda":
-        device = torch.device("cuda", 0 if job.gpus.instances else rank % len(job.gpus.names))
-        torch.cuda.set_device(device)
+        from pytest_ddpperf.launch.devices import take
+
+        count = len(job.gpus.names)
+        device = torch.device("cuda", 0 if job.gpus.instances else rank % count)
+        addresses = [job.gpus.pci[other % count] for other in range(job.world_size)]
+        # Where the function makes the group, ranks that share the GPU may be at work by now.
+        remark = take(device, addresses, rank, looks=job.world_size <= count or not job.own_group)
     store = None
     if job.group is not None:
         store = _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)
-    return RankContext(rank, job.world_size, rank, job.world_size, device, job.group or "none", job.mode), store
+    return RankContext(rank, job.world_size, rank, job.world_size, device, job.group or "none", job.mode), store, remark
 
 
 def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, listening: int | None) -> object:
@@ -216,11 +224,3 @@ def _random_numbers() -> Callable[[], None]:
         torch.set_rng_state(of_torch)
 
     return restore
-
-
-def _leave_group() -> None:
-    """End NCCL's communicators; gloo's end with the process, and ending them here costs 30 ms."""
-    import torch.distributed as dist
-
-    if dist.is_initialized() and dist.get_backend() != "gloo":
-        dist.destroy_process_group()

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     Echo = Callable[[int, list[str]], None]  # takes a rank and lines that it has printed
 
 GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
-_LEAVE_SECONDS = 3.0
 _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
 _STACK_SECONDS = 2.0
@@ -62,7 +61,7 @@ def conduct(
             outcome = ranks.watch(started + job.timeout)
             standing: dict[int, str] = {}
             if outcome is LaunchEnd.FINISHED:
-                ranks.dismiss()
+                ranks.dismiss(job.end_seconds)
             else:
                 for zygote in set(zygotes):
                     zygote.require_running()
@@ -251,11 +250,11 @@ class RankProcesses:
             if isinstance(event, Ended):
                 self.ranks[event.rank].ended(event)
 
-    def dismiss(self) -> None:
-        """Let all ranks leave their group together, and wait a bounded time until they have."""
+    def dismiss(self, seconds: float) -> None:
+        """Let all ranks end together, and wait so many seconds at most until they have."""
         for rank in self.ranks:
             rank.channel.dismiss()
-        deadline = time.monotonic() + _LEAVE_SECONDS
+        deadline = time.monotonic() + seconds
         while any(rank.state.status is None for rank in self.ranks) and time.monotonic() < deadline:
             told = readable([zygote.control for zygote in set(self._zygotes)], max(0.0, deadline - time.monotonic()))
             for zygote in set(self._zygotes):

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 MESSAGE_SIZE = 1 << 16
 _DESCRIPTORS, _COPY_DESCRIPTORS = 6, 2
-_SWEEP_SECONDS = 5.0
 _TRACKER_SECONDS = 0.5  # a resource tracker ends as soon as its users have
 _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 
@@ -70,6 +69,7 @@ class Zygote:
     wakeup: socket.socket
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
     copies: set[int] = field(default_factory=set)  # pids of other zygotes, each with a launcher of its own
+    touched: str = ""  # the module whose import has used a GPU
     terminated: bool = False
 
     def serve(self) -> Birth | None:
@@ -107,7 +107,7 @@ class Zygote:
                 if rank in request.ranks:
                     os.kill(pid, request.number)
         else:
-            self.tell(Swept(self.sweep()))
+            self.tell(Swept(self.sweep(request.seconds)))
         return None
 
     def _fork(self, rank: int, descriptors: tuple[int, ...]) -> Birth | None:
@@ -158,7 +158,7 @@ class Zygote:
         self.copies.clear()
         processes.adopt_orphans()
         processes.die_with_parent(signal.SIGTERM, original)
-        self.tell(Ready())
+        self.tell(Ready(touched=self.touched))
 
     def _reap(self) -> bool:
         """Reap the children that have ended; True where others are left."""
@@ -174,14 +174,14 @@ class Zygote:
             if rank is not None:  # None for an adopted orphan
                 self.tell(Ended(rank, os.waitstatus_to_exitcode(status), time.time_ns()))
 
-    def sweep(self, *, last: bool = False) -> tuple[int, ...]:
+    def sweep(self, seconds: float = 5.0, *, last: bool = False) -> tuple[int, ...]:
         """Kill and reap all children but copies, and return those that are left after a bounded time.
 
         A process that loses its parent becomes a child of this one, so the whole tree goes, level by level. Those that
         unlink the shared memory of the others end by themselves: a resource tracker at once, for which this waits, and
         torch's manager 2 s later, for which only the ``last`` sweep waits.
         """
-        started = time.monotonic()
+        started, shared = time.monotonic(), set[str]()
         while self._reap():
             waited = time.monotonic() - started
             found = processes.children() - self.copies
@@ -189,8 +189,9 @@ class Zygote:
             others = found - managers
             if not others and not (last and managers):
                 break
-            if waited > _SWEEP_SECONDS:
+            if waited > seconds:
                 return tuple(sorted(others))
+            shared.update(*map(processes.nccl_files, others))
             patient = waited < _TRACKER_SECONDS
             for pid in others:
                 if not (patient and processes.tracks_resources(pid)):
@@ -199,6 +200,7 @@ class Zygote:
                 processes.kill(pid, group=False)
             if readable([self.wakeup], 0.05):
                 self._hear_signals()
+        processes.remove(shared)
         return ()
 
     def _hear_signals(self) -> None:
@@ -258,12 +260,12 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
         of_thread.close()
 
 
-def _become_zygote(control: socket.socket) -> Birth | None:
+def _become_zygote(control: socket.socket, touched: str) -> Birth | None:
     processes.adopt_orphans()
-    zygote = Zygote(control, _watch_signals())
+    zygote = Zygote(control, _watch_signals(), touched=touched)
     gc.collect()
     gc.freeze()
-    zygote.tell(Ready(threads()))
+    zygote.tell(Ready(threads(), touched))
     try:
         birth = zygote.serve()
     except Exception as error:  # noqa: BLE001  the controller reports it
@@ -299,10 +301,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
             redirect(redirection)
             keep_with_ranks(redirection)
         with _ending_with(control) if options.controller is None else contextlib.nullcontext():
+            touched = ""
             for name in options.preload:
                 importlib.import_module(name)
+                touched = touched or name * processes.touches_gpu()
             preload(["torch._dynamo"])  # the first optimizer of a process imports it, which takes a second
-        birth = _become_zygote(control)
+        birth = _become_zygote(control, touched)
     except Exception as error:  # noqa: BLE001  an import may raise anything; the controller reports it
         control.send(pickle.dumps(Unready(_reason(error))))
         sys.exit(1)

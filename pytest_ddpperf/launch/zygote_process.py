@@ -34,7 +34,7 @@ _BOOTSTRAP = "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
 _BOOTSTRAP += "from pytest_ddpperf.launch.zygote import main; main(sys.argv[2:])"
 _MESSAGE_SIZE = 1 << 16
 _READY_SECONDS = 180.0
-_SWEEP_SECONDS = 8.0
+_SWEEP_SECONDS = 3.0  # in which the answer comes after the sweep
 _END_SECONDS = 5.0
 _COPY_SECONDS = 10.0
 _PRELOAD_SECONDS = 60.0
@@ -60,7 +60,7 @@ class ZygoteProcess:
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
         self._ready = False
-        self.threads = 1  # of the process, once it is ready
+        self.threads, self.touched = 1, ""  # of the process, once it is ready
         self._output: IO[bytes] = open_output()
         self._process: subprocess.Popen[bytes] | CopiedProcess
         try:
@@ -170,7 +170,7 @@ class ZygoteProcess:
             events = self.events(deadline - time.monotonic())
             for event in events:
                 if isinstance(event, Ready):
-                    self._ready, self.threads = True, event.threads
+                    self._ready, self.threads, self.touched = True, event.threads, event.touched
                 if isinstance(event, Unready):
                     raise LaunchError(
                         f"the ranks cannot import what they need: {event.reason}; "
@@ -231,12 +231,19 @@ class ZygoteProcess:
         self.kill()
         return Preloaded(reason=f"takes more than {_PRELOAD_SECONDS:.0f} s")
 
-    def sweep(self) -> bool:
+    @property
+    def remark(self) -> str:
+        """Why ranks may fail to use CUDA; empty where no import has used a GPU."""
+        cure = "keep torch.cuda and NVML out of it (TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps plugins out of torch)"
+        at = f"the import of {self.touched} uses a GPU in the process that ranks are forked from: CUDA may fail in them"
+        return f"{at}; {cure}" if self.touched else ""
+
+    def sweep(self, seconds: float) -> bool:
         """Kill and reap everything below the zygote; False where that failed and the zygote is of no more use."""
         try:
             self.require_running()
-            self.request(Sweep())
-            deadline = time.monotonic() + _SWEEP_SECONDS
+            self.request(Sweep(seconds))
+            deadline = time.monotonic() + seconds + _SWEEP_SECONDS
             while time.monotonic() < deadline:
                 for event in self.events(deadline - time.monotonic()):
                     if isinstance(event, Swept):

@@ -267,12 +267,12 @@ class Session:
         """What the terminal's summary is made of."""
         from pytest_ddpperf.reports.summary import SummaryData
 
-        archive = self.archive
+        archive, remarks = self.archive, self._launchers.remarks if self._launchers else ()
         return SummaryData(
             results=self.results,
             searches=self.searches,
             calibrated=self.calibrated,
-            complaints=[*self.complaints, *archive.complaints, *filter(None, [self.pool.complaint])],
+            complaints=[*self.complaints, *remarks, *archive.complaints, *filter(None, [self.pool.complaint])],
             stored=archive.stored(sorted(self._unstored)),
             recorded=self._recorded,
             accepting=self.settings.accepting,

@@ -38,6 +38,7 @@ OF_TWO_GPUS = replace(INSTANCES, gpus=replace(INSTANCES.gpus, pci=ADDRESSES))
         ("cpu", "auto", 2, TWO_GPUS, Placement("cpu", "gloo")),
         ("auto", "nccl", 1, TWO_GPUS, Placement("cuda", "nccl")),
         ("auto", "auto", 2, UNUSABLE, Placement("cpu", "gloo", f"{TOOK_CPU} {TOO_OLD}")),
+        ("auto", "gloo", 2, UNUSABLE, Placement("cpu", "gloo", f"{TOOK_CPU} {TOO_OLD}")),
         ("cpu", "auto", 2, UNUSABLE, Placement("cpu", "gloo")),
         ("auto", "auto", 1, INSTANCES, Placement("cuda", "nccl")),
         ("auto", "auto", 2, INSTANCES, Placement("cuda", "gloo")),  # of one GPU: NCCL would refuse

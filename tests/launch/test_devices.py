@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddpperf.launch import devices
 from pytest_ddpperf.launch.context import Gpus, RankContext
-from pytest_ddpperf.launch.devices import find_gpus
+from pytest_ddpperf.launch.devices import find_gpus, near_cores, settled_memory
 from pytest_ddpperf.launch.messages import Job
 from pytest_ddpperf.launch.rank import _join
 
@@ -19,6 +24,11 @@ if TYPE_CHECKING:
 TOO_OLD = (
     "CUDA initialization: The NVIDIA driver on your system is too old (found version 12020). "
     "(Triggered internally at /pytorch/c10/cuda/CUDAFunctions.cpp:119.)"
+)
+MISMATCH = (  # recorded from torch 2.11.0+cu130
+    "CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+    "NumCudaDevices() that might have already set an error? Error 803: system has unsupported display driver / cuda "
+    "driver combination (Triggered internally at /pytorch/c10/cuda/CUDAFunctions.cpp:119.)"
 )
 BUSY = (
     "CUDA error: all CUDA-capable devices are busy or unavailable\nCUDA kernel errors might be asynchronously reported"
@@ -68,9 +78,16 @@ def test_a_machine_without_a_gpu_has_no_error(driver: Callable[..., None]) -> No
     assert Gpus(**find_gpus()) == Gpus()
 
 
-def test_a_driver_that_fails_says_why(driver: Callable[..., None]) -> None:
-    driver([], warns=TOO_OLD)
-    assert Gpus(**find_gpus()) == Gpus(error="The NVIDIA driver on your system is too old (found version 12020).")
+@pytest.mark.parametrize(
+    ("warning", "error"),
+    [
+        (TOO_OLD, "The NVIDIA driver on your system is too old (found version 12020)."),
+        (MISMATCH, "Error 803: system has unsupported display driver / cuda driver combination"),
+    ],
+)
+def test_a_driver_that_fails_says_why(driver: Callable[..., None], warning: str, error: str) -> None:
+    driver([], warns=warning)
+    assert Gpus(**find_gpus()) == Gpus(error=error)
 
 
 def test_a_device_that_fails_says_why(driver: Callable[..., None]) -> None:
@@ -80,9 +97,6 @@ def test_a_device_that_fails_says_why(driver: Callable[..., None]) -> None:
 
 def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus) -> tuple[str | None, list[str]]:
     """What a rank on CUDA is shown, and the devices that it makes its own."""
-    import os
-    import sys
-
     import torch
 
     used: list[str] = []
@@ -90,23 +104,149 @@ def joined(monkeypatch: pytest.MonkeyPatch, rank: int, gpus: Gpus) -> tuple[str 
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(os, "chdir", lambda _: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda one: used.append(str(one)))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (79 << 30, 80 << 30))
     job = Job(
         call=b"", world_size=4, device="cuda", group=None, mode=None, timeout=1.0, environ={}, path=(*sys.path,),
         directory=".", gpus=gpus,
     )  # fmt: skip
-    context, _ = _join(job, rank, None)
+    context, _, _ = _join(job, rank, None)
     assert isinstance(context, RankContext)
     used.append(str(context.device))
     return os.environ.get("CUDA_VISIBLE_DEVICES"), used
 
 
 def test_ranks_are_dealt_out_on_the_devices_that_the_controller_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = Gpus(names=("H200",) * 3)
+    gpus = Gpus(names=("H200",) * 3, pci=(None,) * 3)
     assert joined(monkeypatch, 2, gpus) == (None, ["cuda:2", "cuda:2"])
     assert joined(monkeypatch, 3, gpus) == (None, ["cuda:0", "cuda:0"])
 
 
 def test_a_rank_is_shown_its_own_instance_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = Gpus(names=("A100 MIG",) * 2, instances=("MIG-a", "MIG-b"))
+    gpus = Gpus(names=("A100 MIG",) * 2, pci=(None,) * 2, instances=("MIG-a", "MIG-b"))
     assert joined(monkeypatch, 1, gpus) == ("MIG-b", ["cuda:0", "cuda:0"])
     assert joined(monkeypatch, 2, gpus) == ("MIG-a", ["cuda:0", "cuda:0"])
+
+
+def test_a_rank_is_bound_near_its_gpu_and_tells_what_others_have_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    done: list[object] = []
+    monkeypatch.setattr(devices, "near_cores", lambda addresses, rank, _: {len(addresses), rank})
+    monkeypatch.setattr(devices, "settled_memory", lambda _: "41 GiB of 80 GiB")
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: done.append(cores))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: done.append(str(device)))
+    remark = devices.take(torch.device("cuda", 1), [None] * 8, 3, looks=True)
+    assert remark == "GPU 1 of rank 3: other processes took 41 GiB of 80 GiB before it began"
+    assert capsys.readouterr().err == f"{remark}\n"
+    assert devices.take(torch.device("cuda", 1), [None] * 8, 3, looks=False) == ""
+    assert done == [{8, 3}, "cuda:1"] * 2
+
+
+class Memory:
+    """A GPU of 80 bytes, of which others take what is given, one number for each look; time passes with each wait."""
+
+    def __init__(self, *taken: int) -> None:
+        self.taken, self.looks, self.time = taken, 0, 0.0
+
+    def read(self) -> tuple[int, int]:
+        self.looks += 1
+        return 80 - self.taken[min(self.looks, len(self.taken)) - 1], 80
+
+    def settled(self) -> str:
+        return settled_memory(self.read, lambda: self.time, self.wait)
+
+    def wait(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def test_a_gpu_that_is_free_costs_one_look() -> None:
+    memory = Memory(20)
+    assert (memory.settled(), memory.looks) == ("", 1)
+
+
+def test_a_process_that_ends_gets_time_to_free_its_memory() -> None:
+    memory = Memory(*range(70, 19, -1))
+    assert (memory.settled(), memory.looks) == ("", 51)
+
+
+def test_memory_that_stays_taken_is_told_soon() -> None:
+    memory = Memory(30, 25)
+    assert memory.settled() == "25 B of 80 B"
+    assert memory.time == 0.5625
+
+
+def test_memory_that_is_freed_forever_is_not_waited_for() -> None:
+    memory = Memory(*range(10**6, 10**6 - 200, -1))
+    assert memory.settled()
+    assert memory.time == 5.0
+
+
+ADDRESSES = ("00000000:17:00.0", "00000000:65:00.0", "00000000:CA:00.0", "00000000:E3:00.0")
+NODES = {
+    "sys/devices/system/node/online": "0-1\n",
+    "sys/devices/system/cpu/online": "0-15\n",
+    "sys/bus/pci/devices/0000:17:00.0/local_cpulist": "0-3,8-11\n",
+    "sys/bus/pci/devices/0000:65:00.0/local_cpulist": "0-3,8-11\n",
+    "sys/bus/pci/devices/0000:ca:00.0/local_cpulist": "4-7,12-15\n",
+    "sys/bus/pci/devices/0000:e3:00.0/numa_node": "1\n",
+    "sys/devices/system/node/node1/cpulist": "4-7,12-15\n",
+}
+FIRST, SECOND = {0, 1, 2, 3, 8, 9, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}
+IN_CONTAINER = {
+    "proc/self/cgroup": "0::/\n",
+    "proc/self/mountinfo": "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup rw\n",
+    "sys/fs/cgroup/cpuset.cpus.effective": "0-7\n",
+}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[set[int]]]:
+    """The cores of each of four ranks, of a process that may use ``allowed`` of a machine with these files."""
+
+    def cores(files: dict[str, str], allowed: range = range(16), **environ: str) -> list[set[int]]:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*allowed})
+        return [near_cores(ADDRESSES, rank, environ, tmp_path) for rank in range(4)]
+
+    return cores
+
+
+def test_ranks_are_bound_to_the_cores_near_their_gpus(machine: Callable[..., list[set[int]]]) -> None:
+    assert machine(NODES) == [FIRST, FIRST, SECOND, SECOND]
+
+
+def test_of_the_cores_of_a_container_those_near_the_gpu_are_taken(machine: Callable[..., list[set[int]]]) -> None:
+    assert machine({**NODES, **IN_CONTAINER}, range(8)) == [{0, 1, 2, 3}] * 2 + [{4, 5, 6, 7}] * 2
+
+
+@pytest.mark.parametrize(
+    ("files", "allowed", "environ"),
+    [
+        pytest.param({"sys/devices/system/node/online": "0\n"}, range(16), {}, id="a machine of one node"),
+        pytest.param({}, range(8), {}, id="a process that somebody has bound"),
+        pytest.param({}, range(16), {"OMP_PROC_BIND": "close"}, id="threads that somebody binds"),
+        pytest.param({}, range(16), {"OMP_NUM_THREADS": "5"}, id="more threads than cores"),
+        pytest.param(dict.fromkeys(NODES, ""), range(16), {}, id="a system that tells nothing"),
+    ],
+)
+def test_ranks_are_left_alone_on(
+    machine: Callable[..., list[set[int]]], files: dict[str, str], allowed: range, environ: dict[str, str]
+) -> None:
+    assert machine({**NODES, **files}, allowed, **environ) == [set()] * 4
+
+
+def test_a_gpu_of_which_nothing_is_known_leaves_its_rank_alone(tmp_path: Path) -> None:
+    assert near_cores([None], 0, {}, tmp_path) == set()
+
+
+def test_a_line_of_c_is_there_however_the_process_ends() -> None:
+    """NCCL warns so."""
+    code = "import ctypes, os\nfrom pytest_ddpperf.launch.devices import _print_by_line\n_print_by_line()\n"
+    code += "ctypes.CDLL(None).puts(b'NCCL WARN so and so')\nos._exit(0)"
+    environ = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ended = subprocess.run([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    assert ended.stdout == "NCCL WARN so and so\n"

@@ -15,9 +15,12 @@ from typing import TypeVar
 import pytest
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch import payload
 from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.messages import Finished
 
 T = TypeVar("T")
 
@@ -124,6 +127,20 @@ def test_those_that_are_not_kept_start_again_when_they_are_needed(
     assert launchers.pids == (kept, None)
     assert all_gone([ended])
     assert alone(launchers[1], lambda _ctx: os.getppid()).rank(0) == launchers.pids[1]
+    launchers.close()
+
+
+def test_what_ranks_remark_on_a_gpu_is_told_once(launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> None:
+    remarks = iter(["GPU 0 of rank 0: 41 GiB", "", "GPU 0 of rank 0: 42 GiB", "GPU 1 of rank 1: 1 GiB"])
+
+    def conducted(*_: object) -> tuple[list[RankEnd], float]:
+        value = Finished(payload.dump_result(None, 0), 0, (), next(remarks))
+        return [RankEnd(rank=0, report=value, status=0)], 0.0
+
+    monkeypatch.setattr("pytest_ddpperf.launch.launcher.conduct", conducted)
+    for number in (0, 0, 0, 1):
+        alone(launchers[number], print)
+    assert launchers.remarks == ("GPU 0 of rank 0: 41 GiB", "GPU 1 of rank 1: 1 GiB")
     launchers.close()
 
 

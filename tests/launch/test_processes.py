@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +40,45 @@ def test_killing_what_is_gone_is_no_error() -> None:
     with subprocess.Popen(["true"]) as child:
         child.wait(5)
     processes.kill(child.pid, group=True)
+
+
+def test_files_of_nccl_that_a_process_has_mapped_are_found(tmp_path: Path) -> None:
+    maps = """\
+7f01-7f02 rw-s 00000000 00:1a 5  /dev/shm/nccl-AbC123
+7f02-7f03 rw-s 00001000 00:1a 5  /dev/shm/nccl-AbC123
+7f03-7f04 rw-s 00000000 00:1a 6  /dev/shm/nccl-gone99 (deleted)
+7f04-7f05 rw-s 00000000 00:1a 7  /dev/shm/torch_17_1
+7f05-7f06 rw-s 00000000 00:1a 8  /dev/shm/nccl-Xy_z00
+"""
+    (tmp_path / "proc/17").mkdir(parents=True)
+    (tmp_path / "proc/17/maps").write_text(maps)
+    assert processes.nccl_files(17, tmp_path) == {f"/dev/shm/nccl-{name}" for name in ("AbC123", "Xy_z00")}  # noqa: S108
+    assert processes.nccl_files(18, tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("opened", "touched"),
+    [
+        ("/dev/nvidiactl", True),
+        ("/dev/nvidia-uvm", True),
+        ("/dev/kfd", True),
+        ("/dev/null", False),
+        ("/home/dev/nvidia0", False),
+    ],
+)
+def test_a_gpu_that_a_process_uses_is_known_by_its_files(
+    tmp_path: Path, opened: str, *, touched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "proc/self/fd").mkdir(parents=True)
+    (tmp_path / "proc/self/fd/3").symlink_to(opened)
+    monkeypatch.delitem(sys.modules, "torch.cuda", raising=False)
+    assert processes.touches_gpu(tmp_path) is touched
+
+
+def test_a_gpu_that_torch_has_initialised_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "proc/self/fd").mkdir(parents=True)
+    monkeypatch.setitem(sys.modules, "torch.cuda", SimpleNamespace(is_initialized=lambda: True))
+    assert processes.touches_gpu(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import resource
 import signal
@@ -19,7 +20,7 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, RankFailed, RankSkipped, RanksTimedOut
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Finished
+from pytest_ddpperf.launch.messages import Finished, Job
 from pytest_ddpperf.launch.rank_processes import LaunchEnd, RankProcesses
 from pytest_ddpperf.launch.streams import Channel
 
@@ -321,6 +322,38 @@ def test_no_shared_memory_is_left(launcher: Launcher, tmp_path: Path, fate: str)
     while shared_memory_of(pids) and time.monotonic() < deadline:  # torch's manager waits 2 s
         time.sleep(0.05)
     assert shared_memory_of(pids) == []
+
+
+def test_nothing_of_nccl_is_left_of_ranks_that_are_killed(launcher: Launcher) -> None:
+    """Its files go with those that have mapped them, and files of others stay."""
+    mine, other = (SHARED_MEMORY / f"nccl-ddpperf{os.getpid()}{which}" for which in "ab")
+    for path in (mine, other):
+        path.write_bytes(bytes(4096))
+
+    def maps(ctx: RankContext) -> None:
+        with mine.open("r+b") as file:
+            mapped = mmap.mmap(file.fileno(), 4096)
+        all_reduce()
+        if ctx.rank == 1:
+            raise ValueError
+        signal.pause()
+        mapped.close()
+
+    try:
+        with pytest.raises(RankFailed):
+            run(launcher, maps)
+        assert (mine.exists(), other.exists()) == (False, True)
+    finally:
+        mine.unlink(missing_ok=True)
+        other.unlink()
+
+
+@pytest.mark.parametrize(("device", "seconds"), [("cpu", 3.0), ("cuda", 15.0)])
+def test_a_rank_with_a_gpu_has_longer_to_end(device: str, seconds: float) -> None:
+    job = Job(
+        call=b"", world_size=1, device=device, group=None, mode=None, timeout=1.0, environ={}, path=(), directory=""
+    )
+    assert job.end_seconds == seconds
 
 
 def test_reports_that_have_arrived_count_after_the_deadline() -> None:

@@ -45,6 +45,15 @@ def test_a_signal_to_end_that_arrives_in_a_sweep_is_not_lost(
     assert zygote.serve() is None
 
 
+def test_a_process_that_outlives_its_kill_is_told_when_the_time_for_it_is_up(
+    ends: tuple[socket.socket, socket.socket, Zygote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, zygote = ends
+    monkeypatch.setattr(processes, "children", lambda: {17})
+    monkeypatch.setattr(type(zygote), "_reap", lambda _: True)
+    assert zygote.sweep(0.0) == (17,)
+
+
 def test_a_rank_whose_files_the_kernel_dropped_is_refused_with_the_reason(
     ends: tuple[socket.socket, socket.socket, Zygote], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -329,9 +329,17 @@ class FoundMachine:
         return self.found if gpus else replace(self.found, gpus=Gpus())
 
 
+class FirstOf(list[FoundMachine]):
+    """Launchers of which there is one."""
+
+    def __init__(self, first: FoundMachine) -> None:
+        super().__init__([first])
+        self.remarks = ("GPU 0 of rank 0: it is taken",)
+
+
 def session_on(machine: FoundMachine, folder: Path) -> Session:
     session = Session(Settings(), folder, LiveLine(None, None))
-    session._launchers = cast("Launchers", [machine])
+    session._launchers = cast("Launchers", FirstOf(machine))
     return session
 
 
@@ -341,7 +349,7 @@ def test_gpus_that_fail_leave_the_cpu_and_a_remark(tmp_path: Path) -> None:
     assert session.world_sizes(settings) == (2,)
     assert [session.environment(settings, 2).device for _ in range(2)] == ["cpu"] * 2
     told = "device=auto took the CPU, because torch 2.13.0 can use no GPU: CUDA unknown error"
-    assert session.summary().complaints == [told]
+    assert session.summary().complaints == [told, "GPU 0 of rank 0: it is taken"]
     with pytest.raises(LaunchError, match=r"'cuda' needs a GPU, and torch 2\.13\.0 can use none \(CUDA unknown error"):
         session.environment(Settings(device="cuda"), 2)
 
