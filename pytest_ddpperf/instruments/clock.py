@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,16 @@ def clock_for(device: torch.device, marks: int) -> Clock:
     return _event_clock(device, marks) if device.type == "cuda" else CPU_CLOCK
 
 
+def settle(device: torch.device) -> None:
+    """Waits until a device has done all work that was queued; on CPU an operator has done its work when it returns."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
 CPU_CLOCK = Clock(
-    settle=lambda: None,  # an operator on CPU has done its work when it returns
+    settle=lambda: None,
     mark=time.perf_counter,
     seconds=lambda marks: tuple(after - before for before, after in pairwise(marks)),
 )
@@ -58,14 +67,11 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
         event.record(stream)
         return event
 
-    def settle() -> None:
-        torch.cuda.synchronize(device)
-
     def seconds(marked: Sequence[torch.cuda.Event]) -> tuple[float, ...]:
-        settle()
+        settle(device)
         return tuple(before.elapsed_time(after) / 1e3 for before, after in pairwise(marked))  # from ms
 
-    return Clock(settle=settle, mark=mark, seconds=seconds)
+    return Clock(settle=partial(settle, device), mark=mark, seconds=seconds)
 
 
 @contextmanager

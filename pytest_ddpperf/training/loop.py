@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import clock_for, collector_paused, tracers
+from pytest_ddpperf.instruments.clock import clock_for, collector_paused, settle, tracers
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.memory import (
     begin_peaks,
@@ -67,7 +67,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns, control=control)
         peaks, device_memory = memory(), read_device_memory(ctx.device)
-        begin_together(turns, step)  # neither the passes below nor the end of ranks may disturb another launch's steps
+        # Neither the passes below nor the end of ranks may disturb another launch's steps.
+        begin_together(ctx.device, turns, step)
         taken = most_taken() if turns is None and ctx.device.type == "cpu" else None
         held: tuple[int, ...] = ()
         if job.growth:
@@ -104,7 +105,7 @@ def time_steps(
     """
     steps = math.ceil(job.plan.steps / step.period) * step.period
     sizes: tuple[int, ...] = (steps,)
-    begin = partial(begin_together, turns, step)
+    begin = partial(begin_together, ctx.device, turns, step)
     if turns is not None:
         sizes = turn_sizes(steps, step.period, job.blocks)
     elif control is not None and job.control is not None:
@@ -184,13 +185,15 @@ def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001 
     return bool(found)
 
 
-def begin_together(turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
+def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
     """Returns on all ranks together, so that no step pays for what other ranks still do; waits for the launch's turn.
 
+    Devices have done their work then: gloo's barrier waits for hosts alone.
     ``progress`` is the part of the timed steps that has ended, as ``TurnClient.wait`` takes it.
     """
     import torch.distributed as dist
 
+    settle(device)
     if turns is not None:
         dist.barrier(group=step.group)
         turns.wait(progress)
@@ -211,7 +214,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
     steps = job.diagnosed_steps
     for _ in range(_MAX_DIAGNOSES):
         overflowed = len(step.skipped_steps)
-        begin_together(turns, step)
+        begin_together(ctx.device, turns, step)
         with collector_paused():
             phases = diagnose(step.run, min(steps, DIAGNOSED_STEPS), ctx.device, step.phase_hooks)
         if not on_any_rank(ctx, step, len(step.skipped_steps) > overflowed):

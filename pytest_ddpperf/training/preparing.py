@@ -131,7 +131,8 @@ def _timed_and_counted(
         timed = time_steps(ctx, job.training, step, warmup=plan.warmup, turns=None, control=control)
         taken = most_taken() if ctx.device.type == "cpu" else None
         timed = replace(timed, background=works_in_background(), taken=taken)
-        begin_together(None, step)  # work that follows on one rank must not disturb the last timed step of another
+        # Work that follows on one rank must not disturb the last timed step of another.
+        begin_together(ctx.device, None, step)
         begun, counts = time.monotonic(), None
         timed = replace(timed, worked=begun - first)
         if job.counted:
@@ -156,13 +157,11 @@ def _clean_up(ctx: RankView) -> None:
 
 def profile_launch(ctx: RankView, job: LaunchJob) -> RankProfile:
     """Profiles what a few steps of the job send and compute on this rank, after the warm-up of the job's plan."""
-    import torch.distributed as dist
-
     from pytest_ddpperf.instruments.profile.profiling import profile_steps
     from pytest_ddpperf.training.step import build_step
 
     with closing(build_step(ctx, job)) as step:
         for _ in range(job.plan.warmup):
             step.run()
-        dist.barrier(group=step.group)
+        begin_together(ctx.device, None, step)
         return profile_steps(step.run, PROFILED_STEPS * step.period, ctx.device, step.modules)

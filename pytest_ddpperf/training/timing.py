@@ -153,6 +153,7 @@ def _block(run: Callable[[], Any], steps: int, period: int, device: torch.device
     for _ in range(period):
         run()
     clock = clock_for(device, marks=steps + 1)
+    clock.settle()  # gloo's barrier does not wait for the device
     dist.barrier()
     times, _ = timed_block(run, steps, clock)
     return by_period(times, period)

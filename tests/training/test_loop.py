@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -31,7 +32,7 @@ from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.loop import headroom_for, loss_value, run_launch
+from pytest_ddpperf.training.loop import begin_together, headroom_for, loss_value, run_launch
 from pytest_ddpperf.training.workload import Workload
 from tests.training.workloads import linear_workload
 
@@ -106,6 +107,18 @@ def test_monitoring_tools_count_where_they_ask_for_events(make_ctx: Any) -> None
     finally:
         monitoring.set_events(3, 0)
         monitoring.free_tool_id(3)
+
+
+def test_ranks_meet_when_their_devices_have_done_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gloo's barrier waits for hosts alone, and a launch that waits for its turn must not disturb another one's."""
+    events: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append(f"{device} settles"))
+    monkeypatch.setattr(torch.distributed, "barrier", lambda **_group: events.append("meet"))
+    turns: Any = SimpleNamespace(wait=lambda part: events.append(f"turn at {part}"))
+    step: Any = SimpleNamespace(group=None)
+    begin_together(torch.device("cuda", 1), turns, step, 0.5)
+    begin_together(torch.device("cpu"), None, step)
+    assert events == ["cuda:1 settles", "meet", "turn at 0.5", "meet", "meet"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_warm_up(make_ctx: Any) -> None:

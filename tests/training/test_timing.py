@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pytest_ddpperf.instruments.clock import Clock
+from pytest_ddpperf.training import timing
 from pytest_ddpperf.training.timing import by_period, timed_block, timed_blocks, turn_sizes
 
 
@@ -93,3 +94,16 @@ def test_every_block_begins_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None
     assert timed.cpu == (0.5 + 0.25) / 3
     assert timed.cpu_blocks == (0.5 / 2, 0.25 / 1)
     assert events == ["begin 0.0", "0", "1", "begin 0.5", "2"]
+
+
+def test_ranks_meet_before_a_block_of_communication_when_their_devices_have_done_what_leads_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+    clock = Clock(
+        settle=lambda: events.append("settle"), mark=lambda: 0.0, seconds=lambda marks: (0.0,) * (len(marks) - 1)
+    )
+    monkeypatch.setattr(timing, "clock_for", lambda *_, **__: clock)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: events.append("meet"))
+    timing._block(lambda: events.append("step"), 2, 1, torch.device("cpu"))
+    assert events == ["step", "settle", "meet", "settle", "step", "step"]
