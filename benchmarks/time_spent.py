@@ -47,7 +47,7 @@ ROWS = {
 
 FUNCTIONS = (
     ("pytest_ddpperf.training.step", "build_step", "build"),
-    ("pytest_ddpperf.training.loop", "_warm_up", "warm-up"),
+    ("pytest_ddpperf.training.loop", "warm_up", "warm-up"),
     ("pytest_ddpperf.training.loop", "timed_blocks", "timed"),
     ("pytest_ddpperf.training.loop", "held_after_steps", "growth"),
     ("pytest_ddpperf.training.loop", "_diagnosis", "diagnosis"),

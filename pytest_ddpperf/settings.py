@@ -122,7 +122,7 @@ class Settings:
         "a second interleaved with another revision) or twice the time of everything else in the launch",
         "N",
     )
-    warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch", "N")
+    warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch; on CUDA 12 or more", "N")
     launches: int = _knob(
         6,
         positive_int,

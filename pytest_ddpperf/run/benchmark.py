@@ -20,6 +20,7 @@ from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunches
 from pytest_ddpperf.run.part import Part, part_of
+from pytest_ddpperf.run.planning import warmup_of
 from pytest_ddpperf.run.preparation import identity, prepared, task_text
 from pytest_ddpperf.run.recording import Recording
 from pytest_ddpperf.run.rounds import Observer, measure
@@ -157,7 +158,7 @@ class BenchmarkRun:
         from pytest_ddpperf.metrics import profile
 
         self._show(f"{variant.name}: under the profiler")
-        job = self.launches.job(variant, Plan(warmup=self.settings.warmup, steps=1))
+        job = self.launches.job(variant, Plan(warmup=warmup_of(variant, self.settings.warmup), steps=1))
         begun = self.launches.times.now()
         ranks = self.launches.launch(variant, PROFILE_LAUNCH, job).values
         self.launches.times.launched(begun, diagnosing=self.launches.times.now() - begun)

@@ -15,7 +15,7 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import typical
-from pytest_ddpperf.training.jobs import DIAGNOSED_STEPS, blocks_for, growth_steps
+from pytest_ddpperf.training.jobs import CUDA_WARMUP, DIAGNOSED_STEPS, blocks_for, growth_steps
 
 PILOT_STEPS = 5
 LAUNCH_SECONDS = 1.0  # of timed steps, at least, in a launch that runs alone: long enough to see through the neighbours
@@ -126,7 +126,7 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
             wanted = launch_seconds(fixed_at_least) if budget.shared else short_launch(pilot.step, fixed_at_least)
         # Timing for less than all else takes would save little, and tell little.
         fitting = fitting_steps(pilot.step, min(wanted, max(share - pilot.fixed, pilot.fixed)))
-        plans.append(Plan(warmup=budget.warmup, steps=budget.steps or followed or fitting))
+        plans.append(Plan(warmup=warmup_of(variant, budget.warmup), steps=budget.steps or followed or fitting))
         agreed[variant.key] = plans[-1].steps
 
     diagnosed = [_diagnosis_steps(plan.steps) for plan in plans]
@@ -137,6 +137,11 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
         round_seconds=sum(pilot.seconds(plan.steps) for pilot, plan in zip(pilots, plans, strict=True)),
         diagnosis_seconds=sum(pilot.seconds(steps) for pilot, steps in zip(pilots, diagnosed, strict=True)),
     )
+
+
+def warmup_of(variant: Variant, wanted: int) -> int:
+    """The untimed steps of a variant's launches; on CUDA ranks may agree on more, which change no loss that is told."""
+    return max(wanted, CUDA_WARMUP) if variant.environment.device == "cuda" else wanted
 
 
 def pilot_plan(warmup: int, steps: int | None) -> Plan:
@@ -162,7 +167,7 @@ def _settled(variant: Variant, budget: Budget, run: LaunchRunner, share: float) 
     """The pilot of a variant; a second one where the first was slow, as it may fill caches, compile or connect."""
 
     def launched() -> Pilot:
-        plan = pilot_plan(budget.warmup, budget.steps)
+        plan = pilot_plan(warmup_of(variant, budget.warmup), budget.steps)
         ((ranks, seconds),) = run([(variant, plan)], Purpose.TIMES)
         return pilot_of(ranks, seconds, plan)
 

@@ -27,7 +27,7 @@ from pytest_ddpperf.launch.payload import dump_call
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
-from pytest_ddpperf.run.planning import pilot_of, pilot_plan
+from pytest_ddpperf.run.planning import pilot_of, pilot_plan, warmup_of
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.strategy import Strategy
@@ -153,7 +153,7 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
     training = Settings(**own, warmup=settings.warmup)
     loading = training if picked is None else replace(training, loader=loader_settings(picked[0]))
-    plan = pilot_plan(settings.warmup, settings.steps)
+    plan = pilot_plan(warmup_of(variant, settings.warmup), settings.steps)
     counts = (variant.samples_per_step, variant.tokens_per_step)
     controlled = variant.controlled and variant.environment.device == "cpu" and not settings.counted_only
     control = ControlPlan(blocks=plan.steps, steps=1) if controlled else None  # tells how many later launches need

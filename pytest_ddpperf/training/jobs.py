@@ -24,6 +24,7 @@ DIAGNOSED_STEPS = 5
 MIN_GROWTH_STEPS, MAX_GROWTH_STEPS = 7, 10
 MIN_WARMUP = 2  # before counting: DDP rebuilds its buckets after the first step
 TRACED_STEPS = 3  # of an optimizer, in each of which ranks are compared with a single process
+CUDA_WARMUP, CUDA_WARMUP_SECONDS = 12, 0.5  # at least, and after the first step: DDP measures itself in its first ten
 COUNTED_STEPS = 6  # of a step without a period, at most: two to learn, two counted, and on CUDA two profiled
 
 # Blocks of an interleaved launch, of some 10 to 20 ms each. A disturbance of a shared machine lasts for some tenths of

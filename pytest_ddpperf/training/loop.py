@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import multiprocessing
-import numbers
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -30,7 +28,17 @@ from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.training.jobs import DIAGNOSED_STEPS, growth_steps
-from pytest_ddpperf.training.timing import alternating_blocks, by_period, timed_blocks, turn_sizes
+from pytest_ddpperf.training.timing import (
+    alternating_blocks,
+    by_period,
+    keeping_loss,
+    loss_value,
+    on_any_rank,
+    timed_blocks,
+    turn_sizes,
+    warm_up,
+    warmup_seconds,
+)
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
@@ -44,7 +52,6 @@ if TYPE_CHECKING:
 
 _MAX_DIAGNOSES = 3  # repeated only while fp16 steps overflow
 _UNKNOWN_FREE = 2**62  # bytes; where free memory is not known, every copy fits
-_MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at 2 ** 16
 
 
 def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
@@ -63,7 +70,11 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             None if job.turns is None else opened.enter_context(closing(TurnClient(job.turns, asking=ctx.rank == 0)))
         )
         begun = time.monotonic()
-        warmup = _warm_up(ctx, job, step)
+        told_step = job.plan.warmup + math.ceil(job.plan.steps / step.period) * step.period  # whose loss is told
+        kept: list[Any] = []
+        if warmup_seconds(ctx.device, job) and not hasattr(step.run, "marked"):  # a script tells no loss
+            step = replace(step, run=keeping_loss(step.run, told_step, kept))
+        warmup = warm_up(ctx, job, step)
         begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns, control=control)
         peaks, device_memory = memory(), read_device_memory(ctx.device)
@@ -78,6 +89,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             timed, memory=peaks, device_memory=device_memory, taken=taken, held=held, background=works_in_background()
         )
         told = _diagnosis(ctx, job, step, turns) if job.diagnosed else {}
+        if kept:
+            told["loss"] = loss_value(kept[0], f"after {told_step} steps on rank {ctx.rank}")
         return replace(launch, **told, worked=time.monotonic() - begun)
 
 
@@ -143,46 +156,6 @@ def time_steps(
         tracers=tracing,
         control_times=() if control is None else control.seconds,
     )
-
-
-def _warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
-    """Runs untimed steps, where times do not matter until one updates the parameters, and returns their number."""
-    run, ran = checked_run(ctx, step), 0
-
-    def all_overflowed() -> bool:
-        return not job.counts and on_any_rank(ctx, step, 0 < ran == len(step.skipped_steps))
-
-    while ran < job.plan.warmup or all_overflowed():
-        if ran >= max(job.plan.warmup, _MAX_SETTLING_STEPS):
-            raise WorkloadError(
-                f"the gradients of the first {ran} steps all overflowed in fp16, so that none updated the parameters: "
-                "scale the loss down, or use precision=bf16"
-            )
-        ran += 1
-        run()
-    return ran
-
-
-def checked_run(ctx: RankView, step: Step) -> Callable[[], None]:
-    """A function that runs one step of a warm-up and checks its loss."""
-    steps = itertools.count(1)
-
-    def run() -> None:
-        with step.group_kept():
-            loss = step.run()
-        loss_value(loss, f"at warm-up step {next(steps)} on rank {ctx.rank}")
-
-    return run
-
-
-def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001  it is what is asked
-    """Whether a fact holds on at least one rank; a collective."""
-    import torch
-    import torch.distributed as dist
-
-    found = torch.tensor(int(here), device=ctx.device)
-    dist.all_reduce(found, dist.ReduceOp.MAX, group=step.group)
-    return bool(found)
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:
@@ -267,22 +240,3 @@ def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: i
             "left: raise the warm-up until the scale has settled, or use precision=bf16"
         )
     return kept
-
-
-def loss_value(loss: Any, when: str) -> float | None:
-    """A step's loss as a finite number, or None for a step without one; raises a WorkloadError for all else."""
-    if loss is None:
-        return None
-    value = loss.item() if getattr(loss, "numel", lambda: 0)() == 1 else loss
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        shape = getattr(value, "shape", None)
-        found = f"a value of type {type(value).__name__}" + ("" if shape is None else f" and shape {tuple(shape)}")
-        raise WorkloadError(
-            f"the step gave back {found} {when}; it must give back the loss (a number or a scalar tensor) or None"
-        )
-    if not math.isfinite(value):
-        raise WorkloadError(
-            f"loss is {float(value)} {when}: a training that diverges is not worth timing; "
-            "look at its learning rate and its data"
-        )
-    return float(value)

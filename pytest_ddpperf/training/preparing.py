@@ -18,7 +18,8 @@ from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared
-from pytest_ddpperf.training.loop import begin_together, checked_run, control_step, time_steps, works_in_background
+from pytest_ddpperf.training.loop import begin_together, control_step, time_steps, works_in_background
+from pytest_ddpperf.training.timing import checked_run
 
 if TYPE_CHECKING:
     from pytest_ddpperf.instruments.counting.counting import Countable

@@ -111,8 +111,8 @@ class ScriptRun:
             raise _EndedError
         raise WorkloadError(
             f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "
-            f"{self._needed}: let it train for longer (more epochs, more data), or time fewer steps a launch with "
-            "steps=..."
+            f"{max(self._needed, self.made + 1)}: let it train for longer (more epochs, more data), or time fewer "
+            "steps a launch with steps=..."
         )
 
     def close(self) -> None:

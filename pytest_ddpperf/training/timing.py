@@ -1,24 +1,120 @@
-"""Blocks of timed steps, and blocks with and without synchronisation of gradients. Importable without torch."""
+"""Untimed steps, blocks of timed ones, and blocks with and without synchronisation. Importable without torch."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import numbers
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock, clock_for, collector_paused
 from pytest_ddpperf.records.communication import BlockTimes
-from pytest_ddpperf.training.jobs import BLOCKS, blocks_for
+from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, blocks_for
 
 if TYPE_CHECKING:
     import torch
 
+    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.training.jobs import LaunchJob
+    from pytest_ddpperf.training.step import Step
     from pytest_ddpperf.training.trainer import Trainer
 
+_RUN_AHEAD = 5  # steps of a warm-up that nothing waits for, as in timed ones: the allocator needs more memory for them
+_MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at 2 ** 16
 MIN_PERIODS = 2  # of a block
+
+
+def warmup_seconds(device: torch.device, job: LaunchJob) -> float:
+    """How long the warm-up of a launch goes on after its first step, at least: on CUDA until clocks have risen."""
+    return CUDA_WARMUP_SECONDS if device.type == "cuda" and job.times_matter else 0.0
+
+
+def keeping_loss(run: Callable[[], Any], number: int, kept: list[Any]) -> Callable[[], Any]:
+    """The same steps; ``kept`` gets a copy of the loss of one, as a CUDA graph would overwrite it. Nothing waits."""
+    made = itertools.count(1)
+
+    def keeping() -> Any:
+        loss = run()
+        if next(made) == number:
+            kept.append(loss.detach().clone() if hasattr(loss, "detach") else loss)
+        return loss
+
+    return keeping
+
+
+def warm_up(ctx: RankView, job: LaunchJob, step: Step) -> int:
+    """Runs untimed steps, and returns their number, which is the same on all ranks.
+
+    Where times do not matter, it goes on until a step updates the parameters.
+    """
+    run, ran, seconds = checked_run(ctx, step), 0, warmup_seconds(ctx.device, job)
+    begun = time.monotonic()
+
+    def all_overflowed() -> bool:
+        return not job.counts and on_any_rank(ctx, step, 0 < ran == len(step.skipped_steps))
+
+    while ran < job.plan.warmup or all_overflowed():
+        if ran >= max(job.plan.warmup, _MAX_SETTLING_STEPS):
+            raise WorkloadError(
+                f"the gradients of the first {ran} steps all overflowed in fp16, so that none updated the parameters: "
+                "scale the loss down, or use precision=bf16"
+            )
+        ran += 1
+        run()
+        if ran == 1:  # which compiles, and loads kernels
+            begun = time.monotonic()
+    while seconds and on_any_rank(ctx, step, time.monotonic() - begun < seconds):
+        ran += _RUN_AHEAD
+        run(_RUN_AHEAD)
+    return ran
+
+
+def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
+    """A function that runs steps of a warm-up, by default one, and checks the loss of the last."""
+    made = itertools.count(1)
+
+    def run(steps: int = 1) -> None:
+        for _ in range(steps):
+            with step.group_kept():
+                loss = step.run()
+            number = next(made)
+        loss_value(loss, f"at warm-up step {number} on rank {ctx.rank}")
+
+    return run
+
+
+def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001  it is what is asked
+    """Whether a fact holds on at least one rank; a collective."""
+    import torch
+    import torch.distributed as dist
+
+    found = torch.tensor(int(here), device=ctx.device if step.group is None else "cpu")  # a script's group is gloo's
+    dist.all_reduce(found, dist.ReduceOp.MAX, group=step.group)
+    return bool(found)
+
+
+def loss_value(loss: Any, when: str) -> float | None:
+    """A step's loss as a finite number, or None for a step without one; raises a WorkloadError for all else."""
+    if loss is None:
+        return None
+    value = loss.item() if getattr(loss, "numel", lambda: 0)() == 1 else loss
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        shape = getattr(value, "shape", None)
+        found = f"a value of type {type(value).__name__}" + ("" if shape is None else f" and shape {tuple(shape)}")
+        raise WorkloadError(
+            f"the step gave back {found} {when}; it must give back the loss (a number or a scalar tensor) or None"
+        )
+    if not math.isfinite(value):
+        raise WorkloadError(
+            f"loss is {float(value)} {when}: a training that diverges is not worth timing; "
+            "look at its learning rate and its data"
+        )
+    return float(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

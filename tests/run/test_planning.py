@@ -20,7 +20,9 @@ from pytest_ddpperf.run.planning import (
     planned,
     short_launch,
 )
+from pytest_ddpperf.run.preparation import prepare_job
 from pytest_ddpperf.run.variant import Pilot, Variant
+from pytest_ddpperf.settings import Settings
 from tests.factories import make_budget, make_environment, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()
@@ -199,6 +201,21 @@ def test_a_known_pilot_is_made_again_only_where_it_was_very_slow(fixed: float, m
     machine = Machine(0.5, [100] * launches)
     planned(known(fixed), make_budget(5, 0, 6, max_time, max_time / 2), machine.run)
     assert machine.taken == []
+
+
+@pytest.mark.parametrize(("device", "wanted", "warmup"), [("cuda", 5, 12), ("cuda", 20, 20), ("cpu", 5, 5)])
+def test_on_cuda_twelve_steps_or_more_warm_up(device: str, wanted: int, warmup: int) -> None:
+    """DDP measures itself in its first ten, and the step after one that it measured waits for the device."""
+    asked: list[Plan] = []
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        asked.extend(plan for _, plan in launches)
+        return [((make_rank_launch(step_times=(0.1,) * 5),), 0.6) for _ in launches]
+
+    variant = make_variant(environment=make_environment(device=device))
+    found = planned([variant], make_budget(8, wanted, 2, 60, 30), run)
+    assert (asked, found.plans) == ([Plan(warmup=warmup, steps=5)], (Plan(warmup=warmup, steps=8),))
+    assert prepare_job(Settings(warmup=wanted), variant).training.plan == Plan(warmup=warmup, steps=5)
 
 
 def test_a_pilot_has_few_steps() -> None:

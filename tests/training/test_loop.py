@@ -32,7 +32,8 @@ from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.loop import begin_together, headroom_for, loss_value, run_launch
+from pytest_ddpperf.training.loop import begin_together, headroom_for, run_launch
+from pytest_ddpperf.training.timing import loss_value
 from pytest_ddpperf.training.workload import Workload
 from tests.training.workloads import linear_workload
 

@@ -29,8 +29,8 @@ from pytest_ddpperf.training.correctness.training_run import (
     fill,
     state,
 )
-from pytest_ddpperf.training.loop import loss_value
 from pytest_ddpperf.training.model import build_model
+from pytest_ddpperf.training.timing import loss_value
 
 if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings

@@ -14,8 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from pytest_ddpperf.strategies.replicas import whole
 from pytest_ddpperf.training.jobs import TRACED_STEPS
-from pytest_ddpperf.training.loop import loss_value, on_any_rank
 from pytest_ddpperf.training.step import build_step
+from pytest_ddpperf.training.timing import loss_value, on_any_rank
 from pytest_ddpperf.training.verification import StepsTrace, TracedStep, TracedTensor
 
 if TYPE_CHECKING:
