@@ -22,7 +22,7 @@ MAX_LINES = 35_000
 MAX_FILE = 320
 LONGER = {
     "fixture.py": 390,  # the public docstrings of all verbs
-    "reports/findings.py": 400,  # one row a finding
+    "reports/findings.py": 410,  # one row a finding
     "settings.py": 425,  # one row a knob
     "stats/intervals.py": 340,  # one family of formulas
 }

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_ddpperf.metrics.launch_figures import typical_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.noise import Calibration
 from pytest_ddpperf.records.results import Provenance
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.stats.spreads import components, noise_floor, pooled
-from pytest_ddpperf.stats.summaries import typical
 
 MAX_LAUNCHES = 32  # recommended ones: beyond them a launch more says next to nothing new
 TOLERANCE_STEP = 0.005  # what a recommended tolerance is rounded up to
@@ -46,7 +46,7 @@ class Calibrated:
 
 def typical_steps(runs: Sequence[Measurement]) -> tuple[tuple[float, ...], ...]:
     """The typical steps of each run's launches, in seconds."""
-    return tuple(tuple(typical(launch.step_times) for launch in run.launches) for run in runs)
+    return tuple(tuple(map(typical_step, run.launches)) for run in runs)
 
 
 def calibration(runs: Sequence[Measurement], *, seconds: float, provenance: Provenance) -> Calibration:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ class Clock:
     settle: Callable[[], None]  # waits until all queued work is done, so that the first mark does not time earlier work
     mark: Callable[[], Any]  # the moment now, for ``seconds``; cheap, and never waits for the device
     seconds: Callable[[Sequence[Any]], tuple[float, ...]]  # between consecutive marks, one fewer than there are marks
+    wall: Callable[[], float] | None = None  # the host's seconds, where marks may miss work; None where they cannot
+    missed: list[float] = field(default_factory=list)  # the share of each block's wall time that its marks missed
 
 
 def clock_for(device: torch.device, marks: int) -> Clock:
@@ -71,7 +73,7 @@ def _event_clock(device: torch.device, marks: int) -> Clock:
         settle(device)
         return tuple(before.elapsed_time(after) / 1e3 for before, after in pairwise(marked))  # from ms
 
-    return Clock(settle=partial(settle, device), mark=mark, seconds=seconds)
+    return Clock(settle=partial(settle, device), mark=mark, seconds=seconds, wall=time.perf_counter)
 
 
 @contextmanager

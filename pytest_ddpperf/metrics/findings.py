@@ -32,6 +32,7 @@ def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
         traced_steps,
         picked_loading,
         unsettled_warmup,
+        unseen_work,
         outlying_launches,
         growing_memory,
         uneven_memory,
@@ -104,6 +105,13 @@ def unsettled_warmup(measurement: Measurement) -> Finding | None:
         "unsettled_warmup",
         {"slow": slow, "launches": launches, "slower": SLOW_START, "warmup": measurement.plan.warmup},
     )
+
+
+def unseen_work(measurement: Measurement) -> Finding | None:
+    """Events on a device did not see all work of some steps, so that these have their wall time."""
+    shares = [max(rank.unseen or 0.0 for rank in launch.ranks) for launch in measurement.launches]
+    seen = sum(map(bool, shares))
+    return Finding("unseen_work", {"share": max(shares), "seen": seen, "launches": len(shares)}) if seen else None
 
 
 def outlying_launches(measurement: Measurement) -> Finding | None:

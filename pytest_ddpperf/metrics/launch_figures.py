@@ -17,7 +17,7 @@ from pytest_ddpperf.records.measurement import Measurement, Scale, Series
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, OWN_OF_TAIL, even_sizes, expected, influences
 from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.stats.summaries import least, tail, typical
+from pytest_ddpperf.stats.summaries import least, tail, typical, typical_of_blocks
 
 T = TypeVar("T")
 Samples = tuple[float, ...]
@@ -74,8 +74,22 @@ def of_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measureme
 
 @once
 def typical_step(launch: Launch) -> float:
-    """Seconds of a typical step of the group; see ``typical``."""
-    return typical(launch.step_times)
+    """Seconds of a typical step of the group; see ``typical``, and ``typical_of_blocks`` for steps timed on devices.
+
+    Events of devices jitter, each by itself. The slowest rank of each step would have the jitter of all ranks add up.
+    """
+    return typical_of_blocks(blocks) if (blocks := _device_blocks(launch)) else typical(launch.step_times)
+
+
+def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
+    """Seconds and steps of each block that was timed on devices; it lasts as long as on its slowest rank."""
+    if launch.ranks[0].unseen is None:
+        return []
+    sizes = _sizes_of_steps(launch)
+    return [
+        (max(math.fsum(rank.step_times[end - size : end]) for rank in launch.ranks), size)
+        for size, end in zip(sizes, accumulate(sizes), strict=True)
+    ]
 
 
 def of_steps(measurement: Measurement) -> Within:
@@ -102,7 +116,8 @@ def of_cpu(measurement: Measurement) -> Within:
 @once
 def moved_step(launch: Launch) -> Moved:
     """How far each block of a launch moves the logarithm of its typical step."""
-    return _moved(launch, typical)
+    blocks = _device_blocks(launch)
+    return _without_each(blocks, typical_of_blocks) if blocks else _moved(launch, typical)
 
 
 @once
@@ -135,20 +150,27 @@ def _moved_cpu(launch: Launch) -> Moved:
     if len(known) < len(launch.ranks):
         return ()
     busiest = max(known, key=lambda rank: _cpu_of(rank) or 0.0)
-    blocks, sizes = busiest.cpu_blocks, _sizes(busiest)
-    without = [
-        least((*blocks[:left_out], *blocks[left_out + 1 :]), (*sizes[:left_out], *sizes[left_out + 1 :]))
-        for left_out in range(len(blocks))
-    ]
+    blocks = list(zip(busiest.cpu_blocks, _sizes(busiest), strict=True))
+    return _without_each(blocks, lambda others: least([cpu for cpu, _ in others], [size for _, size in others]))
+
+
+def _without_each(blocks: Sequence[tuple[float, int]], figure: Callable[[Sequence[tuple[float, int]]], float]) -> Moved:
+    """How far each block moves the logarithm of a figure of all, from what each took and its steps."""
+    if len(blocks) < MIN_BLOCKS:
+        return ()
+    without = [figure([*blocks[:left_out], *blocks[left_out + 1 :]]) for left_out in range(len(blocks))]
     return influences(list(map(math.log, without))) if min(without) > 0 else ()
 
 
 def _moved(launch: Launch, figure: Callable[[Sequence[float]], float]) -> Moved:
     """How far each block moves the logarithm of a figure: the jackknife leaves out one block after the other."""
-    steps, sizes = launch.step_times, launch.ranks[0].blocks
-    if not sizes or sum(sizes) != len(steps):  # not interleaved
-        sizes = even_sizes(len(steps))
-    return moved_by_blocks(steps, sizes, figure)
+    return moved_by_blocks(launch.step_times, _sizes_of_steps(launch), figure)
+
+
+def _sizes_of_steps(launch: Launch) -> Sequence[int]:
+    """The steps of each block; even ones where the launch was not timed in blocks."""
+    sizes, steps = launch.ranks[0].blocks, len(launch.step_times)
+    return sizes if sizes and sum(sizes) == steps else even_sizes(steps)
 
 
 def moved_by_blocks(steps: Samples, sizes: Sequence[int], figure: Callable[[Sequence[float]], float]) -> Moved:

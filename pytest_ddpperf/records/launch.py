@@ -55,12 +55,15 @@ class RankLaunch:
             None where a GPU does the work, where launches are interleaved, or where the system does not tell.
         cpu_time: seconds for which its process had a core in a timed step, all threads together and on average, without
             child processes; None where a GPU does the work, steps overflowed, or the system does not tell.
-        blocks: how many of ``step_times`` belong to each interleaved block; empty where launches are not interleaved.
+        blocks: how many of ``step_times`` belong to each block that ranks began together; empty where launches are not
+            interleaved and the host timed their steps.
         cpu_blocks: ``cpu_time`` of each block; empty where there are none, or it is not known.
         worked: seconds from its first step to the end of what it was asked for.
         tracers: modules of what Python called for each line or function of the timed steps, such as coverage's.
         imported: the slowest import of rank 0; None on other ranks, and where nothing worth a report was imported.
         control_times: seconds of each control step between the timed steps on this rank; empty where there were none.
+        unseen: the largest share of a block's wall time that the device's events differ from, of blocks that have the
+            wall time therefore; 0 where there are none; None where the host timed the steps.
     """
 
     rank: int
@@ -85,6 +88,7 @@ class RankLaunch:
     tracers: tuple[str, ...] = ()
     imported: SlowImport | None = None
     control_times: tuple[float, ...] = ()
+    unseen: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -291,6 +291,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
     # What is strange about steps and launches.
     "skipped_steps": _skipped_steps,
     "unsettled_warmup": _unsettled_warmup,
+    "unseen_work": lambda share, seen, launches: (
+        f"CUDA events and wall time of a block differ by up to {format_percent(share)} in {_seen(seen, launches)}, so "
+        "that wall time counts there: does the step compute on a stream that the current one does not wait for?"
+    ),
     "outlying_launches": _outlying_launches,
     "negative_scaling": lambda world_size, base_size, speedup: (
         f"negative scaling: {world_size} ranks do less work per second than {base_size} (x{speedup:.2f})"

@@ -119,6 +119,7 @@ _TOGETHER: Mapping[str, _Merging] = {
     "traced_steps": {"tracers": _union},
     "skipped_steps": _SUMS,
     "unsettled_warmup": _SUMS,
+    "unseen_work": {"share": max, **_SUMS},
     "negative_scaling": {},
     "memory_growth": {"least": min, "most": max, "ranks": lambda ranks: sorted(_union(ranks)), "world_size": max},
     "no_memory_headroom": {**_SUMS, "needed": max, "free": min},

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Protocol, TypeAlias
 
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES
+from pytest_ddpperf.metrics.launch_figures import typical_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
@@ -16,10 +17,12 @@ from pytest_ddpperf.run.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.training.jobs import CUDA_WARMUP, DIAGNOSED_STEPS, blocks_for, growth_steps
+from pytest_ddpperf.training.script import Script
 
 PILOT_STEPS = 5
 LAUNCH_SECONDS = 1.0  # of timed steps, at least, in a launch that runs alone: long enough to see through the neighbours
 MIN_STEPS, MAX_STEPS = 5, 1000
+MAX_DEVICE_STEPS = 10_000  # on CUDA, where steps of a millisecond have to fill as many seconds as a launch costs
 
 SHORT_LAUNCH_SECONDS = 0.5
 """The same where both sides of a benchmark are interleaved.
@@ -125,7 +128,7 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
             # Of a session's budget there are few launches either way, and shorter ones would spend more on starting.
             wanted = launch_seconds(fixed_at_least) if budget.shared else short_launch(pilot.step, fixed_at_least)
         # Timing for less than all else takes would save little, and tell little.
-        fitting = fitting_steps(pilot.step, min(wanted, max(share - pilot.fixed, pilot.fixed)))
+        fitting = fitting_steps(pilot.step, min(wanted, max(share - pilot.fixed, pilot.fixed)), max_steps(variant))
         plans.append(Plan(warmup=warmup_of(variant, budget.warmup), steps=budget.steps or followed or fitting))
         agreed[variant.key] = plans[-1].steps
 
@@ -152,7 +155,7 @@ def pilot_plan(warmup: int, steps: int | None) -> Plan:
 def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:
     """What a launch of this plan told, which took so many seconds."""
     launch = launch_of(0, ranks, seconds)
-    step = typical(launch.step_times)
+    step = typical_step(launch)
     return Pilot(
         step=step,
         fixed=max(0.0, seconds - step * plan.steps),
@@ -190,9 +193,15 @@ def launch_seconds(fixed: float) -> float:
     return max(LAUNCH_SECONDS, WORTH * fixed)
 
 
-def fitting_steps(step: float, seconds: float) -> int:
+def max_steps(variant: Variant) -> int:
+    """The most steps that a launch of a variant times; a script has to train for as many."""
+    on_device = variant.environment.device == "cuda" and not isinstance(variant.subject, Script)
+    return MAX_DEVICE_STEPS if on_device else MAX_STEPS
+
+
+def fitting_steps(step: float, seconds: float, most: int = MAX_STEPS) -> int:
     """The number of steps of ``step`` seconds that a launch times in so many seconds."""
-    return min(MAX_STEPS, max(MIN_STEPS, math.ceil(seconds / max(step, 1e-9))))
+    return min(most, max(MIN_STEPS, math.ceil(seconds / max(step, 1e-9))))
 
 
 def _diagnosis_steps(steps: int) -> int:

@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -31,6 +32,7 @@ from pytest_ddpperf.training.jobs import DIAGNOSED_STEPS, growth_steps
 from pytest_ddpperf.training.timing import (
     alternating_blocks,
     by_period,
+    device_sizes,
     keeping_loss,
     loss_value,
     on_any_rank,
@@ -117,14 +119,14 @@ def time_steps(
     Raises a WorkloadError for times that are not those of training.
     """
     steps = math.ceil(job.plan.steps / step.period) * step.period
-    sizes: tuple[int, ...] = (steps,)
+    sizes = (steps,) if ctx.device.type == "cpu" else device_sizes(steps, step.period)
     begin = partial(begin_together, ctx.device, turns, step)
     if turns is not None:
         sizes = turn_sizes(steps, step.period, job.blocks)
     elif control is not None and job.control is not None:
         sizes = turn_sizes(steps, step.period, job.control.blocks, least=1)
         begin = partial(control.run, job.control.steps, step.group)
-    clock = clock_for(ctx.device, marks=max(sizes) + 1)
+    clock = clock_for(ctx.device, marks=steps + len(sizes))
     graphs = compiled_graphs()
     end_watch()
     tracing = tracers()
@@ -135,11 +137,14 @@ def time_steps(
         if number not in skipped:
             loss_value(loss, f"at timed step {number + 1} of {steps} on rank {ctx.rank}")
     times = by_period(timed.seconds, step.period)
+    of_block: tuple[float, ...] = tuple(block for block, size in enumerate(sizes) for _ in range(size // step.period))
     if job.counts:
         _refuse_compiling(compiled_graphs() - graphs, job.plan)
-        times = _without_skipped(times, skipped, step.period)
+        times, of_block = (_without_skipped(each, skipped, step.period) for each in (times, of_block))
+    on_device = clock.wall is not None
     # A block that lost steps to overflows has no counterpart in the paired launch.
-    blocks = () if turns is None or skipped else tuple(size // step.period for size in sizes)
+    in_blocks = on_device if turns is None else not skipped
+    blocks = tuple(Counter(of_block).values()) if in_blocks else ()
     cpu_known = not skipped and ctx.device.type == "cpu"
     return RankLaunch(
         rank=ctx.rank,
@@ -155,6 +160,7 @@ def time_steps(
         cpu_blocks=timed.cpu_blocks if cpu_known and blocks else (),
         tracers=tracing,
         control_times=() if control is None else control.seconds,
+        unseen=max(clock.missed, default=0.0) if on_device else None,
     )
 
 

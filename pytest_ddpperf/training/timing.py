@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _RUN_AHEAD = 5  # steps of a warm-up that nothing waits for, as in timed ones: the allocator needs more memory for them
 _MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at 2 ** 16
 MIN_PERIODS = 2  # of a block
+MAX_MISSED, NEGLIGIBLE = 0.05, 1e-3  # share of a block's wall time, and seconds, that events may miss of it
+DEVICE_BLOCKS, MIN_DEVICE_STEPS = 10, 5  # of a launch on CUDA; in the first step of a block a device waits for its host
 
 
 def warmup_seconds(device: torch.device, job: LaunchJob) -> float:
@@ -135,21 +137,33 @@ def timed_block(
 
     ``losses`` gets the result of each call, a scalar tensor as a number: a view would keep all of its tensor alive.
 
-    The marks are consecutive, so the loop's own time is inside and the times add up to the block's.
+    The marks are consecutive, so the loop's own time is inside and the times add up to the block's. Where they miss
+    work of it, as that of a stream which theirs does not wait for, each step has an equal part of the wall time.
     """
     loss = None
     mark = clock.mark
     clock.settle()
+    begun = 0.0 if clock.wall is None else clock.wall()
     marked = getattr(run, "marked", None)
     if marked is not None:  # a script, whose own thread makes the marks
-        return clock.seconds(marked(steps, mark)), None
-    marks = [mark()]
-    for _ in range(steps):
-        loss = run()
-        if losses is not None:
-            losses.append(_as_number(loss))
-        marks.append(mark())
-    return clock.seconds(marks), loss
+        marks = marked(steps, mark)
+    else:
+        marks = [mark()]
+        for _ in range(steps):
+            loss = run()
+            if losses is not None:
+                losses.append(_as_number(loss))
+            marks.append(mark())
+    if clock.wall is None:
+        return clock.seconds(marks), loss
+    clock.settle()
+    wall = clock.wall() - begun
+    seconds = clock.seconds(marks)
+    missed = abs(wall - math.fsum(seconds))
+    if missed <= max(MAX_MISSED * wall, NEGLIGIBLE):
+        return seconds, loss
+    clock.missed.append(missed / wall)
+    return (wall / steps,) * steps, loss
 
 
 def _as_number(loss: Any) -> Any:
@@ -196,6 +210,11 @@ def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_P
     periods = steps // period
     number = min(blocks, max(1, periods // least))
     return tuple(period * (periods * (i + 1) // number - periods * i // number) for i in range(number))
+
+
+def device_sizes(steps: int, period: int) -> tuple[int, ...]:
+    """The number of steps of each block of a launch alone whose steps are timed on a device: whole periods."""
+    return turn_sizes(steps, period, DEVICE_BLOCKS, least=math.ceil(MIN_DEVICE_STEPS / period))
 
 
 def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:

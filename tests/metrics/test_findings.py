@@ -68,6 +68,15 @@ def test_a_warm_up_that_settled_is_not_named(launches: list[list[float]]) -> Non
     assert findings_of(measurement(*launches)) == ()
 
 
+def test_work_that_events_did_not_see_is_told() -> None:
+    """By the rank that saw least, and in how many launches."""
+    calm = measurement(SETTLED, SETTLED, ranks=2)
+    one, other = calm.launches
+    blind = [replace(rank, unseen=share) for rank, share in zip(one.ranks, (0.0, 0.4), strict=True)]
+    found = findings_of(replace(calm, launches=(replace(one, ranks=tuple(blind)), other)))
+    assert found == (Finding("unseen_work", {"share": 0.4, "seen": 1, "launches": 2}),)
+
+
 def test_an_outlying_launch_is_named_and_kept() -> None:
     """Median 1.01; absolute deviations 0.01, 0, 0.01, 0.01, 0.2 have the median 0.01: three sigmas are 0.044."""
     (finding,) = findings_of(measurement([1.0], [1.01], [1.02], [1.21], [1.0]))

@@ -25,6 +25,7 @@ from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
 from pytest_ddpperf.stats.blocks import OWN_ALONE, OWN_IN_TURNS, variance_of
+from pytest_ddpperf.stats.summaries import typical
 from tests.factories import make_environment
 
 
@@ -240,6 +241,56 @@ def test_cpu_time_that_a_rank_does_not_tell_is_not_known(other: RankLaunch) -> N
 def test_what_was_skipped_shrinks_its_block() -> None:
     """As ``training.loop`` tells it: of blocks of two and four, one step of the second is left out."""
     assert known(of_steps(measurement(rank([1.0, 1.0, 2.0, 2.0, 2.0], [2, 3])))) == pytest.approx((-LN2 / 2, LN2 / 2))
+
+
+def on_devices(ranks: int, steps: int, *, jitter: float = 0.0, pauses: Sequence[int] = (), blocks: int = 10) -> Launch:
+    """Steps of 10 ms whose marks jitter on each rank by itself, and pauses of another 10 ms in some steps."""
+    draw = np.random.default_rng(7)
+    length = np.full(blocks * steps, 0.01)
+    length[list(pauses)] += 0.01
+    told = []
+    for number in range(ranks):
+        marks = np.concatenate([[0.0], np.cumsum(length)])
+        # The mark at the end of a block, and the one at the beginning of the next, are two.
+        times = [
+            np.diff(marks[at : at + steps + 1] + draw.normal(0.0, jitter, steps + 1))
+            for at in range(0, blocks * steps, steps)
+        ]
+        one = rank([float(time) for time in np.concatenate(times)], [steps] * blocks, number=number)
+        told.append(replace(one, unseen=0.0))
+    return Launch(round=0, ranks=tuple(told), seconds=1.0)
+
+
+def test_jitter_of_eight_ranks_is_no_loss_of_efficiency() -> None:
+    """Marks jitter by 0.2 ms, 2 % of a step, and so by 0.06 % of a block of a hundred steps.
+
+    By the slowest rank of each step eight ranks would seem 4 % less efficient than one.
+    """
+    one, eight = (on_devices(ranks, 100, jitter=2e-4) for ranks in (1, 8))
+    assert typical(one.step_times) / typical(eight.step_times) < 0.96
+    assert typical_step(one) / typical_step(eight) == pytest.approx(1.0, abs=1e-3)
+    assert typical_step(eight) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_work_that_comes_back_within_a_block_is_in_the_typical_step_of_a_device() -> None:
+    """Every tenth step takes twice as long: 10 % more, which the fastest 75 % of steps are blind to."""
+    pausing = on_devices(2, 20, pauses=range(0, 200, 10))
+    assert typical(pausing.step_times) == pytest.approx(0.01)
+    assert typical_step(pausing) == pytest.approx(0.011)
+
+
+def test_a_block_on_devices_lasts_as_long_as_on_its_slowest_rank() -> None:
+    """3 and 5 s on one rank, 4 and 4 s on the other: 4 and 5 s, of two and three steps; and by 5 / 3 or 2 s a step."""
+    ranks = [
+        replace(rank([1.0, 2.0, 1.0, 1.0, 3.0], [2, 3]), unseen=0.0),
+        replace(rank([2.0, 2.0, 1.0, 2.0, 1.0], [2, 3], number=1), unseen=0.0),
+    ]
+    one = Launch(round=0, ranks=tuple(ranks), seconds=1.0)
+    assert typical_step(one) == pytest.approx(9 / 5)
+    half = math.log(2 / (5 / 3)) / 2
+    assert known(of_steps(measurement(*ranks))) == pytest.approx((half, -half))
+    single = Launch(round=0, ranks=(replace(rank([1.0] * 4, [4]), unseen=0.0),), seconds=1.0)
+    assert (typical_step(single), moved_step(single)) == (1.0, ())
 
 
 def by_name(one: Measurement) -> dict[str, Series]:

@@ -357,6 +357,12 @@ CASES = [
         "than the rest; raise the warm-up (now 5 steps)",
     ),
     Case(
+        "unseen_work",
+        {"share": 0.4, "seen": 1, "launches": 2},
+        "CUDA events and wall time of a block differ by up to 40 % in 1 of 2 launches, so that wall time counts there: "
+        "does the step compute on a stream that the current one does not wait for?",
+    ),
+    Case(
         "outlying_launches",
         {"outlying": ((4, 0.198),), "launches": 5},
         "launch 4 (+19.8 %) of 5 is far from the median step time; outlying launches hardly count",

@@ -16,6 +16,7 @@ from pytest_ddpperf.run.planning import (
     fitting_steps,
     grouped,
     launch_seconds,
+    pilot_of,
     pilot_plan,
     planned,
     short_launch,
@@ -23,6 +24,7 @@ from pytest_ddpperf.run.planning import (
 from pytest_ddpperf.run.preparation import prepare_job
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.training.script import Script
 from tests.factories import make_budget, make_environment, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()
@@ -201,6 +203,27 @@ def test_a_known_pilot_is_made_again_only_where_it_was_very_slow(fixed: float, m
     machine = Machine(0.5, [100] * launches)
     planned(known(fixed), make_budget(5, 0, 6, max_time, max_time / 2), machine.run)
     assert machine.taken == []
+
+
+def test_on_cuda_short_steps_fill_twice_what_a_launch_takes_besides() -> None:
+    """Steps of 2 ms beside 4 s: 8 s are 4000 of them, and a script has to train for as many as on the CPU at most."""
+
+    def steps(device: str, subject: object = None) -> int:
+        environment = make_environment(device=device)
+        variant = make_variant(subject=subject, environment=environment, pilot=pilot(step=0.002, fixed=4.0))
+        (plan,) = planned([variant], make_budget(None, 5, 2, 120, 60), Machine(0.5, []).run).plans
+        return plan.steps
+
+    assert [steps("cuda"), steps("cuda", Script(print)), steps("cpu")] == [4000, 1000, 1000]
+
+
+def test_a_pilot_on_cuda_goes_by_the_slowest_rank_of_all_its_steps() -> None:
+    """Not of each of them: 5 s on either rank, which the slowest rank of each step would call 8 s."""
+    ranks = tuple(
+        make_rank_launch(number, times, blocks=(5,), unseen=0.0)
+        for number, times in enumerate([(1.0, 0.5, 1.5, 1.0, 1.0), (0.5, 1.0, 0.5, 2.0, 1.0)])
+    )
+    assert pilot_of(ranks, 6.0, Plan(warmup=12, steps=5)).step == 1.0
 
 
 @pytest.mark.parametrize(("device", "wanted", "warmup"), [("cuda", 5, 12), ("cuda", 20, 20), ("cpu", 5, 5)])

@@ -12,6 +12,7 @@ from pytest_ddpperf.stats.summaries import (
     step_summary,
     tail,
     typical,
+    typical_of_blocks,
     usual_steps,
 )
 
@@ -51,6 +52,13 @@ def test_the_typical_step_does_not_see_disturbed_steps() -> None:
 def test_three_quarters_of_the_steps_are_usual(steps: int, expected: list[int]) -> None:
     """Rounded, a half down: of the two steps only one, of six 4.5. Each step is faster than the one before it."""
     assert usual_steps([float(-number) for number in range(steps)]) == expected
+
+
+def test_the_slowest_quarter_of_blocks_rounded_down_is_left_out() -> None:
+    """Of blocks of 2, 1, 1 and 1 steps: 8 s for 2 are 4 s a step, the slowest; of three blocks none is left out."""
+    blocks = [(8.0, 2), (1.0, 1), (2.0, 1), (3.0, 1)]
+    assert typical_of_blocks(blocks) == 2.0
+    assert typical_of_blocks(blocks[:3]) == 11 / 4
 
 
 def test_no_steps_have_no_typical_one() -> None:

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.instruments.clock import Clock
 from pytest_ddpperf.instruments.memory import read_resident
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.imports import ImportWatch
@@ -32,7 +33,8 @@ from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.loop import begin_together, headroom_for, run_launch
+from pytest_ddpperf.training.loop import begin_together, headroom_for, run_launch, time_steps
+from pytest_ddpperf.training.step import Step
 from pytest_ddpperf.training.timing import loss_value
 from pytest_ddpperf.training.workload import Workload
 from tests.training.workloads import linear_workload
@@ -238,7 +240,50 @@ def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher) -> 
 
 def test_a_launch_that_takes_no_turns_has_no_blocks(make_ctx: Any) -> None:
     report = run_launch(make_ctx(), job(lambda: 1.0, steps=8))
-    assert (report.blocks, report.cpu_blocks) == ((), ())
+    assert (report.blocks, report.cpu_blocks, report.unseen) == ((), (), None)
+
+
+def on_a_device(
+    ctx: RankContext, monkeypatch: pytest.MonkeyPatch, *, seen: float, skipped: tuple[int, ...] = ()
+) -> RankLaunch:
+    """What is told of 13 steps of a second on a device whose events see a part of each; 12 steps of warm-up."""
+    now = 0.0
+    clock = Clock(
+        settle=lambda: None,
+        mark=lambda: now * seen,
+        seconds=lambda marks: tuple(after - before for before, after in itertools.pairwise(marks)),
+        wall=lambda: now,
+    )
+    monkeypatch.setattr("pytest_ddpperf.training.loop.clock_for", lambda *_, **__: clock)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+
+    def run() -> float:
+        nonlocal now
+        now += 1.0
+        return 0.5
+
+    step = Step(
+        run=run,
+        samples_per_step=None,
+        tokens_per_step=None,
+        close=lambda: None,
+        skipped_steps=[12 + n for n in skipped],
+    )
+    on_gpu = replace(ctx, device=torch.device("cuda", 0))
+    return time_steps(on_gpu, job(run, warmup=12, steps=13), step, warmup=12, turns=None)
+
+
+def test_steps_on_a_device_are_told_in_blocks(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five steps or more. One that overflowed is left out of its block."""
+    seeing = on_a_device(make_ctx(), monkeypatch, seen=1.0)
+    assert (seeing.step_times, seeing.blocks, seeing.unseen) == ((1.0,) * 13, (6, 7), 0.0)
+    skipping = on_a_device(make_ctx(), monkeypatch, seen=1.0, skipped=(0, 7, 8))
+    assert (skipping.step_times, skipping.blocks) == ((1.0,) * 10, (5, 5))
+
+
+def test_a_device_whose_events_miss_work_says_so(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    blind = on_a_device(make_ctx(), monkeypatch, seen=0.25)
+    assert (blind.step_times, blind.unseen) == ((1.0,) * 13, 0.75)
 
 
 def test_a_launch_takes_what_comes_with_its_function_too(launcher: Launcher) -> None:

@@ -50,6 +50,7 @@ def test_every_pass_tells_of_the_gpu(launcher: Launcher) -> None:
     assert not merged([profile]).unplaced
     rank = on_gpu(launcher, run_launch, job)
     assert min(rank.step_times) > 0
+    assert (rank.blocks, rank.unseen) == ((5, 5), 0.0)
     assert {"peak_allocated", "peak_reserved"} <= rank.memory.keys()
     assert rank.communication is not None
     assert min(*rank.communication.synchronised, *rank.communication.unsynchronised) > 0

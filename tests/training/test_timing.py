@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from itertools import count, pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.clock import Clock
+from pytest_ddpperf.instruments.clock import Clock, clock_for
 from pytest_ddpperf.training import timing
-from pytest_ddpperf.training.timing import by_period, timed_block, timed_blocks, turn_sizes
+from pytest_ddpperf.training.timing import by_period, device_sizes, timed_block, timed_blocks, turn_sizes
 
 
 def test_a_block_is_marked_before_the_first_step_and_after_each() -> None:
@@ -107,3 +107,101 @@ def test_ranks_meet_before_a_block_of_communication_when_their_devices_have_done
     monkeypatch.setattr(torch.distributed, "barrier", lambda: events.append("meet"))
     timing._block(lambda: events.append("step"), 2, 1, torch.device("cpu"))
     assert events == ["step", "settle", "meet", "settle", "step", "step"]
+
+
+class Device:
+    """A clock whose marks see a part of the work only, and steps of a second of wall time."""
+
+    def __init__(self, seen: float, step: float = 1.0) -> None:
+        self.now, self.seen, self.step = 0.0, seen, step
+        self.events: list[str] = []
+        self.clock = Clock(
+            settle=lambda: self.events.append("settle"), mark=self.mark, seconds=self.seconds, wall=self.wall
+        )
+
+    def mark(self) -> float:
+        self.events.append("mark")
+        return self.now * self.seen
+
+    def wall(self) -> float:
+        self.events.append("wall")
+        return self.now
+
+    def seconds(self, marks: Any) -> tuple[float, ...]:
+        self.events.append("read")
+        return tuple(after - before for before, after in pairwise(marks))
+
+    def run(self) -> None:
+        self.now += self.step
+        self.step *= 1.5
+
+
+@pytest.mark.parametrize(
+    ("seen", "step", "seconds", "missed"),
+    [
+        pytest.param(1.0, 1.0, (1.0, 1.5), [], id="all"),
+        pytest.param(0.96, 1.0, (0.96, 1.44), [], id="4 % less are the host's way to the device"),
+        pytest.param(0.9, 1.0, (1.25, 1.25), [0.1], id="10 % less: of another stream"),
+        pytest.param(1.1, 1.0, (1.25, 1.25), [0.1], id="10 % more: events that were not recorded"),
+        pytest.param(0.5, 0.0004, (0.0002, 0.0003), [], id="half a millisecond of a short block"),
+    ],
+)
+def test_where_events_miss_work_of_a_block_its_wall_time_counts(
+    seen: float, step: float, seconds: tuple[float, ...], missed: list[float]
+) -> None:
+    """The wall time is read at the borders alone, where the device has done its work."""
+    device = Device(seen, step)
+    times, _ = timed_block(device.run, 2, device.clock)
+    assert times == pytest.approx(seconds)
+    assert device.clock.missed == pytest.approx(missed)
+    assert device.events == ["settle", "wall", "mark", "mark", "mark", "settle", "wall", "read"]
+
+
+def test_events_of_a_script_are_held_against_wall_time_too() -> None:
+    """Its own thread makes the marks."""
+    device = Device(seen=0.0)
+
+    def marked(steps: int, mark: Any) -> list[Any]:
+        marks = [mark()]
+        for _ in range(steps):
+            device.run()
+            marks.append(mark())
+        return marks
+
+    run: Any = type("Steps", (), {"marked": staticmethod(marked)})()
+    assert timed_block(run, 2, device.clock) == ((1.25, 1.25), None)
+    assert device.clock.missed == [1.0]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_events_of_a_gpu_miss_the_work_of_a_stream_that_nothing_waits_for() -> None:
+    """20 million cycles are 10 ms, on its current stream or on another one."""
+    device, cuda = torch.device("cuda", 0), cast("Any", torch.cuda)  # torch leaves some of it untyped
+    other = cuda.Stream(device)
+
+    def aside() -> None:
+        with cuda.stream(other):
+            cuda._sleep(20_000_000)
+
+    for run, missed in ((aside, True), (lambda: cuda._sleep(20_000_000), False)):
+        clock = clock_for(device, marks=6)
+        seconds, _ = timed_block(run, 5, clock)
+        assert min(seconds) > 0.001
+        assert bool(clock.missed) is missed
+
+
+@pytest.mark.parametrize(
+    ("steps", "period", "sizes"),
+    [
+        pytest.param(1003, 1, (100,) * 7 + (101,) * 3, id="ten blocks of a long launch"),
+        pytest.param(23, 1, (5, 6, 6, 6), id="five steps or more"),
+        pytest.param(4, 1, (4,), id="one block"),
+        pytest.param(64, 8, (8,) * 8, id="whole periods"),
+        pytest.param(60, 2, (6,) * 10, id="periods of two"),
+    ],
+)
+def test_steps_on_a_device_are_timed_in_blocks_long_enough_for_it_to_fall_behind(
+    steps: int, period: int, sizes: tuple[int, ...]
+) -> None:
+    assert sorted(device_sizes(steps, period)) == list(sizes)
