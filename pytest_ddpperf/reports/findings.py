@@ -291,6 +291,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
     # What is strange about steps and launches.
     "skipped_steps": _skipped_steps,
     "unsettled_warmup": _unsettled_warmup,
+    "tf32_override": lambda value, precision: (
+        f"NVIDIA_TF32_OVERRIDE={value} is set: NVIDIA's libraries go by it, and not by precision={precision}"
+    ),
     "unseen_work": lambda share, seen, launches: (
         f"CUDA events and wall time of a block differ by up to {format_percent(share)} in {_seen(seen, launches)}, so "
         "that wall time counts there: does the step compute on a stream that the current one does not wait for?"

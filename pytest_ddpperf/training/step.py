@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -96,7 +97,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         period=math.lcm(*periods),
         work_period=trainer.parallel.period,
         phase_hooks=_phase_hooks(trainer, data, settings),
-        remarks=_remarks(trainer, data, subject, samples),
+        remarks=(*_remarks(trainer, data, subject, samples), *_tf32_override(ctx, settings)),
         unsynchronised=trainer if separable else None,
     )
 
@@ -110,6 +111,12 @@ def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float)
     if trainer.evaluating:
         found.append(Finding("evaluating", {"model": located(subject.model)}))
     return tuple(found)
+
+
+def _tf32_override(ctx: RankView, settings: Settings) -> tuple[Finding, ...]:
+    """A variable by which NVIDIA's libraries go, whatever torch asks for."""
+    value = os.environ.get("NVIDIA_TF32_OVERRIDE") if ctx.device.type == "cuda" else None
+    return (Finding("tf32_override", {"value": value, "precision": settings.precision}),) if value else ()
 
 
 def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> float | None:

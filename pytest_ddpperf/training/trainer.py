@@ -89,6 +89,8 @@ class Trainer:
         self._steps = 0
         rise = warmup if settings.lr_warmup_steps == "warmup" else settings.lr_warmup_steps
         self._schedule = _linear_warmup(self.optimizer, int(rise or 0))
+        if ctx.device.type == "cuda":
+            set_tf32(settings.precision == "tf32")  # after all code of the workload that may set it
 
     def backward(self, next_batch: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
         """Computes the synchronised, unscaled gradients of one step; returns the mean loss over its micro-batches."""
@@ -266,17 +268,26 @@ def _linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[],
 
 
 def prepare_precision(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Sets the process up for a precision; the result makes the context of each forward pass and its loss.
+    """Makes what makes the context of each forward pass and its loss.
 
-    ``fp32`` rules out TF32, which torch otherwise allows in convolutions. A device without the precision raises
-    RankSkipped.
+    A device without the precision raises RankSkipped.
     """
     _require_precision(precision, device)
-    if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
     dtype = _AUTOCAST.get(precision)
     return nullcontext if dtype is None else partial(torch.autocast, device.type, dtype=dtype)
+
+
+def set_tf32(allowed: bool) -> None:  # noqa: FBT001  it is what is set
+    """Allows TF32 in products of matrices, convolutions and recurrent layers, or rules it out in all of them.
+
+    The old switches come first, for torch and others read them, and raise where they disagree with the new ones. They
+    alone leave convolutions to ``torch.backends.fp32_precision``, which the workload may have set.
+    """
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    backends: Any = torch.backends  # not all of them are typed
+    backends.cudnn.allow_tf32 = allowed
+    for switch in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+        switch.fp32_precision = "tf32" if allowed else "ieee"
 
 
 def scaler_for(precision: str, device: torch.device, parallel: Parallel) -> torch.amp.GradScaler | None:

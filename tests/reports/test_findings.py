@@ -357,6 +357,11 @@ CASES = [
         "than the rest; raise the warm-up (now 5 steps)",
     ),
     Case(
+        "tf32_override",
+        {"value": "0", "precision": "tf32"},
+        "NVIDIA_TF32_OVERRIDE=0 is set: NVIDIA's libraries go by it, and not by precision=tf32",
+    ),
+    Case(
         "unseen_work",
         {"share": 0.4, "seen": 1, "launches": 2},
         "CUDA events and wall time of a block differ by up to 40 % in 1 of 2 launches, so that wall time counts there: "

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.training.trainer import prepare_precision
+from pytest_ddpperf.training.trainer import set_tf32
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def cpu() -> Placement:
 
 def computed(ctx: RankContext, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """What a function gives on a rank; tensors on the CPU, because the test's process is to stay off the GPU."""
-    prepare_precision("fp32", ctx.device)  # without TF32
+    set_tf32(False)
     return tree_map_only(torch.Tensor, torch.Tensor.cpu, function(ctx, *args))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.loop import run_launch
-from pytest_ddpperf.training.step import Step, build_step
+from pytest_ddpperf.training.step import Step, _tf32_override, build_step
 from pytest_ddpperf.training.workload import Workload
 
 SEEN: list[Any] = []
@@ -85,6 +87,15 @@ def workload(**changes: Any) -> Workload:
 
 def loader_workload(loader: Any, **changes: Any) -> Workload:
     return workload(batch=None, loader=loader, **changes)
+
+
+def test_a_variable_that_overrides_tf32_is_told_on_a_gpu(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = make_ctx()
+    on_gpu = replace(ctx, device=torch.device("cuda", 0))
+    assert _tf32_override(on_gpu, Settings()) == ()
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert _tf32_override(on_gpu, Settings()) == (Finding("tf32_override", {"value": "0", "precision": "fp32"}),)
+    assert _tf32_override(ctx, Settings()) == ()
 
 
 def test_a_step_trains(make_ctx: Any) -> None:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 import torch
 from torch import nn
 
 from pytest_ddpperf.errors import RankSkipped
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.training.trainer import prepare_precision, scaler_for
+from pytest_ddpperf.strategies.table import resolve
+from pytest_ddpperf.training.trainer import Trainer, prepare_precision, scaler_for
+from tests.training.workloads import linear_workload
 
 CPU = torch.device("cpu")
 
@@ -36,6 +47,61 @@ def test_an_old_gpu_is_skipped(precision: str, monkeypatch: pytest.MonkeyPatch) 
         RankSkipped, match=rf"{precision} needs a GPU of compute capability 8.0 or newer; Tesla T4 has 7.5"
     ):
         prepare_precision(precision, torch.device("cuda", 0))
+
+
+def switches() -> Any:
+    """``torch.backends``, by a name that does not have its modules sent to the ranks: pickle refuses them."""
+    return import_module("torch.backends")
+
+
+def read_back() -> dict[str, object]:
+    """What torch says of TF32, by its new switches and by the old ones, which raise where the two disagree."""
+    return {
+        "matmul": switches().cuda.matmul.fp32_precision,
+        "conv": switches().cudnn.conv.fp32_precision,
+        "rnn": switches().cudnn.rnn.fp32_precision,
+        "old": (switches().cuda.matmul.allow_tf32, switches().cudnn.allow_tf32, torch.get_float32_matmul_precision()),
+    }
+
+
+def trained_beside(ctx: RankContext, precision: str, by_user: Callable[[], None]) -> dict[str, object]:
+    """What holds for steps of a workload whose optimizer comes with settings of its own, as on a GPU."""
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        by_user()
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    on_gpu = replace(ctx, device=torch.device("cuda", 0))
+    with (
+        patch.object(nn.Module, "to", lambda module, _device: module),
+        patch.object(torch.cuda, "get_device_capability", lambda _device: (9, 0)),
+    ):
+        workload = replace(linear_workload(), optimizer=optimizer)
+        Trainer(on_gpu, workload, resolve("single"), Settings(precision=precision))
+    return read_back()
+
+
+def by_old_switches() -> None:
+    switches().cuda.matmul.allow_tf32 = switches().cudnn.allow_tf32 = True
+
+
+SETTINGS: dict[str, Callable[[], None]] = {
+    "nothing": lambda: None,
+    "products of matrices": lambda: torch.set_float32_matmul_precision("high"),
+    "bfloat16 on the CPU": lambda: torch.set_float32_matmul_precision("medium"),
+    "the old switches": by_old_switches,
+    "the new switch of all": lambda: setattr(switches(), "fp32_precision", "tf32"),
+    "the new switch of CUDA": lambda: setattr(switches().cudnn, "fp32_precision", "tf32"),
+    "the new switch of one": lambda: setattr(switches().cuda.matmul, "fp32_precision", "tf32"),
+}
+
+
+@pytest.mark.parametrize("by_user", SETTINGS)
+def test_fp32_rules_out_tf32_whatever_the_workload_has_set(launcher: Launcher, by_user: str) -> None:
+    given = SETTINGS[by_user]
+    for precision, new, old in (("fp32", "ieee", (False, False, "highest")), ("tf32", "tf32", (True, True, "high"))):
+        rank = launcher.run(trained_beside, precision, given, world_size=1, backend="gloo", device="cpu").rank(0)
+        assert rank == {"matmul": new, "conv": new, "rnn": new, "old": old}
 
 
 def test_only_fp16_is_scaled_and_by_the_strategys_own_scaler_if_it_has_one() -> None:
