@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,7 +56,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
             )
         whole = _pair(workload, workload.batch(), source)
         _require_samples(whole, source)
-        pair = _on_device(ctx, _rank_share(ctx, whole, source))
+        pair = _mover(ctx, whole)(_rank_share(ctx, whole, source))
         return Batches(lambda: pair, loads=False, size=_size(pair), shapes=_shapes(whole))
     assert workload.loader is not None  # noqa: S101  a Workload has one of the two
     source = located(workload.loader)
@@ -69,6 +70,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
     first = next(stream)
     _require_samples(first, source)
     stream_of_all = itertools.chain([first], stream)
+    moved = _mover(ctx, first)
 
     def close() -> None:
         # An iterator ends its workers when it is released; a DataLoader with persistent workers keeps its iterator.
@@ -77,7 +79,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
             loader._iterator = None  # noqa: SLF001  torch has no other way to end persistent workers
 
     return Batches(
-        lambda: _on_device(ctx, _rank_share(ctx, next(stream_of_all), source)),
+        lambda: moved(_rank_share(ctx, next(stream_of_all), source)),
         loads=True,
         size=_size(first),
         shapes=_shapes(first),
@@ -225,11 +227,14 @@ def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any,
     return tree_map(share, pair)  # type: ignore[no-any-return]  # torch types what comes back as Any
 
 
-def _on_device(ctx: RankView, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+def _mover(ctx: RankView, first: tuple[Any, Any]) -> Callable[[tuple[Any, Any]], tuple[Any, Any]]:
+    """Moves batches like the first to the rank's device; nothing waits for them where all is in pinned memory."""
     if ctx.device.type == "cpu":
-        return pair  # it was made there
+        return lambda pair: pair  # it was made there
+    on_host = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]
+    pinned = all(leaf.is_pinned() for leaf in on_host)  # to ask in each step would take time of the step
 
     def moved(leaf: Any) -> Any:
-        return leaf.to(ctx.device, non_blocking=leaf.is_pinned()) if isinstance(leaf, torch.Tensor) else leaf
+        return leaf.to(ctx.device, non_blocking=pinned) if isinstance(leaf, torch.Tensor) else leaf
 
-    return tree_map(moved, pair)  # type: ignore[no-any-return]  # torch types what comes back as Any
+    return partial(tree_map, moved)

@@ -103,6 +103,31 @@ def test_a_batch_is_made_once_and_needs_no_loading(make_ctx: Any) -> None:
     made.close()
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+def test_the_first_batch_tells_whether_memory_is_pinned(
+    make_ctx: Any, monkeypatch: pytest.MonkeyPatch, *, pinned: bool
+) -> None:
+    """Which takes a while to find out. Nothing waits for the way of pinned memory to the device."""
+    asked, moved = list[torch.Tensor](), list[bool]()
+
+    def is_pinned(tensor: torch.Tensor) -> bool:
+        asked.append(tensor)
+        return pinned
+
+    def to(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
+        assert device.type == "cuda"
+        moved.append(non_blocking)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "is_pinned", is_pinned)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    on_gpu = replace(make_ctx(), device=torch.device("cuda", 0))
+    given = batches(on_gpu, workload(loader=lambda _rank, _size: [eight(), eight()]))
+    for _ in range(3):
+        given()
+    assert (len(asked), moved) == (2 if pinned else 1, [pinned] * 6)
+
+
 def test_settings_for_a_workload_without_a_loader_are_refused(make_ctx: Any) -> None:
     message = (
         r"^loader=workers=2: this workload has one batch for all steps, by eight \(.*test_data.py:\d+\), so .* give"
