@@ -298,10 +298,13 @@ class Settings:
         per_test=False,
         needs="against",
     )
-    turns: bool = _switch(
+    turns: bool | None = _knob(
+        None,
+        optional(switch, "auto"),
         "interleave launches that are measured side by side: they run at the same time, and their blocks of steps "
-        "alternate; on the CPU only",
-        default=True,
+        "alternate. auto: on the CPU, while launches on GPUs follow each other; true: on GPUs too, where all fit into "
+        "their memory; false: nowhere",
+        "auto|true|false",
     )
     control: bool = _switch(
         "time a small fixed step in turns with steps that are compared with a stored baseline, which tells a slower "

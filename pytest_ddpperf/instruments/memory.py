@@ -87,7 +87,9 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
 
     free, total = torch.cuda.mem_get_info(device)
     uuid = torch.cuda.get_device_properties(device).uuid
-    return DeviceMemory(device=f"GPU-{uuid}", used=total - free, reserved=torch.cuda.memory_reserved(device))
+    return DeviceMemory(
+        device=f"GPU-{uuid}", used=total - free, total=total, reserved=torch.cuda.memory_reserved(device)
+    )
 
 
 def allocator_figures(statistics: Mapping[str, Any]) -> dict[str, float]:

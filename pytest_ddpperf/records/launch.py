@@ -17,6 +17,7 @@ class DeviceMemory:
 
     device: str  # NVIDIA's id of the GPU, GPU- and a uuid: ranks that share one have it in common
     used: int  # by all processes together, as the driver tells
+    total: int
     reserved: int  # held by the caching allocator of this rank
 
 
@@ -52,7 +53,7 @@ class RankLaunch:
         tokens_per_step: this rank's tokens in one step; None where unknown.
         background: whether the rank had processes or threads of its own, which work on while its steps wait.
         taken: bytes of the machine's memory that its process took at most, the import of the user's modules included;
-            None where a GPU does the work, where launches are interleaved, or where the system does not tell.
+            None where launches are interleaved, or where the system does not tell.
         cpu_time: seconds for which its process had a core in a timed step, all threads together and on average, without
             child processes; None where a GPU does the work, steps overflowed, or the system does not tell.
         blocks: how many of ``step_times`` belong to each block that ranks began together; empty where launches are not

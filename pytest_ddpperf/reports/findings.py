@@ -276,6 +276,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"{_turns(paired)}: all benchmarks together would take more than three quarters of the available "
         "memory; fewer in one call take less"
     ),
+    "short_of_gpu_memory": lambda paired: (
+        f"{_turns(paired)}: all benchmarks together would take more than nine tenths of a GPU's memory"
+    ),
     "suspected": lambda metrics, launches: (
         f"{words_of(metrics)} looked worse in the first {format_count(launches, 'launch')}; {CONFIRMED}"
     ),

@@ -71,7 +71,7 @@ class BenchmarkLaunches:
         """Starts the launchers for launches of all variants at the same time, if there is memory for that."""
         begun = self.times.now()
         self._ranks = max(variant.world_size for variant in variants)
-        if self.settings.turns and not self.settings.counted_only and can_interleave(variants):
+        if not self.settings.counted_only and can_interleave(variants, self.settings.turns):
             self._slots = len({variant.key for variant in variants})
         self._fit()
         for side in self._sides:

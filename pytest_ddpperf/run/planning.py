@@ -72,7 +72,7 @@ class Budget:
     launches: int
     max_time: float
     screening: float  # seconds in which a metric has to look worse; max_time where nothing can be confirmed
-    turns: bool = True
+    turns: bool | None = None
     slots: int | None = None  # launches of a side that can run at the same time; None for any number
     memory: int | None = None  # bytes for the ranks of launches that run at the same time; None where unknown
     first: int | None = None  # launches before the first look, where that is not after ``launches``
@@ -161,6 +161,7 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
         fixed=max(0.0, seconds - step * plan.steps),
         background=any(rank.background for rank in ranks),
         nbytes=sum(rank.taken or 0 for rank in ranks),
+        of_gpu=max((known.used / known.total for rank in ranks if (known := rank.device_memory)), default=0.0),
         picked=ranks[0].picked,
         control=typical(launch.control_times) if launch.control_times else None,
     )
@@ -180,7 +181,8 @@ def _settled(variant: Variant, budget: Budget, run: LaunchRunner, share: float) 
     if first.fixed <= slow:
         return first
     again = launched()
-    return replace(again, fixed=min(first.fixed, again.fixed), nbytes=max(first.nbytes, again.nbytes))
+    most = replace(again, nbytes=max(first.nbytes, again.nbytes), of_gpu=max(first.of_gpu, again.of_gpu))
+    return replace(most, fixed=min(first.fixed, again.fixed))
 
 
 def short_launch(step: float, fixed: float) -> float:
@@ -210,12 +212,19 @@ def _diagnosis_steps(steps: int) -> int:
     return 1 + growth_steps(steps) + DIAGNOSED_STEPS + 2 * blocks.pairs * (blocks.steps + 1)
 
 
-def can_interleave(variants: Sequence[Variant]) -> bool:
-    """Whether launches of these variants may run at the same time, as far as is known before any.
+INTERLEAVED = frozenset({"cpu"})
+"""The devices on which launches interleave where nobody says otherwise.
 
-    Only on the CPU: a GPU would have to hold all of them, and ranks that wait for their turn disturb the others there.
-    """
-    return all(variant.environment.device == "cpu" for variant in variants)
+Of GPUs ``benchmarks/gpu.py`` prints whether pairs of blocks scatter less than launches that alternate. It has not yet
+run on hardware.
+"""
+
+MOST_OF_GPU = 0.9  # of the memory of each GPU: what launches that interleave on it may take together
+
+
+def can_interleave(variants: Sequence[Variant], turns: bool | None) -> bool:  # noqa: FBT001  a setting
+    """Whether launches of these variants may run at the same time, as far as is known before any."""
+    return all(turns or (turns is None and variant.environment.device in INTERLEAVED) for variant in variants)
 
 
 def grouped(variants: Sequence[Variant], pilots: Sequence[Pilot], budget: Budget) -> tuple[Groups, tuple[Finding, ...]]:
@@ -226,21 +235,27 @@ def grouped(variants: Sequence[Variant], pilots: Sequence[Pilot], budget: Budget
     """
     everybody = tuple(range(len(variants)))
     alone: Groups = tuple((i,) for i in everybody)
-    if len(variants) == 1 or not budget.turns or not can_interleave(variants):
+    if len(variants) == 1 or not can_interleave(variants, budget.turns):
         return alone, ()
     sides: dict[tuple[str, int], list[int]] = {}
     for i, variant in enumerate(variants):
         sides.setdefault(variant.key, []).append(i)
     busy = {variant.key: variant.name for variant, pilot in zip(variants, pilots, strict=True) if pilot.background}
 
+    def fit_on_gpu(group: Sequence[int]) -> bool:
+        return sum(pilots[i].of_gpu for i in group) <= MOST_OF_GPU
+
     def fit(group: Sequence[int]) -> bool:
-        return budget.memory is None or sum(pilots[i].nbytes for i in group) <= budget.memory
+        enough = budget.memory is None or sum(pilots[i].nbytes for i in group) <= budget.memory
+        return enough and fit_on_gpu(group)
 
     if not busy and (budget.slots is None or len(sides) <= budget.slots) and fit(everybody):
         return (everybody,), ()
     pairs = [tuple(pair) for key, pair in sides.items() if len(pair) > 1 and key not in busy and fit(pair)]
     paired = {i for pair in pairs for i in pair}
     finding = Finding("short_of_memory", {"paired": bool(pairs)})
+    if not fit_on_gpu(everybody):
+        finding = Finding("short_of_gpu_memory", {"paired": bool(pairs)})
     if busy:
         finding = Finding("background_work", {"paired": bool(pairs), "benchmarks": tuple(busy.values())})
     return (*pairs, *(lone for lone in alone if lone[0] not in paired)), (finding,)

@@ -71,6 +71,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         turns = (
             None if job.turns is None else opened.enter_context(closing(TurnClient(job.turns, asking=ctx.rank == 0)))
         )
+        if turns is not None:
+            step = met_by_hosts(ctx, step)
         begun = time.monotonic()
         told_step = job.plan.warmup + math.ceil(job.plan.steps / step.period) * step.period  # whose loss is told
         kept: list[Any] = []
@@ -82,7 +84,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         peaks, device_memory = memory(), read_device_memory(ctx.device)
         # Neither the passes below nor the end of ranks may disturb another launch's steps.
         begin_together(ctx.device, turns, step)
-        taken = most_taken() if turns is None and ctx.device.type == "cpu" else None
+        taken = most_taken() if turns is None else None
         held: tuple[int, ...] = ()
         if job.growth:
             with collector_paused():
@@ -122,7 +124,7 @@ def time_steps(
     sizes = (steps,) if ctx.device.type == "cpu" else device_sizes(steps, step.period)
     begin = partial(begin_together, ctx.device, turns, step)
     if turns is not None:
-        sizes = turn_sizes(steps, step.period, job.blocks)
+        sizes = turn_sizes(steps, step.period, job.blocks) if ctx.device.type == "cpu" else sizes
     elif control is not None and job.control is not None:
         sizes = turn_sizes(steps, step.period, job.control.blocks, least=1)
         begin = partial(control.run, job.control.steps, step.group)
@@ -162,6 +164,15 @@ def time_steps(
         control_times=() if control is None else control.seconds,
         unseen=max(clock.missed, default=0.0) if on_device else None,
     )
+
+
+def met_by_hosts(ctx: RankView, step: Step) -> Step:
+    """A step whose ranks meet in a group of gloo: NCCL's barrier would spin on the device while another one steps."""
+    import torch.distributed as dist
+
+    if ctx.backend == "gloo" or step.group is not None:
+        return step
+    return replace(step, group=dist.new_group(backend="gloo"))
 
 
 def begin_together(device: torch.device, turns: TurnClient | None, step: Step, progress: float = 1.0) -> None:

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.instruments.memory import most_taken, watch_memory
+from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, warmed_up
 from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
@@ -130,8 +130,8 @@ def _timed_and_counted(
         before = _at_work()
         control = control_step(job.training)
         timed = time_steps(ctx, job.training, step, warmup=plan.warmup, turns=None, control=control)
-        taken = most_taken() if ctx.device.type == "cpu" else None
-        timed = replace(timed, background=works_in_background(), taken=taken)
+        timed = replace(timed, background=works_in_background(), taken=most_taken())
+        timed = replace(timed, device_memory=read_device_memory(ctx.device))
         # Work that follows on one rank must not disturb the last timed step of another.
         begin_together(ctx.device, None, step)
         begun, counts = time.monotonic(), None

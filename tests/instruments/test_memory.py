@@ -151,7 +151,9 @@ def test_on_cpu_no_gpu_is_asked(cuda_calls: list[str]) -> None:
 
 
 def test_a_gpus_memory_as_the_driver_tells(cuda_calls: list[str]) -> None:
-    assert read_device_memory(torch.device("cuda", 0)) == DeviceMemory(device="GPU-1f2e", used=700, reserved=400)
+    assert read_device_memory(torch.device("cuda", 0)) == DeviceMemory(
+        device="GPU-1f2e", used=700, total=1000, reserved=400
+    )
 
 
 def test_the_watch_on_cuda_gives_the_allocators_figures(cuda_calls: list[str]) -> None:

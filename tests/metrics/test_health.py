@@ -68,7 +68,7 @@ def on_gpus(*gpus: GpuHealth) -> Measurement:
         loss=None,
         samples_per_step=None,
         tokens_per_step=None,
-        device_memory=DeviceMemory(device="a", used=0, reserved=0),
+        device_memory=DeviceMemory(device="a", used=0, total=1000, reserved=0),
     )
     launches = tuple(
         Launch(round=i, ranks=(rank,), seconds=2.0, health=Health(cpu=CpuHealth(), gpus=(gpu,)))

@@ -152,9 +152,9 @@ def samples(measured: Measurement, metric: str) -> tuple[float, ...] | None:
 def test_what_no_allocator_of_ours_holds_is_outside() -> None:
     """Alone on its GPU: 700 - 400. Two on one GPU: the larger 950 - (400 + 300) = 250, so the first is the most."""
     alone, first, second = (
-        DeviceMemory(device="a", used=700, reserved=400),
-        DeviceMemory(device="b", used=900, reserved=400),
-        DeviceMemory(device="b", used=950, reserved=300),
+        DeviceMemory(device="a", used=700, total=1000, reserved=400),
+        DeviceMemory(device="b", used=900, total=1000, reserved=400),
+        DeviceMemory(device="b", used=950, total=1000, reserved=300),
     )
     assert samples(devices([alone, first, second]), "outside_allocator") == (300,)
     assert samples(devices([first, second]), "outside_allocator") == (250,)

@@ -292,6 +292,12 @@ CASES = [
         "the available memory; fewer in one call take less",
     ),
     Case(
+        "short_of_gpu_memory",
+        {"paired": False},
+        "launched one after the other, without turns: all benchmarks together would take more than nine tenths of a "
+        "GPU's memory",
+    ),
+    Case(
         "suspected",
         {"metrics": ("step_time", "memory_growth"), "launches": 7},
         "step_time and memory_growth looked worse in the first 7 launches; those after them had to confirm it",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import DeviceMemory
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.planning import (
     Budget,
@@ -304,6 +305,32 @@ def test_those_are_launched_at_the_same_time_that_fit_into_memory(
 ) -> None:
     found = grouped(sides("abc", of_reference=of_reference), [pilot(nbytes=each) for each in nbytes], budget)
     assert found == (groups, (finding,) if finding else ())
+
+
+@pytest.mark.parametrize(
+    ("turns", "of_gpu", "groups", "code"),
+    [
+        pytest.param(True, (0.2, 0.25) * 2, ((0, 1, 2, 3),), None, id="all fit"),
+        pytest.param(True, (0.4, 0.45) * 2, ((0, 2), (1, 3)), "short_of_gpu_memory", id="pairs fit"),
+        pytest.param(True, (0.4, 0.46) * 2, ((0, 2), (1,), (3,)), "short_of_gpu_memory", id="one pair fits"),
+        pytest.param(None, (0.1, 0.1) * 2, ((0,), (1,), (2,), (3,)), None, id="not by default"),
+    ],
+)
+def test_launches_on_gpus_interleave_where_it_is_wanted_and_they_fit(
+    *, turns: bool | None, of_gpu: tuple[float, ...], groups: tuple[tuple[int, ...], ...], code: str | None
+) -> None:
+    variants = [replace(side, environment=make_environment(device="cuda")) for side in sides("ab", of_reference=True)]
+    pilots = [replace(pilot(), of_gpu=share) for share in of_gpu]
+    found, findings = grouped(variants, pilots, replace(BUDGET, turns=turns))
+    assert (found, [finding.code for finding in findings]) == (groups, [code] if code else [])
+
+
+def test_of_ranks_on_gpus_the_fullest_one_counts() -> None:
+    ranks = tuple(
+        replace(make_rank_launch(rank), device_memory=DeviceMemory(device=name, used=used, total=1000, reserved=0))
+        for rank, (name, used) in enumerate([("a", 300), ("b", 450)])
+    )
+    assert pilot_of(ranks, 1.0, Plan(warmup=1, steps=1)).of_gpu == 0.45
 
 
 def test_one_that_works_in_the_background_has_all_launched_one_after_the_other() -> None:

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock
@@ -33,7 +34,7 @@ from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.loop import begin_together, headroom_for, run_launch, time_steps
+from pytest_ddpperf.training.loop import begin_together, headroom_for, met_by_hosts, run_launch, time_steps
 from pytest_ddpperf.training.step import Step
 from pytest_ddpperf.training.timing import loss_value
 from pytest_ddpperf.training.workload import Workload
@@ -219,6 +220,20 @@ def in_turn(launcher: Launcher, given: LaunchJob, world_size: int) -> list[RankL
 
     (result,) = run_interleaved([launch], launcher.abort)
     return list(result.values)
+
+
+def _meeting(ctx: RankContext, backend: str) -> str:
+    """The backend of the group in which ranks meet whose default group has this one."""
+    alone = Step(run=lambda: None, samples_per_step=None, tokens_per_step=None, close=lambda: None)
+    step = met_by_hosts(replace(ctx, backend=backend), alone)
+    dist.barrier(group=step.group)
+    return "default" if step.group is None else dist.get_backend(step.group)
+
+
+@pytest.mark.parametrize(("backend", "meeting"), [("nccl", "gloo"), ("gloo", "default")])
+def test_ranks_that_wait_for_their_turn_wait_on_their_hosts(launcher: Launcher, backend: str, meeting: str) -> None:
+    result = launcher.run(_meeting, backend, world_size=2, backend="gloo", device="cpu")
+    assert list(result.values) == [meeting] * 2
 
 
 def test_beside_another_launch_steps_are_timed_in_blocks(launcher: Launcher) -> None:
