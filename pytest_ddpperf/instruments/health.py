@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
-from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
+from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import Window
 
 _ROOT = Path("/")
 _CORES = "sys/devices/system/cpu"
@@ -133,20 +134,27 @@ def _number(file: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-Watch = Callable[[], Health]
+Watch = Callable[[Window | None], Health]
 
 
-def watch_health(ranks_parents: Collection[int | None], *, gpus: bool = False) -> Watch:
-    """Starts to watch; call the result when the launch has ended.
+def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] = ()) -> Watch:
+    """Starts to watch; call the result with the window of the timed steps when the launch has ended.
 
     ``ranks_parents`` are the pids of the processes that fork the ranks and outlive them. None stands for a process that
     does not exist yet; then other processes' CPU time cannot be told from the ranks'.
+    ``gpus`` are the PCI ids of the GPUs that ranks compute on.
     """
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
-    seen: Callable[[], tuple[GpuHealth, ...]] = tuple
+    gpus_seen = None
     if gpus:
         from pytest_ddpperf.instruments.gpu_health import watch_gpus
 
-        seen = watch_gpus()
+        gpus_seen = watch_gpus(gpus)
     before = read_cpu(pids)
-    return lambda: Health(cpu=cpu_health(before, read_cpu(pids)), gpus=seen())
+
+    def seen(window: Window | None) -> Health:
+        cpu = cpu_health(before, read_cpu(pids))
+        healths, unread = ((), ()) if gpus_seen is None else gpus_seen(window)
+        return Health(cpu=cpu, gpus=healths, unread_gpus=unread)
+
+    return seen

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.instruments.torch_internals import uncompiled
+from pytest_ddpperf.instruments.torch_internals import pci_id, uncompiled
 from pytest_ddpperf.records.launch import DeviceMemory
 from pytest_ddpperf.records.phases import MemoryKind
 
@@ -29,7 +29,7 @@ LABELS: Mapping[str, str] = {
     "ooms": "how many times it got no memory at all",
 }
 
-# Where torch.cuda.memory_stats has them.
+# Where torch.cuda.memory_stats has them. The last four are torch's own allocator's; another one has zeros there.
 _STATISTICS: Mapping[str, str] = {
     "peak_allocated": "allocated_bytes.all.peak",
     "peak_reserved": "reserved_bytes.all.peak",
@@ -39,6 +39,7 @@ _STATISTICS: Mapping[str, str] = {
     "alloc_retries": "num_alloc_retries",
     "ooms": "num_ooms",
 }
+_OF_NATIVE = ("peak_requested", "peak_inactive_split", "alloc_retries", "ooms")
 
 _PROC = Path("/proc/self")
 
@@ -55,14 +56,28 @@ class Resident:
 def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
     """Starts to watch, before the model is built; the result returns the peaks in bytes, by the kinds of ``LABELS``.
 
-    Without a system that reports memory there are none.
+    Without a system that reports memory there are none, nor with an allocator of CUDA memory that has no statistics.
     """
     if device.type != "cuda":
         return _watch_resident(_PROC)
+    if not peaks_reset(device):
+        return dict
     import torch
 
-    torch.cuda.reset_peak_memory_stats(device)
-    return lambda: allocator_figures(torch.cuda.memory_stats(device))
+    backend = torch.cuda.get_allocator_backend()
+    return lambda: allocator_figures(torch.cuda.memory_stats(device), backend)
+
+
+def peaks_reset(device: torch.device) -> bool:
+    """Resets the peaks of CUDA's allocator; False for one without statistics: those that are plugged in raise."""
+    import torch
+
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # until then the allocator knows no device
+    try:
+        torch.cuda.reset_peak_memory_stats(device)
+    except RuntimeError:  # an error of the GPU comes again at its next use
+        return False
+    return True
 
 
 def begin_peaks(device: torch.device) -> None:
@@ -75,8 +90,8 @@ def begin_peaks(device: torch.device) -> None:
     import torch
 
     torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    torch.cuda.reset_accumulated_memory_stats(device)  # the retries
+    if peaks_reset(device):
+        torch.cuda.reset_accumulated_memory_stats(device)  # the retries
 
 
 def read_device_memory(device: torch.device) -> DeviceMemory | None:
@@ -86,15 +101,23 @@ def read_device_memory(device: torch.device) -> DeviceMemory | None:
     import torch
 
     free, total = torch.cuda.mem_get_info(device)
-    uuid = torch.cuda.get_device_properties(device).uuid
+    try:
+        reserved = torch.cuda.memory_reserved(device)
+    except RuntimeError:  # as of peaks_reset
+        reserved = None
+    properties = torch.cuda.get_device_properties(device)
     return DeviceMemory(
-        device=f"GPU-{uuid}", used=total - free, total=total, reserved=torch.cuda.memory_reserved(device)
+        device=pci_id(properties), uuid=str(properties.uuid), used=total - free, total=total, reserved=reserved
     )
 
 
-def allocator_figures(statistics: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of ``LABELS`` that are among torch.cuda's ``memory_stats``."""
-    return {kind: float(statistics[name]) for kind, name in _STATISTICS.items() if name in statistics}
+def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") -> dict[str, float]:
+    """The figures of ``LABELS`` that are among torch.cuda's ``memory_stats``, and that the allocator knows."""
+    return {
+        kind: float(statistics[name])
+        for kind, name in _STATISTICS.items()
+        if name in statistics and (backend == "native" or kind not in _OF_NATIVE)
+    }
 
 
 def _watch_resident(proc: Path) -> Callable[[], dict[str, float]]:
@@ -177,6 +200,8 @@ def memory_reader(device: torch.device) -> tuple[MemoryKind, Callable[[], Readin
     if device.type != "cuda":
         read_heap = _heap_reader()
         return None if read_heap is None else ("heap", read_heap)
+    if not peaks_reset(device):
+        return None
     import torch
 
     @uncompiled

@@ -7,7 +7,7 @@ import math
 from pytest_ddpperf.metrics.communication import no_memory_headroom
 from pytest_ddpperf.metrics.health import health_findings
 from pytest_ddpperf.metrics.launch_figures import once, typical_step
-from pytest_ddpperf.metrics.memory import full_gpu_memory, growing_memory, uneven_memory
+from pytest_ddpperf.metrics.memory import full_gpu_memory, growing_memory, no_allocator_statistics, uneven_memory
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
@@ -37,6 +37,7 @@ def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
         growing_memory,
         uneven_memory,
         full_gpu_memory,
+        no_allocator_statistics,
         no_memory_headroom,
     )
     found = (rule(measurement) for rule in rules)

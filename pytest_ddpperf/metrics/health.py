@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from pytest_ddpperf.metrics.launch_figures import gpus_of, used_gpus
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth
-from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 
 LOAD = 0.10  # share of the usable cores' time that others may use; the system itself uses a few percent
@@ -22,12 +22,6 @@ CLOCK_FALL = 0.05  # by how much a GPU's clock in one launch may lie below that 
 def health_findings(measurement: Measurement) -> tuple[Finding, ...]:
     """A finding for each thing that went on in the machine and could have moved the result."""
     return (*_cpu_findings(measurement), *_gpu_findings(measurement))
-
-
-def gpus_of(launch: Launch) -> tuple[GpuHealth, ...]:
-    """The GPUs that the ranks of a launch computed on, as far as their health was read."""
-    used = {rank.device_memory.device for rank in launch.ranks if rank.device_memory is not None}
-    return () if launch.health is None else tuple(gpu for gpu in launch.health.gpus if gpu.device in used)
 
 
 def _cpu_findings(measurement: Measurement) -> Iterator[Finding]:
@@ -67,6 +61,14 @@ def _gpu_findings(measurement: Measurement) -> Iterator[Finding]:
     """The findings on the GPUs that ranks computed on."""
     launches = [gpus for gpus in map(gpus_of, measurement.launches) if gpus]
     number = len(measurement.launches)
+    unread = [each for each in measurement.launches if each.health and len(gpus_of(each)) < len(used_gpus(each))]
+    if unread:
+        reasons = dict.fromkeys(text for launch in unread if launch.health for text in launch.health.unread_gpus)
+        unknown = ("torch does not tell which GPUs of NVIDIA's they are",)  # on ROCm they are none
+        told = tuple(reasons) or unknown
+        yield Finding("unread_gpus", {"reasons": told, "seen": len(unread), "launches": number})
+    if any(gpu.mig for gpus in launches for gpu in gpus):
+        yield Finding("mig_instances", {})
     held = Counter(
         reason
         for gpus in launches

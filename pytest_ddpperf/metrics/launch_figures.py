@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from itertools import accumulate
+from statistics import fmean
 from typing import Any, TypeVar
 
+from pytest_ddpperf.records.health import GpuHealth
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Scale, Series
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, OWN_OF_TAIL, even_sizes, expected, influences
@@ -70,6 +72,27 @@ def of_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measureme
     """The samples that are a figure of each launch; None where a launch does not have it."""
     kept = once(figure)
     return lambda measurement: complete(map(kept, measurement.launches))
+
+
+def gpus_of(launch: Launch) -> tuple[GpuHealth, ...]:
+    """The GPUs that the ranks of a launch computed on, as far as their health was read."""
+    used = used_gpus(launch)
+    return () if launch.health is None else tuple(gpu for gpu in launch.health.gpus if gpu.device in used)
+
+
+def used_gpus(launch: Launch) -> set[str | None]:
+    """The PCI ids of the GPUs that the ranks of a launch computed on; None is one that torch does not tell."""
+    return {rank.device_memory.device for rank in launch.ranks if rank.device_memory is not None}
+
+
+@of_launches
+def energy_per_step(launch: Launch) -> float | None:
+    """Joules that the GPUs of the ranks take for a step; None where the driver does not tell, as of MIG instances."""
+    gpus = gpus_of(launch)
+    powers = complete(None if gpu.mig else gpu.power for gpu in gpus)
+    if not powers or len(gpus) < len(used_gpus(launch)):
+        return None
+    return math.fsum(powers) * fmean(launch.step_times)
 
 
 @once

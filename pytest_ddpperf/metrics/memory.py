@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from statistics import fmean
 
-from pytest_ddpperf.metrics.launch_figures import Samples, complete, of_launches, once
+from pytest_ddpperf.metrics.launch_figures import Samples, complete, gpus_of, of_launches, once
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import DeviceMemory, Launch
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.summaries import growth_per_step
@@ -48,10 +49,13 @@ def _peaks(launch: Launch) -> dict[str, float]:
 
 
 def fragmentation(measurement: Measurement) -> Samples | None:
-    """The share of what CUDA's caching allocator held at its peak that live tensors did not fill at theirs."""
+    """The share of what CUDA's caching allocator held at its peak that live tensors did not fill at theirs.
+
+    Other allocators split no blocks: what they hold is no measure of it.
+    """
     allocated = peak_memory("peak_allocated")(measurement)
     reserved = peak_memory("peak_reserved")(measurement)
-    if allocated is None or reserved is None:
+    if allocated is None or reserved is None or peak_memory("peak_inactive_split")(measurement) is None:
         return None
     return tuple(1 - live / held if held else 0.0 for live, held in zip(allocated, reserved, strict=True))
 
@@ -60,16 +64,25 @@ def fragmentation(measurement: Measurement) -> Samples | None:
 def outside_allocator(launch: Launch) -> float | None:
     """Bytes in use on a GPU that no rank's caching allocator holds, on the GPU with the most of them.
 
-    CUDA contexts, NCCL's buffers, libraries' own allocations and other processes: the driver tells one sum.
+    CUDA contexts, NCCL's buffers and libraries' own allocations: the driver tells one sum. None where an allocator
+    keeps no statistics, and where processes that are not ours use one of the GPUs: their memory is in the sum.
     """
     known = complete(rank.device_memory for rank in launch.ranks)
-    if known is None:
+    if known is None or any(gpu.others for gpu in gpus_of(launch)):
         return None
-    by_device: dict[str, list[DeviceMemory]] = {}
+    reserved: dict[str, int] = defaultdict(int)  # by all ranks on a GPU; most have one of their own
     for memory in known:
-        by_device.setdefault(memory.device, []).append(memory)
-    outside = (max(rank.used for rank in ranks) - sum(rank.reserved for rank in ranks) for ranks in by_device.values())
-    return float(max(0, *outside))
+        if memory.reserved is None:
+            return None
+        reserved[memory.uuid] += memory.reserved
+    return float(max(0, *(memory.used - reserved[memory.uuid] for memory in known)))
+
+
+def no_allocator_statistics(measurement: Measurement) -> Finding | None:
+    """CUDA's allocator tells nothing of the memory that it holds."""
+    ranks = [rank for launch in measurement.launches for rank in launch.ranks]
+    silent = measurement.environment.device == "cuda" and not all(rank.memory for rank in ranks)
+    return Finding("no_allocator_statistics", {}) if silent else None
 
 
 def memory_by_rank(measurement: Measurement) -> dict[str, tuple[float, ...]]:

@@ -22,6 +22,7 @@ from pytest_ddpperf.metrics.launch_figures import (
     Within,
     busiest_cpu,
     complete,
+    energy_per_step,
     of_cpu,
     of_launches,
     of_rates,
@@ -277,6 +278,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _share_metric("fragmentation", fragmentation),
     _bytes_metric("outside_allocator", outside_allocator, gated=False),
+    _share_metric("energy_per_step", energy_per_step, unit="J", family="absolute", scale="ratio"),
     _bytes_metric(
         "memory_growth",  # of a step
         memory_growth,

@@ -21,12 +21,9 @@ class CpuHealth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuHealth:
-    """A GPU during a launch, from readings a fraction of a second apart; None for what the driver does not tell.
+    """A GPU in timed steps, from readings a fraction of a second apart; None for what the driver does not tell."""
 
-    The figures are of the readings in which the GPU was busy; of all readings where it never was.
-    """
-
-    device: str  # NVIDIA's id of it, GPU- and a uuid
+    device: str  # its PCI id, such as 0000:1b:00.0
     readings: int  # that the figures are of
     utilisation: float | None = None  # mean share of the time in which something ran on it
     sm_clock: float | None = None  # median of the multiprocessors' clock, in Hz
@@ -35,10 +32,11 @@ class GpuHealth:
     memory_clock_limit: float | None = None
     temperature: float | None = None  # the highest, in degrees Celsius
     power: float | None = None  # mean, in W
-    throttled: Mapping[str, float] = field(default_factory=dict)  # share of the readings, by what held the clocks back
+    throttled: Mapping[str, float] = field(default_factory=dict)  # share of the time, by what held the clocks back
     # Bytes of the GPU's memory by pid, of processes that used it before the launch began and still did when it had
     # ended; None for a number of bytes that is not told.
     others: Mapping[int, int | None] = field(default_factory=dict)
+    mig: bool = False  # divided into instances: the figures are of all of them, and others are not known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,4 +44,5 @@ class Health:
     """The machine during a launch."""
 
     cpu: CpuHealth
-    gpus: tuple[GpuHealth, ...] = ()  # all that the driver shows; none where they were not looked at
+    gpus: tuple[GpuHealth, ...] = ()  # that ranks compute on
+    unread_gpus: tuple[str, ...] = ()  # in words, why not all of them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,15 +10,19 @@ from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
 from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.phases import PhaseTimes
 
+Window = tuple[float, float]
+"""Begin and end in seconds of the machine's monotonic clock, which all of its processes share."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceMemory:
     """A GPU's memory as one of its ranks saw it after the timed steps, in bytes."""
 
-    device: str  # NVIDIA's id of the GPU, GPU- and a uuid: ranks that share one have it in common
+    device: str | None  # PCI id of the GPU, which instances of it (MIG) share; None where torch does not tell
+    uuid: str  # CUDA's id of what the rank computes on: ranks that share its memory have it in common
     used: int  # by all processes together, as the driver tells
     total: int
-    reserved: int  # held by the caching allocator of this rank
+    reserved: int | None  # held by the allocator of this rank; None where that keeps no statistics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +69,7 @@ class RankLaunch:
         control_times: seconds of each control step between the timed steps on this rank; empty where there were none.
         unseen: the largest share of a block's wall time that the device's events differ from, of blocks that have the
             wall time therefore; 0 where there are none; None where the host timed the steps.
+        window: begin and end of its timed steps, by ``time.monotonic``; None where there were none.
     """
 
     rank: int
@@ -90,6 +95,7 @@ class RankLaunch:
     imported: SlowImport | None = None
     control_times: tuple[float, ...] = ()
     unseen: float | None = None
+    window: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,3 +130,13 @@ class Launch:
     def control_times(self) -> tuple[float, ...]:
         """Seconds of each control step of the group."""
         return tuple(map(max, zip(*(rank.control_times for rank in self.ranks), strict=True)))
+
+
+def timed_window(launches: Sequence[Launch]) -> Window | None:
+    """From the first to the last timed step of launches that ran at the same time; None where none is known.
+
+    A launch is in timed steps while all of its ranks are.
+    """
+    ranks = [[rank.window for rank in launch.ranks if rank.window is not None] for launch in launches]
+    known = [(max(begin for begin, _ in each), min(end for _, end in each)) for each in ranks if each]
+    return (min(begin for begin, _ in known), max(end for _, end in known)) if known else None

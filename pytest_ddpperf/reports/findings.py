@@ -30,8 +30,7 @@ def finding_text(finding: Finding) -> str:
     words = WORDS.get(finding.code)
     if words is not None:
         return words(**finding.facts)
-    facts = ", ".join(f"{name}={value}" for name, value in finding.facts.items())
-    return f"{finding.code}: {facts}" if facts else finding.code
+    return ": ".join(filter(None, [finding.code, ", ".join(f"{name}={fact}" for name, fact in finding.facts.items())]))
 
 
 def words_of_note(note: Finding | None) -> str:
@@ -120,12 +119,6 @@ def _no_memory_headroom(launches: int, needed: int, free: int) -> str:
 def _seen(seen: int, launches: int) -> str:
     """``2 of 3 launches``."""
     return f"{seen} of {format_count(launches, 'launch')}"
-
-
-def _gpu_used_by_others(pid: int, nbytes: int | None, seen: int, launches: int) -> str:
-    """A process of somebody else, with its memory where the driver tells it."""
-    size = "" if nbytes is None else f" ({format_value(nbytes, 'B')} of its memory)"
-    return f"process {pid} used a GPU of the ranks{size} in {_seen(seen, launches)}"
 
 
 def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
@@ -331,7 +324,17 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "gpu_clocks_held_back": lambda reason, seen, launches: (
         f"GPU clocks were held back ({reason}) in {_seen(seen, launches)}"
     ),
-    "gpu_used_by_others": _gpu_used_by_others,
+    "gpu_used_by_others": lambda pid, nbytes, seen, launches: (
+        f"process {pid} used {'' if nbytes is None else format_value(nbytes, 'B') + ' of '}a GPU of the ranks "
+        f"in {_seen(seen, launches)}: outside_allocator is left out"
+    ),
+    "unread_gpus": lambda reasons, seen, launches: (
+        f"clocks and other processes of GPUs are not known in {_seen(seen, launches)}: {'; '.join(reasons)}"
+    ),
+    "mig_instances": lambda: "the driver tells neither the utilisation of MIG instances nor other processes on them",
+    "no_allocator_statistics": lambda: (
+        "CUDA's memory allocator keeps no statistics: the metrics of memory are left out"
+    ),
     "gpu_clock_fell": lambda lowest, highest: (
         f"the slowest GPU's clock was {lowest / 1e6:.0f} MHz in one launch and {highest / 1e6:.0f} MHz in another"
     ),

@@ -107,6 +107,7 @@ _TOGETHER: Mapping[str, _Merging] = {
     **dict.fromkeys(("cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping"), _MACHINE),
     "gpu_clocks_held_back": _SUMS,
     "gpu_used_by_others": {**_SUMS, "pid": itemgetter(0), "nbytes": _known(max)},
+    "unread_gpus": {**_SUMS, "reasons": _union},
     "gpu_clock_fell": {"lowest": min, "highest": max},
     "oversubscribed": {},
     "background_work": {"benchmarks": _union},

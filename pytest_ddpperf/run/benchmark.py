@@ -117,7 +117,8 @@ class BenchmarkRun:
             judge(measurements, Look(0.0, 0.0, last=True))
         else:
             recording = self.part.recording(variants)
-            gpus = variants[0].environment.device == "cuda"
+            on_gpus = variants[0].environment.device == "cuda"
+            gpus = self._session.gpus(max(variant.world_size for variant in variants)) if on_gpus else ()
             observer = Observer(
                 judge=partial(self._looked, judge, recording),
                 progress=lambda *figures: self._show(progress_line(f"{variants[0].name}{which}", *figures)),

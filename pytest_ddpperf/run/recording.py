@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_ddpperf.errors import DdpperfError
 
@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from pytest_ddpperf.judge.sequential import Look
     from pytest_ddpperf.launch.launcher import LaunchResult
     from pytest_ddpperf.records.health import Health
+    from pytest_ddpperf.records.launch import Window
     from pytest_ddpperf.run.planning import LaunchPlans
 
     Launched = list[LaunchResult[Any]]
-    Watch = Callable[[], Callable[[], Health | None]]
+
+Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
+"""Begins to watch a launch; the result ends it, and is given the window of the timed steps."""
 
 
 class Recording:
@@ -82,18 +85,18 @@ class Recording:
             self._launches.append((outcome, self._clock() - begun))
             self._told += 1
 
-    def watch(self, watch: Watch) -> Callable[[], Health | None]:
+    def watch(self, watch: Watch) -> Callable[[Window | None], Health | None]:
         """What was seen during the next launch of an earlier run, or else a watch over a new one."""
         if self._seen < len(self._healths):
             seen = self._healths[self._seen]
             self._seen += 1
-            return lambda: seen
+            return lambda _: seen
         ended = watch()
         if not self._kept:
             return ended
 
-        def noted() -> Health | None:
-            self._healths.append(ended())
+        def noted(window: Window | None) -> Health | None:
+            self._healths.append(ended(window))
             self._seen += 1
             return self._healths[-1]
 

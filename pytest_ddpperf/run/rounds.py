@@ -13,11 +13,10 @@ from statistics import median
 from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look, Next
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import Health
-from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.launch import Launch, timed_window
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.run.planning import Budget, LaunchPlans, LaunchRunner, Purpose, planned
-from pytest_ddpperf.run.recording import Recording
+from pytest_ddpperf.run.recording import Recording, Watch
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
 
 SLOW_START = 1.0  # seconds that launches take to start, on average: less is not worth a remark
@@ -39,7 +38,7 @@ class Observer:
     judge: Callable[[tuple[Measurement, ...], Look], Next]  # decides how to go on
     progress: Callable[[int, int, float, float], None] = lambda *_: None  # launch, of so many, seconds, expected ones
     clock: Callable[[], float] = time.monotonic
-    watch: Callable[[], Callable[[], Health | None]] = lambda: lambda: None  # called before a launch; the result after
+    watch: Watch = lambda: lambda _: None  # called before a launch; the result after
     settled: Callable[[int], None] = lambda _: None  # told how many launches of a side run at the same time, at most
     end: End = End.DIAGNOSED
 
@@ -217,13 +216,7 @@ class _Measuring:
 class _Rounds:
     """The launches that a verdict will rest on, and those that diagnose, for each variant."""
 
-    def __init__(
-        self,
-        variants: Sequence[Variant],
-        plans: LaunchPlans,
-        run: LaunchRunner,
-        watch: Callable[[], Callable[[], Health | None]],
-    ) -> None:
+    def __init__(self, variants: Sequence[Variant], plans: LaunchPlans, run: LaunchRunner, watch: Watch) -> None:
         self.made = 0  # since the beginning, or since a metric looked worse
         self._fresh_from = 0
         self._variants = variants
@@ -239,11 +232,11 @@ class _Rounds:
         """One launch more of each variant, in random order: in every second round that of the last one reversed."""
         self._order = self._order[::-1] if self.every % 2 == 1 else self._drawn()
         for group in self._in_order(self._order):
-            health = self._watch()
+            health, launches = self._watch(), list[tuple[int, Launch]]()
             try:
                 launches = self._launched(group, Purpose.TIMES, self.every)
-            finally:
-                seen = health()  # ends the watch, whatever became of the launch
+            finally:  # ends the watch, whatever became of the launch
+                seen = health(timed_window([launch for _, launch in launches]))
             for i, launch in launches:
                 self._launches[i].append(replace(launch, health=seen))
         self.made += 1

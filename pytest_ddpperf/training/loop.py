@@ -81,9 +81,10 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         warmup = warm_up(ctx, job, step)
         begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns, control=control)
-        peaks, device_memory = memory(), read_device_memory(ctx.device)
+        peaks = memory()
         # Neither the passes below nor the end of ranks may disturb another launch's steps.
         begin_together(ctx.device, turns, step)
+        device_memory = read_device_memory(ctx.device)  # when no rank is in timed steps any more
         taken = most_taken() if turns is None else None
         held: tuple[int, ...] = ()
         if job.growth:
@@ -132,8 +133,10 @@ def time_steps(
     graphs = compiled_graphs()
     end_watch()
     tracing = tracers()
+    begun = time.monotonic()
     with collector_paused():
         timed = timed_blocks(step.run, sizes, clock, begin, keep_losses=ctx.device.type == "cpu")
+    window = begun, time.monotonic()
     skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
     for number, loss in enumerate(timed.losses):
         if number not in skipped:
@@ -163,6 +166,7 @@ def time_steps(
         tracers=tracing,
         control_times=() if control is None else control.seconds,
         unseen=max(clock.missed, default=0.0) if on_device else None,
+        window=window,
     )
 
 

@@ -138,7 +138,7 @@ def test_a_machine_that_tells_nothing_is_no_error(tmp_path: Path) -> None:
 
 
 def test_without_a_parent_of_ranks_others_are_unknown() -> None:
-    assert watch_health([None])().cpu.others is None
+    assert watch_health([None])(None).cpu.others is None
 
 
 def test_this_process_and_the_parent_of_ranks_are_not_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_this_process_and_the_parent_of_ranks_are_not_among_the_others(monkeypat
         )
 
     monkeypatch.setattr(health, "read_cpu", read)
-    assert watch_health([4242])().cpu.others == 120 / 400
+    assert watch_health([4242])(None).cpu.others == 120 / 400
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system does not tell what processes have used")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -135,13 +136,28 @@ def cuda_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     answering("memory_stats", STATISTICS)
     answering("mem_get_info", (300, 1000))
     answering("memory_reserved", 400)
-    answering("get_device_properties", SimpleNamespace(uuid="1f2e"))
+    numbers = {"pci_domain_id": 0, "pci_bus_id": 0x1B, "pci_device_id": 0}
+    answering("get_device_properties", SimpleNamespace(uuid="1f2e", **numbers))
+    monkeypatch.setattr(torch.cuda, "init", lambda: calls.append("init"))
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
     return calls
+
+
+@pytest.fixture
+def plugged(cuda_calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allocator such as RMM's: whatever is asked of its statistics raises."""
+
+    def refuse(_device: object) -> None:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
+
+    statistics = ("memory_stats", "memory_reserved", "memory_allocated", "max_memory_allocated")
+    for name in (*statistics, "reset_peak_memory_stats", "reset_accumulated_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, refuse)
 
 
 def test_peaks_begin_when_the_warm_up_is_really_done(cuda_calls: list[str]) -> None:
     begin_peaks(torch.device("cuda", 0))
-    assert cuda_calls == ["synchronize", "reset_peak_memory_stats", "reset_accumulated_memory_stats"]
+    assert cuda_calls == ["synchronize", "init", "reset_peak_memory_stats", "reset_accumulated_memory_stats"]
 
 
 def test_on_cpu_no_gpu_is_asked(cuda_calls: list[str]) -> None:
@@ -152,7 +168,7 @@ def test_on_cpu_no_gpu_is_asked(cuda_calls: list[str]) -> None:
 
 def test_a_gpus_memory_as_the_driver_tells(cuda_calls: list[str]) -> None:
     assert read_device_memory(torch.device("cuda", 0)) == DeviceMemory(
-        device="GPU-1f2e", used=700, total=1000, reserved=400
+        device="0000:1b:00.0", uuid="1f2e", used=700, total=1000, reserved=400
     )
 
 
@@ -160,11 +176,37 @@ def test_the_watch_on_cuda_gives_the_allocators_figures(cuda_calls: list[str]) -
     assert watch_memory(torch.device("cuda", 0))() == allocator_figures(STATISTICS)
 
 
+def test_the_allocator_is_asked_when_it_knows_its_devices(cuda_calls: list[str]) -> None:
+    """Before CUDA is initialised it refuses every device, and reads nothing."""
+    watch_memory(torch.device("cuda", 0))
+    assert memory_reader(torch.device("cuda", 0)) is not None
+    assert cuda_calls == ["init", "reset_peak_memory_stats"] * 2
+
+
+def test_cudas_own_allocator_has_no_figures_of_blocks(cuda_calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reports zeros for them."""
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    figures = watch_memory(torch.device("cuda", 0))()
+    assert figures == {"peak_allocated": 512, "peak_active": 1024, "peak_reserved": 2097152}
+
+
+@pytest.mark.usefixtures("plugged")
+def test_an_allocator_without_statistics_has_no_figures_and_fails_no_launch() -> None:
+    device = torch.device("cuda", 0)
+    peaks = watch_memory(device)
+    begin_peaks(device)
+    assert peaks() == {}
+    assert memory_reader(device) is None
+    assert held_after_steps(lambda: None, 3, device) == ()
+    assert read_device_memory(device) == DeviceMemory(device="0000:1b:00.0", uuid="1f2e", used=700, reserved=None)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_allocator_peaks_on_cuda() -> None:
     """16 MiB is a multiple of the allocator's block size, so it is counted to the byte."""
     device = torch.device("cuda", 0)
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     before = torch.cuda.memory_allocated(device)
     peaks = watch_memory(device)
     torch.ones(16 * MIB // 4, device=device)
@@ -176,7 +218,11 @@ def test_allocator_peaks_on_cuda() -> None:
     assert peaks()["peak_allocated"] == before
     memory = read_device_memory(device)
     assert memory is not None
+    assert memory.reserved is not None
     assert memory.used > memory.reserved >= 0
+    if torch.version.hip is None:
+        assert memory.device is not None
+        assert re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.0", memory.device)
 
 
 SLACK = MIB // 4  # for what else a process asks malloc for
@@ -202,6 +248,7 @@ def test_the_heap_holds_tensors_of_any_size_as_long_as_they_live() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_each_reading_has_a_peak_of_its_own() -> None:
     device = torch.device("cuda", 0)
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     found = memory_reader(device)
     assert found is not None
     kind, read = found

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pytest_ddpperf.metrics.findings import findings_of
+from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
@@ -68,7 +71,7 @@ def on_gpus(*gpus: GpuHealth) -> Measurement:
         loss=None,
         samples_per_step=None,
         tokens_per_step=None,
-        device_memory=DeviceMemory(device="a", used=0, total=1000, reserved=0),
+        device_memory=DeviceMemory(device="a", uuid="1f2e", used=0, total=1000, reserved=0),
     )
     launches = tuple(
         Launch(round=i, ranks=(rank,), seconds=2.0, health=Health(cpu=CpuHealth(), gpus=(gpu,)))
@@ -111,4 +114,40 @@ def test_a_clock_that_fell_is_named() -> None:
 
 
 def test_gpus_of_nobody_here_are_not_spoken_of() -> None:
-    assert findings_of(on_gpus(GpuHealth(device="b", readings=10, throttled={"power cap": 1.0}, others={7: 1}))) == ()
+    foreign = GpuHealth(device="b", readings=10, throttled={"power cap": 1.0}, others={7: 1})
+    own = GpuHealth(device="a", readings=10)
+    (launch,) = on_gpus(own).launches
+    both = replace(launch, health=Health(cpu=CpuHealth(), gpus=(own, foreign)))
+    assert findings_of(replace(on_gpus(own), launches=(both,))) == ()
+
+
+def unread(*reasons: str) -> Measurement:
+    """A launch whose GPU the driver told nothing of."""
+    (launch,) = on_gpus(GpuHealth(device="a", readings=1)).launches
+    health = Health(cpu=CpuHealth(), unread_gpus=reasons)
+    return replace(on_gpus(), launches=(replace(launch, health=health),))
+
+
+def test_gpus_of_ranks_that_the_driver_does_not_tell_are_named() -> None:
+    facts = {"seen": 1, "launches": 1}
+    assert findings_of(unread("a: GPU is lost")) == (Finding("unread_gpus", {"reasons": ("a: GPU is lost",), **facts}),)
+    unknown = ("torch does not tell which GPUs of NVIDIA's they are",)
+    assert findings_of(unread()) == (Finding("unread_gpus", {"reasons": unknown, **facts}),)
+
+
+def test_instances_of_gpus_are_named_as_they_have_no_utilisation() -> None:
+    divided = on_gpus(GpuHealth(device="a", readings=9, mig=True, power=300.0))
+    assert findings_of(divided) == (Finding("mig_instances", {}),)
+    assert energy(divided) is None  # it is that of all instances
+
+
+def energy(measured: Measurement) -> tuple[float, ...] | None:
+    return next((one.samples for one in series_of(measured) if one.metric == "energy_per_step"), None)
+
+
+def test_the_energy_of_a_step_is_power_by_time() -> None:
+    """400 and 500 W for a step of one second."""
+    powers = [GpuHealth(device="a", readings=9, power=power) for power in (400.0, 500.0)]
+    assert energy(on_gpus(*powers)) == (400, 500)
+    assert energy(on_gpus(powers[0], GpuHealth(device="a", readings=9))) is None
+    assert energy(unread("a: GPU is lost")) is None

@@ -9,6 +9,7 @@ from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.memory import GROWTH_TOLERANCE, memory_by_rank
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from tests.factories import make_environment
@@ -152,20 +153,45 @@ def samples(measured: Measurement, metric: str) -> tuple[float, ...] | None:
 def test_what_no_allocator_of_ours_holds_is_outside() -> None:
     """Alone on its GPU: 700 - 400. Two on one GPU: the larger 950 - (400 + 300) = 250, so the first is the most."""
     alone, first, second = (
-        DeviceMemory(device="a", used=700, total=1000, reserved=400),
-        DeviceMemory(device="b", used=900, total=1000, reserved=400),
-        DeviceMemory(device="b", used=950, total=1000, reserved=300),
+        DeviceMemory(device="p", uuid="a", used=700, total=1000, reserved=400),
+        DeviceMemory(device="q", uuid="b", used=900, total=1000, reserved=400),
+        DeviceMemory(device="q", uuid="b", used=950, total=1000, reserved=300),
     )
     assert samples(devices([alone, first, second]), "outside_allocator") == (300,)
     assert samples(devices([first, second]), "outside_allocator") == (250,)
     assert samples(devices([alone, None]), "outside_allocator") is None
 
 
+def test_instances_of_one_gpu_have_memory_of_their_own() -> None:
+    """700 - 400 and 600 - 100, though both have the PCI id of the whole GPU."""
+    one, other = (DeviceMemory(device="p", uuid=uuid, used=u, reserved=r) for uuid, u, r in (("a", 7, 4), ("b", 6, 1)))
+    assert samples(devices([one, other]), "outside_allocator") == (5,)
+
+
+def test_what_other_processes_hold_is_not_taken_for_ours() -> None:
+    """Process 7 was there before the launch, and still is."""
+    memory = DeviceMemory(device="p", uuid="a", used=700, reserved=400)
+    (launch,) = devices([memory]).launches
+    gpus = GpuHealth(device="p", readings=1), GpuHealth(device="p", readings=1, others={7: 200})
+    quiet, disturbed = (replace(launch, health=Health(cpu=CpuHealth(), gpus=(gpu,))) for gpu in gpus)
+    assert samples(replace(devices([memory]), launches=(quiet,)), "outside_allocator") == (300,)
+    assert samples(replace(devices([memory]), launches=(disturbed,)), "outside_allocator") is None
+
+
+def test_an_allocator_that_tells_nothing_is_named_and_leaves_nothing_outside() -> None:
+    found = devices([DeviceMemory(device="p", uuid="a", used=700, reserved=None)])
+    on_gpu = replace(found, environment=make_environment(device="cuda", device_count=1, world_size=1))
+    assert findings_of(on_gpu) == (Finding("no_allocator_statistics", {}),)
+    assert samples(on_gpu, "outside_allocator") is None
+
+
 def test_fragmentation_is_the_share_that_tensors_did_not_fill() -> None:
     """6 of 8 GiB: a quarter is left. Nothing held is nothing wasted."""
     gib = 2.0**30
-    one = {"peak_allocated": 6 * gib, "peak_reserved": 8 * gib}
-    assert samples(peaks([one], [{"peak_allocated": 0, "peak_reserved": 0}]), "fragmentation") == (0.25, 0)
+    one = {"peak_allocated": 6 * gib, "peak_reserved": 8 * gib, "peak_inactive_split": gib}
+    assert samples(peaks([one], [dict.fromkeys(one, 0)]), "fragmentation") == (0.25, 0)
+    del one["peak_inactive_split"]  # as of cudaMallocAsync, which splits nothing
+    assert samples(peaks([one]), "fragmentation") is None
     assert samples(peaks([{"peak_resident": gib}]), "fragmentation") is None
 
 

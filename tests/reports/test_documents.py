@@ -182,7 +182,10 @@ def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validat
         GpuHealth(device="a", readings=3, sm_clock=1.7e9, throttled={"power cap": 1 / 3}, others={7: None}),
         GpuHealth(device="b", readings=3),
     )
-    ranks = (replace(ranks[0], device_memory=DeviceMemory(device="a", used=9, total=1000, reserved=4)), ranks[1])
+    ranks = (
+        replace(ranks[0], device_memory=DeviceMemory(device="a", uuid="1f2e", used=9, total=1000, reserved=4)),
+        ranks[1],
+    )
     launches = (
         Launch(round=0, ranks=ranks, seconds=1.0, health=Health(cpu=cpu, gpus=gpus)),
         Launch(round=1, ranks=ranks, seconds=1.0),

@@ -452,10 +452,22 @@ CASES = [
     Case(
         "gpu_used_by_others",
         {"pid": 7, "nbytes": 3 * GIB, **SEEN},
-        "process 7 used a GPU of the ranks (3.00 GiB of its memory) in 2 of 3 launches",
+        "process 7 used 3.00 GiB of a GPU of the ranks in 2 of 3 launches: outside_allocator is left out",
     ),
     Case(
-        "gpu_used_by_others", {"pid": 8, "nbytes": None, **SEEN}, "process 8 used a GPU of the ranks in 2 of 3 launches"
+        "gpu_used_by_others",
+        {"pid": 8, "nbytes": None, **SEEN},
+        "process 8 used a GPU of the ranks in 2 of 3 launches: outside_allocator is left out",
+    ),
+    Case(
+        "unread_gpus",
+        {"reasons": ("0000:1b:00.0: Insufficient Permissions", "0000:5d:00.0: GPU is lost"), **SEEN},
+        "clocks and other processes of GPUs are not known in 2 of 3 launches: 0000:1b:00.0: Insufficient Permissions; "
+        "0000:5d:00.0: GPU is lost",
+    ),
+    Case("mig_instances", {}, "the driver tells neither the utilisation of MIG instances nor other processes on them"),
+    Case(
+        "no_allocator_statistics", {}, "CUDA's memory allocator keeps no statistics: the metrics of memory are left out"
     ),
     Case(
         "gpu_clock_fell",

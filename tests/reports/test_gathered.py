@@ -40,7 +40,13 @@ def told(code: str, *facts: dict[str, Any]) -> str:
             "gpu_used_by_others",
             {"pid": 7, "nbytes": None, "seen": 1, "launches": 4},
             {"pid": 9, "nbytes": 3 * MIB, "seen": 2, "launches": 4},
-            "process 7 used a GPU of the ranks (3.00 MiB of its memory) in 3 of 8 launches",
+            "process 7 used 3.00 MiB of a GPU of the ranks in 3 of 8 launches: outside_allocator is left out",
+        ),
+        (
+            "unread_gpus",
+            {"reasons": ("a: lost",), "seen": 1, "launches": 4},
+            {"reasons": ("a: lost", "b: lost"), "seen": 2, "launches": 4},
+            "clocks and other processes of GPUs are not known in 3 of 8 launches: a: lost; b: lost",
         ),
         (
             "memory_growth",

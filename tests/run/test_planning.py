@@ -327,7 +327,10 @@ def test_launches_on_gpus_interleave_where_it_is_wanted_and_they_fit(
 
 def test_of_ranks_on_gpus_the_fullest_one_counts() -> None:
     ranks = tuple(
-        replace(make_rank_launch(rank), device_memory=DeviceMemory(device=name, used=used, total=1000, reserved=0))
+        replace(
+            make_rank_launch(rank),
+            device_memory=DeviceMemory(device=name, uuid=name, used=used, total=1000, reserved=0),
+        )
         for rank, (name, used) in enumerate([("a", 300), ("b", 450)])
     )
     assert pilot_of(ranks, 1.0, Plan(warmup=1, steps=1)).of_gpu == 0.45

@@ -59,21 +59,21 @@ def test_a_recording_tells_its_launches_again_in_no_time(clock: Clock) -> None:
         raise WorkloadError("hangs")
 
     health = Health(cpu=CpuHealth())
-    ended = recording.watch(lambda: lambda: watch(health))
+    ended = recording.watch(lambda: lambda _: watch(health))
     assert recording.launched(lambda: launch(1)) == result(1)
-    assert ended() == health
+    assert ended(None) == health
     with pytest.raises(WorkloadError, match="hangs"):
         recording.launched(fails)
     again = recording.again()
     assert (recording.now(), again.now()) == (32.0, 32.0)
-    ended = again.watch(lambda: lambda: watch(None))
+    ended = again.watch(lambda: lambda _: watch(None))
     assert again.launched(lambda: launch(2)) == result(1)
-    assert (ended(), len(watched)) == (health, 1)
+    assert (ended(None), len(watched)) == (health, 1)
     assert (clock.now, again.now()) == (32.0, 34.0)
     with pytest.raises(WorkloadError, match="hangs"):
         again.launched(lambda: launch(2))
     assert (clock.now, again.now()) == (32.0, 64.0)
-    assert again.watch(lambda: lambda: watch(None))() is None
+    assert again.watch(lambda: lambda _: watch(None))(None) is None
     assert again.launched(lambda: launch(2)) == result(2)
     assert (clock.now, again.now(), len(watched)) == (34.0, 66.0, 2)
 

@@ -560,9 +560,9 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
     """It lasts 0.25 + 5 x 0.05 = 0.5 s on the machine's clock. The pilot is not counted, so nobody watches it."""
     machine = Machine()
 
-    def watch() -> Callable[[], Health]:
+    def watch() -> Callable[[Any], Health]:
         begun = machine.now
-        return lambda: Health(cpu=CpuHealth(throttled=machine.now - begun))
+        return lambda _: Health(cpu=CpuHealth(throttled=machine.now - begun))
 
     observer = Observer(judge=Script([Next("stop")]), clock=machine.clock, watch=watch)
     (measured,) = measure([variant()], make_budget(5, 0, 2, 60, 60), machine.run, observer)
@@ -571,19 +571,19 @@ def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
 
 
 def test_the_watch_ends_with_a_launch_that_fails() -> None:
-    ended: list[bool] = []
+    ended: list[object] = []
 
     def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
         if launches[0][1].steps == PILOT_STEPS:
             return Machine().run(launches, purpose)
         raise LaunchError("no ranks")
 
-    def watch() -> Callable[[], None]:
-        return lambda: ended.append(True)
+    def watch() -> Callable[[Any], None]:
+        return ended.append
 
     with pytest.raises(LaunchError):
         measure([variant()], make_budget(7, 0, 2, 60, 60), run, Observer(judge=Script([]), watch=watch))
-    assert ended == [True]
+    assert ended == [None]  # there were no timed steps
 
 
 def test_a_round_takes_what_those_before_it_did_however_slow_one_was() -> None:

@@ -8,6 +8,7 @@ import itertools
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -47,7 +48,11 @@ def job(step: Any, warmup: int = 2, steps: int = 3) -> LaunchJob:
 
 def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:
     losses = iter([9.0, 8.0, 7.0, 6.0, 5.0, *[4.0] * 20])  # two of warm-up, three timed, and those of later passes
+    before = time.monotonic()
     report = run_launch(make_ctx(), job(lambda: next(losses)))
+    assert report.window is not None
+    assert before <= report.window[0] <= report.window[1] - sum(report.step_times)
+    assert report.window[1] <= time.monotonic()
     assert report.rank == 0
     assert len(report.step_times) == 3
     assert all(0 < seconds < 1 for seconds in report.step_times)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pytest_ddpperf.baselines.codec import data_of
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.metrics.health import gpus_of
+from pytest_ddpperf.metrics.launch_figures import gpus_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.phases import MemoryKind
 from pytest_ddpperf.reports.document import Date, Document, Natural, NotNegative, Positive, about
@@ -52,8 +52,8 @@ class GpuProcessData(Document):
 class GpuData(Document):
     """A GPU that the ranks computed on; null for what the driver does not tell."""
 
-    device: str = about("NVIDIA's id: GPU- and a uuid.")
-    readings: Natural = about("In which the GPU was busy; all of them where it never was.")
+    device: str = about("PCI id, such as 0000:1b:00.0.")
+    readings: Natural = about("During timed steps: the figures are of them.")
     utilisation: float | None = about("Mean share of the time in which something ran on it.")
     sm_clock: float | None = about("Median clock of the multiprocessors, in Hz.")
     sm_clock_limit: float | None = about("The highest that the GPU can have, in Hz.")
@@ -61,11 +61,12 @@ class GpuData(Document):
     memory_clock_limit: float | None = about("The highest that the GPU can have, in Hz.")
     temperature: float | None = about("The highest, in degrees Celsius.")
     power: float | None = about("Mean, in W.")
-    throttled: dict[str, float] = about("Share of the readings by what held the clocks back.")
+    throttled: dict[str, float] = about("Share of the time by what held the clocks back.")
     others: list[GpuProcessData] = about(
         "Processes that used the GPU before the launch began and still did when it had ended.",
         lambda gpu: gpu.others.items(),
     )
+    mig: bool = about("Whether it is divided into instances: the figures are of all, and others are not known.")
 
 
 class HealthData(Document):
