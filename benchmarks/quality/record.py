@@ -31,6 +31,7 @@ from benchmarks.quality.verdicts import Environment, launcher, timed_launch
 from pytest_ddpperf.baselines.fingerprint import differences, environment
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import machine_facts
+from pytest_ddpperf.launch.context import Placement
 from pytest_ddpperf.launch.environment import thread_count
 from pytest_ddpperf.launch.interleaving import run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
@@ -167,11 +168,10 @@ def environment_here(launcher: Launcher, ranks: int) -> Environment:
     """This machine with groups of so many ranks."""
     return environment(
         machine_facts(),
-        device="cpu",
-        backend="gloo",
-        world_size=ranks,
+        launcher.machine(gpus=False),
+        Placement("cpu", "gloo"),
+        ranks,
         threads=thread_count(dict(os.environ)),
-        torch_version=launcher.machine(gpus=False).torch,
     )
 
 

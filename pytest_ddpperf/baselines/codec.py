@@ -168,7 +168,8 @@ _SHAPES = {
             "device": Literal["cpu", "cuda"],
             **dict.fromkeys(("cores", "threads", "nodes", "world_size"), Positive),
             "recorded": Mapping[str, AnyText],
-        }
+        },
+        optional=("gpu_setup",),
     ),
     # Where only code of torch's led to a count there is no file, and of code without a file no source.
     CallSite: Shape(types=dict.fromkeys(("file", "function", "source"), AnyText), optional=("strategy",)),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.instruments.host import MachineFacts
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import BaselineRecord
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.instruments.gpu_facts import GpuFacts
+    from pytest_ddpperf.launch.context import Placement, TorchMachine
 
 _LABELS = {
     "device": "device",
@@ -22,6 +27,16 @@ _LABELS = {
     "world_size": "world size",
     "torch": "torch",
     "cuda": "CUDA",
+    "gpu_setup": "GPU setup",
+}
+_RECORDED = {  # that times on GPUs depend on, beside variables of the environment
+    "gpu_driver": "GPU driver",
+    "gpu_allocator": "GPU memory allocator",
+    "gpu_persistence": "persistence mode",
+    "gpu_ecc": "ECC",
+    "gpu_compute_mode": "compute mode",
+    "cudnn": "cuDNN",
+    "nccl": "NCCL",
 }
 _MAX_NAME = 48  # characters of a device's name in a key
 _NAME = r"[a-z0-9._-]+?"
@@ -29,6 +44,7 @@ _KEY = re.compile(
     rf"(?P<device>cpu|cuda)(?:-(?P<device_model>{_NAME})-x(?P<device_count>\d+))?"
     rf"-(?P<cpu_model>{_NAME})-(?P<cores>\d+)c-t(?P<threads>\d+)(?:-n(?P<nodes>\d+))?"
     r"-(?P<backend>[a-z0-9]+)-w(?P<world_size>\d+)-torch(?P<torch>[0-9.]+)(?:-cuda(?P<cuda>[0-9.]+))?"
+    rf"(?:-gpu-(?P<gpu_setup>{_NAME}))?"
 )
 _COUNTS = ("device_count", "cores", "threads", "nodes", "world_size")
 
@@ -37,34 +53,32 @@ Fact = str | int | None
 
 def environment(
     machine: MachineFacts,
-    *,
-    device: str,
-    backend: str,
+    torch: TorchMachine,
+    placement: Placement,
     world_size: int,
+    *,
     threads: int,
-    torch_version: str,
-    cuda: str | None = None,
-    gpu_names: Sequence[str] = (),
+    gpus: GpuFacts | None = None,
     nodes: int = 1,
-    recorded: Mapping[str, str] | None = None,
 ) -> Environment:
-    """The environment of a process group on this machine."""
+    """The environment of a process group on this machine; ``gpus``: what is known of GPUs that ranks compute on."""
     full = {name: getattr(machine, name) for name in ("machine", "host", "kernel", "python")}
-    full["torch"] = torch_version
-    on_gpu = device == "cuda"
+    full |= {"torch": torch.torch, **({} if torch.cuda is None else {"cuda": torch.cuda})}
+    on_gpu = placement.device == "cuda"
     return Environment(
-        device=device,
-        device_model=" + ".join(dict.fromkeys(gpu_names)) or "unknown" if on_gpu else machine.cpu_model,
-        device_count=len(gpu_names) if on_gpu else 0,
+        device=placement.device,
+        device_model=" + ".join(dict.fromkeys(torch.gpus.names)) or "unknown" if on_gpu else machine.cpu_model,
+        device_count=len(torch.gpus.names) if on_gpu else 0,
         cpu_model=machine.cpu_model,
         cores=machine.cores,
         threads=threads,
         nodes=nodes,
-        backend=backend,
+        backend=placement.backend,
         world_size=world_size,
-        torch=_minor(torch_version),
-        cuda=None if cuda is None else _minor(cuda),
-        recorded={**full, **({} if cuda is None else {"cuda": cuda}), **(recorded or {})},
+        torch=_minor(torch.torch),
+        cuda=None if torch.cuda is None else _minor(torch.cuda),
+        gpu_setup=None if gpus is None else gpus.setup,
+        recorded=full if gpus is None else {**full, **gpus.recorded},
     )
 
 
@@ -83,11 +97,13 @@ def environment_key(env: Environment) -> str:
     gpu = "" if env.device == "cpu" else f"-{_slug(facts['device_model'])}-x{env.device_count}"
     nodes = "" if env.nodes == 1 else f"-n{env.nodes}"
     cuda = "" if env.cuda is None else f"-cuda{_slug(env.cuda)}"
+    setup = "" if env.gpu_setup is None else f"-gpu-{_slug(env.gpu_setup)}"
     key = (
         f"{_slug(env.device)}{gpu}-{_slug(facts['cpu_model'])}-{env.cores}c-t{env.threads}{nodes}"
-        f"-{_slug(env.backend)}-w{env.world_size}-torch{_slug(env.torch)}{cuda}"
+        f"-{_slug(env.backend)}-w{env.world_size}-torch{_slug(env.torch)}{cuda}{setup}"
     )
-    return key if _read_back(key) == facts else f"{key}~{digest(repr(sorted(facts.items())))}"
+    told = sorted(item for item in facts.items() if item != ("gpu_setup", None))  # which older keys do not have
+    return key if _read_back(key) == facts else f"{key}~{digest(repr(told))}"
 
 
 def differences(a: Environment, b: Environment) -> tuple[str, ...]:
@@ -107,6 +123,18 @@ def counted_differences(a: Environment, b: Environment) -> tuple[str, ...]:
 def kernel_differences(a: Environment, b: Environment) -> tuple[str, ...]:
     """The differing facts by which torch picks kernels on GPUs; none on the CPU."""
     return _differences(a, b, ("device_model", "cuda")) if a.device == b.device == "cuda" else ()
+
+
+def recorded_differences(a: Environment, b: Environment) -> tuple[str, ...]:
+    """The facts that differ of what is recorded of GPUs, and does not decide what is comparable.
+
+    Which GPUs are visible is no such fact: a scheduler picks them anew for each job.
+    """
+    if not a.device == b.device == "cuda":
+        return ()
+    names = [name for name in sorted({*a.recorded, *b.recorded} - {"CUDA_VISIBLE_DEVICES"}) if name.isupper()]
+    pairs = ((name, a.recorded.get(name, "none"), b.recorded.get(name, "none")) for name in (*_RECORDED, *names))
+    return tuple(f"{_RECORDED.get(name, name)} {then} -> {now}" for name, then, now in pairs if then != now)
 
 
 def _differences(a: Environment, b: Environment, names: Iterable[str]) -> tuple[str, ...]:
@@ -144,7 +172,7 @@ def _read_back(key: str) -> dict[str, Fact] | None:
     facts["device_count"] = match["device_count"] or 0
     for name in _COUNTS:
         facts[name] = int(str(facts[name]))
-    for name in ("cpu_model", "device_model"):
+    for name in ("cpu_model", "device_model", "gpu_setup"):
         facts[name] = None if match[name] is None else match[name].replace("-", " ").replace("_", "-")
     return facts
 
@@ -161,7 +189,8 @@ def _slug(fact: Fact) -> str:
 
 def _shown(env: Environment, name: str) -> str:
     value = None if _facts(env)[name] is None else getattr(env, name)
-    return "none" if value is None else str(value)
+    unknown = "unknown" if (name, env.device) == ("gpu_setup", "cuda") else "none"
+    return unknown if value is None else str(value)
 
 
 def _minor(version: str) -> str:

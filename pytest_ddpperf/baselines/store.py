@@ -16,6 +16,7 @@ from pytest_ddpperf.baselines.fingerprint import (
     digest,
     environment_key,
     kernel_differences,
+    recorded_differences,
 )
 from pytest_ddpperf.baselines.jsonfile import read_text
 from pytest_ddpperf.errors import BaselineError, SettingError
@@ -58,8 +59,9 @@ class Store:
         """The record to compare a benchmark with."""
         own = environment_key(environment)
         mine = next((record for record in self._records(test, own) if record.name == name), None)
+        recorded = () if mine is None else recorded_differences(mine.environment, environment)
         if mine is not None and mine.counts is not None:
-            return StoredBaseline(record=mine, origin=own, counted=mine)
+            return StoredBaseline(record=mine, origin=own, counted=mine, recorded_differ=recorded)
         others = [
             (differences(record.environment, environment), key, record)
             for key in self._keys()
@@ -69,7 +71,7 @@ class Store:
         ]
         nearest = _nearest_counted([record for _, _, record in others if record.counts is not None], environment)
         if mine is not None:
-            return replace(nearest, record=mine, origin=own)
+            return replace(nearest, record=mine, origin=own, recorded_differ=recorded)
         timed = [other for other in others if other[2].timed]
         if not timed:
             what = "no baseline of times" if others else "no baseline"

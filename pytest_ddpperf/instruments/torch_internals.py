@@ -27,6 +27,28 @@ def activity_of(event: Any) -> str:
     return "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
 
 
+def pci_id(properties: Any) -> str | None:
+    """The PCI id of one of NVIDIA's GPUs, as its tools write it; None where torch's properties do not tell."""
+    import torch
+
+    if torch.version.hip is not None or not hasattr(properties, "pci_bus_id"):
+        return None
+    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+
+
+def gpu_software() -> dict[str, str]:
+    """What computes and communicates on GPUs, by name: versions of cuDNN and NCCL, and the allocator of memory."""
+    import torch
+
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    facts = {"gpu_allocator": torch.cuda.get_allocator_backend(), "cudnn": str(cudnn or "")}
+    if torch.distributed.is_nccl_available():
+        from torch.cuda import nccl
+
+        facts["nccl"] = ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
+    return {name: fact for name, fact in facts.items() if fact}
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.instruments.phases.recorder import Section
+from pytest_ddpperf.instruments.torch_internals import gpu_software
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -66,7 +68,7 @@ class Gpus:
     """The GPUs of a machine, in CUDA's order. Where ``instances`` names MIG instances, each rank is shown only one."""
 
     names: tuple[str, ...] = ()
-    pci: tuple[str | None, ...] = ()  # addresses as NVML writes them, 00000000:C1:00.0; None where torch does not tell
+    pci: tuple[str | None, ...] = ()  # PCI ids, such as 0000:c1:00.0; None where torch does not tell
     instances: tuple[str, ...] = ()
     error: str = ""  # why CUDA can use none of those that are there
 
@@ -85,6 +87,7 @@ class TorchMachine:
     gpus: Gpus  # none where they were not looked for
     nccl: bool
     backends: tuple[str, ...]  # of process groups, that this torch was built with
+    gpu_software: Mapping[str, str] = field(default_factory=dict)  # versions and the allocator, by name
 
 
 @dataclass(frozen=True)
@@ -101,15 +104,19 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
     import torch
     import torch.distributed as dist
 
+    shown = Gpus()
     if gpus:
         from pytest_ddpperf.launch.devices import find_gpus
+
+        shown = Gpus(**find_gpus())
     found = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
     return TorchMachine(
         torch=str(torch.__version__),
         cuda=torch.version.cuda or torch.version.hip,
-        gpus=Gpus(**find_gpus()) if gpus else Gpus(),
+        gpus=shown,
         nccl=found["nccl"],
         backends=tuple(name for name, available in found.items() if available),
+        gpu_software=gpu_software() if shown.names else {},
     )
 
 

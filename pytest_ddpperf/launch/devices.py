@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.host import group_folders, kernel_text
+from pytest_ddpperf.instruments.torch_internals import pci_id
 from pytest_ddpperf.launch.environment import thread_count
 from pytest_ddpperf.units import format_value
 
@@ -45,13 +46,7 @@ def find_gpus() -> dict[str, Any]:
             return {"error": _INTERNALS.sub("", str(error))}
     if not found:  # without a warning, there is none
         return {"error": "; ".join(_INTERNALS.sub("", str(warning.message)) for warning in said)}
-    return {"names": tuple(str(one.name) for one in found), "pci": tuple(map(_address, found))}
-
-
-def _address(properties: Any) -> str | None:
-    parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    known = [part for part in parts if part is not None]
-    return "{:08X}:{:02X}:{:02X}.0".format(*known) if known == parts else None
+    return {"names": tuple(str(one.name) for one in found), "pci": tuple(map(pci_id, found))}
 
 
 def take(device: torch.device, addresses: Sequence[str | None], rank: int, *, looks: bool) -> str:
@@ -118,8 +113,7 @@ def _local(address: str | None, root: Path) -> set[int]:
     """The cores near a PCI device; empty where the system does not tell."""
     if address is None:
         return set()
-    domain, rest = address.lower().split(":", 1)
-    folder = root / f"sys/bus/pci/devices/{int(domain, 16):04x}:{rest}"
+    folder = root / f"sys/bus/pci/devices/{address}"
     node = kernel_text(folder / "numa_node").strip()
     of_node = kernel_text(root / f"sys/devices/system/node/node{node}/cpulist")
     return _numbers(kernel_text(folder / "local_cpulist") or of_node)

@@ -59,6 +59,7 @@ class Environment:
     world_size: int
     torch: str  # major.minor
     cuda: str | None  # major.minor of the CUDA that torch was built for
+    gpu_setup: str | None = None  # how GPUs are linked and limited, as of GpuFacts; None on CPU and where unknown
     recorded: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -113,6 +113,7 @@ class StoredBaseline:
     record: BaselineRecord | None
     origin: str  # the environment key, or in words why there is no baseline
     differs: tuple[str, ...] = ()  # facts of environment and training in which the record differs: torch 2.11 -> 2.13
+    recorded_differ: tuple[str, ...] = ()  # facts that differ and leave the record comparable: NCCL 2.27.5 -> 2.28.9
     counted: BaselineRecord | None = None  # the record that counts are compared with
     counted_differs: tuple[str, ...] = ()  # the facts that make its counts incomparable
     kernels_differ: tuple[str, ...] = ()  # the facts that do so for counts that depend on the kernels torch picks
@@ -127,6 +128,7 @@ class PairedRevision:
 
     paired: ClassVar[bool] = True
     differs: ClassVar[tuple[str, ...]] = ()  # both sides run on one machine, now
+    recorded_differ: ClassVar[tuple[str, ...]] = ()
     counted_differs: ClassVar[tuple[str, ...]] = ()
     kernels_differ: ClassVar[tuple[str, ...]] = ()
     revision: str  # in words: 3f2a1c0 (main)

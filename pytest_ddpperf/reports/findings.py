@@ -383,6 +383,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     ),
     "lost_counts": lambda paired: f"{reference_text(paired)} has counts, this run has none: no count is gated",
     "alike_baselines": _alike_baselines,
+    "other_gpu_facts": lambda differ: f"the baseline was measured with others: {', '.join(differ)}",
     # Counts.
     "count_changed": count_changed,
     "unsteady_count": lambda reason: f"not the same in every step, so not compared exactly: {reason}",

@@ -259,6 +259,7 @@ def environment_text(environment: Environment) -> str:
         environment.backend,
         f"torch {environment.torch}",
         *([f"CUDA {environment.cuda}"] if environment.cuda is not None else []),
+        *filter(None, [environment.gpu_setup]),
     ]
     return ", ".join(parts)
 

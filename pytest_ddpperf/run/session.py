@@ -157,17 +157,17 @@ class Session:
         machine = self._torch(settings)
         placement = place(settings.device, settings.backend, world_size, machine)
         self.complaints += {placement.remark} - {"", *self.complaints}
-        found = environment(
-            self._machine,
-            device=placement.device,
-            backend=placement.backend,
-            world_size=world_size,
-            threads=self._threads,
-            torch_version=machine.torch,
-            cuda=machine.cuda,
-            gpu_names=machine.gpus.names,
-        )
+        gpus = None
+        if placement.device == "cuda":
+            from pytest_ddpperf.instruments.gpu_facts import gpu_facts
+
+            gpus = gpu_facts(self.gpus(world_size), machine.gpu_software, os.environ)
+        found = environment(self._machine, machine, placement, world_size, threads=self._threads, gpus=gpus)
         return replace(found, recorded=self.extensions.recorded(found.recorded))
+
+    def gpus(self, world_size: int) -> tuple[str, ...]:
+        """The PCI ids of the GPUs that so many ranks compute on, as far as torch tells."""
+        return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
 
     def begin_test(self, test: str, attempt: int) -> None:
         """Forgets what earlier attempts of a test have left, such as those of pytest-rerunfailures: the last counts."""

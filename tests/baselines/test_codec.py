@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.codec import BaselineFile, decode, encode
+from pytest_ddpperf.baselines.codec import BaselineFile, data_of, decode, encode
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Control
@@ -222,6 +222,15 @@ def test_a_wrong_field_is_named(text: str, path: str, value: Any, problem: str) 
     assert str(caught.value).endswith(
         "restore it from version control, or delete it and measure again with --ddpperf-save"
     )
+
+
+def test_only_gpus_have_a_setup(make_record: Make) -> None:
+    """So that files of CPUs stay as they are."""
+    record = make_record()
+    assert "gpu_setup" not in data_of(record.environment)
+    on_gpu = replace(record, environment=replace(record.environment, device="cuda", gpu_setup="nvlink 700w"))
+    content = BaselineFile(test="m.py::t", records=(on_gpu,))
+    assert decode(encode(content, FILE), FILE) == content
 
 
 def test_every_field_is_required(text: str) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,27 +14,27 @@ from pytest_ddpperf.baselines.fingerprint import (
     environment,
     environment_key,
     kernel_differences,
+    recorded_differences,
 )
+from pytest_ddpperf.instruments.gpu_facts import GpuFacts
 from pytest_ddpperf.instruments.host import MachineFacts
+from pytest_ddpperf.launch.context import Gpus, Placement, TorchMachine
 from pytest_ddpperf.records.measurement import Environment
 
 MACHINE = MachineFacts(
     cpu_model="AMD EPYC", cores=2, machine="virtual", host="runner-1", kernel="Linux 6.1", python="3.11.7"
 )
+LINKED = GpuFacts(setup="nvlink 400w", recorded={"gpu_driver": "580.65", "nccl": "2.28.9"})
 Make = Callable[..., Environment]
 
 
+def torch_machine(torch: str, cuda: str | None, *gpus: str) -> TorchMachine:
+    return TorchMachine(torch=torch, cuda=cuda, gpus=Gpus(names=gpus), nccl=True, backends=("gloo",))
+
+
 def test_environment_on_cpu_leaves_the_gpus_out() -> None:
-    env = environment(
-        MACHINE,
-        device="cpu",
-        backend="gloo",
-        world_size=2,
-        threads=1,
-        torch_version="2.13.0+cpu",
-        gpu_names=["NVIDIA H200"],
-        recorded={"branch": "main"},
-    )
+    torch = torch_machine("2.13.0+cpu", None, "NVIDIA H200")
+    env = environment(MACHINE, torch, Placement("cpu", "gloo"), 2, threads=1)
     assert (env.device_model, env.device_count, env.torch, env.cuda) == ("AMD EPYC", 0, "2.13", None)
     assert env.recorded == {
         "machine": "virtual",
@@ -41,25 +42,44 @@ def test_environment_on_cpu_leaves_the_gpus_out() -> None:
         "kernel": "Linux 6.1",
         "python": "3.11.7",
         "torch": "2.13.0+cpu",
-        "branch": "main",
     }
     assert environment_key(env) == "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
 
 
 def test_environment_on_gpus() -> None:
-    env = environment(
-        MACHINE,
-        device="cuda",
-        backend="nccl",
-        world_size=8,
-        threads=4,
-        torch_version="2.11.0a0+git12",
-        cuda="13.0.1",
-        gpu_names=["NVIDIA A100-SXM4-80GB"] * 8,
-        nodes=2,
-    )
+    torch = torch_machine("2.11.0a0+git12", "13.0.1", *["NVIDIA A100-SXM4-80GB"] * 8)
+    env = environment(MACHINE, torch, Placement("cuda", "nccl"), 8, threads=4, nodes=2)
     assert (env.device_model, env.device_count, env.torch, env.cuda) == ("NVIDIA A100-SXM4-80GB", 8, "2.11", "13.0")
-    assert environment_key(env) == "cuda-nvidia-a100_sxm4_80gb-x8-amd-epyc-2c-t4-n2-nccl-w8-torch2.11-cuda13.0"
+    key = "cuda-nvidia-a100_sxm4_80gb-x8-amd-epyc-2c-t4-n2-nccl-w8-torch2.11-cuda13.0"
+    assert environment_key(env) == key
+    told = environment(MACHINE, torch, Placement("cuda", "nccl"), 8, threads=4, nodes=2, gpus=LINKED)
+    assert environment_key(told) == f"{key}-gpu-nvlink-400w"
+    assert (told.gpu_setup, told.recorded["cuda"]) == ("nvlink 400w", "13.0.1")
+    assert told.recorded.items() >= {"gpu_driver": "580.65", "nccl": "2.28.9", "host": "runner-1"}.items()
+    assert differences(env, told) == ("GPU setup unknown -> nvlink 400w",)
+
+
+def test_what_is_recorded_of_gpus_is_told_where_it_differs(make_environment: Make) -> None:
+    """But not of hosts, and not which GPUs were visible; on the CPU nothing is."""
+    old, new = (
+        make_environment(device="cuda", recorded=recorded)
+        for recorded in (
+            {"nccl": "2.27.5", "cudnn": "91002", "NCCL_ALGO": "Ring", "host": "a", "CUDA_VISIBLE_DEVICES": "3"},
+            {"nccl": "2.28.9", "cudnn": "91002", "CUDA_LAUNCH_BLOCKING": "1", "host": "b"},
+        )
+    )
+    assert recorded_differences(old, new) == (
+        "NCCL 2.27.5 -> 2.28.9",
+        "CUDA_LAUNCH_BLOCKING none -> 1",
+        "NCCL_ALGO Ring -> none",
+    )
+    assert recorded_differences(replace(old, device="cpu"), replace(new, device="cpu")) == ()
+
+
+def test_keys_of_before_gpus_had_a_setup_still_hold(make_environment: Make) -> None:
+    """Though it takes a hash to tell them apart."""
+    hashed = make_environment(cpu_model="x" * 60, device_model="x" * 60, cores=8)
+    assert environment_key(hashed) == f"cpu-{'x' * 48}-8c-t1-gloo-w2-torch2.13~3f2e40ae"
 
 
 CHANGES: dict[str, Any] = {
@@ -74,6 +94,7 @@ CHANGES: dict[str, Any] = {
     "world_size": 4,
     "torch": "2.14",
     "cuda": "13.0",
+    "gpu_setup": "nvlink 700w",
 }
 
 
@@ -105,7 +126,8 @@ def test_keys_are_equal_only_for_equal_facts(make_environment: Make) -> None:
         )
     ]
     odd = [make_environment(backend=name) for name in ("cpu:gloo,cuda:nccl", "cpu-gloo-cuda-nccl", "gloo-w2")]
-    odd += [make_environment(torch=name) for name in ("2.13-cuda13.0", "2.13 ", "nightly")]
+    odd += [make_environment(torch=name) for name in ("2.13-cuda13.0", "2.13 ", "nightly", "2.13-gpu-a")]
+    odd += [make_environment(gpu_setup=name) for name in ("a", "a-b", "a b", "../a")]
     environments = [*cpus, *gpus, *odd, make_environment(cuda="13.0")]
     for a, b in itertools.combinations(environments, 2):
         assert (environment_key(a) == environment_key(b)) == (differences(a, b) == ()), (a, b)

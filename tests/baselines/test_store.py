@@ -162,6 +162,16 @@ def test_counts_are_held_against_the_record_with_like_kernels(store: Store, make
     assert (both.counted_differs, both.kernels_differ) == ((), ())
 
 
+def test_a_comparable_baseline_has_the_facts_of_gpus_that_differ(store: Store, make_record: Make) -> None:
+    here = replace(make_record().environment, device="cuda", backend="nccl", cuda="13.0", recorded={"nccl": "2.28.9"})
+    record = make_record(environment=replace(here, recorded={"nccl": "2.27.5"}))
+    store.save(TEST, [record])
+    found = store.find(TEST, record.name, here)
+    assert (found.differs, found.recorded_differ) == ((), ("NCCL 2.27.5 -> 2.28.9",))
+    limited = store.find(TEST, record.name, replace(here, gpu_setup="400w"))
+    assert (limited.differs, limited.recorded_differ) == (("GPU setup unknown -> 400w",), ())
+
+
 def test_of_equally_comparable_counts_the_newest_judge(store: Store, make_record: Make) -> None:
     """A record that only counted is as new as its counts; of one day, that of the machine that is more alike."""
     here = make_record().environment

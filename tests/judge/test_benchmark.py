@@ -140,6 +140,13 @@ def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
     assert "there are baselines for `ddp`, `ddp[bucket_cap_mb=5]`: " in findings(several)[0]
 
 
+def test_facts_that_leave_a_baseline_comparable_are_told_where_they_differ() -> None:
+    base = replace(found(series("step_time", STEADY)), recorded_differ=("NCCL 2.27.5 -> 2.28.9",))
+    result = judged(measured(series("step_time", STEADY)), base)
+    assert result.verdict is Verdict.UNCHANGED
+    assert "the baseline was measured with others: NCCL 2.27.5 -> 2.28.9" in findings(result)
+
+
 def test_what_is_undecided_does_not_hide_what_is_better_than_the_other_revision() -> None:
     """Nor is it hidden itself; beside a baseline, the whole of which would be stale, it stays undecided."""
     wild = (1.0, 3.0, 0.5, 2.0)

@@ -470,6 +470,11 @@ CASES = [
         "no_allocator_statistics", {}, "CUDA's memory allocator keeps no statistics: the metrics of memory are left out"
     ),
     Case(
+        "other_gpu_facts",
+        {"differ": ("NCCL 2.27.5 -> 2.28.9", "NCCL_ALGO none -> Ring")},
+        "the baseline was measured with others: NCCL 2.27.5 -> 2.28.9, NCCL_ALGO none -> Ring",
+    ),
+    Case(
         "gpu_clock_fell",
         {"lowest": 1.7e9, "highest": 1.98e9},
         "the slowest GPU's clock was 1700 MHz in one launch and 1980 MHz in another",

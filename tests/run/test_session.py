@@ -324,7 +324,7 @@ class FoundMachine:
             torch="2.13.0", cuda=cuda, gpus=gpus, nccl=cuda is not None, backends=("gloo", "nccl")
         )
 
-    def machine(self, *, gpus: bool) -> TorchMachine:
+    def machine(self, *, gpus: bool = True) -> TorchMachine:
         self.asked.append(gpus)
         return self.found if gpus else replace(self.found, gpus=Gpus())
 

@@ -27,6 +27,9 @@ class EnvironmentData(Document):
     world_size: Positive = about("Number of ranks.")
     torch: str = about("Version of torch, major.minor.")
     cuda: str | None = about("Version, major.minor, of the CUDA that torch was built for; null for none.")
+    gpu_setup: str | None = about(
+        "Links between the GPUs, power limit and MIG, as in nvlink 700w; null for none or unknown."
+    )
     recorded: dict[str, str] = about("More facts, which do not decide what is comparable: host, kernel, full versions.")
 
 

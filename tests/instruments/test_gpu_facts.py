@@ -1,0 +1,67 @@
+"""How GPUs are linked and set up, as a made-up pynvml shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf.instruments.gpu_facts import GpuFacts, gpu_facts
+from tests.fake_nvml import FIRST, SECOND, FakeNvml, refusing
+
+BOTH = (FIRST, SECOND)
+
+
+def facts(*devices: str) -> GpuFacts:
+    return gpu_facts(devices, {}, {})
+
+
+def test_facts_of_two_linked_gpus(nvml: FakeNvml) -> None:
+    """The second one has no ECC that could be on or off."""
+    assert facts(*BOTH) == GpuFacts(
+        setup="nvlink 700w",
+        recorded={"gpu_driver": "580.65.06", "gpu_persistence": "on", "gpu_ecc": "on", "gpu_compute_mode": "default"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("nvlink", "direct", "setup"), [(0, 0, "nvlink 700w"), (5, 0, "p2p 700w"), (5, 1, "nop2p 700w")]
+)
+def test_links_are_told_by_what_carries_the_data(nvml: FakeNvml, nvlink: int, direct: int, setup: str) -> None:
+    nvml.links = {nvml.NVML_P2P_CAPS_INDEX_NVLINK: nvlink, nvml.NVML_P2P_CAPS_INDEX_WRITE: direct}
+    assert facts(*BOTH).setup == setup
+
+
+def test_one_gpu_has_no_links(nvml: FakeNvml) -> None:
+    assert facts(FIRST).setup == "700w"
+    assert facts(FIRST, FIRST).setup == "700w"  # two ranks
+
+
+def test_gpus_that_differ_have_all_their_limits_and_instances_are_told(nvml: FakeNvml) -> None:
+    nvml.limits, nvml.mig = {0: 700_000, 1: 400_000}, {1}
+    assert facts(*BOTH).setup == "nvlink 400w 700w mig"
+
+
+def test_what_the_driver_does_not_tell_is_left_out(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PowerManagementLimit", "P2PStatus", "ComputeMode"):
+        monkeypatch.setattr(nvml, f"nvmlDeviceGet{name}", refusing)
+    found = facts(*BOTH)
+    assert (found.setup, "gpu_compute_mode" in found.recorded) == (None, False)
+
+
+def test_gpus_that_may_not_be_opened_have_no_facts(nvml: FakeNvml) -> None:
+    nvml.hidden = {FIRST, SECOND}
+    assert facts(*BOTH) == facts() == GpuFacts(setup=None, recorded={})
+
+
+def test_versions_and_variables_that_change_what_gpus_do_are_recorded_without_a_driver_too() -> None:
+    environ = {
+        "NCCL_ALGO": "Ring",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "CUDA_LAUNCH_BLOCKING": "1",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync",
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "MY_NCCL_ALGO": "Tree",
+        "PATH": "/bin",
+    }
+    recorded = gpu_facts((), {"nccl": "2.28.9"}, environ).recorded
+    assert recorded == {"nccl": "2.28.9", **{name: environ[name] for name in environ.keys() - {"MY_NCCL_ALGO", "PATH"}}}
