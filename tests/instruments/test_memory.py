@@ -198,7 +198,9 @@ def test_an_allocator_without_statistics_has_no_figures_and_fails_no_launch() ->
     assert peaks() == {}
     assert memory_reader(device) is None
     assert held_after_steps(lambda: None, 3, device) == ()
-    assert read_device_memory(device) == DeviceMemory(device="0000:1b:00.0", uuid="1f2e", used=700, reserved=None)
+    assert read_device_memory(device) == DeviceMemory(
+        device="0000:1b:00.0", uuid="1f2e", used=700, total=1000, reserved=None
+    )
 
 
 @pytest.mark.gpu

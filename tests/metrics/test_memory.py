@@ -164,13 +164,15 @@ def test_what_no_allocator_of_ours_holds_is_outside() -> None:
 
 def test_instances_of_one_gpu_have_memory_of_their_own() -> None:
     """700 - 400 and 600 - 100, though both have the PCI id of the whole GPU."""
-    one, other = (DeviceMemory(device="p", uuid=uuid, used=u, reserved=r) for uuid, u, r in (("a", 7, 4), ("b", 6, 1)))
+    one, other = (
+        DeviceMemory(device="p", uuid=uuid, used=u, total=1000, reserved=r) for uuid, u, r in (("a", 7, 4), ("b", 6, 1))
+    )
     assert samples(devices([one, other]), "outside_allocator") == (5,)
 
 
 def test_what_other_processes_hold_is_not_taken_for_ours() -> None:
     """Process 7 was there before the launch, and still is."""
-    memory = DeviceMemory(device="p", uuid="a", used=700, reserved=400)
+    memory = DeviceMemory(device="p", uuid="a", used=700, total=1000, reserved=400)
     (launch,) = devices([memory]).launches
     gpus = GpuHealth(device="p", readings=1), GpuHealth(device="p", readings=1, others={7: 200})
     quiet, disturbed = (replace(launch, health=Health(cpu=CpuHealth(), gpus=(gpu,))) for gpu in gpus)
@@ -179,7 +181,7 @@ def test_what_other_processes_hold_is_not_taken_for_ours() -> None:
 
 
 def test_an_allocator_that_tells_nothing_is_named_and_leaves_nothing_outside() -> None:
-    found = devices([DeviceMemory(device="p", uuid="a", used=700, reserved=None)])
+    found = devices([DeviceMemory(device="p", uuid="a", used=700, total=1000, reserved=None)])
     on_gpu = replace(found, environment=make_environment(device="cuda", device_count=1, world_size=1))
     assert findings_of(on_gpu) == (Finding("no_allocator_statistics", {}),)
     assert samples(on_gpu, "outside_allocator") is None
