@@ -36,7 +36,7 @@ def warmed_up_for_half_a_second(ctx: RankContext, steps: int) -> tuple[int, floa
 
     job = LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=12, steps=steps), growth=False, diagnosed=False)
     with (
-        patch.object(timing, "time", SimpleNamespace(monotonic=lambda: now)),
+        patch.object(timing, "time", SimpleNamespace(monotonic=lambda: now, process_time=lambda: now)),
         patch.object(timing, "warmup_seconds", lambda *_: 0.5),
         patch("pytest_ddpperf.training.loop.warmup_seconds", lambda *_: 0.5),
     ):
