@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -37,16 +36,6 @@ def test_the_sweeps_run_when_chosen(inner: pytest.Pytester, monkeypatch: pytest.
     run = inner.runpytest("perf_tests/test_strategies.py", "--collect-only", "-q", "-p", "no:cacheprovider", *chosen)
     assert run.ret == 0
     assert "::test_options[ddp[comm_hook=powersgd]]" in run.stdout.str()
-
-
-@pytest.fixture
-def extra_work() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("extra_work_under_test", SUITE / "extra_work.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_extra_work_takes_its_share_of_the_step(extra_work: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
