@@ -184,15 +184,27 @@ class RunError(RuntimeError):
 
 
 def pytest_results(
-    name: str, folder: Path, arguments: Sequence[str], paths: Sequence[Path], ranks: int
+    name: str,
+    folder: Path,
+    arguments: Sequence[str],
+    paths: Sequence[Path],
+    ranks: int,
+    *,
+    device: str = "cpu",
+    backend: str = "gloo",
+    variables: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """The results in the JSON report of a run of pytest in ``folder``, which finds modules in ``paths``."""
+    """The results in the JSON report of a run of pytest in ``folder``, which finds modules in ``paths``.
+
+    ``variables`` are added to its environment.
+    """
     with tempfile.TemporaryDirectory() as aside:
         report, printed = Path(aside) / "results.json", Path(aside) / "printed"
-        options = ("--ddpperf-device=cpu", "--ddpperf-backend=gloo", f"--ddpperf-world-size={ranks}")
+        options = (f"--ddpperf-device={device}", f"--ddpperf-backend={backend}", f"--ddpperf-world-size={ranks}")
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments, *options]
+        environ = {**environ_of(paths), **(variables or {})}
         with printed.open("wb") as output:
-            status = exit_status([*command, f"--ddpperf-json={report}"], output, folder, _environ(paths), END_SECONDS)
+            status = exit_status([*command, f"--ddpperf-json={report}"], output, folder, environ, END_SECONDS)
         results: list[dict[str, Any]] = []
         if report.exists():
             results = json.loads(report.read_text(encoding="utf-8"))["results"]
@@ -209,12 +221,13 @@ def busy(number: int) -> Iterator[None]:
         for _ in range(number):
             # Killed as a process, it dies with this thread. In a session of its own it hears no Ctrl-C.
             command = [sys.executable, "-c", BUSY, str(os.getpid())]
-            process = ending.enter_context(subprocess.Popen(command, env=_environ((ROOT,)), start_new_session=True))
+            process = ending.enter_context(subprocess.Popen(command, env=environ_of((ROOT,)), start_new_session=True))
             ending.callback(process.kill)
         yield
 
 
-def _environ(paths: Sequence[Path]) -> dict[str, str]:
+def environ_of(paths: Sequence[Path]) -> dict[str, str]:
+    """The environment of a run of pytest that finds modules in ``paths``."""
     ours = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
     before = [ours["PYTHONPATH"]] if ours.get("PYTHONPATH") else []
     return {**ours, "PYTHONPATH": os.pathsep.join([*map(str, paths), *before])}

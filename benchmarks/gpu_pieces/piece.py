@@ -1,0 +1,84 @@
+"""What a piece is, where it runs, and where it leaves what it has found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+MAX_SECONDS = 540.0  # of a piece; with its end it stays below ten minutes
+LEAST_SECONDS = 120.0  # the first contact with a driver can take its time
+PATIENCE = 3  # times as long as expected
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a piece runs: on CUDA, or in a dry run on the CPU."""
+
+    gpus: int  # that CUDA can use; in a dry run as many ranks stand for them
+    folder: Path  # kept for later pieces
+    dry: bool = False
+
+    @property
+    def device(self) -> str:
+        """The device of ranks, by name."""
+        return self.chosen("cuda", "cpu")
+
+    @property
+    def backend(self) -> str:
+        """The backend of ranks that have a GPU each."""
+        return self.chosen("nccl", "gloo")
+
+    def chosen(self, on_gpu: T, dry: T) -> T:
+        """One value for GPUs, and a tiny one for a dry run."""
+        return dry if self.dry else on_gpu
+
+
+class Notes:
+    """What a piece has found so far, in a file: a piece that is ended from outside loses nothing."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.found: dict[str, Any] = {}
+
+    def beside(self, name: str) -> Path:
+        """Where to put a file of this name that is kept beside the results."""
+        return self._file.with_name(name)
+
+    def __call__(self, **facts: Any) -> None:
+        """Add facts, which have to be JSON."""
+        self.found.update(facts)
+        partial = self._file.with_name(f".{self._file.name}.partial")
+        partial.write_text(json.dumps(self.found), encoding="utf-8")
+        partial.replace(self._file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One question to the hardware."""
+
+    name: str
+    question: str
+    seconds: float  # that it is expected to take on one GPU
+    run: Callable[[Place, Notes], None]
+    lines: Callable[[Mapping[str, Any]], list[str]]  # what was found as text; of a piece that did not end, a part
+    gpus: int = 1  # that it needs
+    files: tuple[str, ...] = ()  # kept beside the results
+    dry: str = "the same on the CPU with gloo, tiny"  # what a dry run does
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which it is ended."""
+        return min(MAX_SECONDS, max(LEAST_SECONDS, PATIENCE * self.seconds))
+
+    @property
+    def needs(self) -> str:
+        """The hardware, in words."""
+        return "one GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
+
+    def lacks(self, place: Place) -> str:
+        """What the machine lacks for it; empty where nothing is missing."""
+        return "" if place.dry or place.gpus >= self.gpus else f"needs {self.needs}, and CUDA can use {place.gpus} here"

@@ -1,0 +1,74 @@
+"""The only module of these pieces that knows how the plugin launches, times, counts and profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.gpu_pieces.piece import Place
+from pytest_ddpperf.launch.interleaving import TurnSlot
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.communication import RankProfile
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.run.session import PRELOADED
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies.table import resolve
+from pytest_ddpperf.training.jobs import PROFILE_LAUNCH, RUN_LAUNCH, LaunchJob, RankFunction
+from pytest_ddpperf.training.workload import Workload
+
+TIMEOUT = 300.0
+COUNT_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "count_launch")
+
+
+def launcher(environ: Mapping[str, str] | None = None) -> Launcher:
+    """Starts ranks as the plugin does, in this environment."""
+    return Launcher(preload=PRELOADED, environ=environ)
+
+
+def job_of(workload: Workload, steps: int, *, warmup: int = 5, strategy: str = "ddp", **options: Any) -> LaunchJob:
+    """What a launch has to do; ``options`` are those of the job."""
+    return LaunchJob(
+        workload,
+        resolve(strategy),
+        Settings(),
+        Plan(warmup=warmup, steps=steps),
+        **{"diagnosed": False, "growth": False, **options},
+    )
+
+
+def timed(
+    started: Launcher,
+    place: Place,
+    job: LaunchJob,
+    ranks: int = 1,
+    *,
+    turns: TurnSlot | None = None,
+    backend: str | None = None,
+) -> tuple[tuple[RankLaunch, ...], float]:
+    """What the ranks of a timed launch report, and the seconds of all of it."""
+    result = started.run(
+        RUN_LAUNCH,
+        job if turns is None else replace(job, turns=turns),
+        world_size=ranks,
+        device=place.device,
+        backend=backend or place.backend,
+        timeout=TIMEOUT,
+    )
+    return result.values, result.seconds
+
+
+def counted(started: Launcher, place: Place, job: LaunchJob) -> Counts:
+    """What one step does on a rank alone, after the warm-up of the job."""
+    result = started.run(COUNT_LAUNCH, job, world_size=1, device=place.device, backend=place.backend, timeout=TIMEOUT)
+    found: Counts = result.rank(0)
+    return found
+
+
+def profiled(started: Launcher, place: Place, job: LaunchJob, ranks: int, *, backend: str) -> RankProfile:
+    """The profile of a few steps on rank 0."""
+    result = started.run(PROFILE_LAUNCH, job, world_size=ranks, device=place.device, backend=backend, timeout=TIMEOUT)
+    found: RankProfile = result.rank(0)
+    return found
