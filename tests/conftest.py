@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
 
@@ -14,6 +16,7 @@ import pytest_ddpperf
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run import session
+from pytest_ddpperf.units import format_count
 
 pytest_plugins = ["pytester"]
 
@@ -41,6 +44,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs more GPUs than there are."""
+    marker = item.get_closest_marker("gpu")
+    if marker is None:
+        return
+    needed, usable = marker.kwargs.get("devices", 1), usable_gpus()
+    if usable < needed:
+        pytest.skip(f"needs {format_count(needed, 'CUDA device')}, and torch can use {usable or 'none'}")
+
+
+@cache
+def usable_gpus() -> int:
+    """The GPUs that CUDA can use; those that the driver lists may be more."""
+    torch = import_module("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of a driver that is too old
+        return int(torch._C._cuda_getDeviceCount()) if torch.cuda.is_available() else 0
 
 
 @pytest.fixture(scope="module", autouse=True)

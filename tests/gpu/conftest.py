@@ -1,0 +1,28 @@
+"""What only a GPU shows. Most runs on the CPU as well, marked slow, so that a GPU meets no test that never ran."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for benchmarks: it is no part of what is installed
+
+from benchmarks.gpu_pieces.piece import Place
+
+
+@pytest.fixture(
+    params=[pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)], scope="module"
+)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """One GPU with NCCL, or the CPU with gloo."""
+    return Place(gpus=1, folder=tmp_path_factory.mktemp("place"), dry=request.param == "cpu")
+
+
+@pytest.fixture(
+    params=[pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu(devices=2))]
+)
+def wide_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Two GPUs with NCCL, or the CPU with gloo."""
+    return Place(gpus=2, folder=tmp_path, dry=request.param == "cpu")

@@ -1,0 +1,48 @@
+"""Two ranks with a GPU each: what they add up, how long their steps take, and what a profile says of NCCL's kernels."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from benchmarks.gpu_pieces.failures import Case, adds, stays_out, tried
+from benchmarks.gpu_pieces.piece import Place
+from benchmarks.gpu_pieces.plugin import job_of, profiled, timed
+from benchmarks.gpu_pieces.several import collectives
+from benchmarks.gpu_pieces.work import workloads
+from pytest_ddpperf.launch.launcher import Launcher
+
+RANKS = 2
+
+
+def test_two_ranks_add_up(launcher: Launcher, wide_place: Place) -> None:
+    run = partial(launcher.run, world_size=RANKS, device=wide_place.device, backend=wide_place.backend, timeout=60)
+    assert run(adds).values == (2.0, 2.0)
+    first, second = run(collectives, 2**16).values
+    assert first.keys() == second.keys() >= {"all_reduce", "all_gather", "broadcast"}
+    assert min(*first.values(), *second.values()) > 0
+
+
+def test_steps_of_two_ranks_are_timed(launcher: Launcher, wide_place: Place) -> None:
+    job = job_of(workloads(wide_place)["small"], steps=10)
+    ranks, _ = timed(launcher, wide_place, job, RANKS)
+    assert [len(rank.step_times) for rank in ranks] == [10, 10]
+    assert min(min(rank.step_times) for rank in ranks) > 0
+
+
+@pytest.mark.parametrize("strategy", ["naive", "ddp"])
+def test_a_profile_has_the_collectives_with_their_bytes(launcher: Launcher, wide_place: Place, strategy: str) -> None:
+    job = job_of(workloads(wide_place)["small"], steps=2, warmup=12, strategy=strategy)
+    profile = profiled(launcher, wide_place, job, RANKS, backend=wide_place.backend)
+    for step in profile.steps:
+        assert {each.kind for each in step.collectives} == {"all_reduce"}
+        assert all(each.nbytes for each in step.collectives)
+        assert 0 < step.busy <= step.seconds
+        assert step.computed > 0
+
+
+def test_a_rank_that_stays_out_is_blamed(launcher: Launcher, wide_place: Place) -> None:
+    told = tried(launcher, wide_place, Case("hang", stays_out, "RanksTimedOut", ranks=RANKS, guilty=1))
+    assert told["right"], told["error"]["text"]
+    assert told["next"] == ""
