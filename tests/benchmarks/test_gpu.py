@@ -1,0 +1,163 @@
+"""The command for machines with GPUs: what it runs, what it keeps, what it says where there is no GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import gpu
+from benchmarks.gpu_pieces import runner
+from benchmarks.gpu_pieces.piece import MAX_SECONDS, Notes, Piece, Place
+from benchmarks.gpu_pieces.runner import END_SECONDS, Machine, read
+
+ONE_GPU = Machine("2.11.0+cu130", ("NVIDIA H200",))
+NO_GPU = Machine("2.11.0+cu130", (), "RuntimeError: the driver is too old")
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    return [f"found {found['number']}"]
+
+
+def finds(place: Place, notes: Notes) -> None:
+    notes(number=7)
+
+
+PIECE = Piece(name="plain", question="Does it work?", seconds=10, run=finds, lines=lines)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the pieces that were run: each finds how many there were, and the piece ``bad`` fails."""
+    names: list[str] = []
+
+    def result_of(piece: Piece, place: Place, machine: Machine, kept: Path | None) -> dict[str, Any]:
+        names.append(piece.name)
+        failed = "ended with status 1\nRuntimeError: no device" if piece.name == "bad" else ""
+        ran = {"began": "2026-01-12T10:00:00+00:00", "seconds": 1.5, "machine": str(machine), "code": "3f2a1c0"}
+        return {**ran, "dry": place.dry, "failed": failed, "found": {"number": len(names)}}
+
+    pieces = (PIECE, replace(PIECE, name="bad"), replace(PIECE, name="wide", gpus=2))
+    monkeypatch.setattr(gpu, "PIECES", pieces)
+    monkeypatch.setattr(gpu, "BY_NAME", {piece.name: piece for piece in pieces})
+    monkeypatch.setattr(gpu, "result_of", result_of)
+    monkeypatch.setattr(gpu, "machine_here", lambda: ONE_GPU)
+    return names
+
+
+def test_a_piece_ends_within_ten_minutes_and_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert MAX_SECONDS + 2 * END_SECONDS < 600
+    assert max(piece.limit for piece in gpu.PIECES) <= MAX_SECONDS
+    assert all(piece.seconds < piece.limit for piece in gpu.PIECES)
+    assert gpu.main(["--list"]) == 0
+    said = capsys.readouterr().out
+    for piece in gpu.PIECES:
+        assert f"{piece.name}: {piece.question}\n  needs {piece.needs}, takes about {piece.seconds:.0f} s" in said
+
+
+def test_results_add_up_and_a_failure_does_not_end_the_others(
+    ran: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [f"--out={tmp_path}", f"--work={tmp_path / 'work'}"]
+    assert gpu.main(options) == 1
+    assert ran == ["plain", "bad"]
+    assert "left out: needs 2 GPUs, and CUDA can use 1 here" in capsys.readouterr().out
+    report = (tmp_path / "gpu.txt").read_text()
+    assert "plain: Does it work?\n  2026-01-12T10:00:00+00:00, 2 s, 1 x NVIDIA H200, torch 2.11.0+cu130" in report
+    assert "  NOT DONE: ended with status 1\n  NOT DONE: RuntimeError: no device\n  found 2" in report
+    assert "wide: Does it work?\n  not yet run; needs 2 GPUs, about 10 s" in report
+
+    assert gpu.main(["plain", *options]) == 0
+    results = read(tmp_path / "gpu.json")
+    assert {name: result["found"]["number"] for name, result in results.items()} == {"plain": 3, "bad": 2}
+
+
+def test_a_dry_run_keeps_nothing_unless_it_is_told(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "RESULTS", tmp_path)
+    assert gpu.main(["--dry"]) == 1
+    assert ran == ["plain", "bad", "wide"]
+    assert list(tmp_path.iterdir()) == []
+    assert gpu.main(["--dry", "plain", f"--out={tmp_path}"]) == 0
+    assert "a dry run, which says nothing of GPUs" in (tmp_path / "gpu.txt").read_text()
+
+
+def test_without_a_gpu_the_command_says_why(ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "machine_here", lambda: NO_GPU)
+    with pytest.raises(SystemExit, match=r"CUDA can use no GPU here: .*the driver is too old.*; --dry runs all"):
+        gpu.main(["plain"])
+
+
+def test_a_file_of_something_else_is_not_overwritten(ran: list[str], tmp_path: Path) -> None:
+    (tmp_path / "gpu.json").write_text("{}")
+    with pytest.raises(SystemExit, match=r"gpu\.json: not a file of results of pieces"):
+        gpu.main(["plain", f"--out={tmp_path}", f"--work={tmp_path / 'work'}"])
+
+
+def command(code: str, monkeypatch: pytest.MonkeyPatch, limit: float = 60.0) -> Piece:
+    """A piece whose process runs this code, with the file of its notes as the argument."""
+    monkeypatch.setattr(runner, "command_of", lambda _piece, _place, notes: [sys.executable, "-c", code, str(notes)])
+    monkeypatch.setattr(Piece, "limit", limit)
+    return PIECE
+
+
+def test_a_piece_that_fails_keeps_what_it_had_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys; open(sys.argv[1], 'w').write('{\"number\": 3}'); sys.exit('CUDA error: device busy')"
+    result = runner.result_of(command(code, monkeypatch), Place(1, tmp_path), ONE_GPU, None)
+    assert result["failed"] == "ended with status 1\nCUDA error: device busy"
+    assert result["found"] == {"number": 3}
+
+
+def test_a_piece_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); signal.pause()"
+    monkeypatch.setattr(runner, "END_SECONDS", 0.1)
+    result = runner.result_of(command(code, monkeypatch, limit=0.5), Place(1, tmp_path), ONE_GPU, None)
+    assert result["failed"].startswith("not done after 0 s")
+    assert result["found"] == {}
+
+
+def test_files_of_a_piece_are_kept_beside_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys, pathlib; pathlib.Path(sys.argv[1]).with_name('events').write_text('kept')"
+    piece = replace(command(code, monkeypatch), files=("events", "missing"))
+    assert runner.result_of(piece, Place(1, tmp_path), ONE_GPU, tmp_path)["failed"] == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["events"]
+
+
+def test_notes_are_whole_at_any_time(tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "notes.json")
+    notes(number=1)
+    notes(more=[1, 2])
+    assert json.loads((tmp_path / "notes.json").read_text()) == {"number": 1, "more": [1, 2]} == notes.found
+
+
+def test_what_is_not_whole_is_reported_as_far_as_it_goes() -> None:
+    assert runner.told(lines, {}) == ["what it found is not whole: KeyError: 'number'"]
+
+
+def test_this_machine_is_asked_in_a_process_of_its_own() -> None:
+    import torch
+
+    machine = runner.machine_here()
+    assert machine.torch == str(torch.__version__)
+    assert len(machine.gpus) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+
+
+def test_a_piece_runs_dry_by_the_same_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main(["--dry", f"--out={tmp_path}", "launch_costs"]) == 0, capsys.readouterr().out
+    found = read(tmp_path / "gpu.json")["launch_costs"]["found"]
+    assert found["parts"][0].keys() == {"fork", "group", "collective", "handles", "leave", "end"}
+    assert min(min(parts.values()) for parts in found["parts"]) >= 0
+    assert "with --dry: the same with gloo; CUDA is left out" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [piece.name for piece in gpu.PIECES if piece.name != "launch_costs"])
+def test_all_pieces_run_dry(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main(["--dry", f"--out={tmp_path}", name]) == 0, capsys.readouterr().out
+    assert "not whole" not in (tmp_path / "gpu.txt").read_text()
