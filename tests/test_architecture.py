@@ -18,11 +18,11 @@ PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
-MAX_LINES = 35_000
+MAX_LINES = 37_000
 MAX_FILE = 320
 LONGER = {
     "fixture.py": 390,  # the public docstrings of all verbs
-    "reports/findings.py": 410,  # one row a finding
+    "reports/findings.py": 430,  # one row a finding
     "settings.py": 425,  # one row a knob
     "stats/intervals.py": 340,  # one family of formulas
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from traceback import FrameSummary
 from typing import Any, TypeVar
@@ -47,6 +47,43 @@ def gpu_software() -> dict[str, str]:
 
         facts["nccl"] = ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
     return {name: fact for name, fact in facts.items() if fact}
+
+
+@functools.cache
+def discard_first_profile() -> None:
+    """Makes this process's first profile on CUDA and throws it away: it initialises CUPTI, which takes long."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True):
+        torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()
+
+
+class _UnsampledLogger:
+    """DDP's logger without the figures of a step, for which it waits for the device."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logger, name)
+
+    def set_runtime_stats_and_log(self) -> None:
+        """Leaves the figures of the step before as they are."""
+
+
+@contextmanager
+def unsampled(modules: Iterable[Any]) -> Iterator[None]:
+    """Within, DDP does not time its steps. It times the first ten and each hundredth, and waits for the device then."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    inside = dict.fromkeys(child for module in modules for child in module.modules())
+    with ExitStack() as stack:
+        for child in inside:
+            if isinstance(child, DistributedDataParallel) and child.logger is not None:
+                stack.enter_context(replaced(child, "logger", _UnsampledLogger(child.logger)))
+        yield
 
 
 F = TypeVar("F", bound=Callable[..., Any])

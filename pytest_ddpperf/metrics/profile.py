@@ -13,6 +13,11 @@ Instance = tuple[Collective, ...]  # one collective, on each rank
 _GATHERING = frozenset({"all_gather", "gather"})  # a rank puts in its part of what is gathered
 
 
+def saw_work(ranks: Sequence[RankProfile]) -> bool:
+    """Whether the profiler saw work on each rank; on CUDA it sees none without CUPTI, and its zeros are no times."""
+    return all(any(step.computed or step.busy for step in rank.steps) for rank in ranks)
+
+
 def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
     """The profile of a group, from those of its ranks, in order, with equally many steps.
 

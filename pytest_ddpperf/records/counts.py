@@ -20,6 +20,7 @@ class CountRow:
     # The count that it moves with, but not with that alone: what ranks send depends on the size of their group too.
     follows: str = ""
     symptom: bool = False  # whether it only shows what other counts name
+    profiled: bool = False  # whether the profiler counts it on the device, where that is possible
 
 
 COUNTS: Mapping[str, CountRow] = {
@@ -36,9 +37,9 @@ COUNTS: Mapping[str, CountRow] = {
     "ddp_buckets": CountRow(made_up=True),
     "graph_breaks": CountRow(),
     "recompiles": CountRow(),
-    "kernel_launches": CountRow(by_kernel=True, symptom=True),
-    "device_copies": CountRow(by_kernel=True),
-    "device_synchronisations": CountRow(),
+    "kernel_launches": CountRow(by_kernel=True, symptom=True, profiled=True),
+    "device_copies": CountRow(by_kernel=True, profiled=True),
+    "device_synchronisations": CountRow(profiled=True),
     "peak_tensor_bytes": CountRow(unit="B", symptom=True),
     "model_state_bytes": CountRow(unit="B"),
     "retained_bytes": CountRow(unit="B"),
@@ -99,12 +100,17 @@ def merged(ranks: Sequence[Counts]) -> Counts:
     """The counts of all ranks in one: equal ones as they are, of others the largest, with ``by_rank`` to tell.
 
     The details of a metric are those of the first rank with the largest total. Where ranks share out work unequally
-    (ZeRO's optimizer states), that is no fault, and each rank's counts are still the same in every run.
+    (ZeRO's optimizer states), that is no fault, and each rank's counts are still the same in every run. What the
+    profiler of any rank could not count is left out.
 
     Args:
         ranks: by rank; one at least.
     """
-    metrics = list(dict.fromkeys(metric for counts in ranks for metric in counts.totals))
+    metrics = [
+        metric
+        for metric in dict.fromkeys(metric for counts in ranks for metric in counts.totals)
+        if not count_row(metric).profiled or all(metric in counts.totals for counts in ranks)
+    ]
     totals, details, unstable, by_rank, sites = {}, {}, {}, {}, {}
     for metric in metrics:
         values = tuple(counts.totals.get(metric, 0.0) for counts in ranks)

@@ -116,6 +116,14 @@ def _no_memory_headroom(launches: int, needed: int, free: int) -> str:
     )
 
 
+def _not_profiled(what: str) -> str:
+    """What the profiler could not see on a GPU, and how to let it."""
+    return (
+        f"{what}: torch's profiler saw no work of the GPU. Where steps run kernels, CUPTI is not available (a virtual "
+        "GPU, another profiler, a restricted container): end other profilers, or allow profiling on this machine"
+    )
+
+
 def _seen(seen: int, launches: int) -> str:
     """``2 of 3 launches``."""
     return f"{seen} of {format_count(launches, 'launch')}"
@@ -385,6 +393,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "alike_baselines": _alike_baselines,
     "other_gpu_facts": lambda differ: f"the baseline was measured with others: {', '.join(differ)}",
     # Counts.
+    "no_device_counts": lambda counts: _not_profiled(f"not counted: {words_of(counts)}"),
+    "empty_profile": lambda: _not_profiled("communication was not profiled"),
     "count_changed": count_changed,
     "unsteady_count": lambda reason: f"not the same in every step, so not compared exactly: {reason}",
     "fewer_counted": fewer_counted,

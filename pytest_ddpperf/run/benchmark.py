@@ -15,6 +15,7 @@ from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.launcher import LaunchResult
 from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.reports.progress import progress_line
@@ -163,6 +164,8 @@ class BenchmarkRun:
         begun = self.launches.times.now()
         ranks = self.launches.launch(variant, PROFILE_LAUNCH, job).values
         self.launches.times.launched(begun, diagnosing=self.launches.times.now() - begun)
+        if not profile.saw_work(ranks):
+            return replace(variant, findings=(*variant.findings, Finding("empty_profile")))
         return replace(variant, profile=profile.merged(ranks))
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:

@@ -77,7 +77,7 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
 
     ``remarks`` gets what is strange about the step.
     """
-    from pytest_ddpperf.instruments.counting.counting import count_warm_step
+    from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
     from pytest_ddpperf.training.step import build_step
 
     with closing(build_step(ctx, job)) as step:
@@ -85,7 +85,7 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
         before = _at_work()
         counts = count_warm_step(step.run, _countable(ctx, step, job), compiled)
         if remarks is not None:
-            remarks += [*step.remarks, *_left_by_steps(before)]
+            remarks += [*step.remarks, *_left_by_steps(before), *not_counted(counts, ctx.device)]
         return counts
 
 
@@ -119,7 +119,7 @@ def _timed_and_counted(
     ctx: RankView, job: PrepareJob, remarks: list[Finding]
 ) -> tuple[RankLaunch, Counts | None, float]:
     """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``."""
-    from pytest_ddpperf.instruments.counting.counting import count_warm_step
+    from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
     from pytest_ddpperf.training.step import build_step
 
     plan = job.training.plan
@@ -140,6 +140,7 @@ def _timed_and_counted(
             for _ in range(MIN_WARMUP - plan.warmup - plan.steps):
                 step.run()
             counts = count_warm_step(step.run, _countable(ctx, step, job.training), compiled)
+            remarks += not_counted(counts, ctx.device)
         remarks += [*step.remarks, *(_left_by_steps(before) if plan.warmup else ())]
         return timed, counts, (time.monotonic() - begun) * job.counted
 

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from pytest_ddpperf.instruments.torch_internals import activity_of, pci_id
+from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, pci_id, unsampled
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
 
 
 def test_an_event_that_tells_is_believed() -> None:
@@ -40,3 +47,48 @@ def test_where_torch_does_not_tell_or_nvidia_does_not_know_the_gpu_it_has_none(m
     assert pci_id(SimpleNamespace()) is None
     monkeypatch.setattr(torch.version, "hip", "7.0")
     assert pci_id(PROPERTIES) is None
+
+
+def ddp_timings(ctx: RankContext) -> tuple[list[int], list[str], bool]:
+    """The iterations in which DDP had timed itself: after two steps, two unsampled ones, and one more."""
+    wrapped: Any = DistributedDataParallel(nn.Linear(2, 2))
+    logger = wrapped.logger
+    timed, sizes = [], []
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            wrapped(torch.ones(1, 2)).sum().backward()
+        said = wrapped._get_ddp_logging_data()
+        timed.append(said.get("iteration", 0))
+        sizes.append(said["bucket_sizes"])
+
+    steps(2)
+    with unsampled([nn.Sequential(wrapped)]):
+        steps(2)
+    steps(1)
+    return timed, sizes, wrapped.logger is logger and dist.get_rank() == ctx.rank
+
+
+def test_ddp_does_not_time_itself_where_it_is_not_to(launcher: Launcher) -> None:
+    """On CUDA it waits for the device to do so, in iterations that depend on the warm-up."""
+    timed, sizes, same = launcher.run(ddp_timings, world_size=1, backend="gloo", device="cpu").rank(0)
+    assert same
+    assert timed[0] == timed[1] < timed[2]
+    assert len(set(sizes)) == 1
+
+
+def test_the_first_profile_is_thrown_away_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    def profile(**how: object) -> AbstractContextManager[None]:
+        made.append(how)
+        return nullcontext()
+
+    monkeypatch.setattr(torch.profiler, "profile", profile)
+    monkeypatch.setattr(torch, "zeros", lambda *_size, **_where: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    discard_first_profile.cache_clear()
+    for _ in range(2):
+        discard_first_profile()
+    discard_first_profile.cache_clear()
+    assert len(made) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.metrics.profile import bus_factor, merged
+from pytest_ddpperf.metrics.profile import bus_factor, merged, saw_work
 from pytest_ddpperf.records.communication import Bandwidth, Collective, ProfiledStep, RankProfile, Window
 
 
@@ -147,3 +147,10 @@ def test_the_window_of_ddp_is_rank_0s() -> None:
     window = Window(communication=0.095, overlapped=0.075)
     assert window.exposed == pytest.approx(0.02)
     assert merged([RankProfile(steps=(step(),), window=window), RankProfile(steps=(step(),))]).window == window
+
+
+def test_a_profile_without_any_work_is_none() -> None:
+    """As on CUDA without CUPTI, where each step has a length and nothing in it."""
+    blind = RankProfile(steps=(ProfiledStep(seconds=10, busy=0, computed=0, overlapped=0, collectives=()),) * 2)
+    assert saw_work([RankProfile(steps=(step(),))] * 2)
+    assert not saw_work([RankProfile(steps=(step(),)), blind])

@@ -37,6 +37,12 @@ def test_a_metric_that_one_rank_lacks_is_a_difference() -> None:
     assert both.details["flops"] == {"model": 8.0}
 
 
+def test_what_the_profiler_of_one_rank_could_not_count_is_left_out() -> None:
+    seen = counts({"operators": {}, "kernel_launches": {"gemm": 2.0}})
+    assert merged([seen, seen]).totals["kernel_launches"] == 2.0
+    assert merged([seen, counts({"operators": {}})]).totals.keys() == {"operators"}
+
+
 def test_what_is_unstable_on_one_rank_is_unstable_with_its_name() -> None:
     steady = counts({"operators": {"aten.mm": 3.0}})
     restless = counts({"operators": {"aten.mm": 3.0}}, {"operators": "aten.mm 2 in one step, 3 in the next"})

@@ -51,6 +51,20 @@ CASES = [
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again",
     ),
     Case("last_attempt", {"attempt": 2}, "attempt 2 of its test: what earlier ones measured is left out"),
+    Case(
+        "no_device_counts",
+        {"counts": ("kernel_launches", "device_copies")},
+        "not counted: kernel_launches and device_copies: torch's profiler saw no work of the GPU. Where steps run "
+        "kernels, CUPTI is not available (a virtual GPU, another profiler, a restricted container): end other "
+        "profilers, or allow profiling on this machine",
+    ),
+    Case(
+        "empty_profile",
+        {},
+        "communication was not profiled: torch's profiler saw no work of the GPU. Where steps run kernels, CUPTI is "
+        "not available (a virtual GPU, another profiler, a restricted container): end other profilers, or allow "
+        "profiling on this machine",
+    ),
     Case("no_change_from", {"baseline": 0.0}, "no change can be told from a baseline of 0"),
     Case(
         "proven_earlier",

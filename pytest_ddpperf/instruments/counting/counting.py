@@ -20,8 +20,9 @@ from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loadin
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
-from pytest_ddpperf.instruments.torch_internals import activity_of, eagerly, warmed_up
-from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, eagerly, unsampled, warmed_up
+from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.units import format_number
 
 STEP = "ddpperf_counted_step"
@@ -29,7 +30,13 @@ STEP = "ddpperf_counted_step"
 _ANONYMOUS = "(anonymous namespace)::"
 _ARGUMENTS = re.compile(r"[<(].*", re.DOTALL)
 _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
-_WAITS = frozenset({"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize"})
+_RUNTIME = re.compile(r"(?:cuda|hip)[A-Z]")
+# Calls that return when the device has done its work: copies in one go, and memory that changes hands. Their names may
+# end in the version of the call.
+_WAITS = re.compile(
+    r"((?:cuda|hip)(?:(?:Device|Stream|Event)Synchronize|Memcpy(?:2D|3D|HtoD|DtoH|WithStream|ToSymbol|FromSymbol)?"
+    r"|Free(?:Host)?|HostFree|HostAlloc|HostMalloc|MallocHost))(?:_ptsz|_v\d+)*"
+)
 
 
 class Recorded(NamedTuple):
@@ -42,7 +49,10 @@ class Recorded(NamedTuple):
 
 
 def device_work(run: Callable[[], object]) -> dict[str, dict[str, float]]:
-    """The details of ``kernel_launches``, ``device_copies`` and ``device_synchronisations`` of one step on a GPU."""
+    """The details of ``kernel_launches``, ``device_copies`` and ``device_synchronisations`` of one step on a GPU.
+
+    What the profiler cannot see is left out.
+    """
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         with record_function(STEP):
@@ -60,20 +70,32 @@ def work_in(events: Sequence[Recorded]) -> dict[str, dict[str, float]]:
     """Counts kernels by name without arguments, copies by kind (``Memcpy HtoD``), and waits by the CUDA call.
 
     Only waits during the event ``STEP`` count, the time that the host was in the step: those before or after it are
-    ours or the profiler's. An ``.item()`` is a wait.
+    ours or the profiler's. An ``.item()`` is a wait. Without any kernel nothing is known of the device, and without the
+    name of any call nothing of waits: such metrics are left out.
     """
     kernels, copies, waits = Counter[str](), Counter[str](), Counter[str]()
     steps = [event for event in events if event.name == STEP and event.activity == "user_annotation"]
     for event in events:
         short = _ARGUMENTS.sub("", event.name.removeprefix("void ").replace(_ANONYMOUS, "")).strip()
+        wait = _WAITS.fullmatch(event.name)
         if event.activity == "kernel":
             kernels[short] += 1
         elif event.activity in _COPIES:
             copies[short] += 1
-        elif event.name in _WAITS and any(step.start <= event.start < step.end for step in steps):
-            waits[event.name] += 1
-    counted = {"kernel_launches": kernels, "device_copies": copies, "device_synchronisations": waits}
+        elif wait is not None and any(step.start <= event.start < step.end for step in steps):
+            waits[wait[1]] += 1
+    if not kernels:
+        return {}
+    counted = {"kernel_launches": kernels, "device_copies": copies}
+    if any(_RUNTIME.match(event.name) for event in events):
+        counted["device_synchronisations"] = waits
     return {metric: {name: float(times) for name, times in found.items()} for metric, found in counted.items()}
+
+
+def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
+    """A finding where the profiler could not count what the device does."""
+    missing = tuple(metric for metric, row in COUNTS.items() if row.profiled and metric not in counts.totals)
+    return [Finding("no_device_counts", {"counts": missing})] if missing and device.type == "cuda" else []
 
 
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
@@ -118,7 +140,9 @@ def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Detail
             pass_.step(run)
         counted = [period(partial(pass_.step, run)) for _ in range(periods)]
     if subject.device.type == "cuda":
-        counted = [{**details, **period(partial(device_work, run))} for details in counted]
+        discard_first_profile()
+        with unsampled(pass_.used.roots):
+            counted = [{**details, **period(partial(device_work, run))} for details in counted]
     buckets = ddp_buckets(pass_.used.roots)
     found = _counts([{**details, **compiled, "ddp_buckets": buckets} for details in counted], subject.period)
     sites = call_sites(pass_.sites[learning:], subject.period, subject.roots, subject.strategy)
@@ -211,8 +235,13 @@ def _per_step(steps: Sequence[Details]) -> Details:
         metric: max((step[metric] for step in steps), key=_total)
         if metric in _LEVELS
         else _by_name([step[metric] for step in steps], lambda values: sum(values) / len(values))
-        for metric in steps[0]
+        for metric in _common(steps)
     }
+
+
+def _common(found: Sequence[Details]) -> list[str]:
+    """The metrics that each has; a profile may have seen nothing of the device."""
+    return [metric for metric in found[0] if all(metric in details for details in found)]
 
 
 def _by_name(found: Sequence[Mapping[str, float]], combined: Callable[[Sequence[float]], float]) -> dict[str, float]:
@@ -222,7 +251,7 @@ def _by_name(found: Sequence[Mapping[str, float]], combined: Callable[[Sequence[
 
 def _counts(periods: Sequence[Details], steps: int) -> Counts:
     """The counts of a step, metric by metric of the period with the most, and what the periods differ in."""
-    last = periods[-1]
+    last = {metric: periods[-1][metric] for metric in _common(periods)}
     most = {metric: max((found[metric] for found in reversed(periods)), key=_total) for metric in last}
     totals = {metric: _total(found) for metric, found in most.items()}
     # Metrics whose parts are gated have the parts of all periods: a single period could match the baseline by chance.

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from pytest_ddpperf.instruments.counting.counting import STEP, Recorded, work_in
+from pytest_ddpperf.instruments.counting.counting import STEP, Recorded, _counts, _per_step, not_counted, work_in
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
+
+KERNEL = Recorded("kernel", "ampere_sgemm_128x64_tn")
 
 
 def test_kernels_and_copies_are_told_from_what_the_host_did() -> None:
@@ -64,6 +69,7 @@ def test_the_steps_own_waits_are_counted_by_their_calls(runtime: str) -> None:
         Recorded(runtime, "cudaStreamWaitEvent", 180, 181),  # a stream waits there, and not the host
         Recorded(runtime, "cudaDeviceSynchronize", 210, 230),  # ours
         Recorded(runtime, "cudaDeviceSynchronize", 240, 241),  # the profiler's
+        KERNEL,
     ]
     assert work_in(events)["device_synchronisations"] == {
         "cudaStreamSynchronize": 2.0,
@@ -72,9 +78,54 @@ def test_the_steps_own_waits_are_counted_by_their_calls(runtime: str) -> None:
     }
 
 
-def test_a_step_without_device_has_none() -> None:
-    assert work_in([Recorded("cpu_op", "aten::mm")]) == {
-        "kernel_launches": {},
-        "device_copies": {},
-        "device_synchronisations": {},
-    }
+@pytest.mark.parametrize(
+    ("called", "counted"),
+    [
+        ("hipStreamSynchronize", "hipStreamSynchronize"),
+        ("hipDeviceSynchronize", "hipDeviceSynchronize"),
+        ("hipMemcpyWithStream", "hipMemcpyWithStream"),
+        ("cudaStreamSynchronize_v3020", "cudaStreamSynchronize"),
+        ("cudaStreamSynchronize_ptsz", "cudaStreamSynchronize"),
+        ("cudaMemcpy", "cudaMemcpy"),
+        ("cudaFree", "cudaFree"),
+        ("cudaHostAlloc", "cudaHostAlloc"),
+        ("cudaMallocHost", "cudaMallocHost"),
+        ("cudaMemcpyAsync", None),  # the host goes on
+        ("cudaFreeAsync", None),
+        ("cudaMalloc", None),
+        ("cudaEventQuery", None),
+        ("cudaLaunchKernel", None),
+        ("hipStreamWaitEvent", None),
+    ],
+)
+def test_calls_that_return_when_the_device_is_done_are_waits(called: str, counted: str | None) -> None:
+    events = [Recorded("user_annotation", STEP, 100, 200), Recorded("cuda_runtime", called, 150, 160), KERNEL]
+    assert work_in(events)["device_synchronisations"] == ({} if counted is None else {counted: 1.0})
+
+
+def test_without_a_kernel_nothing_is_known_of_the_device() -> None:
+    """As where CUPTI is missing: the host's calls may be seen all the same, and a zero would be false."""
+    assert work_in([Recorded("cpu_op", "aten::mm"), Recorded("cuda_runtime", "cudaLaunchKernel")]) == {}
+
+
+def test_without_the_name_of_any_call_nothing_is_known_of_waits() -> None:
+    events = [Recorded("user_annotation", STEP, 100, 200), Recorded("cpu_op", "aten::mm", 110, 120), KERNEL]
+    assert work_in(events).keys() == {"kernel_launches", "device_copies"}
+
+
+def test_a_metric_that_one_step_or_period_lacks_is_left_out() -> None:
+    seen = {"operators": {"aten.mm": 1.0}, "kernel_launches": {"gemm": 2.0}, "ddp_buckets": {}}
+    unseen = {"operators": {"aten.mm": 1.0}, "ddp_buckets": {}}
+    assert _per_step([seen, unseen]) == _per_step([unseen, seen]) == unseen
+    for periods in ([seen, unseen], [unseen, seen]):
+        assert "kernel_launches" not in _counts(periods, 1).totals
+    assert _counts([seen, seen], 1).totals["kernel_launches"] == 2.0
+
+
+def test_what_was_not_counted_on_a_gpu_is_told() -> None:
+    blind = Counts(totals={"operators": 1.0}, details={"operators": {"aten.mm": 1.0}}, unstable={})
+    all_three = ("kernel_launches", "device_copies", "device_synchronisations")
+    assert not_counted(blind, torch.device("cuda", 0)) == [Finding("no_device_counts", {"counts": all_three})]
+    assert not_counted(blind, torch.device("cpu")) == []
+    seen = Counts(totals=dict.fromkeys(all_three, 1.0), details={}, unstable={})
+    assert not_counted(seen, torch.device("cuda", 0)) == []
