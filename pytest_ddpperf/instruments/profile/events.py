@@ -4,7 +4,8 @@ On CPU gloo's threads run the collectives: a span ``gloo:all_reduce`` lasts from
 it, before the other ranks have come, to its end; while a collective still waits for a thread it has none. Computation
 is every operator of the dispatcher. An operator that waits for a collective is none, nor is what only holds other
 operators (autograd's functions, which run hooks). On CUDA both are kernels on streams, NCCL's named after it; copies
-and memsets are neither. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do.
+and memsets are neither, but for copies that are noted to be a collective's: NCCL 2.28 and newer may send by the copy
+engines alone. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do.
 """
 
 from __future__ import annotations
@@ -69,11 +70,17 @@ _KINDS = {
     "broadcast": "broadcast",
     "reduce": "reduce",
     "alltoall": "all_to_all",
+    "onerankreduce": "reduce",
     "sendrecv": "send_recv",
     "gather": "gather",
     "scatter": "scatter",
 }
-_NCCL = re.compile(r"nccl(?:Dev)?Kernel_?(?P<kind>[A-Za-z]+)", re.IGNORECASE)
+# Kernels of a group with symmetric memory have names of their own; the sum of a single rank has NCCL's name nowhere.
+_NCCL = re.compile(
+    r"(?:void )?(?:nccl(?:Symk?)?(?:Dev)?Kernel_?(?P<kind>[A-Za-z]+)|nccl"
+    r"|(?:\(anonymous namespace\)::)?(?P<one>oneRankReduce)<)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +92,7 @@ class ProfilerEvent:
     start: float  # seconds
     end: float
     nbytes: float | None = None  # that one rank puts into a collective
-    kind: str = ""  # which collective it is; empty to read it from the name
+    kind: str = ""  # which collective it is, where that is noted; empty to read it from the name
     ranks: int | None = None  # of a collective's group
 
     @property
@@ -96,12 +103,12 @@ class ProfilerEvent:
 
 def is_nccl_kernel(name: str, activity: str) -> bool:
     """Whether an event is a collective on a GPU."""
-    return activity == "kernel" and name.startswith("nccl")
+    return activity == "kernel" and _NCCL.match(name) is not None
 
 
 def class_of(event: ProfilerEvent) -> Class | None:
     """What an event is; None for events that are ignored."""
-    if event.name.startswith("gloo:"):
+    if event.kind or event.name.startswith("gloo:"):
         return "communication"
     if event.activity == "cpu_op":
         return "computation" if "::" in event.name and not event.name.startswith(_NOT_COMPUTED) else None
@@ -115,7 +122,7 @@ def kind_of(name: str) -> str:
     if name.startswith("gloo:"):
         return name.removeprefix("gloo:")
     found = _NCCL.match(name)
-    kind = "" if found is None else found["kind"].lower()
+    kind = "" if found is None else (found["kind"] or found["one"] or "").lower()
     return _KINDS.get(kind, kind or name)
 
 

@@ -19,11 +19,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent, is_nccl_kernel, steps_of
-from pytest_ddpperf.instruments.torch_internals import activity_of
+from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile
 from pytest_ddpperf.records.communication import RankProfile, Window
 
 EVENT = "record_param_comms"
 
+_COPY = "gpu_memcpy"
 _TEXTS = frozenset({"Collective name", "dtype"})
 
 _KINDS = {  # by ProcessGroupNCCL's names; other names stay
@@ -55,6 +56,7 @@ class Note:
     kind: str  # ``all_reduce``, ``all_gather`` ...
     nbytes: float | None  # that this rank puts into it; None if the type is unknown
     ranks: int | None  # of its group; None if that is not noted
+    copied: bool = False  # whether copy engines send it, and no kernel
 
 
 def note_of(fields: Mapping[str, Any]) -> Note | None:
@@ -90,6 +92,15 @@ def notes_of_kernels(links: Iterable[int], fields: Mapping[int, Mapping[str, Any
     return {number: note for number, note in noted.items() if note is not None}
 
 
+def notes_of_copies(links: Iterable[int], fields: Mapping[int, Mapping[str, Any]]) -> dict[int, Note]:
+    """The notes of those numbers that copies alone are linked to: collectives that copy engines send.
+
+    One has a copy for each peer, so none tells the bytes of the whole.
+    """
+    noted = {number: note_of(fields[number]) for number in links if number in fields}
+    return {number: replace(note, nbytes=None, copied=True) for number, note in noted.items() if note is not None}
+
+
 def _value(fields: Mapping[str, Any], name: str) -> Any:
     value = fields.get(name)
     if name in _TEXTS:
@@ -116,6 +127,8 @@ def profile_steps(
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    if cuda:
+        discard_first_profile()
     # Within a single cycle acc_events only keeps torch 2.11 from warning of several cycles.
     with collector_paused(), profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
         for _ in range(steps + 1):
@@ -166,8 +179,9 @@ def notes_of(recorded: Sequence[Any], save: Callable[[str], object]) -> dict[int
             file = Path(folder, "trace.json")
             save(str(file))
             fields = notes_in_trace(json.loads(file.read_text(encoding="utf-8")))
-    kernels = (event for event in recorded if is_nccl_kernel(event.name(), activity_of(event)))
-    return notes_of_kernels((kernel.linked_correlation_id() for kernel in kernels), fields)
+    kernels = [event.linked_correlation_id() for event in recorded if is_nccl_kernel(event.name(), activity_of(event))]
+    copies = [event.linked_correlation_id() for event in recorded if activity_of(event) == _COPY]
+    return {**notes_of_copies(set(copies) - set(kernels), fields), **notes_of_kernels(kernels, fields)}
 
 
 def _event(event: Any, began: int, notes: Mapping[int, Note]) -> ProfilerEvent:
@@ -179,8 +193,9 @@ def _event(event: Any, began: int, notes: Mapping[int, Note]) -> ProfilerEvent:
         end=(event.end_ns() - began) * _NANOSECOND,
         nbytes=_nbytes(event) if name.startswith("gloo:") else None,
     )
-    note = notes.get(event.linked_correlation_id()) if is_nccl_kernel(name, activity) else None
-    return plain if note is None else replace(plain, nbytes=note.nbytes, kind=note.kind, ranks=note.ranks)
+    note = notes.get(event.linked_correlation_id())
+    sends = note is not None and (activity == _COPY if note.copied else is_nccl_kernel(name, activity))
+    return plain if note is None or not sends else replace(plain, nbytes=note.nbytes, kind=note.kind, ranks=note.ranks)
 
 
 def _nbytes(event: Any) -> float | None:

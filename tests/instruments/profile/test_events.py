@@ -73,6 +73,12 @@ def test_buckets_that_overlap_with_backward(
     [
         ("gloo:all_reduce", "user_annotation", "communication"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "kernel", "communication"),
+        ("ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymDevArgs)", "kernel", "communication"),
+        (
+            "void (anonymous namespace)::oneRankReduce<FuncPreMulSum<float> >(void*, void*, unsigned long)",
+            "kernel",
+            "communication",
+        ),
         ("void at::native::vectorized_elementwise_kernel<4>", "kernel", "computation"),
         ("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", "memory"),
         ("Memset (Device)", "gpu_memset", "memory"),
@@ -97,6 +103,9 @@ def test_events_are_told_apart(name: str, activity: str, expected: str | None) -
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce_scatter"),
         ("ncclKernel_AllReduce_RING_LL_Sum_float", "all_reduce"),
         ("ncclDevKernel_SendRecv", "send_recv"),
+        ("ncclSymDevKernel_AllReduce_AGxLL_R_sum_f32(ncclSymDevArgs)", "all_reduce"),
+        ("ncclSymkDevKernel_ReduceScatter_LL_sum_f16(ncclSymkDevWorkArgs)", "reduce_scatter"),
+        ("void (anonymous namespace)::oneRankReduce<FuncPreMulSum<float> >(void*, void*)", "reduce"),
         ("ncclDevKernel_Novel", "novel"),
     ],
 )
@@ -158,6 +167,19 @@ def test_on_cuda_kernels_count_and_operators_do_not() -> None:
             collectives=(Collective(kind="all_reduce", seconds=4, nbytes=None),),
         ),
     )
+
+
+def test_a_copy_that_is_noted_to_be_a_collectives_is_communication() -> None:
+    """The copy engines send 4 to 6 for a collective; another copy from 6 to 9 is neither."""
+    events = [
+        ProfilerEvent(name=STEP, activity="user_annotation", start=0, end=10),
+        ProfilerEvent(name="sgemm", activity="kernel", start=0, end=5),
+        ProfilerEvent(name="Memcpy PtoP", activity="gpu_memcpy", start=4, end=6, kind="all_gather", ranks=2),
+        ProfilerEvent(name="Memcpy DtoD", activity="gpu_memcpy", start=6, end=9),
+    ]
+    (step,) = steps_of(events, device="cuda")
+    assert (step.busy, step.computed, step.overlapped) == (2, 5, 1)
+    assert step.collectives == (Collective(kind="all_gather", seconds=2, nbytes=None, ranks=2),)
 
 
 def test_what_is_noted_of_a_kernel_is_believed_before_its_name() -> None:

@@ -211,13 +211,14 @@ def test_only_ddp_has_a_window(profiles: dict[str, tuple[RankProfile, ...]]) -> 
 NOTED = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 256, "Group size": 2}
 
 
+def event(name: str, activity: str, own: int, linked: int, **more: Any) -> Any:
+    """An event as the profiler records it."""
+    values = {"name": name, "activity_type": activity, "correlation_id": own, "linked_correlation_id": linked}
+    return SimpleNamespace(**{key: lambda value=value: value for key, value in (values | more).items()})
+
+
 def recorded(**note: Any) -> list[Any]:
     """A collective as the profiler records it on CUDA: torch's note, the call on the host, the kernel."""
-
-    def event(name: str, activity: str, own: int, linked: int, **more: Any) -> Any:
-        values = {"name": name, "activity_type": activity, "correlation_id": own, "linked_correlation_id": linked}
-        return SimpleNamespace(**{key: lambda value=value: value for key, value in (values | more).items()})
-
     return [
         event("c10d::allreduce_", "cpu_op", 4, 0),
         event("record_param_comms", "cpu_op", 5, 0, **note),
@@ -245,6 +246,23 @@ def test_a_kernel_of_nccl_is_known_by_the_note_that_it_is_linked_to(
     note: dict[str, Any], save: Callable[[str], None]
 ) -> None:
     assert notes_of(recorded(**note), save) == {5: Note(kind="all_reduce", nbytes=1024.0, ranks=2)}
+
+
+def test_copies_that_are_linked_to_a_note_without_a_kernel_send_its_collective() -> None:
+    """Of note 5 a kernel sends, and a copy of the operator's own stands beside it; of note 7 two copies do."""
+    fields = {name: json.dumps(value) for name, value in NOTED.items()}
+    events = [
+        *recorded(extra_meta=fields),
+        event("Memcpy DtoD (Device -> Device)", "gpu_memcpy", 92, 5),
+        event("record_param_comms", "cpu_op", 7, 0, extra_meta=fields),
+        event("Memcpy PtoP (Device -> Device)", "gpu_memcpy", 93, 7),
+        event("Memcpy PtoP (Device -> Device)", "gpu_memcpy", 94, 7),
+        event("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", 95, 4),
+    ]
+    assert notes_of(events, refuse) == {
+        5: Note(kind="all_reduce", nbytes=1024.0, ranks=2),
+        7: Note(kind="all_reduce", nbytes=None, ranks=2, copied=True),
+    }
 
 
 def test_without_nccl_nothing_is_noted() -> None:
