@@ -111,6 +111,15 @@ def available_memory(root: Path = _ROOT) -> int | None:
     return min([*machine, *(left for left in groups if left is not None)], default=None)
 
 
+def shared_memory(root: Path = _ROOT) -> int | None:
+    """The bytes that an empty /dev/shm holds, 64 MiB in a container unless it asks for more; None without it."""
+    try:
+        found = os.statvfs(root / "dev/shm")
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
+
+
 def free_memory() -> int | None:
     """Bytes that benchmarks may take on this machine; None if the system does not report them."""
     available = available_memory()

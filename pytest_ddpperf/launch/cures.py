@@ -7,12 +7,32 @@ import re
 _NO_TERMINAL = "a rank has no terminal: call print(), whose output the test's report shows"
 _DEVICE = "make the tensor on the rank's device: ctx.device, or inputs.device in a model"
 _CPU = "this rank computes on the CPU: leave .cuda() and .to('cuda') out, or write .to(ctx.device)"
-_FORKED = "keep CUDA out of processes that a rank forks, or give the DataLoader multiprocessing_context='spawn'"
 _DTYPES = "model and batch are of different types: cast one of them, as inputs.float() does"
 _IMPORTABLE = (
     "a spawned process imports its arguments by name: move the function or class to a module of its own, or give "
     "the DataLoader multiprocessing_context='fork'"
 )
+
+_FORKED = (
+    "CUDA was used before this process was forked: by a module at its import, which ranks import themselves with "
+    "--ddpperf-preload=none, or before a DataLoader whose workers use it, which needs multiprocessing_context='spawn'"
+)
+_SHARED_MEMORY = (
+    "NCCL has no shared memory: start the container with --shm-size=1g or more (on Kubernetes an emptyDir of medium "
+    "Memory on /dev/shm), or remove what fills /dev/shm"
+)
+_ONE_GPU_EACH = "NCCL needs a GPU for each rank: ask for fewer ranks, or for backend=gloo; ranks use ctx.device"
+_NCCL_VERSIONS = (
+    "ranks load different versions of NCCL, or one that does not fit the driver: start without LD_LIBRARY_PATH and "
+    "LD_PRELOAD, with one package of NCCL"
+)
+_NCCL_DEBUG = "NCCL_DEBUG=WARN makes NCCL print the cause to stderr"
+_NCCL_MEMORY = "NCCL's buffers are not part of torch's allocator: use a smaller batch, or end what else uses the GPU"
+_BLOCKING = (
+    "a kernel failed, most often by an index out of range, and torch noticed it later: CUDA_LAUNCH_BLOCKING=1 makes "
+    "the traceback name the line"
+)
+_NCCL_ERROR = "DistBackendError|RuntimeError"
 
 # Names of exceptions, what their message says, and the cure.
 _CURES = tuple(
@@ -35,7 +55,17 @@ _CURES = tuple(
         ),
         ("PicklingError|AttributeError|TypeError", "[Cc]an(?:'|no)t (?:pickle|get local object)", _IMPORTABLE),
         ("AssertionError", "not compiled with CUDA", _CPU),
-        ("RuntimeError", "Cannot re-initialize CUDA in forked", f"{_FORKED}, or keep CUDA out of modules of preload"),
+        ("RuntimeError", "Cannot re-initialize CUDA in forked subprocess", _FORKED),
+        (
+            "RuntimeError|AcceleratorError",
+            "CUDA error: (?:device-side assert|an illegal memory access|misaligned address|unspecified launch)",
+            _BLOCKING,
+        ),
+        (_NCCL_ERROR, "No space left on device|shared memory segment|/dev/shm/nccl", _SHARED_MEMORY),
+        (_NCCL_ERROR, "Duplicate GPU detected", _ONE_GPU_EACH),
+        (_NCCL_ERROR, "Mismatched NCCL version|CUDA driver version is insufficient", _NCCL_VERSIONS),
+        ("DistBackendError", "out of memory|Failed to CUDA", _NCCL_MEMORY),
+        ("DistBackendError", "unhandled (?:system|cuda) error|internal error|invalid usage", _NCCL_DEBUG),
         ("AcceleratorError|RuntimeError", "busy or unavailable", "another process has the GPU: nvidia-smi tells which"),
         ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver", _CPU),
         ("RuntimeError|ValueError", "NCCL built in|NCCL.* no GPUs found", f"{_CPU}; its backend is ctx.backend"),
@@ -63,7 +93,7 @@ _CURES = tuple(
 
 
 def cure_of(kind: str, message: str) -> str:
-    """What helps against an exception, by the name of its class; empty where nobody knows."""
+    """What helps against an exception, by the name of its class and all that was said; empty where nobody knows."""
     name = kind.rpartition(".")[2]
     found = (cure for kinds, said, cure in _CURES if name in kinds.split("|") and said.search(message))
     return next(found, "")

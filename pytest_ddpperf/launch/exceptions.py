@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _INSTRUMENTS = str(Path(__file__).parents[1] / "instruments")
-_CPU_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
+# Want of memory in errors that have no class for it: of the host, of a CUDA context or library, of NCCL's buffers.
+WANT_OF_MEMORY = re.compile(
+    r"DefaultCPUAllocator: can't allocate memory|(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
+    r"|(?:Cuda|HIP) failure:? (?:\d+ )?'out of memory'|Cuda failure 2\b|Failed to CUDA (?:host )?[cm]?alloc"
+)
 
 
 def failed_report(error: BaseException, stage: Stage) -> Failed:
@@ -108,7 +113,7 @@ def _kind(error: BaseException) -> FailureKind:
         return "refused"
     if isinstance(error, SystemExit):
         return "exited"
-    if names & {"MemoryError", "OutOfMemoryError"} or _CPU_ALLOCATOR in str(error):
+    if names & {"MemoryError", "OutOfMemoryError"} or WANT_OF_MEMORY.search(str(error)):
         return "memory"
     return "raised"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf import errors
 from pytest_ddpperf.errors import DdpperfError, PayloadError, RankFailed, RankSkipped
 from pytest_ddpperf.launch.cures import cure_of
+from pytest_ddpperf.launch.exceptions import WANT_OF_MEMORY
 from pytest_ddpperf.launch.messages import Failed, Finished
 from pytest_ddpperf.launch.stacks import minority, numbers, position, threads, written
 from pytest_ddpperf.launch.streams import RankOutput, titled
@@ -26,12 +28,18 @@ _SECONDARY = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|[Ss]ocket [Tt]imeout|failed to recv, got 0 bytes"
     r"|Connection refused|Socket is not connected|Timed out waiting|Wait timeout|wait timeout|Application timeout"
     r"|remote process exited|ncclRemoteError|NCCL communicator was aborted|recvValue failed|sendBytes failed"
+    r"|Connection closed by remote peer|Socket recv failed while polling"
 )
 _TORCH_ERRORS = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})
 _FATAL = "Fatal Python error:"
 _BAD_ALLOC = "what():  std::bad_alloc"  # the last words of a process whose C++ thread got no memory
 _MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")  # gloo's, of a receiving rank
 _LAST_WORDS = re.compile(r"^  what\(\):\s*(.*)$", re.MULTILINE)  # of a C++ exception that nobody caught
+_LAST_ERROR = re.compile(r"^Last error:\s*\n\s*(\S.*)", re.MULTILINE)  # NCCL's own words, some lines below torch's
+_NCCL_WARNING = re.compile(r"NCCL WARN (.*)")
+_CUDA_ERROR = re.compile(r"(?:CUDA|HIP) error: .*")
+_DEVICE_ASSERT = re.compile(r"^.*block: \[.*Assertion `.*` failed.*$", re.MULTILINE)
+_NOTICED = re.compile(r"\[E(\d+) ([\d:.]+) [^\]]*\].*(?:CUDA|HIP) error: ")  # a line of torch's log: day, time
 _OOM_HINT = ": the kernel ran out of memory; use fewer ranks or a smaller batch"
 
 
@@ -66,8 +74,33 @@ class RankEnd:
         return self.report is not None or self.status is not None
 
     @property
+    def last_words(self) -> str:
+        """What a C++ thread has said before it aborted the process, such as torch's watchdog of NCCL; else empty."""
+        if self.report is not None or self.status != -signal.SIGABRT:
+            return ""
+        said = _LAST_WORDS.findall(self.output.stderr)[-1:]
+        found = next(filter(None, map(_CUDA_ERROR.search, (*said, self.output.stderr))), None)
+        return found[0] if found is not None else "".join(said)
+
+    @property
+    def noticed(self) -> tuple[bool, int, str]:
+        """What orders the CUDA errors of several ranks: one by a failed assertion is first, then torch's log counts."""
+        found = _NOTICED.search(self.output.stderr)
+        day, time = (int(found[1]), found[2]) if found is not None else (sys.maxsize, "")
+        return _DEVICE_ASSERT.search(self.output.stderr) is None, day, time
+
+    @property
+    def warnings(self) -> str:
+        """What NCCL has printed of an error that torch has only its kind of; empty for other errors."""
+        nccl = self.failure is not None and self.failure.type.endswith("DistBackendError")
+        return "\n".join(_NCCL_WARNING.findall(self.output.stderr)) if nccl else ""
+
+    @property
     def lost_peer(self) -> str:
         """The message of a victim, whose error only tells of a lost peer, without addresses; empty for others."""
+        if "NCCL" in self.last_words:
+            echo = _SECONDARY.search(self.last_words)
+            return "" if echo is None else f"SIGABRT: {echo[0]}"
         if self.failure is None or self.failure.kind != "raised":
             return ""
         kind, found = self.failure.type.rpartition(".")[2], _SECONDARY.search(self.failure.text)
@@ -101,7 +134,7 @@ def failure(
     causes = [end for end in failed if not end.lost_peer and end.failure not in skips]
     if skips and not causes:
         return RankSkipped(skips[0].text)
-    root = causes[0] if causes else failed[0]
+    root = _first(causes or failed)
     if root.failure is not None and root.failure.stage in {"load", "send"}:
         return PayloadError(_undelivered(root.rank, root.failure), sections=_sections(ends))
     if root.failure is not None and root.failure.kind == "refused":
@@ -114,6 +147,12 @@ def failure(
         sections=_sections(ends),
         out_of_memory=any(_wanted_memory(end, killed=out_of_memory) for end in failed),
     )
+
+
+def _first(causes: Sequence[RankEnd]) -> RankEnd:
+    """The earliest of some ends. Aborts come in any order: of those by CUDA errors it is the earliest error."""
+    aborts = [end for end in causes if _CUDA_ERROR.match(end.last_words)]
+    return min(aborts, key=lambda end: end.noticed) if causes[0] in aborts else causes[0]
 
 
 def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:
@@ -165,9 +204,9 @@ def _position(end: RankEnd, stacks: Mapping[int, str]) -> StackPosition | None:
 def _wanted_memory(end: RankEnd, *, killed: bool) -> bool:
     """Whether a rank failed for want of memory."""
     if end.failure is not None:
-        return end.failure.kind == "memory"
+        return end.failure.kind == "memory" or WANT_OF_MEMORY.search(end.warnings) is not None
     if end.status == -signal.SIGABRT:
-        return _BAD_ALLOC in end.output.stderr
+        return _BAD_ALLOC in end.output.stderr or WANT_OF_MEMORY.search(end.last_words) is not None
     return killed and end.status == -signal.SIGKILL
 
 
@@ -196,7 +235,7 @@ def _undelivered(rank: int, report: Failed) -> str:
 def _fate(end: RankEnd, *, out_of_memory: bool) -> str:
     """Tell the fate of a rank, as the rest of a sentence that starts with the rank."""
     if end.failure is not None:
-        return _raised(end.failure)
+        return _raised(end.failure, end.warnings)
     if end.status is None or end.report is not None:
         return "was stopped"
     if end.status >= 0:
@@ -208,14 +247,15 @@ def _fate(end: RankEnd, *, out_of_memory: bool) -> str:
         name = f"signal {-end.status}"
     if out_of_memory and -end.status == signal.SIGKILL:
         return f"was killed by {name}{_OOM_HINT}"
-    last_words = _LAST_WORDS.findall(end.output.stderr) if -end.status == signal.SIGABRT else []
-    return f"was killed by {name}{f': {last_words[-1][:200]}' if last_words else ''}"
+    said = ": ".join(filter(None, (f"was killed by {name}", end.last_words[:200])))
+    return "; ".join(filter(None, (said, cure_of("RuntimeError", end.last_words))))
 
 
-def _raised(report: Failed) -> str:
-    first = report.text.partition("\n")[0]
+def _raised(report: Failed, warnings: str) -> str:
+    of_nccl = _LAST_ERROR.search(report.text) if report.type.endswith("DistBackendError") else None
+    first = ": ".join((report.text.partition("\n")[0], *([of_nccl[1]] if of_nccl is not None else [])))
     joining = " while it joined the group" if report.stage == "join" else ""
-    cure = cure_of(report.type, report.text)
+    cure = cure_of(report.type, f"{report.text}\n{warnings}".rstrip("\n"))
     if report.kind == "exited":
         return f"called {first}{joining}{f'; {cure}' if cure else ''}"
     if report.kind == "garbled":
@@ -230,11 +270,13 @@ def _raised(report: Failed) -> str:
 def _details(end: RankEnd) -> str:
     if end.failure is not None:
         return end.failure.traceback
+    failed = _DEVICE_ASSERT.search(end.output.stderr) if end.last_words else None
+    told = [failed[0]] if failed is not None else []
     fatal = end.output.stderr.rfind(_FATAL)
-    if fatal < 0:
-        return ""
-    first, _, text = end.output.stderr[fatal:].partition("\n")
-    return f"{first}\n{written(text)}"
+    if fatal >= 0:
+        first, _, text = end.output.stderr[fatal:].partition("\n")
+        told.append(f"{first}\n{written(text)}")
+    return "\n".join(told)
 
 
 def _others(ends: Sequence[RankEnd], root: RankEnd, *, out_of_memory: bool) -> str:

@@ -270,6 +270,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "unverified": lambda reason: f"not held against a single process: {reason}",
     "lenient_verification": _lenient_verification,
     "oversubscribed": _oversubscribed,
+    "small_shared_memory": lambda size: (
+        f"shared memory (/dev/shm) holds {format_value(size, 'B')}, which NCCL and data workers may fill: start the "
+        "container with --shm-size=1g or more"
+    ),
     "background_work": lambda paired, benchmarks: (
         f"{_turns(paired)}: ranks of {', '.join(benchmarks)} work on in the background"
     ),

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, warmed_up
 from pytest_ddpperf.launch.processes import children
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.step import Step
 
 PROFILED_STEPS = 5
+_SHARED_MEMORY = 2**30  # bytes of /dev/shm; NCCL takes about 10 MB for each pair of ranks, and data workers take more
 _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
@@ -46,7 +48,7 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
         trace = trace_steps(ctx, job.training)
         return RankPrepared(trace=trace, verifying=time.monotonic() - begun)
     timed, counts, verification, counting, verifying = None, None, None, 0.0, 0.0
-    remarks: list[Finding] = []
+    remarks = small_shared_memory(ctx)
     if job.timed:
         timed, counts, counting = _timed_and_counted(ctx, job, remarks)
     elif job.counted:
@@ -87,6 +89,12 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
         if remarks is not None:
             remarks += [*step.remarks, *_left_by_steps(before), *not_counted(counts, ctx.device)]
         return counts
+
+
+def small_shared_memory(ctx: RankView) -> list[Finding]:
+    """A finding where several ranks use NCCL, which sends between GPUs without a direct way through /dev/shm."""
+    size = shared_memory() if ctx.backend == "nccl" and ctx.local_world_size > 1 else None
+    return [] if size is None or size >= _SHARED_MEMORY else [Finding("small_shared_memory", {"size": size})]
 
 
 def _at_work() -> tuple[int, int]:

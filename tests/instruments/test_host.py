@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.instruments.host import available_memory, cpu_model, machine_facts, usable_cores
+from pytest_ddpperf.instruments.host import available_memory, cpu_model, machine_facts, shared_memory, usable_cores
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:
@@ -231,3 +231,10 @@ def test_facts_of_this_machine_are_complete() -> None:
     facts = machine_facts()
     assert 1 <= facts.cores <= len(os.sched_getaffinity(0))
     assert all((facts.cpu_model, facts.host, facts.kernel, facts.python))
+
+
+def test_shared_memory_is_as_large_as_what_holds_it(tmp_path: Path) -> None:
+    assert shared_memory(tmp_path) is None
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    held = os.statvfs(tmp_path)
+    assert shared_memory(tmp_path) == held.f_blocks * held.f_frsize

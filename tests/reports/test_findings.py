@@ -59,6 +59,12 @@ CASES = [
         "profilers, or allow profiling on this machine",
     ),
     Case(
+        "small_shared_memory",
+        {"size": 64 * MIB},
+        "shared memory (/dev/shm) holds 64.0 MiB, which NCCL and data workers may fill: start the container with "
+        "--shm-size=1g or more",
+    ),
+    Case(
         "empty_profile",
         {},
         "communication was not profiled: torch's profiler saw no work of the GPU. Where steps run kernels, CUPTI is "

@@ -17,6 +17,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.counts import merged
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
@@ -218,3 +219,22 @@ def test_the_step_is_closed_where_counting_fails(make_ctx: Callable[..., Any]) -
     with pytest.raises(ZeroDivisionError):
         prepare_launch(make_ctx(), job)
     assert step.closed_after == [8]
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "size", "told"),
+    [
+        ("nccl", 2, 64 * 2**20, True),
+        ("nccl", 2, 2**30, False),
+        ("nccl", 2, None, False),
+        ("nccl", 1, 64 * 2**20, False),
+        ("gloo", 2, 64 * 2**20, False),
+    ],
+)
+def test_little_shared_memory_is_told_where_ranks_use_nccl(
+    monkeypatch: pytest.MonkeyPatch, backend: str, ranks: int, size: int | None, *, told: bool
+) -> None:
+    monkeypatch.setattr(preparing, "shared_memory", lambda: size)
+    ctx: Any = SimpleNamespace(backend=backend, local_world_size=ranks)
+    expected = [Finding("small_shared_memory", {"size": size})] if told else []
+    assert preparing.small_shared_memory(ctx) == expected

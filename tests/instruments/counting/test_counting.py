@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
+from pytest_ddpperf.instruments.counting import counting
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
@@ -289,3 +290,22 @@ def test_a_step_that_fails_leaves_nothing_behind() -> None:
     assert torch.UntypedStorage.resize_ is resize
     assert gc.isenabled()
     assert torch._C._len_torch_dispatch_stack() == 0
+
+
+@pytest.mark.parametrize("seeing", [2, 1])
+def test_on_cuda_as_many_steps_again_are_profiled_and_count_where_all_profiles_see_the_device(
+    monkeypatch: pytest.MonkeyPatch, seeing: int
+) -> None:
+    order: list[str] = []
+
+    def profiled(run: Callable[[], object]) -> dict[str, dict[str, float]]:
+        run()
+        order.append("profiled")
+        return {"kernel_launches": {"gemm": 2.0}} if order.count("profiled") <= seeing else {}
+
+    monkeypatch.setattr(counting, "device_work", profiled)
+    monkeypatch.setattr(counting, "discard_first_profile", lambda: order.append("discarded"))
+    found = count_step(users_step(), Countable(device=torch.device("cuda", 0)))
+    assert order == ["discarded", "profiled", "profiled"]
+    assert found.totals.get("kernel_launches") == (2.0 if seeing == 2 else None)
+    assert found.totals["optimizer_steps"] == 1
