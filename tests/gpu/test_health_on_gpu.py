@@ -28,11 +28,12 @@ def multiplies(ctx: RankContext) -> None:
 def test_a_busy_gpu_is_seen(launcher: Launcher) -> None:
     """On MIG the driver tells clocks and memory, and no utilisation."""
     pytest.importorskip("pynvml", reason="the library of the driver is in the extra gpu")
-    stop = watch_gpus()
+    first = launcher.machine().gpus.pci[0]
+    assert first is not None
+    stop = watch_gpus([first])
     launcher.run(multiplies, world_size=1, device="cuda", backend="nccl", timeout=60)
-    seen = stop()
-    assert seen
-    assert len({gpu.device for gpu in seen}) == len(seen)
+    seen, unread = stop(None)
+    assert ([gpu.device for gpu in seen], unread) == ([first], ())
     assert max(gpu.readings for gpu in seen) > 1
     clocks = [gpu.sm_clock for gpu in seen if gpu.sm_clock is not None]
     limits = [gpu.sm_clock_limit for gpu in seen if gpu.sm_clock_limit is not None]
