@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.context import VISIBLE, Gpus, TorchMachine, check_nam
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading import preloaded
 from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
-from pytest_ddpperf.launch.rank_processes import conduct
+from pytest_ddpperf.launch.rank_processes import END_SECONDS, conduct
 from pytest_ddpperf.launch.streams import RankOutput, titled
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
@@ -187,12 +187,13 @@ class Launcher:
         mode: Mode | None = None,
         preload: Iterable[str] = (),
         own_group: bool = False,
+        beside: bool = False,
     ) -> LaunchResult[T]:
         """Call ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
 
         The function may be a closure or a lambda; the objects that it refers to travel along. ``timeout`` is in seconds
         for the whole launch, without the one-off import of torch. The ranks of this and later launches find the modules
-        of ``preload`` imported. With ``own_group`` the function makes the group. No process of the launch is left then.
+        of ``preload`` imported. With ``own_group`` the function makes the group, with ``beside`` others may use the GPUs.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
@@ -223,6 +224,7 @@ class Launcher:
             mode=mode,
             preload=tuple(preload),
             own_group=own_group,
+            beside=beside,
         )
 
     def abort(self) -> None:
@@ -257,7 +259,8 @@ class Launcher:
                 zygotes = found.of(job.world_size)
             if job.device != "cpu" and zygotes[0].remark:
                 self.remarks["forked"] = zygotes[0].remark
-            ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes, job.end_seconds + 2.0), self._echo)
+            sweeping = END_SECONDS[job.device] + 2.0
+            ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes, sweeping), self._echo)
             for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
                 self.remarks.setdefault(report.remark.partition(":")[0], report.remark)
         outputs = tuple(end.output for end in ends)

@@ -40,13 +40,9 @@ class Job:
     directory: str
     preload: tuple[str, ...] = ()  # modules that the zygote imports before it forks
     own_group: bool = False  # whether the function makes the process group itself
+    beside: bool = False  # whether other launches run at the same time
     listening: int = 0  # port of the store that rank 0 serves; known when its socket is bound
     gpus: Gpus = field(default_factory=Gpus)  # that ranks are dealt out on; on CPU none
-
-    @property
-    def end_seconds(self) -> float:
-        """How long a rank may take to end: the driver frees a GPU's memory meanwhile."""
-        return 3.0 if self.device == "cpu" else 15.0
 
 
 @dataclass(frozen=True)

@@ -173,8 +173,9 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
         count = len(job.gpus.names)
         device = torch.device("cuda", 0 if job.gpus.instances else rank % count)
         addresses = [job.gpus.pci[other % count] for other in range(job.world_size)]
-        # Where the function makes the group, ranks that share the GPU may be at work by now.
-        remark = take(device, addresses, rank, looks=job.world_size <= count or not job.own_group)
+        # Other launches, or ranks that share the GPU and whose function makes the group, may be at work by now.
+        looks = not job.beside and (job.world_size <= count or not job.own_group)
+        remark = take(device, addresses, rank, looks=looks)
     store = None
     if job.group is not None:
         store = _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     Echo = Callable[[int, list[str]], None]  # takes a rank and lines that it has printed
 
 GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
+END_SECONDS = {"cpu": 3.0, "cuda": 15.0}  # of a rank: the driver frees a GPU's memory meanwhile
 _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
 _STACK_SECONDS = 2.0
@@ -61,7 +62,7 @@ def conduct(
             outcome = ranks.watch(started + job.timeout)
             standing: dict[int, str] = {}
             if outcome is LaunchEnd.FINISHED:
-                ranks.dismiss(job.end_seconds)
+                ranks.dismiss(END_SECONDS[job.device])
             else:
                 for zygote in set(zygotes):
                     zygote.require_running()

@@ -22,7 +22,7 @@ class DeviceMemory:
     uuid: str  # CUDA's id of what the rank computes on: ranks that share its memory have it in common
     used: int  # by all processes together, as the driver tells
     total: int
-    reserved: int | None  # held by the allocator of this rank; None where that keeps no statistics
+    reserved: int | None  # held by the allocator of this rank; None without statistics, and beside other launches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

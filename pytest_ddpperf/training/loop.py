@@ -85,6 +85,8 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         # Neither the passes below nor the end of ranks may disturb another launch's steps.
         begin_together(ctx.device, turns, step)
         device_memory = read_device_memory(ctx.device)  # when no rank is in timed steps any more
+        if device_memory is not None and turns is not None:  # what is outside is that of all launches on the GPU
+            device_memory = replace(device_memory, reserved=None)
         taken = most_taken() if turns is None else None
         held: tuple[int, ...] = ()
         if job.growth:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import payload
-from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.context import Gpus, RankContext, TorchMachine
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 from pytest_ddpperf.launch.launchers import Launchers
@@ -141,6 +141,24 @@ def test_what_ranks_remark_on_a_gpu_is_told_once(launchers: Launchers, monkeypat
     for number in (0, 0, 0, 1):
         alone(launchers[number], print)
     assert launchers.remarks == ("GPU 0 of rank 0: 41 GiB", "GPU 1 of rank 1: 1 GiB")
+    launchers.close()
+
+
+def test_ranks_with_a_gpu_have_longer_to_end(launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[float] = []
+    gpus = Gpus(names=("H200",), pci=(None,))
+    machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=gpus, nccl=True, backends=("gloo", "nccl"))
+
+    def conducted(_zygotes: object, _job: object, sweep: Callable[[], None], _echo: object) -> Any:
+        sweep()
+        return [RankEnd(rank=0, report=Finished(payload.dump_result(None, 0), 0), status=0)], 0.0
+
+    monkeypatch.setattr("pytest_ddpperf.launch.launcher.conduct", conducted)
+    monkeypatch.setattr(Launcher, "_sweep", lambda _launcher, _zygotes, seconds: swept.append(seconds))
+    monkeypatch.setattr(Launcher, "machine", lambda _launcher, **_: machine)
+    for device in ("cpu", "cuda"):
+        launchers[0].run(print, world_size=1, device=device, backend="gloo")
+    assert swept == [5.0, 17.0]
     launchers.close()
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, RankFailed, RankSkipped, RanksTimedOut
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Finished, Job
+from pytest_ddpperf.launch.messages import Finished
 from pytest_ddpperf.launch.rank_processes import LaunchEnd, RankProcesses
 from pytest_ddpperf.launch.streams import Channel
 
@@ -346,14 +346,6 @@ def test_nothing_of_nccl_is_left_of_ranks_that_are_killed(launcher: Launcher) ->
     finally:
         mine.unlink(missing_ok=True)
         other.unlink()
-
-
-@pytest.mark.parametrize(("device", "seconds"), [("cpu", 3.0), ("cuda", 15.0)])
-def test_a_rank_with_a_gpu_has_longer_to_end(device: str, seconds: float) -> None:
-    job = Job(
-        call=b"", world_size=1, device=device, group=None, mode=None, timeout=1.0, environ={}, path=(), directory=""
-    )
-    assert job.end_seconds == seconds
 
 
 def test_reports_that_have_arrived_count_after_the_deadline() -> None:

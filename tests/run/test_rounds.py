@@ -323,14 +323,14 @@ GPU = make_environment(device="cuda", device_model="gpu", device_count=2, cores=
 @pytest.mark.parametrize(
     ("environment", "turns", "background"),
     [
-        pytest.param(GPU, True, None, id="on GPUs"),
+        pytest.param(GPU, None, None, id="on GPUs"),
         pytest.param(None, False, None, id="where that is not wanted"),
         pytest.param(None, True, False, id="where this side works in the background"),
         pytest.param(None, True, True, id="where the other side does"),
     ],
 )
 def test_sides_are_launched_one_after_the_other(
-    environment: Environment | None, *, turns: bool, background: bool | None
+    environment: Environment | None, *, turns: bool | None, background: bool | None
 ) -> None:
     machine = Machine()
 
