@@ -1,0 +1,75 @@
+"""Profiles that a GPU has recorded, kept by ``benchmarks/gpu.py profiles``: the plugin has to understand them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.instruments.counting.counting import STEP as COUNTED_STEP
+from pytest_ddpperf.instruments.counting.counting import Recorded, work_in
+from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent, steps_of
+
+FILE = Path(__file__).parents[3] / "benchmarks" / "results" / "gpu_events.json.gz"
+MADE_UP = Path(__file__).with_name("made_up_events.json")  # in the same form, so that these tests run without a GPU
+
+
+def profiles() -> list[Any]:
+    """Those of a GPU, and one that is made up."""
+    found = [pytest.param(json.loads(MADE_UP.read_text())["profiles"][0], id="made up")]
+    reason = "no profile of a GPU has been recorded yet: python benchmarks/gpu.py profiles"
+    if not FILE.exists():
+        return [*found, pytest.param({}, id="recorded", marks=pytest.mark.skip(reason=reason))]
+    with gzip.open(FILE, "rt", encoding="utf-8") as file:
+        recorded = json.load(file)["profiles"]
+    return [*found, *(pytest.param(profile, id=profile["title"]) for profile in recorded)]
+
+
+@pytest.mark.parametrize("profile", profiles())
+def test_a_step_has_its_computation_and_its_collectives(profile: Mapping[str, Any]) -> None:
+    events = [
+        ProfilerEvent(
+            name=event["name"], activity=event["activity"], start=1e-9 * event["start_ns"], end=1e-9 * event["end_ns"]
+        )
+        for event in profile["events"]
+    ]
+    (step,) = steps_of(events, device=profile["device"])
+    assert 0 < step.computed <= step.seconds
+    nccl = [event for event in profile["events"] if event["activity"] == "kernel" and "nccl" in event["name"].lower()]
+    gloo = [event for event in profile["events"] if event["name"].startswith("gloo:")]
+    assert len(step.collectives) == len(nccl) + len(gloo)
+    assert {each.kind for each in step.collectives} <= {"all_reduce", "broadcast"}
+
+
+@pytest.mark.parametrize("profile", profiles())
+def test_the_work_of_the_device_is_counted(profile: Mapping[str, Any]) -> None:
+    events = [
+        Recorded(
+            event["activity"],
+            COUNTED_STEP if event["name"] == STEP else event["name"],
+            event["start_ns"],
+            event["end_ns"],
+        )
+        for event in profile["events"]
+    ]
+    counted = work_in(events)
+    activities = Counter(event["activity"] for event in profile["events"])
+    assert sum(counted["kernel_launches"].values()) == activities["kernel"]
+    assert (activities["kernel"] > 0) == (profile["device"] == "cuda")
+    assert sum(counted["device_copies"].values()) == activities["gpu_memcpy"] + activities["gpu_memset"]
+
+
+@pytest.mark.parametrize("profile", profiles())
+def test_what_an_event_is_follows_from_where_it_ran(profile: Mapping[str, Any]) -> None:
+    """torch before 2.12 does not say; there the plugin concludes it."""
+    for event in profile["events"]:
+        told = event.get("activity_type")
+        assert told is None or told == event["activity"]
+        if event["activity"] in {"kernel", "gpu_memcpy", "gpu_memset"}:
+            assert event["device_type"] == "CUDA"
+            assert not event["is_user_annotation"]
