@@ -193,7 +193,7 @@ class Launcher:
 
         The function may be a closure or a lambda; the objects that it refers to travel along. ``timeout`` is in seconds
         for the whole launch, without the one-off import of torch. The ranks of this and later launches find the modules
-        of ``preload`` imported. With ``own_group`` the function makes the group, with ``beside`` others may use the GPUs.
+        of ``preload`` imported. With ``own_group`` the function makes the group, ``beside`` others may use GPUs.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
