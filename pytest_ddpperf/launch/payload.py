@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.machinery
 import io
+import marshal
 import pickle
 import sys
 import sysconfig
@@ -13,7 +15,7 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import PayloadError
@@ -84,31 +86,36 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
 
 def dump_standing_in(value: object, named: object, stand_in: Callable[[Any], StandIn | None]) -> bytes:
     """Pickle a value in which ``stand_in`` may replace each object; errors speak of ``named``."""
+    with _by_value():
+        return _dump(value, named, *_TO_RANKS, stand_in=stand_in)
+
+
+def _dump(
+    value: object, named: object, problem: str, cure: str, stand_in: Callable[[Any], StandIn | None] = lambda _: None
+) -> bytes:
+    """Pickle a value, or raise the PayloadError that names the way to the object to blame."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no annotations
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
         def reducer_override(self, obj: Any) -> Any:
-            return stand_in(obj) or super().reducer_override(obj)
-
-    def dumps(value: object, protocol: int) -> bytes:
-        with io.BytesIO() as file:
-            Pickler(file, protocol=protocol).dump(value)
-            return file.getvalue()
-
-    with _by_value():
-        return _dump(value, named, *_TO_RANKS, dumps=dumps)
-
-
-def _dump(
-    value: object, named: object, problem: str, cure: str, dumps: Callable[[object, int], bytes] | None = None
-) -> bytes:
-    """Pickle a value, or raise the PayloadError that names the way to the object to blame."""
-    import cloudpickle
+            return stand_in(obj) or _kept(obj) or super().reducer_override(obj)
 
     try:
-        return bytes((dumps or cloudpickle.dumps)(value, pickle.HIGHEST_PROTOCOL))
+        with io.BytesIO() as file:
+            Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+            return file.getvalue()
     except Exception as error:  # an object's own __reduce__ may raise anything
         raise PayloadError(explain(value, named, error, problem, cure)) from error
+
+
+def _kept(obj: Any) -> StandIn | None:
+    """What stands for an object of which cloudpickle would lose something, or that it cannot send."""
+    if isinstance(obj, CodeType):  # cloudpickle 3.1.3 leaves out the file, which tracebacks and stacks name
+        return marshal.loads, (marshal.dumps(obj),)
+    # Such as torch.backends.cudnn, which is of a class of its own.
+    if isinstance(obj, ModuleType) and type(obj) is not ModuleType and sys.modules.get(obj.__name__) is obj:
+        return importlib.import_module, (obj.__name__,)
+    return None
 
 
 @contextlib.contextmanager

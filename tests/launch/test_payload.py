@@ -157,3 +157,25 @@ def test_a_network_class_of_a_test_module_trains_on_a_rank(launcher: Launcher) -
 
     first, second = launcher.run(train, world_size=2, device="cpu", backend="gloo").values
     assert first == second
+
+
+def test_a_function_that_travels_by_value_keeps_the_file_that_tracebacks_name() -> None:
+    def outer() -> Any:
+        def inner() -> None:
+            raise ValueError
+
+        return inner
+
+    call: Any = pickle.loads(dump_call(Call(outer, ())))
+    assert call.function.__code__.co_filename == __file__
+    assert call.function().__code__.co_filename == __file__
+
+
+def test_a_function_may_name_a_module_of_a_class_of_its_own() -> None:
+    import torch.backends.cudnn
+
+    def benchmarks() -> bool:
+        return torch.backends.cudnn.benchmark
+
+    call: Call = pickle.loads(dump_call(Call(benchmarks, ())))
+    assert call.function() is torch.backends.cudnn.benchmark
