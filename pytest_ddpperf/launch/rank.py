@@ -19,7 +19,7 @@ from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from pytest_ddpperf.launch import environment, payload, processes, stacks
+from pytest_ddpperf.launch import environment, flight_recorder, payload, processes, stacks
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.exceptions import failed_report
 from pytest_ddpperf.launch.imports import ImportWatch
@@ -57,6 +57,7 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
         files = _detach(descriptors, zygote)
         job: Job = pickle.loads(_content(files.job))
         channel = Channel(socket.socket(fileno=files.report))
+        answering = flight_recorder.answer_requests(channel) if job.group == "nccl" else None
         process = _getpid()
         report = _report(job, rank, files.listening)
         if _getpid() != process:  # a fork that the function made and let return
@@ -66,6 +67,8 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
                 stream.flush()
         channel.send(report)
         # A rank that leaves early breaks its peers' connections, and their errors hide the first failure.
+        if answering is not None:
+            answering.join()  # it reads what comes before the dismissal
         channel.wait_for_dismissal()
         if isinstance(report, Finished):
             # NCCL's communicators end with the process; to destroy them takes seconds, and may hang.

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import failures, processes, stacks
 from pytest_ddpperf.launch.failures import RankEnd
+from pytest_ddpperf.launch.flight_recorder import RankCalls, Stall, stall
 from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, Refused, Signal
 from pytest_ddpperf.launch.streams import (
     Channel,
@@ -42,11 +43,13 @@ if TYPE_CHECKING:
     Echo = Callable[[int, list[str]], None]  # takes a rank and lines that it has printed
 
 GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
+CUDA_GRACE = 1.0  # the same on CUDA, whose errors ranks notice only when they wait for the device
 END_SECONDS = {"cpu": 3.0, "cuda": 15.0}  # of a rank: the driver frees a GPU's memory meanwhile
 _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
 _STACK_SECONDS = 2.0
 _OTHERS_SECONDS = 2.0
+_CALLS_SECONDS = 1.0
 _STACK_POLL = 0.025
 
 
@@ -59,8 +62,9 @@ def conduct(
     with RankProcesses(zygotes, echo) as ranks:
         try:
             ranks.fork(job)
-            outcome = ranks.watch(started + job.timeout)
+            outcome = ranks.watch(started + job.timeout, CUDA_GRACE if job.device == "cuda" else GRACE)
             standing: dict[int, str] = {}
+            stalled: Stall | None = None
             if outcome is LaunchEnd.FINISHED:
                 ranks.dismiss(END_SECONDS[job.device])
             else:
@@ -68,8 +72,9 @@ def conduct(
                     zygote.require_running()
             if outcome is LaunchEnd.LATE:
                 standing = ranks.stacks()
+                stalled = stall(ranks.calls()) if job.group == "nccl" else None
                 suspect = stacks.suspect(standing, [rank for rank in range(job.world_size) if rank not in standing])
-                if suspect is not None:
+                if suspect is not None and stalled is None:
                     with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
                         ranks.hear_others(suspect)
             elif any(rank.end.mismatch for rank in ranks.ranks):
@@ -81,18 +86,23 @@ def conduct(
         seconds = time.monotonic() - started
         ends = [rank.end for rank in ranks.ranks]
     if outcome is LaunchEnd.LATE:
-        raise _timed_out(ends, standing, job, max(zygote.threads for zygote in zygotes) - 1)
+        raise _timed_out(ends, standing, job, max(zygote.threads for zygote in zygotes) - 1, stalled)
     if outcome is LaunchEnd.FAILED:
         killed = processes.out_of_memory_kills() > kills
         raise failures.failure(ends, job.world_size, out_of_memory=killed, stacks=standing)
     return ends, seconds
 
 
-def _timed_out(ends: list[RankEnd], standing: dict[int, str], job: Job, threads: int) -> RanksTimedOut:
+def _timed_out(
+    ends: list[RankEnd], standing: dict[int, str], job: Job, threads: int, stalled: Stall | None
+) -> RanksTimedOut:
     finished = [end.rank for end in ends if end.rank not in standing]
     called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
-    first_line, guilty = stacks.roll_call(standing, finished, job.world_size, job.timeout, called)
-    hints = [stacks.mismatch_hint(standing, finished)] if job.world_size > 1 else []
+    nccl = job.group == "nccl"
+    first_line, guilty = stacks.roll_call(standing, finished, job.world_size, job.timeout, called, nccl=nccl)
+    hints = [stacks.mismatch_hint(standing, finished, nccl=nccl)] if job.world_size > 1 else []
+    if stalled is not None:
+        guilty, hints = stalled.rank, [stalled.text]
     if threads:
         more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
         hints.append(f"the process that ranks are forked from has {more} stays locked on the ranks")
@@ -121,6 +131,7 @@ class _RankProcess:
     stderr: IO[bytes]
     stacks: IO[bytes]
     state: RankEnd
+    calls: RankCalls | None = None  # the last answer
 
     @property
     def end(self) -> RankEnd:
@@ -135,6 +146,8 @@ class _RankProcess:
             for message in self.channel.received():
                 if isinstance(message, (Finished, Failed)):
                     self.state = replace(self.state, report=message)
+                elif isinstance(message, RankCalls):
+                    self.calls = message
         except GarbledMessage:
             garbled = Failed(stage="run", kind="garbled", type="", text="", traceback="", stamp=time.time_ns())
             self.state = replace(self.state, report=self.state.report or garbled)
@@ -206,7 +219,7 @@ class RankProcesses:
                 self._zygotes[number].request(Fork(number, job.preload), files)
                 rank.of_rank.close()
 
-    def watch(self, deadline: float) -> LaunchEnd:
+    def watch(self, deadline: float, grace: float = GRACE) -> LaunchEnd:
         """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed."""
         until, late = deadline, False
         pause = _TRIM_SECONDS if self._echo is None else _ECHO_SECONDS
@@ -226,7 +239,7 @@ class RankProcesses:
                     if key.data.channel.closed:
                         selector.unregister(key.fileobj)
                 if until == deadline and any(rank.state.failed for rank in self.ranks):
-                    until = min(deadline, time.monotonic() + GRACE)
+                    until = min(deadline, time.monotonic() + grace)
                 self._tell()
                 for rank in self.ranks:
                     trim_output(rank.stdout)
@@ -269,6 +282,21 @@ class RankProcesses:
         found = self._told(waiting, stacks.SIGNAL, deadline)
         many = {number: file for number, file in waiting.items() if stacks.lacks_main_thread(found[number])}
         return found | (self._told(many, stacks.MAIN_SIGNAL, deadline) if many else {})
+
+    def calls(self) -> dict[int, RankCalls]:
+        """Ask ranks which collectives of NCCL they have called; without those that do not answer in time."""
+        asked = {rank.state.rank: rank for rank in self.ranks if rank.state.status is None}
+        for rank in asked.values():
+            rank.channel.ask()
+        deadline = time.monotonic() + _CALLS_SECONDS
+        while time.monotonic() < deadline:
+            left = [rank for rank in asked.values() if not (rank.channel.closed or (rank.calls and rank.calls.whole))]
+            if not left:
+                break
+            readable([rank.channel for rank in left], max(0.0, deadline - time.monotonic()))
+            for rank in left:
+                rank.collect()
+        return {number: rank.calls for number, rank in asked.items() if rank.calls is not None}
 
     def _told(self, files: dict[int, IO[bytes]], number: int, deadline: float) -> dict[int, str]:
         """Send ranks a signal that makes faulthandler write to their files, and read these."""

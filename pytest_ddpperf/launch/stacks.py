@@ -33,6 +33,11 @@ _WAIT = ".wait("  # for a handle of a collective; it has no Python frame
 _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks that wait for other ranks' gradients
 _TURNS = interleaving.__file__
 _PACKAGE = Path(__file__).parents[1]
+_ANSWERING = str(Path(__file__).with_name("flight_recorder.py"))  # a thread of ours, which waits for the controller
+_GPU_WAIT = "a wait for its GPU"
+# Lines that need a value of a tensor, and torch's functions that wait for the device: they have no frames below them.
+_NEEDS_VALUE = re.compile(r"\.(?:item|tolist|cpu|synchronize)\(|\bfloat\(")
+_SYNCHRONISING = ("torch/cuda/__init__.py", "torch/cuda/streams.py", "torch/accelerator/__init__.py")
 _MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training"))
 _LEAST_MAJORITY = 3  # ranks, for two only contradict each other
 # Names of functions that torch wraps around the functions that users call.
@@ -84,7 +89,8 @@ def threads(text: str) -> list[list[Frame]]:
         for part in _THREAD.split(text)
         if part.startswith(("Current thread", "Thread", _ALONE))
     ]
-    return [*([[]] if lacks_main_thread(text) else []), *stacks[::-1]]
+    own = [stack for stack in stacks if not any(frame.file == _ANSWERING for frame in stack)]
+    return [*([[]] if lacks_main_thread(text) else []), *own[::-1]]
 
 
 def lacks_main_thread(text: str) -> bool:
@@ -92,8 +98,12 @@ def lacks_main_thread(text: str) -> bool:
     return _CUT.search(text) is not None and _ALONE not in text
 
 
-def position(stack: Sequence[Frame]) -> StackPosition | None:
-    """Find the position of a stack; None for an empty one."""
+def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | None:
+    """Find the position of a stack; None for an empty one.
+
+    With ``nccl`` a rank that waits for its GPU waits for others: NCCL's collectives run there.
+    """
+    on_gpu = nccl and bool(stack) and _waits_for_gpu(stack[0])
     if any(frame.file == _TURNS for frame in stack):
         return StackPosition("", "the queue for its turn", waits=True)
     frames = [frame for frame in stack if not _carries(frame)]
@@ -103,8 +113,16 @@ def position(stack: Sequence[Frame]) -> StackPosition | None:
     collective = next((frame.function for frame in inner if frame.file.endswith(COLLECTIVES)), "")
     called = next((frame.function for frame in reversed(inner) if frame.function not in _WRAPPERS), "")
     if line or called:
-        return StackPosition(line, collective or called, bool(collective) or _waits_inside(frames))
-    return StackPosition("", "the start of the rank", waits=False) if stack else None
+        call = collective or (_GPU_WAIT if on_gpu and not (line and called) else called)
+        return StackPosition(line, call, bool(collective) or on_gpu or _waits_inside(frames))
+    return StackPosition("", _GPU_WAIT if on_gpu else "the start of the rank", waits=on_gpu) if stack else None
+
+
+def _waits_for_gpu(innermost: Frame) -> bool:
+    """Whether a frame needs the GPU to be done, as far as its line shows."""
+    if innermost.file.endswith(_SYNCHRONISING):
+        return innermost.function == "synchronize"
+    return _NEEDS_VALUE.search(linecache.getline(innermost.file, innermost.line)) is not None
 
 
 def _waits_inside(frames: Sequence[Frame]) -> bool:
@@ -117,12 +135,12 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
     )
 
 
-def _positions(stacks: Mapping[int, str]) -> list[tuple[StackPosition | None, list[int]]]:
+def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[StackPosition | None, list[int]]]:
     """The ranks at each position; the largest group of waiting ones comes first: most likely they are right there."""
     positions: dict[StackPosition | None, list[int]] = {}
     for rank, text in sorted(stacks.items()):
         found = threads(text)
-        positions.setdefault(position(found[0]) if found else None, []).append(rank)
+        positions.setdefault(position(found[0], nccl=nccl) if found else None, []).append(rank)
     return sorted(positions.items(), key=lambda item: (not _waits(item[0]), -len(item[1]), item[1]))
 
 
@@ -162,14 +180,16 @@ def roll_call(
     world_size: int,
     seconds: float,
     called: Mapping[int, int | None] = MappingProxyType({}),
+    *,
+    nccl: bool = False,
 ) -> tuple[str, int | None]:
     """Write the first line of a timeout, and name the rank to blame where it is a single one.
 
     Ranks in a collective or in backward wait for the others. To blame is a rank that stands elsewhere or has finished.
     ``stacks`` has faulthandler's text of each rank that has not finished, and ``called`` how many collectives ranks
-    have called, as far as they could tell.
+    have called, as far as they could tell. ``nccl`` is as for ``position``.
     """
-    order = _positions(stacks)
+    order = _positions(stacks, nccl=nccl)
     parts = [f"{numbers(ranks)} {_standing(where)}" for where, ranks in order]
     if order:
         where, ranks = order[0]
@@ -182,16 +202,19 @@ def roll_call(
     return "; ".join(parts), _guilty(order, list(finished), confirmed(stacks, finished, called))
 
 
-def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int]) -> str:
+def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: bool = False) -> str:
     """The likely cause where all ranks wait in one collective; empty where they do not."""
     found = [threads(text) for text in stacks.values()]
-    places = {position(stack[0]) if stack else None for stack in found}
+    places = {position(stack[0], nccl=nccl) if stack else None for stack in found}
     where = next(iter(places), None)
     if finished or len(places) != 1 or where is None or not (where.waits and where.call and where.line):
         return ""
+    place = "in the same collective: most likely they called it, or an earlier one,"
+    if where.call == _GPU_WAIT:
+        place = "for their GPUs: most likely they called a collective"
     return (
-        "all ranks wait in the same collective: most likely they called it, or an earlier one, with tensors of "
-        "different sizes or types; TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs"
+        f"all ranks wait {place} with tensors of different sizes or types; "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs"
     )
 
 

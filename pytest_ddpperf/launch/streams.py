@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 import tempfile
+import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -29,6 +30,7 @@ REPORTED = 20  # lines of each stream in the report of a test
 _MOVED = re.compile(r"\x1b\[[0-9;?]*[A-HJK]")  # of a terminal's cursor: progress bars go up and down
 _HEADER = struct.Struct("!8sQ")  # of a message: a magic word and the length of what follows
 _MAGIC = b"ddpperf\n"
+_REQUEST = b"?"
 _CHUNK = 1 << 20
 _MAX_LENGTH = 1 << 36  # bytes; a message of more would not fit into memory beside what it was made of
 _dumps, _sendall, _recv = pickle.dumps, socket.socket.sendall, socket.socket.recv  # users' code may patch them
@@ -57,6 +59,7 @@ class Channel:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._received = bytearray()
+        self._sending = threading.Lock()
         self.closed = False
 
     def fileno(self) -> int:
@@ -67,8 +70,9 @@ class Channel:
         """Send a message and wait until it is written; a receiver that is gone is no error."""
         body = _dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
-            _sendall(self._socket, _HEADER.pack(_MAGIC, len(body)))
-            _sendall(self._socket, body)
+            with self._sending:
+                _sendall(self._socket, _HEADER.pack(_MAGIC, len(body)))
+                _sendall(self._socket, body)
         except (BrokenPipeError, ConnectionResetError):
             self.closed = True
 
@@ -114,6 +118,17 @@ class Channel:
             return not _MAGIC.startswith(self._received[: len(_MAGIC)])
         magic, length = _HEADER.unpack_from(self._received)
         return bool(magic != _MAGIC or length > _MAX_LENGTH)
+
+    def ask(self) -> None:
+        """Ask a rank for what it has called; one that answers no requests never notices."""
+        try:
+            self._socket.send(_REQUEST, socket.MSG_DONTWAIT)
+        except OSError:
+            self.closed = True
+
+    def asked(self) -> bool:
+        """Wait until the other end asks for something, and return False where it has dismissed this one, or is gone."""
+        return bool(_recv(self._socket, len(_REQUEST)))
 
     def dismiss(self) -> None:
         """Tell the other end that no message will follow."""

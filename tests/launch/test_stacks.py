@@ -268,6 +268,51 @@ def test_a_wait_for_a_handle_or_inside_torchs_code_for_ranks_is_a_wait(tmp_path:
     }
 
 
+LOOP = RANK.parents[1] / "training/loop.py"
+SYNCHRONIZE = written(f"{LIB}/torch/cuda/__init__.py|1089|synchronize", "/x/t.py|8|step")
+
+
+@pytest.fixture
+def item(tmp_path: Path) -> str:
+    """A rank in a line that needs the value of a tensor."""
+    (tmp_path / "train.py").write_text("def step():\n    total += loss.item()\n    work(loss)\n")
+    return written(f"{tmp_path}/train.py|2|step")
+
+
+def test_with_nccl_a_rank_that_waits_for_its_gpu_waits_for_others(item: str, tmp_path: Path) -> None:
+    """NCCL's collectives run there: Python goes on until it needs a value."""
+    on_gpu = {text: stacks.position(stacks.threads(text)[0], nccl=True) for text in (item, SYNCHRONIZE)}
+    assert on_gpu == {
+        item: stacks.StackPosition(f"{tmp_path}/train.py:2 in step", "a wait for its GPU", waits=True),
+        SYNCHRONIZE: stacks.StackPosition("/x/t.py:8 in step", "synchronize", waits=True),
+    }
+    assert not any(where.waits for text in on_gpu if (where := stacks.position(stacks.threads(text)[0])))
+    works = item.replace("line 2", "line 3")
+    assert stacks.roll_call({0: item, 1: works, 2: item}, [], 3, 10.0, nccl=True)[1] == 1
+    assert stacks.roll_call({0: item, 1: works, 2: SYNCHRONIZE}, [], 3, 10.0, nccl=True)[1] == 1
+
+
+def test_with_nccl_our_own_wait_for_a_loss_is_one_for_the_gpu() -> None:
+    """Without users' frames a rank would seem to stand at its start."""
+    number = next(i for i, line in enumerate(LOOP.read_text().splitlines(), 1) if "loss.item()" in line)
+    waits = written(f"{LOOP}|{number}|loss_value", f"{LOOP}|1|run_launch")
+    settles = written(f"{LIB}/torch/cuda/__init__.py|1|synchronize", f"{RANK.parents[1]}/instruments/clock.py|1|settle")
+    for text in (waits, settles):
+        found = stacks.position(stacks.threads(text)[0], nccl=True)
+        assert found == stacks.StackPosition("", "a wait for its GPU", waits=True)
+    line, guilty = stacks.roll_call({0: waits, 1: BUILD}, [], 2, 10.0, nccl=True)
+    assert line == "rank 0 of 2 blocked after 10 s in a wait for its GPU; rank 1 at /x/t.py:30 in build"
+    assert guilty == 1
+
+
+def test_with_nccl_ranks_that_all_wait_for_their_gpus_may_have_sent_different_tensors(item: str) -> None:
+    told = stacks.mismatch_hint({0: item, 1: item}, [], nccl=True)
+    assert told.startswith(
+        "all ranks wait for their GPUs: most likely they called a collective with tensors of different"
+    )
+    assert stacks.mismatch_hint({0: item, 1: item}, []) == ""
+
+
 @pytest.mark.parametrize(
     ("found", "finished", "told"),
     [

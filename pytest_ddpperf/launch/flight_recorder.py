@@ -1,0 +1,196 @@
+"""The collectives of NCCL that ranks have called, by torch's flight recorder, and who keeps the others waiting.
+
+NCCL's collectives do not block Python: a rank goes on until it needs a value, or until no more fits into the queue of
+its GPU. Its stack so tells little of what it waits for; the numbers of its collectives do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.launch.stacks import minority, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pytest_ddpperf.launch.streams import Channel
+
+_EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast")  # tensors are alike on all ranks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupCalls:
+    """What one rank has called in one process group; collectives are numbered from 1."""
+
+    ranks: tuple[int, ...]  # the members of the group
+    called: int | None  # the last collective; 0 before the first, None where the recorder does not tell
+    ended: int = 0  # the last one that has ended
+    pending: Mapping[int, str] = field(default_factory=dict)  # later ones, with their tensors, as far as they are known
+    point_to_point: bool = False  # whether a send or a receive has not ended
+
+    @property
+    def waits(self) -> bool:
+        """Whether something has not ended."""
+        return self.point_to_point or (self.called is not None and self.called > self.ended)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankCalls:
+    """A rank's answer: its groups by name."""
+
+    groups: Mapping[str, GroupCalls]
+    whole: bool  # whether it is the last answer; the first one has numbers alone, and only of a single group
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stall:
+    """What ranks wait for, in words, and the one rank to blame; None where there is no single one."""
+
+    text: str
+    rank: int | None
+
+
+def answer_requests(channel: Channel) -> threading.Thread:
+    """Start a thread that tells the controller what this rank has called, whenever it asks, until it dismisses it."""
+    thread = threading.Thread(target=_answer, args=(channel,), daemon=True)
+    thread.start()
+    return thread
+
+
+def _answer(channel: Channel) -> None:
+    with contextlib.suppress(Exception):  # without an answer the stacks alone tell
+        while channel.asked():
+            c10d: Any = sys.modules["torch._C._distributed_c10d"]
+            for answer in _answers(c10d._dump_nccl_trace_json):  # noqa: SLF001  there is no public reader
+                channel.send(answer)
+
+
+def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
+    """First what torch knows without asking CUDA, which may not answer while a kernel launch is blocked; then all."""
+    for entries in (False, True):
+        groups = read_dump(json.loads(dump(entries, False)))  # noqa: FBT003  torch's: entries, only active ones
+        if entries or len(groups) == 1:
+            yield RankCalls(groups=groups, whole=entries)
+
+
+def read_dump(dump: Mapping[str, Any]) -> dict[str, GroupCalls]:
+    """The groups of a dump of the flight recorder in JSON, by name."""
+    entries: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for entry in dump.get("entries", ()):
+        entries[entry["process_group"][0]].append(entry)
+    config, states = dump.get("pg_config", {}), dump.get("pg_status", {})
+    known = {name: str(found[0]["pg_id"]) for name, found in entries.items()}
+    if len(config) == 1 and states and not known:
+        known = dict(zip(config, states, strict=False))
+    told = len(known) == len(states)  # groups without a state have called nothing
+    return {
+        name: _calls(tuple(json.loads(group["ranks"])), entries[name], states.get(known.get(name)), told=told)
+        for name, group in config.items()
+    }
+
+
+def _calls(
+    ranks: tuple[int, ...], entries: Sequence[Mapping[str, Any]], state: Mapping[str, Any] | None, *, told: bool
+) -> GroupCalls:
+    if state is None:
+        return GroupCalls(ranks=ranks, called=0 if told else None)
+    called, ended = (max(0, int(state[f"last_{what}_collective"])) for what in ("enqueued", "completed"))
+    single = {entry["p2p_seq_id"] for entry in entries if entry["is_p2p"]}
+    collectives = [entry for entry in entries if not entry["is_p2p"]]
+    done = [entry for entry in entries if entry["state"] == "completed"]
+    # A group of calls has an entry for each, which never ends, and one for all. Collectives end in their order.
+    single -= {entry["p2p_seq_id"] for entry in done if entry["is_p2p"]}
+    ended = max([ended, *(entry["collective_seq_id"] for entry in done if not entry["is_p2p"])])
+    called = max([called, ended, *(entry["collective_seq_id"] for entry in collectives)])
+    pending = {entry["collective_seq_id"]: _words(entry) for entry in collectives}
+    return GroupCalls(
+        ranks=ranks,
+        called=called,
+        ended=ended,
+        pending={number: words for number, words in pending.items() if number > ended},
+        point_to_point=bool(single),
+    )
+
+
+def _words(entry: Mapping[str, Any]) -> str:
+    """``all_reduce of float[8, 4]``."""
+    sizes = zip(entry.get("input_dtypes", ()), entry.get("input_sizes", ()), strict=False)
+    tensors = [f"{dtype.lower()}{list(size)}" for dtype, size in sizes]
+    several = f"{len(tensors)} x " if len(tensors) > 1 else ""
+    name = entry["profiling_name"].removeprefix("nccl:")
+    return f"{name} of {several}{', '.join(dict.fromkeys(tensors))}" if tensors else name
+
+
+def stall(answers: Mapping[int, RankCalls]) -> Stall | None:
+    """What ranks wait for in NCCL, by the answers of ranks; None where these do not tell.
+
+    A group tells where all its members have answered. To blame is a rank that waits for nothing itself, and has not
+    called a collective in which others wait.
+    """
+    groups = {name: group for answer in answers.values() for name, group in answer.groups.items()}
+    lines: dict[str, list[int]] = {}
+    for name, group in groups.items():
+        if set(group.ranks) <= answers.keys():
+            members = {rank: answers[rank].groups.get(name, GroupCalls(ranks=(), called=0)) for rank in group.ranks}
+            lines |= _late(group.ranks, members)
+    waiting = {rank for rank, answer in answers.items() if any(group.waits for group in answer.groups.values())}
+    roots = {line: sorted({*ranks} - waiting) for line, ranks in lines.items()}
+    guilty = {rank for ranks in roots.values() for rank in ranks}
+    if lines:
+        told = [line for line, ranks in roots.items() if ranks] or [*lines]
+        return Stall(text="\n".join(told), rank=next(iter(guilty)) if len(guilty) == 1 else None)
+    if len(groups) == 1:
+        return _mismatch(answers, next(iter(groups)))
+    return None
+
+
+def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
+    """A line on the members that are farthest behind those that wait, and these members; empty where there is none."""
+    calls = {rank: member.called for rank, member in members.items() if member.called is not None}
+    waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
+    if len(calls) < len(members) or not waiting:
+        return {}
+    most = max(calls[rank] for rank in waiting)
+    behind = [rank for rank in calls if rank not in waiting and calls[rank] < most]
+    if not behind:
+        return {}
+    least = min(calls[rank] for rank in behind)
+    late = [rank for rank in behind if calls[rank] == least]
+    what = next((members[rank].pending[least + 1] for rank in waiting if least + 1 in members[rank].pending), "")
+    has = "has" if len(late) == 1 else "have"
+    waits = "waits" if len(waiting) == 1 else "wait"
+    line = (
+        f"NCCL: {numbers(late)} {has} not called collective {least + 1}{f', {what},' if what else ''} of the group of "
+        f"{numbers(ranks)}, and {numbers(waiting)} {waits}"
+    )
+    return {line: late}
+
+
+def _mismatch(answers: Mapping[int, RankCalls], name: str) -> Stall | None:
+    """Different collectives that all ranks have called under the first number that none has ended; None if alike."""
+    members = {rank: answer.groups[name] for rank, answer in answers.items() if name in answer.groups}
+    ranks = next(iter(members.values())).ranks
+    if set(ranks) != set(members) or not all(member.waits for member in members.values()):
+        return None
+    number = 1 + min(member.ended for member in members.values())
+    called: dict[str, list[int]] = {}
+    for rank, member in sorted(members.items()):
+        words = member.pending.get(number)
+        if words is None:
+            return None
+        kind = words.partition(" ")[0]
+        called.setdefault(words if kind in _EVEN else kind, []).append(rank)
+    if len(called) == 1:
+        return None
+    odd = minority([*called.values()])
+    listed = "; ".join(f"{numbers(who)}: {what}" for what, who in called.items())
+    return Stall(
+        text=f"NCCL: ranks called different ones as collective {number}: {listed}",
+        rank=odd[0] if len(odd) == 1 else None,
+    )

@@ -1,0 +1,326 @@
+"""What ranks have called by torch's flight recorder, and who keeps the others waiting."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_ddpperf.errors import RanksTimedOut
+from pytest_ddpperf.launch import flight_recorder
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.flight_recorder import GroupCalls, RankCalls, answer_requests, read_dump, stall
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.rank_processes import RankProcesses
+from pytest_ddpperf.launch.streams import Channel
+
+
+def entry(
+    number: int,
+    name: str = "all_reduce",
+    state: str = "scheduled",
+    *,
+    group: str = "0",
+    size: int = 8,
+    p2p: int = 0,
+    pg_id: int = 0,
+) -> dict[str, Any]:
+    """A collective as torch 2.13 writes it, without its times; ``p2p`` is the number of a send or receive."""
+    return {
+        "pg_id": pg_id,
+        "process_group": [group, "default_pg"],
+        "collective_seq_id": number,
+        "p2p_seq_id": p2p,
+        "op_id": number,
+        "profiling_name": f"nccl:{name}",
+        "input_sizes": [[size, 4]],
+        "input_dtypes": ["Float"],
+        "state": state,
+        "retired": state == "completed",
+        "is_p2p": bool(p2p),
+    }
+
+
+def dump(enqueued: int, completed: int, *entries: dict[str, Any], ranks: str = "[0, 1]") -> dict[str, Any]:
+    """A dump of a rank with the default group alone, whose numbers are texts and -1 before the first collective."""
+    state = {"last_enqueued_collective": str(enqueued), "last_started_collective": "-1"}
+    return {
+        "version": "2.7",
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}},
+        "pg_status": {"0": {**state, "last_completed_collective": str(completed)}},
+        "entries": list(entries),
+    }
+
+
+def test_a_dump_tells_what_is_called_ended_and_pending() -> None:
+    found = read_dump(dump(3, 1, entry(1, state="completed"), entry(2, "broadcast"), entry(3, size=2)))
+    assert found == {
+        "0": GroupCalls(
+            ranks=(0, 1), called=3, ended=1, pending={2: "broadcast of float[8, 4]", 3: "all_reduce of float[2, 4]"}
+        )
+    }
+
+
+def test_a_dump_without_entries_tells_the_numbers_of_a_single_group() -> None:
+    without = {name: value for name, value in dump(3, 1).items() if name != "entries"}
+    assert read_dump(without) == {"0": GroupCalls(ranks=(0, 1), called=3, ended=1)}
+
+
+def test_a_group_without_a_call_has_no_state() -> None:
+    fresh = {**dump(0, 0), "pg_status": {}}
+    assert read_dump(fresh) == {"0": GroupCalls(ranks=(0, 1), called=0)}
+
+
+def test_a_recorder_that_is_off_tells_nothing() -> None:
+    assert read_dump({"version": "2.7", "pg_config": {}, "pg_status": {}}) == {}
+
+
+def test_what_the_events_say_goes_before_what_the_watchdog_has_noted() -> None:
+    """The watchdog looks every 100 ms, and not at all while CUDA does not answer it."""
+    found = read_dump(dump(2, -1, entry(1, state="completed"), entry(2, state="completed"), entry(3)))
+    assert (found["0"].called, found["0"].ended) == (3, 2)
+
+
+def test_of_several_groups_the_entries_tell_which_state_is_whose() -> None:
+    both = dump(5, 5, entry(5, state="completed"), entry(2, group="7", pg_id=1))
+    both["pg_config"]["7"] = {"name": "7", "desc": "undefined", "ranks": "[0]"}
+    both["pg_status"]["1"] = {"last_enqueued_collective": "2", "last_completed_collective": "1"}
+    found = read_dump(both)
+    assert (found["0"].called, found["0"].ended) == (5, 5)
+    assert (found["7"].called, found["7"].ended, found["7"].ranks) == (2, 1, (0,))
+    both["entries"] = both["entries"][:1]  # those of the other group have been overwritten
+    assert read_dump(both)["7"].called is None
+
+
+def test_a_group_of_calls_ends_as_one() -> None:
+    """Its single calls have entries that never end."""
+    parts = entry(1, "send", p2p=3), entry(1, "recv", p2p=3)
+    ended = read_dump(dump(1, 1, *parts, entry(1, "coalesced", "completed", p2p=3)))
+    assert not ended["0"].point_to_point
+    assert read_dump(dump(1, 1, *parts, entry(1, "coalesced", p2p=3)))["0"].point_to_point
+
+
+def calls(
+    called: int | None, ended: int = 0, *words: str, ranks: tuple[int, ...] = (0, 1, 2), **more: Any
+) -> GroupCalls:
+    """A rank's calls of a group; the words are of the collectives after the last one that has ended."""
+    pending = {ended + number: text for number, text in enumerate(words, start=1)}
+    return GroupCalls(ranks=ranks, called=called, ended=ended, pending=pending, **more)
+
+
+def told(*ranks: GroupCalls | dict[str, GroupCalls]) -> dict[int, RankCalls]:
+    groups = ({"0": one} if isinstance(one, GroupCalls) else one for one in ranks)
+    return {rank: RankCalls(groups=one, whole=True) for rank, one in enumerate(groups)}
+
+
+REDUCE, GATHER = "all_reduce of float[8]", "_all_gather_base of float[8]"
+
+
+def test_a_rank_that_has_not_called_what_others_wait_in_is_to_blame() -> None:
+    found = stall(told(calls(12, 11, REDUCE), calls(11, 11), calls(13, 11, REDUCE, GATHER)))
+    assert found is not None
+    assert found.rank == 1
+    assert found.text == (
+        "NCCL: rank 1 has not called collective 12, all_reduce of float[8], of the group of ranks 0, 1, 2, "
+        "and ranks 0, 2 wait"
+    )
+
+
+def test_a_rank_that_has_called_nothing_yet_is_to_blame() -> None:
+    found = stall(told(calls(1, 0, REDUCE), {}, calls(1, 0, REDUCE)))
+    assert found is not None
+    assert found.rank == 1
+    numbers_alone = stall(told(calls(1), calls(0), calls(1)))
+    assert numbers_alone is not None
+    assert numbers_alone.text.startswith("NCCL: rank 1 has not called collective 1 of the group of ranks 0, 1, 2, and")
+
+
+def test_the_root_of_a_broadcast_that_went_on_is_not_to_blame() -> None:
+    """Rank 0 has sent its part of collective 5 and computes; rank 1 waits in it for rank 2, and has called another."""
+    found = stall(told(calls(5, 5), calls(6, 4, "broadcast of float[8]", REDUCE), calls(4, 4)))
+    assert found is not None
+    assert found.rank == 2
+
+
+def test_several_that_are_equally_late_are_told_and_none_is_to_blame() -> None:
+    found = stall(told(calls(3, 2, REDUCE), calls(2, 2), calls(2, 2)))
+    assert found is not None
+    assert found.rank is None
+    assert found.text.startswith("NCCL: ranks 1, 2 have not called collective 3, ")
+    assert found.text.endswith(", and rank 0 waits")
+
+
+def test_a_rank_that_waits_in_another_group_is_not_to_blame() -> None:
+    """Four ranks in rows and columns: 1 and 2 wait for 3, and 0 waits for 2."""
+    rows, columns = {"row": (0, 1), "next row": (2, 3)}, {"column": (0, 2), "next column": (1, 3)}
+
+    def rank(**groups: GroupCalls) -> dict[str, GroupCalls]:
+        return {name.replace("_", " "): group for name, group in groups.items()}
+
+    idle = {name: calls(4, 4, ranks=members) for name, members in (rows | columns).items()}
+    first = rank(row=idle["row"], column=calls(5, 4, REDUCE, ranks=(0, 2)))
+    second = rank(row=idle["row"], next_column=calls(5, 4, REDUCE, ranks=(1, 3)))
+    third = rank(next_row=calls(5, 4, GATHER, ranks=(2, 3)), column=idle["column"])
+    last = rank(next_row=idle["next row"], next_column=idle["next column"])
+    found = stall(told(first, second, third, last))
+    assert found is not None
+    assert found.rank == 3
+    assert len(found.text.splitlines()) == 2  # not the column in which rank 2 is late
+    assert "group of ranks 0, 2" not in found.text
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups_are_told() -> None:
+    one, other = calls(1, 0, REDUCE, ranks=(0, 1)), calls(0, 0, ranks=(0, 1))
+    found = stall(told({"a": one, "b": other}, {"a": other, "b": one}))
+    assert found is not None
+    assert found.rank is None
+    assert len(found.text.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        pytest.param({0: calls(2, 1, REDUCE), 2: calls(2, 1, REDUCE)}, id="a rank does not answer"),
+        pytest.param({0: calls(2, 1, REDUCE), 1: calls(None), 2: calls(2, 1, REDUCE)}, id="overwritten"),
+        pytest.param({0: calls(2, 2), 1: calls(1, 1), 2: calls(2, 2)}, id="nobody waits"),
+        pytest.param({0: calls(2, 1, REDUCE), 1: calls(2, 1, REDUCE), 2: calls(2, 1, REDUCE)}, id="all alike"),
+        pytest.param({0: calls(2, 1), 1: calls(2, 1), 2: calls(2, 1)}, id="all wait, in what nobody knows"),
+        pytest.param({}, id="no rank answers"),
+    ],
+)
+def test_where_the_record_does_not_tell_nothing_is_said(silent: dict[int, GroupCalls]) -> None:
+    assert stall({rank: RankCalls(groups={"0": one}, whole=True) for rank, one in silent.items()}) is None
+
+
+def test_a_rank_that_waits_for_a_message_is_not_to_blame() -> None:
+    found = stall(told(calls(2, 1, REDUCE), calls(1, 1, point_to_point=True), calls(2, 1, REDUCE)))
+    assert found is not None
+    assert found.rank is None
+
+
+def test_who_calls_another_collective_than_most_is_to_blame() -> None:
+    """Rank 0 has gone further, for torch does not wait."""
+    found = stall(told(calls(7, 4, REDUCE, GATHER), calls(5, 4, GATHER), calls(5, 4, REDUCE)))
+    assert found is not None
+    assert found.rank == 1
+    assert found.text == f"NCCL: ranks called different ones as collective 5: ranks 0, 2: {REDUCE}; rank 1: {GATHER}"
+
+
+def test_of_two_that_call_different_ones_none_is_to_blame() -> None:
+    found = stall(told(calls(5, 4, REDUCE, ranks=(0, 1)), calls(5, 4, "all_reduce of float[4]", ranks=(0, 1))))
+    assert found is not None
+    assert found.rank is None
+    assert "rank 1: all_reduce of float[4]" in found.text
+
+
+def test_tensors_of_a_scatter_may_differ() -> None:
+    ranks = [calls(5, 4, text) for text in ("scatter of 3 x float[8]", "scatter", "scatter")]
+    assert stall(told(*ranks)) is None
+
+
+def test_a_rank_answers_first_by_what_needs_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def dumped(entries: bool, active: bool) -> bytes:  # noqa: FBT001  as torch's
+        asked.append(entries)
+        assert not active
+        found = dump(2, 1, entry(2))
+        return json.dumps(found if entries else {**found, "entries": []}).encode()
+
+    monkeypatch.setattr(torch._C._distributed_c10d, "_dump_nccl_trace_json", dumped, raising=False)
+    ours, of_rank = socket.socketpair()
+    with ours, of_rank:
+        controller = Channel(ours)
+        thread = answer_requests(Channel(of_rank))
+        controller.ask()
+        answers: list[Any] = []
+        while len(answers) < 2:
+            answers += controller.received()
+        controller.dismiss()
+        thread.join()
+    assert asked == [False, True]
+    assert answers == [
+        RankCalls(groups={"0": GroupCalls(ranks=(0, 1), called=2, ended=1)}, whole=False),
+        RankCalls(groups={"0": calls(2, 1, "all_reduce of float[8, 4]", ranks=(0, 1))}, whole=True),
+    ]
+
+
+def test_a_torch_that_records_nothing_gives_no_answer() -> None:
+    """As one without NCCL."""
+    ours, of_rank = socket.socketpair()
+    with ours, of_rank:
+        thread = answer_requests(Channel(of_rank))
+        Channel(ours).ask()
+        thread.join()
+        assert Channel(ours).received() == []
+
+
+class Silent:
+    """A zygote that is asked for nothing."""
+
+
+def test_the_controller_takes_the_last_answer_and_does_not_wait_for_those_that_give_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 0 gives both answers, rank 1 only the first, rank 2 none, and rank 3 is gone."""
+    monkeypatch.setattr("pytest_ddpperf.launch.rank_processes._CALLS_SECONDS", 0.05)
+    with RankProcesses(cast("Any", [Silent()] * 4)) as ranks:
+        sent = [calls(2, 1), calls(2, 1, REDUCE)]
+        for rank, number in ((0, 2), (1, 1)):
+            channel = Channel(ranks.ranks[rank].of_rank)
+            for whole, group in enumerate(sent[:number]):
+                channel.send(RankCalls(groups={"0": group}, whole=bool(whole)))
+        ranks.ranks[3].of_rank.close()
+        found = ranks.calls()
+        for one in ranks.ranks[:3]:
+            one.of_rank.close()
+    assert {rank: answer.groups["0"] for rank, answer in found.items()} == {0: sent[1], 1: sent[0]}
+
+
+def test_its_thread_is_not_listed() -> None:
+    from pytest_ddpperf.launch import stacks
+
+    own = f'Thread 0x02 (most recent call first):\n  File "{flight_recorder.__file__}", line 1 in _answer\n'
+    main = 'Current thread 0x01 (most recent call first):\n  File "/x/t.py", line 2 in step\n'
+    assert stacks.written(f"{own}\n{main}") == '  File "/x/t.py", line 2 in step'
+
+
+def own_calls(ctx: RankContext) -> GroupCalls:
+    """What a rank's recorder tells after three collectives that have ended."""
+    for _ in range(3):
+        dist.all_reduce(torch.ones(8, device=ctx.device))
+    torch.cuda.synchronize()
+    c10d: Any = torch._C._distributed_c10d
+    return read_dump(json.loads(c10d._dump_nccl_trace_json()))["0"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_torchs_own_dump_can_be_read(launcher: Launcher) -> None:
+    found = launcher.run(own_calls, world_size=1, backend="nccl", device="cuda").rank(0)
+    assert (found.ranks, found.waits, found.pending) == ((0,), False, {})
+    assert (found.called or 0) >= 3
+
+
+def leaves_out(ctx: RankContext) -> float:
+    """Rank 1 leaves out the second of three collectives, which are of one kind; rank 0 waits for its loss."""
+    total = torch.ones(8, device=ctx.device)
+    dist.all_reduce(total)
+    if ctx.rank == 0:
+        dist.all_reduce(total)
+    else:
+        threading.Event().wait()
+    return total.sum().item()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_a_rank_that_leaves_out_a_collective_of_nccl_is_named_at_the_deadline(launcher: Launcher) -> None:
+    with pytest.raises(RanksTimedOut, match="NCCL: rank 1 has not called collective") as caught:
+        launcher.run(leaves_out, world_size=2, backend="nccl", device="cuda", timeout=30)
+    assert caught.value.rank == 1
