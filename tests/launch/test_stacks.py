@@ -268,7 +268,7 @@ def test_a_wait_for_a_handle_or_inside_torchs_code_for_ranks_is_a_wait(tmp_path:
     }
 
 
-LOOP = RANK.parents[1] / "training/loop.py"
+TIMING = RANK.parents[1] / "training/timing.py"
 SYNCHRONIZE = written(f"{LIB}/torch/cuda/__init__.py|1089|synchronize", "/x/t.py|8|step")
 
 
@@ -294,8 +294,8 @@ def test_with_nccl_a_rank_that_waits_for_its_gpu_waits_for_others(item: str, tmp
 
 def test_with_nccl_our_own_wait_for_a_loss_is_one_for_the_gpu() -> None:
     """Without users' frames a rank would seem to stand at its start."""
-    number = next(i for i, line in enumerate(LOOP.read_text().splitlines(), 1) if "loss.item()" in line)
-    waits = written(f"{LOOP}|{number}|loss_value", f"{LOOP}|1|run_launch")
+    number = next(i for i, line in enumerate(TIMING.read_text().splitlines(), 1) if "loss.item()" in line)
+    waits = written(f"{TIMING}|{number}|loss_value", f"{TIMING}|1|run_launch")
     settles = written(f"{LIB}/torch/cuda/__init__.py|1|synchronize", f"{RANK.parents[1]}/instruments/clock.py|1|settle")
     for text in (waits, settles):
         found = stacks.position(stacks.threads(text)[0], nccl=True)
