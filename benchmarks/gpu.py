@@ -1,6 +1,6 @@
 """What the plugin does on a machine with one or more GPUs: one command, in pieces of less than ten minutes each.
 
-    python benchmarks/gpu.py                       all pieces that this machine can run, about 45 minutes
+    python benchmarks/gpu.py                       all pieces that this machine can run, about 50 minutes
     python benchmarks/gpu.py facts launch_costs    these alone
     python benchmarks/gpu.py --list                the pieces, what they need and how long they take
     python benchmarks/gpu.py --dry                 all pieces on the CPU, tiny; nothing is kept without --out

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 MAX_SECONDS = 540.0  # of a piece; with its end it stays below ten minutes
-LEAST_SECONDS = 120.0  # the first contact with a driver can take its time
+MIN_SECONDS = 120.0  # the first contact with a driver can take its time
 PATIENCE = 3  # times as long as expected
 
 
@@ -72,7 +72,7 @@ class Piece:
     @property
     def limit(self) -> float:
         """Seconds after which it is ended."""
-        return min(MAX_SECONDS, max(LEAST_SECONDS, PATIENCE * self.seconds))
+        return min(MAX_SECONDS, max(MIN_SECONDS, PATIENCE * self.seconds))
 
     @property
     def needs(self) -> str:

@@ -56,6 +56,7 @@ def timed(
         device=place.device,
         backend=backend or place.backend,
         timeout=TIMEOUT,
+        interleaved=turns is not None,
     )
     return result.values, result.seconds
 

@@ -29,12 +29,11 @@ SAID = 4000  # characters of what a piece printed before it failed
 LOOK = """
 import json, torch
 found = {"torch": str(torch.__version__), "gpus": [], "error": ""}
-if torch.cuda.is_available():
-    try:
-        torch.cuda.init()
-        found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch._C._cuda_getDeviceCount())]
-    except Exception as error:
-        found["error"] = f"{type(error).__name__}: {error}"
+try:
+    torch.cuda.init()
+    found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch._C._cuda_getDeviceCount())]
+except Exception as error:
+    found["error"] = f"{type(error).__name__}: {error}"
 print(json.dumps(found))
 """
 

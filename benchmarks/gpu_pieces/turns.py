@@ -21,9 +21,9 @@ from benchmarks.quality.record import abort
 from benchmarks.turns import apart
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.metrics.launch_figures import typical_step
+from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.stats.centers import parted
-from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.training.jobs import LaunchJob
 
 WARMUP = 12
@@ -38,7 +38,7 @@ def run(name: str, place: Place, notes: Notes) -> None:
     with launcher() as first, launcher() as second:
         work = workloads(place)[name]
         pilot, _ = timed(first, place, job_of(work, place.chosen(30, 4), warmup=WARMUP))
-        steps = round(place.chosen(TIMED_SECONDS, 0.05) / typical(pilot[0].step_times)) + 1
+        steps = round(place.chosen(TIMED_SECONDS, 0.05) / stands_for(pilot[0])) + 1
         job = job_of(work, steps, warmup=WARMUP)
         made: dict[str, list[dict[str, Any]]] = {ALTERNATING: [], IN_TURNS: []}
         while time.monotonic() < until:
@@ -58,10 +58,15 @@ def pair(sides: Sequence[Launcher], place: Place, job: LaunchJob, *, in_turns: b
     ranks = run_interleaved(calls, partial(abort, sides)) if in_turns else [each(None) for each in calls]
     blocks = [_logs(rank) for rank in ranks]
     return {
-        "difference": math.log(typical(ranks[0].step_times) / typical(ranks[1].step_times)),
+        "difference": math.log(stands_for(ranks[0]) / stands_for(ranks[1])),
         "blocks": [ours - theirs for ours, theirs in zip(*blocks, strict=True)],
         "seconds": time.monotonic() - begun,
     }
+
+
+def stands_for(rank: RankLaunch) -> float:
+    """The step time that the plugin would tell of a launch of this rank alone."""
+    return typical_step(Launch(round=0, ranks=(rank,), seconds=0.0))
 
 
 def _logs(rank: RankLaunch) -> list[float]:

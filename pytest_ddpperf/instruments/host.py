@@ -76,12 +76,14 @@ def machine_kind(root: Path = _ROOT) -> str:
     return "virtual" if virtual else "shared" if _quotas(root) else "physical"
 
 
-def usable_cores(root: Path = _ROOT) -> int:
+def usable_cores(root: Path = _ROOT, *, of: int = 0) -> int:
     """The cores that this process may keep busy: its affinity, or the control groups' CPU quota if that is lower.
+
+    ``of``: the process whose affinity counts, such as the parent of ranks that are each bound near their GPU.
 
     A quota is rounded down, to 1 at least: with 1.5 CPUs two busy ranks disturb each other.
     """
-    return max(1, min([len(os.sched_getaffinity(0)), *map(int, _quotas(root))]))
+    return max(1, min([len(os.sched_getaffinity(of)), *map(int, _quotas(root))]))
 
 
 def _quotas(root: Path) -> list[float]:

@@ -72,7 +72,7 @@ class Gpus:
     instances: tuple[str, ...] = ()
     error: str = ""  # why CUDA can use none of those that are there
 
-    def apart(self, ranks: int) -> bool:
+    def has_one_each(self, ranks: int) -> bool:
         """Whether NCCL finds a GPU for each rank: it refuses two on one, and MIG instances of a GPU are that GPU."""
         known = [address for address in self.pci[:ranks] if address is not None]
         return ranks <= len(self.names) and len(set(known)) == len(known)
@@ -121,7 +121,7 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
 
 
 def find_machine(environ: Mapping[str, str], ask: Callable[[Gpus, int], Sequence[TorchMachine]]) -> TorchMachine:
-    """What a process that is asked finds; one for each MIG instance where several are named, for CUDA shows it one."""
+    """Describe the machine. CUDA shows a process one MIG instance, so each named one has a process that asks."""
     (found,) = ask(Gpus(), 1)
     names = tuple(name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if len(found.gpus.names) != 1 or len(names) == 1 or not all(name.startswith("MIG-") for name in names):
@@ -159,8 +159,8 @@ def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> 
         cure = "backend 'gloo' and device 'cpu' run anywhere"
         raise LaunchError(f"{asked} needs a GPU, and torch {machine.torch} {built}; {cure}")
     if backend == "auto":
-        backend = "nccl" if device == "cuda" and machine.nccl and gpus.apart(world_size) else "gloo"
-    if backend == "nccl" and not gpus.apart(world_size):
+        backend = "nccl" if device == "cuda" and machine.nccl and gpus.has_one_each(world_size) else "gloo"
+    if backend == "nccl" and not gpus.has_one_each(world_size):
         mig = any(" MIG " in name for name in gpus.names)
         raise LaunchError(
             f"backend 'nccl' needs a GPU for each rank, and {world_size} ranks have {count}"

@@ -26,12 +26,19 @@ _NCCL_VERSIONS = (
     "ranks load different versions of NCCL, or one that does not fit the driver: start without LD_LIBRARY_PATH and "
     "LD_PRELOAD, with one package of NCCL"
 )
-_NCCL_DEBUG = "NCCL_DEBUG=WARN makes NCCL print the cause to stderr"
+_NCCL_DEBUG = "the lines NCCL WARN of the rank's output tell the cause; NCCL_DEBUG=INFO tells more"
 _NCCL_MEMORY = "NCCL's buffers are not part of torch's allocator: use a smaller batch, or end what else uses the GPU"
 _BLOCKING = (
     "a kernel failed, most often by an index out of range, and torch noticed it later: CUDA_LAUNCH_BLOCKING=1 makes "
     "the traceback name the line"
 )
+_BUSY = (
+    "another process has the GPU: nvidia-smi tells which; in its compute mode exclusive (nvidia-smi -q -d COMPUTE) two "
+    "ranks cannot share one"
+)
+_FULL = "other processes hold the GPU's memory: nvidia-smi tells which"
+_KERNELS = "this build of torch has no kernels for the GPU: install one for its compute capability"
+_BROKEN_GPU = "the GPU's memory has failed: nvidia-smi -q -d ECC tells more; reset or replace it"
 _NCCL_ERROR = "DistBackendError|RuntimeError"
 
 # Names of exceptions, what their message says, and the cure.
@@ -61,12 +68,15 @@ _CURES = tuple(
             "CUDA error: (?:device-side assert|an illegal memory access|misaligned address|unspecified launch)",
             _BLOCKING,
         ),
+        ("RuntimeError|AcceleratorError", "CUDA error: out of memory", _FULL),
+        ("RuntimeError|AcceleratorError", "no kernel image is available", _KERNELS),
+        ("RuntimeError|AcceleratorError", "uncorrectable ECC error", _BROKEN_GPU),
         (_NCCL_ERROR, "No space left on device|shared memory segment|/dev/shm/nccl", _SHARED_MEMORY),
         (_NCCL_ERROR, "Duplicate GPU detected", _ONE_GPU_EACH),
         (_NCCL_ERROR, "Mismatched NCCL version|CUDA driver version is insufficient", _NCCL_VERSIONS),
         ("DistBackendError", "out of memory|Failed to CUDA", _NCCL_MEMORY),
         ("DistBackendError", "unhandled (?:system|cuda) error|internal error|invalid usage", _NCCL_DEBUG),
-        ("AcceleratorError|RuntimeError", "busy or unavailable", "another process has the GPU: nvidia-smi tells which"),
+        ("AcceleratorError|RuntimeError", "busy or unavailable", _BUSY),
         ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver", _CPU),
         ("RuntimeError|ValueError", "NCCL built in|NCCL.* no GPUs found", f"{_CPU}; its backend is ctx.backend"),
         ("KeyError", "SLURM_|OMPI_|PMI_", "a rank has torchrun's variables, such as RANK, LOCAL_RANK and WORLD_SIZE"),

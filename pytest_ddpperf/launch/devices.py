@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path("/")
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")  # by which users bind threads
-_MUCH = 0.25  # of a GPU's memory: more than the contexts of ranks that share it take
+_TAKEN_SHARE = 0.25  # of a GPU's memory: more than the contexts of ranks that share it take
 _FREED_SECONDS, _FREEING_SECONDS = 0.5, 5.0  # in which memory begins to be freed, and has been
 _POLL = 0.0625
 _AROUND = r"^CUDA initialization: |Unexpected error from .*\? (?=Error \d)|\s*\(Triggered internally.*|\n.*"
@@ -49,8 +49,8 @@ def find_gpus() -> dict[str, Any]:
     return {"names": tuple(str(one.name) for one in found), "pci": tuple(map(pci_id, found))}
 
 
-def take(device: torch.device, addresses: Sequence[str | None], rank: int, *, looks: bool) -> str:
-    """Bind this rank near its GPU, and make that the current one; gives a remark if it ``looks`` and much is taken."""
+def claim_gpu(device: torch.device, addresses: Sequence[str | None], rank: int, *, check_memory: bool) -> str:
+    """Bind this rank near its GPU, and make that the current one; gives a remark if much of its memory is taken."""
     import torch
 
     cores = near_cores(addresses, rank, os.environ)
@@ -59,7 +59,7 @@ def take(device: torch.device, addresses: Sequence[str | None], rank: int, *, lo
             os.sched_setaffinity(0, cores)
     _print_by_line()
     torch.cuda.set_device(device)
-    taken = settled_memory(lambda: torch.cuda.mem_get_info(device)) if looks else ""
+    taken = settled_memory(lambda: torch.cuda.mem_get_info(device)) if check_memory else ""
     remark = f"GPU {device.index} of rank {rank}: other processes took {taken} before it began" if taken else ""
     if remark:
         print(remark, file=sys.stderr)  # noqa: T201  where the rank fails, its output is what is shown
@@ -83,11 +83,11 @@ def settled_memory(
     """
     free, total = read()
     begun = freed = clock()
-    while free < (1 - _MUCH) * total and clock() - freed < _FREED_SECONDS and clock() - begun < _FREEING_SECONDS:
+    while free < (1 - _TAKEN_SHARE) * total and clock() - freed < _FREED_SECONDS and clock() - begun < _FREEING_SECONDS:
         pause(_POLL)
         before, (free, _) = free, read()
         freed = clock() if free > before else freed
-    enough = free >= (1 - _MUCH) * total
+    enough = free >= (1 - _TAKEN_SHARE) * total
     return "" if enough else f"{format_value(total - free, 'B')} of {format_value(total, 'B')}"
 
 

@@ -171,7 +171,7 @@ class Launcher:
 
             def ask(shown: Gpus, processes: int) -> tuple[TorchMachine, ...]:
                 alone = {"world_size": processes, "device": "cpu", "gpus": shown, "group": None, "mode": None}
-                return self._launch(Call(probe, (gpus,)), _PROBE_SECONDS, **alone).values
+                return self._launch(Call(probe, (gpus,)), _PROBE_SECONDS, probes=gpus, **alone).values
 
             self._machines[key] = find_machine(environ, ask)
         return self._machines[key]
@@ -187,13 +187,13 @@ class Launcher:
         mode: Mode | None = None,
         preload: Iterable[str] = (),
         own_group: bool = False,
-        beside: bool = False,
+        interleaved: bool = False,
     ) -> LaunchResult[T]:
         """Call ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
 
         The function may be a closure or a lambda; the objects that it refers to travel along. ``timeout`` is in seconds
         for the whole launch, without the one-off import of torch. The ranks of this and later launches find the modules
-        of ``preload`` imported. With ``own_group`` the function makes the group, ``beside`` others may use GPUs.
+        of ``preload`` imported. With ``own_group`` the function makes the group, ``interleaved`` others may use GPUs.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
@@ -224,7 +224,7 @@ class Launcher:
             mode=mode,
             preload=tuple(preload),
             own_group=own_group,
-            beside=beside,
+            interleaved=interleaved,
         )
 
     def abort(self) -> None:
@@ -259,7 +259,7 @@ class Launcher:
                 zygotes = found.of(job.world_size)
             if job.device != "cpu" and zygotes[0].remark:
                 self.remarks["forked"] = zygotes[0].remark
-            sweeping = END_SECONDS[job.device] + 2.0
+            sweeping = END_SECONDS["cuda" if job.uses_gpus else "cpu"] + 2.0
             ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes, sweeping), self._echo)
             for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
                 self.remarks.setdefault(report.remark.partition(":")[0], report.remark)

@@ -40,9 +40,15 @@ class Job:
     directory: str
     preload: tuple[str, ...] = ()  # modules that the zygote imports before it forks
     own_group: bool = False  # whether the function makes the process group itself
-    beside: bool = False  # whether other launches run at the same time
+    interleaved: bool = False  # whether other launches run at the same time
     listening: int = 0  # port of the store that rank 0 serves; known when its socket is bound
     gpus: Gpus = field(default_factory=Gpus)  # that ranks are dealt out on; on CPU none
+    probes: bool = False  # whether the function looks for GPUs, and so starts their driver
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether the driver frees what ranks have of GPUs when they end, which takes its time."""
+        return self.probes or self.device != "cpu"
 
 
 @dataclass(frozen=True)

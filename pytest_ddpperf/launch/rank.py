@@ -171,14 +171,14 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
     torch.set_num_threads(environment.thread_count(os.environ))
     device, remark = torch.device("cpu"), ""
     if job.device == "cuda":
-        from pytest_ddpperf.launch.devices import take
+        from pytest_ddpperf.launch.devices import claim_gpu
 
         count = len(job.gpus.names)
         device = torch.device("cuda", 0 if job.gpus.instances else rank % count)
         addresses = [job.gpus.pci[other % count] for other in range(job.world_size)]
         # Other launches, or ranks that share the GPU and whose function makes the group, may be at work by now.
-        looks = not job.beside and (job.world_size <= count or not job.own_group)
-        remark = take(device, addresses, rank, looks=looks)
+        check_memory = not job.interleaved and (job.world_size <= count or not job.own_group)
+        remark = claim_gpu(device, addresses, rank, check_memory=check_memory)
     store = None
     if job.group is not None:
         store = _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)

@@ -66,7 +66,7 @@ def conduct(
             standing: dict[int, str] = {}
             stalled: Stall | None = None
             if outcome is LaunchEnd.FINISHED:
-                ranks.dismiss(END_SECONDS[job.device])
+                ranks.dismiss(END_SECONDS["cuda" if job.uses_gpus else "cpu"])
             else:
                 for zygote in set(zygotes):
                     zygote.require_running()

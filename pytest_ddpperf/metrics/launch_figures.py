@@ -85,9 +85,16 @@ def used_gpus(launch: Launch) -> set[str | None]:
     return {rank.device_memory.device for rank in launch.ranks if rank.device_memory is not None}
 
 
+def energy_per_step(measurement: Measurement) -> Samples | None:
+    """Joules that the GPUs of the ranks take for a step; None where the driver does not tell, as of MIG instances.
+
+    Interleaved launches have none: the power of their GPUs is that of all of them.
+    """
+    return None if measurement.turns else _energy_per_step(measurement)
+
+
 @of_launches
-def energy_per_step(launch: Launch) -> float | None:
-    """Joules that the GPUs of the ranks take for a step; None where the driver does not tell, as of MIG instances."""
+def _energy_per_step(launch: Launch) -> float | None:
     gpus = gpus_of(launch)
     powers = complete(None if gpu.mig else gpu.power for gpu in gpus)
     if not powers or len(gpus) < len(used_gpus(launch)):

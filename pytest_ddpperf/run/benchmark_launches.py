@@ -128,11 +128,11 @@ class BenchmarkLaunches:
         *args: object,
         slot: int = 0,
         patience: int = 1,
-        beside: bool = False,
+        interleaved: bool = False,
     ) -> LaunchResult[Any]:
         """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``slot``.
 
-        The deadline is ``patience`` times that of the settings. ``beside``: other launches run at the same time.
+        The deadline is ``patience`` times that of the settings. ``interleaved``: other launches run at the same time.
         """
         __tracebackhide__ = True
         launchers = self._session.launchers
@@ -150,7 +150,7 @@ class BenchmarkLaunches:
                 mode=variant.mode,
                 preload=modules_of(variant.resolved),
                 own_group=isinstance(variant.subject, Script),
-                beside=beside,
+                interleaved=interleaved,
             )
         except (LaunchError, SameCode):  # no matter of this variant
             raise
@@ -239,7 +239,7 @@ class TimedLaunches:
         if turns is None:
             return self._launches.launch(variant, RUN_LAUNCH, job)
         # It has to sit out all other launches as well.
-        return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.slots, beside=True)
+        return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.slots, interleaved=True)
 
     def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
         """Why the reference's failure does not mean that it cannot run the benchmark; None where it does."""

@@ -219,7 +219,7 @@ Of GPUs ``benchmarks/gpu.py`` prints whether pairs of blocks scatter less than l
 run on hardware.
 """
 
-MOST_OF_GPU = 0.9  # of the memory of each GPU: what launches that interleave on it may take together
+MAX_GPU_SHARE = 0.9  # of the memory of each GPU: what launches that interleave on it may take together
 
 
 def can_interleave(variants: Sequence[Variant], turns: bool | None) -> bool:  # noqa: FBT001  a setting
@@ -243,7 +243,7 @@ def grouped(variants: Sequence[Variant], pilots: Sequence[Pilot], budget: Budget
     busy = {variant.key: variant.name for variant, pilot in zip(variants, pilots, strict=True) if pilot.background}
 
     def fit_on_gpu(group: Sequence[int]) -> bool:
-        return sum(pilots[i].of_gpu for i in group) <= MOST_OF_GPU
+        return sum(pilots[i].of_gpu for i in group) <= MAX_GPU_SHARE
 
     def fit(group: Sequence[int]) -> bool:
         enough = budget.memory is None or sum(pilots[i].nbytes for i in group) <= budget.memory

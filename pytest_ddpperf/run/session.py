@@ -267,7 +267,8 @@ class Session:
         """What the terminal's summary is made of."""
         from pytest_ddpperf.reports.summary import SummaryData
 
-        archive, remarks = self.archive, self._launchers.remarks if self._launchers else ()
+        archive, sides = self.archive, (self._launchers, None if self.reference is None else self.reference.launchers)
+        remarks = dict.fromkeys(remark for side in sides if side is not None for remark in side.remarks)
         return SummaryData(
             results=self.results,
             searches=self.searches,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import random
 import statistics
 import time
@@ -170,7 +171,7 @@ def pick(ctx: RankView, loader: DataLoader[Any]) -> tuple[LoaderSettings, str]:
     """
     picked: list[Any] = [None]
     if ctx.rank == 0:
-        cores = usable_cores()
+        cores = usable_cores(of=os.getppid())  # ranks may be bound near their GPUs
         own = torch.get_num_threads() if ctx.device.type == "cpu" else 1
         picked[0] = choose(
             _measured(loader),

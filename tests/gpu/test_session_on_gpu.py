@@ -31,7 +31,12 @@ SEARCH = """
 def test_batch_size(ddpperf):
     found = ddpperf.find_batch_size(lambda batch: workload(4096 * batch), memory_limit={limit!r}, limit=256)
     assert 1 <= found.size < 256
-    assert found.peak is None or found.peak > 0
+    assert found.peak > 0 if {on_gpu} else found.peak is None or found.peak > 0
+"""
+TURNS = """
+def test_turns(ddpperf):
+    compared = ddpperf.compare(workload(), strategies=["ddp", "naive"], turns=True)
+    assert all(compared[name].measurement.turns for name in ("ddp", "naive"))
 """
 
 
@@ -67,5 +72,10 @@ def test_a_benchmark_is_saved_and_compared(inner: pytest.Pytester, place: Place)
 
 def test_the_largest_batch_is_found(inner: pytest.Pytester, place: Place) -> None:
     """4096 samples of a perceptron take 4 MiB and more: 256 times as many exceed the limit on any device."""
-    inner.makepyfile(SUITE + SEARCH.format(limit=place.chosen("256MiB", "600MiB")))
+    inner.makepyfile(SUITE + SEARCH.format(limit=place.chosen("256MiB", "600MiB"), on_gpu=place.device == "cuda"))
     inner.runpytest("-k", "batch_size", *options(place)).assert_outcomes(passed=1, deselected=1)
+
+
+def test_launches_take_turns_where_that_is_wanted(inner: pytest.Pytester, place: Place) -> None:
+    inner.makepyfile(SUITE + TURNS)
+    inner.runpytest("-k", "turns", *options(place)).assert_outcomes(passed=1, deselected=1)

@@ -151,6 +151,11 @@ def test_usable_cores(tmp_path: Path, files: dict[str, str], cores: int) -> None
     assert usable_cores(lay(tmp_path, files)) == cores
 
 
+def test_the_affinity_of_another_process_may_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8 if pid == 42 else 4)))
+    assert (usable_cores(tmp_path), usable_cores(tmp_path, of=42)) == (4, 8)
+
+
 MEMINFO = "MemTotal:  9000 kB\nMemFree:   100 kB\nMemAvailable:    2000 kB\nHugePages_Total:  0\n"
 V1_MEMORY = "33 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 

@@ -137,10 +137,10 @@ def test_a_rank_is_bound_near_its_gpu_and_tells_what_others_have_taken(
     monkeypatch.setattr(devices, "settled_memory", lambda _: "41 GiB of 80 GiB")
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: done.append(cores))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: done.append(str(device)))
-    remark = devices.take(torch.device("cuda", 1), [None] * 8, 3, looks=True)
+    remark = devices.claim_gpu(torch.device("cuda", 1), [None] * 8, 3, check_memory=True)
     assert remark == "GPU 1 of rank 3: other processes took 41 GiB of 80 GiB before it began"
     assert capsys.readouterr().err == f"{remark}\n"
-    assert devices.take(torch.device("cuda", 1), [None] * 8, 3, looks=False) == ""
+    assert devices.claim_gpu(torch.device("cuda", 1), [None] * 8, 3, check_memory=False) == ""
     assert done == [{8, 3}, "cuda:1"] * 2
 
 

@@ -151,3 +151,4 @@ def test_the_energy_of_a_step_is_power_by_time() -> None:
     assert energy(on_gpus(*powers)) == (400, 500)
     assert energy(on_gpus(powers[0], GpuHealth(device="a", readings=9))) is None
     assert energy(unread("a: GPU is lost")) is None
+    assert energy(replace(on_gpus(*powers), turns=True)) is None  # the power is that of both sides

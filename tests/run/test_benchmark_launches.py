@@ -75,9 +75,9 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
         *,
         slot: int = 0,
         patience: int = 1,
-        beside: bool = False,
+        interleaved: bool = False,
     ) -> LaunchResult[RankLaunch]:
-        assert beside is (job.turns is not None)
+        assert interleaved is (job.turns is not None)
         asked.append((variant.name, variant.of_reference, slot, patience, job.turns is not None))
         return STEP
 
