@@ -92,6 +92,30 @@ class Failed:
 RankReport = Finished | Failed
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupCalls:
+    """What one rank has called in one process group; collectives are numbered from 1."""
+
+    ranks: tuple[int, ...]  # the members of the group
+    called: int | None  # the last collective; 0 before the first, None where the recorder does not tell
+    ended: int = 0  # the last one that has ended
+    pending: Mapping[int, str] = field(default_factory=dict)  # later ones, with their tensors, as far as they are known
+    point_to_point: bool = False  # whether a send or a receive has not ended
+
+    @property
+    def waits(self) -> bool:
+        """Whether something has not ended."""
+        return self.point_to_point or (self.called is not None and self.called > self.ended)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankCalls:
+    """A rank's answer: its groups by name."""
+
+    groups: Mapping[str, GroupCalls]
+    whole: bool  # whether it is the last answer; the first one has numbers alone, and only of a single group
+
+
 @dataclass(frozen=True)
 class Ready:
     """The zygote has imported torch and takes requests. ``touched`` is the module whose import has used a GPU."""

@@ -18,8 +18,7 @@ from typing import IO, TYPE_CHECKING
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import failures, processes, stacks
 from pytest_ddpperf.launch.failures import RankEnd
-from pytest_ddpperf.launch.flight_recorder import RankCalls, Stall, stall
-from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, Refused, Signal
+from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, RankCalls, Refused, Signal
 from pytest_ddpperf.launch.streams import (
     Channel,
     FollowedOutput,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from pytest_ddpperf.launch.flight_recorder import Stall
     from pytest_ddpperf.launch.messages import Job, ZygoteEvent
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
@@ -72,7 +72,10 @@ def conduct(
                     zygote.require_running()
             if outcome is LaunchEnd.LATE:
                 standing = ranks.stacks()
-                stalled = stall(ranks.calls()) if job.group == "nccl" else None
+                if job.group == "nccl":
+                    from pytest_ddpperf.launch.flight_recorder import stall
+
+                    stalled = stall(ranks.calls())
                 suspect = stacks.suspect(standing, [rank for rank in range(job.world_size) if rank not in standing])
                 if suspect is not None and stalled is None:
                     with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from pytest_ddpperf.errors import RanksTimedOut
 from pytest_ddpperf.launch import flight_recorder
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.flight_recorder import GroupCalls, RankCalls, answer_requests, read_dump, stall
+from pytest_ddpperf.launch.flight_recorder import answer_requests, read_dump, stall
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.messages import GroupCalls, RankCalls
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.streams import Channel
 
