@@ -16,8 +16,8 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import parse, read_text, render
 from pytest_ddpperf.metrics.control import controlled
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Series, Spread
-from pytest_ddpperf.records.noise import Calibration, Elasticity, Noise, RunSpread
+from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
+from pytest_ddpperf.records.noise import Calibration, Noise, RunSpread
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.stats.centers import parted
 from pytest_ddpperf.stats.spreads import (
@@ -26,7 +26,6 @@ from pytest_ddpperf.stats.spreads import (
     joined,
     moderated_spread,
     pooled,
-    power_of,
     prior_of,
     run_spread,
     spread_of_bound,
@@ -141,7 +140,7 @@ def known_noise(
     """
     runs = {each: [_of_calibration(calibration)] for each, calibration in calibrated.items()}
     days: dict[Training, list[RunSpread]] = {}
-    controls: dict[Training, tuple[Series, tuple[int, ...]]] = {}
+    quotients: dict[Training, list[RunSpread]] = {}
     for each, told in recorded.items():
         runs.setdefault(each, []).append(RunSpread(centers=told.between_runs))
         days[each] = [] if told.over_days is None else [told.over_days]
@@ -153,53 +152,21 @@ def known_noise(
             runs.setdefault(each, []).append(run_spread(times))
             days.setdefault(each, []).append(run_spread(times, [run.date for run in record.runs]))
             if step_time.control is not None:
-                controls[each] = step_time, sizes
+                paces = run_spread(parted(step_time.control.seconds, sizes)).beyond.sd
+                quotients[each] = [replace(run_spread(parted(controlled(step_time).samples, sizes)), paces=paces)]
     between_runs, over_days = _moderated(trained, runs, MOST_FREEDOM), _moderated(trained, days)
     if between_runs is None:
         return None
     calibration, own = calibrated.get(trained), recorded.get(trained)
-    quotients, elasticity = _of_control(trained, controls)
     noise = Noise(
         between_runs=between_runs.beyond,
         floor=bound_of_difference(between_runs.centers) if calibration or own else 0.0,
         over_days=over_days,
-        quotients=quotients,
-        elasticity=elasticity,
+        quotients=_moderated(trained, quotients, MOST_FREEDOM),
     )
     if calibration is not None:
         return replace(noise, calibrated=calibration.date)
     return noise if own is None else replace(noise, runs=own.runs, commits=own.commits)
-
-
-def _of_control(
-    trained: Training, controls: Mapping[Training, tuple[Series, tuple[int, ...]]]
-) -> tuple[RunSpread | None, Elasticity]:
-    """How far quotients by the control step lie apart, by the power to which each benchmark follows it; and its own."""
-
-    def spread(series: Series, sizes: Sequence[int], power: float = 1.0) -> RunSpread:
-        return run_spread(parted(controlled(series, power).samples, sizes))
-
-    besides = joined([spread(*runs).centers for runs in controls.values()]).sd
-    followed = {each: _followed(*runs, besides) for each, runs in controls.items()}
-    left = {each: [_left(spread(*runs, followed[each].power), followed[each])] for each, runs in controls.items()}
-    return _moderated(trained, left, MOST_FREEDOM), followed.get(trained, Elasticity())
-
-
-def _followed(series: Series, sizes: Sequence[int], besides: float) -> Elasticity:
-    """How a benchmark's runs have followed the control step, where they deviate by so much ``besides``."""
-    if series.control is None:
-        return Elasticity()
-    times, paces = parted(series.samples, sizes), parted(series.control.seconds, sizes)
-    power, spread = power_of(times, paces, Elasticity().spread, besides)
-    return Elasticity(power=power, spread=spread)
-
-
-def _left(spread: RunSpread, elasticity: Elasticity) -> RunSpread:
-    """The spread of runs that have told the power, too: it has a part of a degree of freedom less."""
-    df = spread.centers.df - elasticity.fitted
-    if df <= 0:  # two runs tell one of both
-        return replace(spread, centers=Spread(sd=0.0, df=0))
-    return replace(spread, centers=Spread(sd=spread.centers.sd * math.sqrt(spread.centers.df / df), df=df))
 
 
 def _of_calibration(calibration: Calibration) -> RunSpread:
@@ -217,15 +184,23 @@ def _moderated(
     they tell no more together than the one of them that tells most.
     """
     each = {benchmark: _together(spreads) for benchmark, spreads in known.items()}
+    everything = _together(list(each.values()))
     prior = prior_of([spread.centers for spread in each.values()])
     own = each.get(trained, RunSpread(centers=Spread(sd=0.0, df=0)))
     at_most = max((spread.centers.df for spread in each.values()), default=0.0) if most is None else most
     centers = moderated_spread(own.centers, prior, at_most)
-    return RunSpread(centers=centers, sampling=own.sampling) if centers.df else None
+    paces = _paces([(own, own.centers.df), (everything, 0.0 if prior is None else prior.df)])
+    return RunSpread(centers=centers, sampling=own.sampling, paces=paces) if centers.df else None
 
 
 def _together(spreads: Sequence[RunSpread]) -> RunSpread:
     """One spread for several of a benchmark, by their degrees of freedom."""
     centers = joined([spread.centers for spread in spreads])
     explained = math.fsum(spread.centers.df * spread.sampling for spread in spreads)
-    return RunSpread(centers=centers, sampling=explained / centers.df if centers.df else 0.0)
+    paces = _paces([(spread, spread.centers.df) for spread in spreads])
+    return RunSpread(centers=centers, sampling=explained / centers.df if centers.df else 0.0, paces=paces)
+
+
+def _paces(spreads: Sequence[tuple[RunSpread, float]]) -> float:
+    """What the machine's paces of all runs deviate by, each spread with so many degrees of freedom."""
+    return joined([Spread(sd=spread.paces, df=df) for spread, df in spreads]).sd

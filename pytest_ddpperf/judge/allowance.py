@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Measurement, Series, Spread
-from pytest_ddpperf.records.noise import Elasticity, Noise
+from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.stats.intervals import DRIFT
 from pytest_ddpperf.stats.spreads import narrower, wider
 
@@ -17,7 +17,13 @@ OVERSUBSCRIBED_SPREAD = 0.02  # where ranks share cores or GPUs, and the schedul
 SHARED_SPREAD = 0.05  # where others run on the same cores, ranks of this run among them
 QUOTIENT_SPREAD = 0.03  # of times over those of a control step; 4.6 to 7 % were seen under load that comes and goes
 NO_SPREAD = Spread(sd=0.0, df=math.inf)
-ASSUMED = Elasticity()
+
+ELASTICITY_SPREAD = 0.1
+"""Standard deviation of the power to which a benchmark's times follow those of the control step, which is about 1.
+
+A benchmark that waits for memory or for other ranks more often than the control step follows another machine's mood by
+more (benchmarks/control.py).
+"""
 
 ALWAYS = 0.03  # share of the cores' time that the system itself uses, in quiet too
 MOST = 0.9  # of the cores: what is lost beyond explains anything
@@ -109,16 +115,25 @@ def spread_between_runs(
     return replace(spread, sd=spread.sd * seconds) if (series.unit, series.scale) == ("s", "difference") else spread
 
 
+def paces_in(spread: Spread, noise: Noise | None) -> float:
+    """What the machine's pace deviated by between the runs that told a spread of quotients; 0 where it is assumed."""
+    learned = None if noise is None else noise.quotients
+    return learned.paces if learned is not None and spread.sd == learned.beyond.sd else 0.0
+
+
 def corrected(
-    spread: Spread, pace: float, independent: float = 1.0, disturbance: float = 0.0, elasticity: Elasticity = ASSUMED
+    spread: Spread, pace: float, independent: float = 1.0, disturbance: float = 0.0, paces: float = 0.0
 ) -> Spread:
     """The spread between runs whose times were corrected for the pace of the machine, a logarithm.
 
-    A correction is only as good as it is small: a benchmark does not follow the control step exactly. Others may move
-    the quotients of one run either way, by two standard deviations of ``disturbance``.
+    A correction is only as good as it is small: a benchmark does not follow the control step exactly. The spread of
+    runs whose own ``paces`` deviated by so much has the doubt about corrections of that size. Others may move the
+    quotients of one run either way, by two standard deviations of ``disturbance``.
     """
-    doubt = (elasticity.spread * pace) ** 2 + (disturbance / 2) ** 2
-    sd = math.sqrt(spread.sd**2 + doubt / (1 + 1 / independent))  # all of it is in a change, however many runs
+    runs = 1 + 1 / independent
+    beyond = max(0.0, pace**2 - runs * paces**2)
+    doubt = ELASTICITY_SPREAD**2 * beyond + (disturbance / 2) ** 2
+    sd = math.sqrt(spread.sd**2 + doubt / runs)  # all of it is in a change, however many runs
     return Spread(sd=sd, df=spread.df * (sd / spread.sd) ** 4 if spread.sd else math.inf)
 
 

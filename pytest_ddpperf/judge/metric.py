@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 from pytest_ddpperf.judge.allowance import (
-    ASSUMED,
     NO_SPREAD,
     corrected,
     disturbance,
@@ -14,6 +13,7 @@ from pytest_ddpperf.judge.allowance import (
     excused_by,
     floor_of,
     hidden_by,
+    paces_in,
     spread_between_runs,
     tolerance_of,
 )
@@ -228,9 +228,9 @@ def _change(
             independent = of_runs if runs else 1.0
             others = disturbance(measurement, reference.record.lost, controlled=True) if disturbed else 0.0
         if quotient:
-            follows = ASSUMED if reference.noise is None else reference.noise.elasticity
-            spread = corrected(spread, pace(series, base, runs), independent, others, follows)
-            series, base = controlled(series, follows.power), controlled(base, follows.power)
+            paces = paces_in(spread, reference.noise)
+            spread = corrected(spread, pace(series, base, runs), independent, others, paces)
+            series, base = controlled(series), controlled(base)
     elif len(series.samples) == len(base.samples):
         return intervals.paired(
             series.samples,

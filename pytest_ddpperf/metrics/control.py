@@ -20,15 +20,15 @@ def control_of(measurement: Measurement) -> Control | None:
     return Control(seconds=seconds, within=tuple(map(_moved_control, measurement.launches))) if seconds else None
 
 
-def controlled(series: Series, power: float = 1.0) -> Series:
+def controlled(series: Series) -> Series:
     """A series over the control step: a time is divided by that of its launch, a rate is multiplied.
 
     Its samples and what is known of their scatter are those of the quotients; value and interval stay. A series without
-    control stays as it is. ``power`` is that to which times follow those of the control step.
+    control stays as it is.
     """
     if series.control is None:
         return series
-    faster = power if series.better == "higher" else -power
+    faster = 1 if series.better == "higher" else -1
     within = tuple(tuple(-faster * moved for moved in launch) for launch in series.control.within)
     samples = zip(series.samples, series.control.seconds, strict=True)
     return replace(

@@ -17,6 +17,7 @@ class RunSpread:
 
     centers: Spread
     sampling: float = 0.0  # variance: the centers' mean squared standard error
+    paces: float = 0.0  # of quotients: what the control step's times of the same runs deviate by
 
     @property
     def beyond(self) -> Spread:
@@ -32,23 +33,6 @@ class RunSpread:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Elasticity:
-    """The power to which a benchmark's times follow those of the control step, and its standard deviation.
-
-    By default what is assumed of any benchmark. One that waits for memory or for other ranks more often than the
-    control step follows another machine's mood by more (benchmarks/control.py).
-    """
-
-    power: float = 1.0
-    spread: float = 0.1
-
-    @property
-    def fitted(self) -> float:
-        """The part of a degree of freedom that runs have spent on the power: 0 where it is assumed."""
-        return 1 - (self.spread / Elasticity().spread) ** 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
     """What separate runs of a benchmark differ by while nothing changes, as a comparison takes it into account."""
 
@@ -59,7 +43,6 @@ class Noise:
     commits: int = 0  # theirs
     over_days: RunSpread | None = None  # the same by runs of several days
     quotients: RunSpread | None = None  # the same of quotients by a control step
-    elasticity: Elasticity = Elasticity()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -158,31 +158,6 @@ def _trigamma_inverse(value: float) -> float:
     return found
 
 
-def power_of(
-    times: Sequence[Sequence[float]], paces: Sequence[Sequence[float]], assumed: float, spread: float
-) -> tuple[float, float]:
-    """The power to which the times of runs follow the paces of the same runs, and its standard deviation.
-
-    The slope of the centers' logarithms by least squares, moderated by what is assumed: the mean of the posterior where
-    the power has a normal distribution around 1, and runs deviate by ``spread`` besides (Lindley and Smith 1972, "Bayes
-    estimates for the linear model").
-
-    Args:
-        times: for each run a time above 0 of each launch.
-        paces: likewise.
-        assumed: what powers deviate by from 1.
-        spread: what runs deviate by, over their paces, on the scale of logarithms.
-    """
-    logs = [[middle for middle, _ in _centers(runs)] for runs in (times, paces)]
-    time, pace = ([value - fmean(each) for value in each] for each in logs)
-    seen = math.fsum(value**2 for value in pace)
-    if seen == 0:
-        return 1.0, assumed
-    slope = math.fsum(x * (y - x) for x, y in zip(pace, time, strict=True)) / seen
-    weight = assumed**2 * seen / (assumed**2 * seen + spread**2)
-    return 1.0 + weight * slope, assumed * math.sqrt(1 - weight)
-
-
 def wider(learned: Spread, known: Spread) -> Spread:
     """The spread between runs to go by where one was learned beside another: the larger one.
 

@@ -321,23 +321,32 @@ def test_runs_of_one_day_tell_nothing_of_what_lasts_and_baselines_moderate_each_
 
 
 def test_quotients_by_a_control_step_have_a_spread_of_their_own() -> None:
-    """Where the machine is slower in turn, steps take longer, and so does the control step: 0, 1, 2 are left.
-
-    Times follow the paces 0, 1, 2 to the power 2. The assumed one, 1 +- 0.1, has the precision 100 beside 2 / 1 of the
-    runs, whose quotients have the variance 1: 2 / 102 of the way. So much of a degree of freedom is spent.
-    """
+    """Where the machine is slower in turn, steps take longer, and so does the control step: 0, 1, 2 are left."""
     record = of_runs(("2026-01-12",) * 3, 0, 2, 4)
     control = Control(seconds=tuple(math.exp(log) for log in (0, 0, 1, 1, 2, 2)))
     record = replace(record, series=(replace(record.series[0], control=control),))
     found = known_noise(DDP, {}, {}, {DDP: record})
     assert found is not None
     assert found.quotients is not None
-    assert found.elasticity.power == pytest.approx(1 + 2 / 102)
-    assert found.elasticity.spread == pytest.approx(math.sqrt(1 / 102))
-    freedom = 2 - 2 / 102
-    left = (1 - 2 / 102) * math.sqrt(2 / freedom)
-    assert (found.quotients.centers.sd, found.quotients.centers.df) == pytest.approx((left, freedom))
+    assert (found.quotients.centers.sd, found.quotients.centers.df) == pytest.approx((1, 2))
+    assert found.quotients.paces == pytest.approx(1)
     assert found.between_runs.sd == pytest.approx(2)
+
+
+def test_paces_are_those_of_the_runs_that_told_the_spread() -> None:
+    """Its own paces have variance 1, with 2 degrees of freedom of 6; those of both benchmarks 2.5, with 4."""
+    own, other = of_runs(("2026-01-12",) * 3, 0, 2, 4), of_runs(("2026-01-12",) * 3, 0, 1, 2)
+    for_own, for_other = (
+        Control(seconds=tuple(math.exp(run * step) for run in range(3) for _ in range(2))) for step in (1, 2)
+    )
+    records = {
+        trained: replace(record, series=(replace(record.series[0], control=control),))
+        for trained, record, control in ((DDP, own, for_own), (NAIVE, other, for_other))
+    }
+    found = known_noise(DDP, {}, {}, records)
+    assert found is not None
+    assert found.quotients is not None
+    assert found.quotients.paces == pytest.approx(math.sqrt((2 * 1 + 4 * 2.5) / 6))
 
 
 def test_benchmarks_of_the_same_days_share_what_the_machine_did_on_them() -> None:

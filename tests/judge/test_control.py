@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.allowance import ASSUMED, QUOTIENT_SPREAD, TIMED_SPREAD, corrected
+from pytest_ddpperf.judge.allowance import ELASTICITY_SPREAD, QUOTIENT_SPREAD, TIMED_SPREAD, corrected, paces_in
 from pytest_ddpperf.judge.benchmark import settled
 from pytest_ddpperf.judge.detection import mde as minimal
 from pytest_ddpperf.judge.judge import Judge, StoredReferences
@@ -17,7 +17,7 @@ from pytest_ddpperf.metrics.control import controlled
 from pytest_ddpperf.metrics.scaling import alone
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Control, Series, Spread
-from pytest_ddpperf.records.noise import Elasticity, Noise
+from pytest_ddpperf.records.noise import Noise, RunSpread
 from pytest_ddpperf.records.results import Result, StoredRun
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text, words_of_note
@@ -238,21 +238,22 @@ def test_a_large_correction_is_known_less_well() -> None:
     assert quicker == pytest.approx(slower)
     assert slower > 1.3 * same
     spread = corrected(Spread(sd=0.02, df=4), math.log(1.5))
-    assert spread.sd**2 == pytest.approx(0.02**2 + (ASSUMED.spread * math.log(1.5)) ** 2 / 2)
+    assert spread.sd**2 == pytest.approx(0.02**2 + (ELASTICITY_SPREAD * math.log(1.5)) ** 2 / 2)
     assert spread.df > 4  # of the correction it is assumed, not estimated
     several = corrected(Spread(sd=0.02, df=4), math.log(1.5), 4.0)
     assert (several.sd**2 - 0.02**2) * (1 + 1 / 4) == pytest.approx((spread.sd**2 - 0.02**2) * 2)
     disturbed = corrected(Spread(sd=0.02, df=4), 0.0, disturbance=0.1)
     assert disturbed.sd**2 == pytest.approx(0.02**2 + 0.05**2 / 2)
     assert corrected(Spread(sd=0.02, df=math.inf), 0.0) == Spread(sd=0.02, df=math.inf)
-    learned = corrected(Spread(sd=0.02, df=4), math.log(1.5), elasticity=Elasticity(power=1.2, spread=0.05))
-    assert learned.sd**2 - 0.02**2 == pytest.approx((spread.sd**2 - 0.02**2) / 4)
 
 
-def test_a_benchmark_is_corrected_by_the_power_to_which_its_runs_followed_the_control_step() -> None:
-    """A machine that is slower by 1.2 makes a step slower by 1.2^1.5 where that is the power."""
-    noise = Noise(between_runs=Spread(sd=0.01, df=8), floor=0.0, elasticity=Elasticity(power=1.5, spread=0.05))
-    step = timed(factor=1.2**0.5, machine=1.2)
-    by_power = judged(measured(step), replace(found(timed()), noise=noise))["step_time"]
-    assert by_power.change == pytest.approx(0.0, abs=1e-6)
-    assert judged(measured(step), found(timed()))["step_time"].change == pytest.approx(1.2**0.5 - 1, abs=1e-6)
+def test_a_spread_that_was_learned_at_other_paces_has_their_doubt() -> None:
+    """Of five runs whose paces deviated by 0.1, a pace of 0.11 is usual (0.1^2 * 6 / 5 = 0.012); 0.2 adds its rest."""
+    learned = Spread(sd=0.02, df=20)
+    assert corrected(learned, 0.1095, 5.0, paces=0.1) == learned
+    beyond = corrected(learned, 0.2, 5.0, paces=0.1)
+    assert beyond.sd**2 == pytest.approx(0.02**2 + ELASTICITY_SPREAD**2 * (0.04 - 0.012) / 1.2)
+    noise = Noise(between_runs=learned, floor=0.0, quotients=RunSpread(centers=learned, paces=0.1))
+    assert paces_in(learned, noise) == 0.1
+    assert paces_in(Spread(sd=QUOTIENT_SPREAD, df=math.inf), noise) == 0.0  # what is assumed is of no run
+    assert paces_in(learned, None) == 0.0

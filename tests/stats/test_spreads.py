@@ -23,7 +23,6 @@ from pytest_ddpperf.stats.spreads import (
     narrower,
     noise_floor,
     pooled,
-    power_of,
     prior_of,
     spread_of_bound,
     wider,
@@ -197,14 +196,3 @@ def test_benchmarks_whose_runs_all_agree_have_a_prior_too() -> None:
     prior = prior_of([none, Spread(sd=1.0, df=4), Spread(sd=1.0, df=4)])
     assert prior is not None
     assert 0 < prior.df < 1
-
-
-def test_the_power_to_which_times_follow_paces_lies_between_what_is_assumed_and_what_runs_show() -> None:
-    """Paces 0, 1, 2 and times 0, 2, 4: the slope is 2. Assumed is 1 +- 1, precision 1; the runs' is 2 / 2 = 1."""
-    times, paces = ([[math.exp(log)] for log in logs] for logs in ((0, 2, 4), (0, 1, 2)))
-    assert power_of(times, paces, 1.0, math.sqrt(2)) == pytest.approx((1.5, math.sqrt(0.5)))
-    assert power_of(times, paces, 1.0, 0.0) == pytest.approx((2.0, 0.0))
-
-
-def test_paces_that_do_not_differ_tell_no_power() -> None:
-    assert power_of([[1.0], [2.0]], [[1.0], [1.0]], 0.1, 0.05) == (1.0, 0.1)
