@@ -152,8 +152,7 @@ def known_noise(
             runs.setdefault(each, []).append(run_spread(times))
             days.setdefault(each, []).append(run_spread(times, [run.date for run in record.runs]))
             if step_time.control is not None:
-                paces = run_spread(parted(step_time.control.seconds, sizes)).beyond.sd
-                quotients[each] = [replace(run_spread(parted(controlled(step_time).samples, sizes)), paces=paces)]
+                quotients[each] = [run_spread(parted(controlled(step_time).samples, sizes))]
     between_runs, over_days = _moderated(trained, runs, MOST_FREEDOM), _moderated(trained, days)
     if between_runs is None:
         return None
@@ -184,23 +183,15 @@ def _moderated(
     they tell no more together than the one of them that tells most.
     """
     each = {benchmark: _together(spreads) for benchmark, spreads in known.items()}
-    everything = _together(list(each.values()))
     prior = prior_of([spread.centers for spread in each.values()])
     own = each.get(trained, RunSpread(centers=Spread(sd=0.0, df=0)))
     at_most = max((spread.centers.df for spread in each.values()), default=0.0) if most is None else most
     centers = moderated_spread(own.centers, prior, at_most)
-    paces = _paces([(own, own.centers.df), (everything, 0.0 if prior is None else prior.df)])
-    return RunSpread(centers=centers, sampling=own.sampling, paces=paces) if centers.df else None
+    return RunSpread(centers=centers, sampling=own.sampling) if centers.df else None
 
 
 def _together(spreads: Sequence[RunSpread]) -> RunSpread:
     """One spread for several of a benchmark, by their degrees of freedom."""
     centers = joined([spread.centers for spread in spreads])
     explained = math.fsum(spread.centers.df * spread.sampling for spread in spreads)
-    paces = _paces([(spread, spread.centers.df) for spread in spreads])
-    return RunSpread(centers=centers, sampling=explained / centers.df if centers.df else 0.0, paces=paces)
-
-
-def _paces(spreads: Sequence[tuple[RunSpread, float]]) -> float:
-    """What the machine's paces of all runs deviate by, each spread with so many degrees of freedom."""
-    return joined([Spread(sd=spread.paces, df=df) for spread, df in spreads]).sd
+    return RunSpread(centers=centers, sampling=explained / centers.df if centers.df else 0.0)

@@ -115,25 +115,14 @@ def spread_between_runs(
     return replace(spread, sd=spread.sd * seconds) if (series.unit, series.scale) == ("s", "difference") else spread
 
 
-def paces_in(spread: Spread, noise: Noise | None) -> float:
-    """What the machine's pace deviated by between the runs that told a spread of quotients; 0 where it is assumed."""
-    learned = None if noise is None else noise.quotients
-    return learned.paces if learned is not None and spread.sd == learned.beyond.sd else 0.0
-
-
-def corrected(
-    spread: Spread, pace: float, independent: float = 1.0, disturbance: float = 0.0, paces: float = 0.0
-) -> Spread:
+def corrected(spread: Spread, pace: float, independent: float = 1.0, disturbance: float = 0.0) -> Spread:
     """The spread between runs whose times were corrected for the pace of the machine, a logarithm.
 
-    A correction is only as good as it is small: a benchmark does not follow the control step exactly. The spread of
-    runs whose own ``paces`` deviated by so much has the doubt about corrections of that size. Others may move the
-    quotients of one run either way, by two standard deviations of ``disturbance``.
+    A correction is only as good as it is small: a benchmark does not follow the control step exactly. Others may move
+    the quotients of one run either way, by two standard deviations of ``disturbance``.
     """
-    runs = 1 + 1 / independent
-    beyond = max(0.0, pace**2 - runs * paces**2)
-    doubt = ELASTICITY_SPREAD**2 * beyond + (disturbance / 2) ** 2
-    sd = math.sqrt(spread.sd**2 + doubt / runs)  # all of it is in a change, however many runs
+    doubt = (ELASTICITY_SPREAD * pace) ** 2 + (disturbance / 2) ** 2
+    sd = math.sqrt(spread.sd**2 + doubt / (1 + 1 / independent))  # all of it is in a change, however many runs
     return Spread(sd=sd, df=spread.df * (sd / spread.sd) ** 4 if spread.sd else math.inf)
 
 

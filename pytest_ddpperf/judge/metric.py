@@ -13,7 +13,6 @@ from pytest_ddpperf.judge.allowance import (
     excused_by,
     floor_of,
     hidden_by,
-    paces_in,
     spread_between_runs,
     tolerance_of,
 )
@@ -228,8 +227,7 @@ def _change(
             independent = of_runs if runs else 1.0
             others = disturbance(measurement, reference.record.lost, controlled=True) if disturbed else 0.0
         if quotient:
-            paces = paces_in(spread, reference.noise)
-            spread = corrected(spread, pace(series, base, runs), independent, others, paces)
+            spread = corrected(spread, pace(series, base, runs), independent, others)
             series, base = controlled(series), controlled(base)
     elif len(series.samples) == len(base.samples):
         return intervals.paired(

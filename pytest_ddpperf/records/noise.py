@@ -17,7 +17,6 @@ class RunSpread:
 
     centers: Spread
     sampling: float = 0.0  # variance: the centers' mean squared standard error
-    paces: float = 0.0  # of quotients: what the control step's times of the same runs deviate by
 
     @property
     def beyond(self) -> Spread:

@@ -329,24 +329,7 @@ def test_quotients_by_a_control_step_have_a_spread_of_their_own() -> None:
     assert found is not None
     assert found.quotients is not None
     assert (found.quotients.centers.sd, found.quotients.centers.df) == pytest.approx((1, 2))
-    assert found.quotients.paces == pytest.approx(1)
     assert found.between_runs.sd == pytest.approx(2)
-
-
-def test_paces_are_those_of_the_runs_that_told_the_spread() -> None:
-    """Its own paces have variance 1, with 2 degrees of freedom of 6; those of both benchmarks 2.5, with 4."""
-    own, other = of_runs(("2026-01-12",) * 3, 0, 2, 4), of_runs(("2026-01-12",) * 3, 0, 1, 2)
-    for_own, for_other = (
-        Control(seconds=tuple(math.exp(run * step) for run in range(3) for _ in range(2))) for step in (1, 2)
-    )
-    records = {
-        trained: replace(record, series=(replace(record.series[0], control=control),))
-        for trained, record, control in ((DDP, own, for_own), (NAIVE, other, for_other))
-    }
-    found = known_noise(DDP, {}, {}, records)
-    assert found is not None
-    assert found.quotients is not None
-    assert found.quotients.paces == pytest.approx(math.sqrt((2 * 1 + 4 * 2.5) / 6))
 
 
 def test_benchmarks_of_the_same_days_share_what_the_machine_did_on_them() -> None:

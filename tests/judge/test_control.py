@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.allowance import ELASTICITY_SPREAD, QUOTIENT_SPREAD, TIMED_SPREAD, corrected, paces_in
+from pytest_ddpperf.judge.allowance import ELASTICITY_SPREAD, QUOTIENT_SPREAD, TIMED_SPREAD, corrected
 from pytest_ddpperf.judge.benchmark import settled
 from pytest_ddpperf.judge.detection import mde as minimal
 from pytest_ddpperf.judge.judge import Judge, StoredReferences
@@ -17,7 +17,7 @@ from pytest_ddpperf.metrics.control import controlled
 from pytest_ddpperf.metrics.scaling import alone
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Control, Series, Spread
-from pytest_ddpperf.records.noise import Noise, RunSpread
+from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.records.results import Result, StoredRun
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text, words_of_note
@@ -245,15 +245,3 @@ def test_a_large_correction_is_known_less_well() -> None:
     disturbed = corrected(Spread(sd=0.02, df=4), 0.0, disturbance=0.1)
     assert disturbed.sd**2 == pytest.approx(0.02**2 + 0.05**2 / 2)
     assert corrected(Spread(sd=0.02, df=math.inf), 0.0) == Spread(sd=0.02, df=math.inf)
-
-
-def test_a_spread_that_was_learned_at_other_paces_has_their_doubt() -> None:
-    """Of five runs whose paces deviated by 0.1, a pace of 0.11 is usual (0.1^2 * 6 / 5 = 0.012); 0.2 adds its rest."""
-    learned = Spread(sd=0.02, df=20)
-    assert corrected(learned, 0.1095, 5.0, paces=0.1) == learned
-    beyond = corrected(learned, 0.2, 5.0, paces=0.1)
-    assert beyond.sd**2 == pytest.approx(0.02**2 + ELASTICITY_SPREAD**2 * (0.04 - 0.012) / 1.2)
-    noise = Noise(between_runs=learned, floor=0.0, quotients=RunSpread(centers=learned, paces=0.1))
-    assert paces_in(learned, noise) == 0.1
-    assert paces_in(Spread(sd=QUOTIENT_SPREAD, df=math.inf), noise) == 0.0  # what is assumed is of no run
-    assert paces_in(learned, None) == 0.0
