@@ -99,17 +99,20 @@ class Proofs:
 
     spent: float = 0.0
     share: float = 0.0  # of the time, at the last look that could prove
-    level: float = UNPROVEN  # of the bound, one-sided, and of the interval, two-sided, at this look
+    level: float = UNPROVEN  # one-sided, of the bound at this look
+    interval: float = UNPROVEN  # two-sided, of the interval at this look
     proves: bool = False  # whether this look may prove
     before: float = 0.0  # spent on other launches of the benchmark
 
     def at(self, share: float, *, last: bool) -> Proofs:
-        """Those of a look after this share of the time; a last look has what is left."""
-        left, share = UNPROVEN - self.before, 1.0 if last else min(share, 1.0)
-        level = left * (OF_LOOK if self.share else 1.0) * (share or 1.0)
+        """Those of a look after this share of the time; a last look has what is left, but for its interval."""
+        left, over = UNPROVEN - self.before, min(share, 1.0)
+        share = 1.0 if last else over
+        most = left * (OF_LOOK if self.share else 1.0)
+        found = replace(self, level=most * (share or 1.0), interval=most * (over or 1.0))
         if not NEXT_PROOF * self.share <= share > 0 and not (last and self.share < 1):
-            return replace(self, level=level, proves=False)
-        return replace(self, spent=self.before + left * share, share=share, level=level, proves=True)
+            return replace(found, proves=False)
+        return replace(found, spent=self.before + left * share, share=share, proves=True)
 
     @property
     def on_others(self) -> Proofs:

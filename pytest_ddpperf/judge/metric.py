@@ -94,7 +94,7 @@ def compare_metric(
         series=series,
         baseline=base.value,
         change=None if change is None else change.estimate,
-        change_interval=None if change is None else over_looks(change, context.proofs.level),
+        change_interval=None if change is None else over_looks(change, context.proofs.interval),
         standard_error=None if change is None else change.standard_error,
         tolerance=tolerance,
         mde=None if judged is None else _mde(judged, tolerance, series, context),
@@ -262,7 +262,7 @@ def _note(
         case Verdict.UNCHANGED if (
             paired
             and looks_better(change, better=better, tolerance=evidence.tolerance)
-            and _all_better(change, better, context.proofs.level)
+            and _all_better(change, better, context.proofs.interval)
         ):
             return Finding("looks_better")
         case Verdict.INCONCLUSIVE:

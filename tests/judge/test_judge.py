@@ -719,6 +719,13 @@ def test_the_interval_that_is_printed_holds_over_all_looks() -> None:
     assert found.change_interval.confidence == 0.95
 
 
+def test_the_interval_of_a_red_that_ends_the_measuring_early_is_that_of_its_look() -> None:
+    """The proofs of what is not worse spend all that is left then: the interval has a sixth of it."""
+    early = Proofs().at(1 / 6, last=True)
+    assert (early.level, early.interval) == pytest.approx((0.05, 0.05 / 6))
+    assert Proofs().at(1.0, last=True).interval == 0.05
+
+
 def test_launches_that_settle_have_what_those_before_them_left() -> None:
     """Half of the error is spent by half of the time; the first look that settles has its part of the rest."""
     settling = Proofs().at(0.5, last=False).on_others

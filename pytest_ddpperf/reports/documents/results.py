@@ -102,7 +102,7 @@ class MetricData(Document, inside="series"):
         "base_samples",
     )
     change: float | None = about("From baseline to value: 0.132 is +13.2 % where scale is ratio.")
-    change_interval: IntervalData | None = about("Where the change lies.")
+    change_interval: IntervalData | None = about("Where the change lies, with 95 % confidence over all looks.")
     controlled: bool = about(
         "Whether the change is that of quotients by the control step, which ran in turns with the steps; then it is "
         "not that from baseline to value."
