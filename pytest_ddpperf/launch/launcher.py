@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.context import VISIBLE, Gpus, TorchMachine, check_nam
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading import preloaded
 from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
-from pytest_ddpperf.launch.rank_processes import END_SECONDS, conduct
+from pytest_ddpperf.launch.rank_processes import conduct, end_seconds
 from pytest_ddpperf.launch.streams import RankOutput, titled
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
@@ -259,7 +259,7 @@ class Launcher:
                 zygotes = found.of(job.world_size)
             if job.device != "cpu" and zygotes[0].remark:
                 self.remarks["forked"] = zygotes[0].remark
-            sweeping = END_SECONDS["cuda" if job.uses_gpus else "cpu"] + 2.0
+            sweeping = end_seconds(job) + 2.0
             ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes, sweeping), self._echo)
             for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
                 self.remarks.setdefault(report.remark.partition(":")[0], report.remark)

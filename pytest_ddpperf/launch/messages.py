@@ -45,11 +45,6 @@ class Job:
     gpus: Gpus = field(default_factory=Gpus)  # that ranks are dealt out on; on CPU none
     probes: bool = False  # whether the function looks for GPUs, and so starts their driver
 
-    @property
-    def uses_gpus(self) -> bool:
-        """Whether the driver frees what ranks have of GPUs when they end, which takes its time."""
-        return self.probes or self.device != "cpu"
-
 
 @dataclass(frozen=True)
 class SeenImport:

@@ -44,13 +44,18 @@ if TYPE_CHECKING:
 
 GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
 CUDA_GRACE = 1.0  # the same on CUDA, whose errors ranks notice only when they wait for the device
-END_SECONDS = {"cpu": 3.0, "cuda": 15.0}  # of a rank: the driver frees a GPU's memory meanwhile
+_END_SECONDS, _CUDA_END_SECONDS = 3.0, 15.0  # of a rank: the driver frees a GPU's memory meanwhile
 _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
 _STACK_SECONDS = 2.0
 _OTHERS_SECONDS = 2.0
 _CALLS_SECONDS = 1.0
 _STACK_POLL = 0.025
+
+
+def end_seconds(job: Job) -> float:
+    """The seconds that the ranks of a job may take to end; one that looks for GPUs has started their driver."""
+    return _CUDA_END_SECONDS if job.probes or job.device != "cpu" else _END_SECONDS
 
 
 def conduct(
@@ -66,7 +71,7 @@ def conduct(
             standing: dict[int, str] = {}
             stalled: Stall | None = None
             if outcome is LaunchEnd.FINISHED:
-                ranks.dismiss(END_SECONDS["cuda" if job.uses_gpus else "cpu"])
+                ranks.dismiss(end_seconds(job))
             else:
                 for zygote in set(zygotes):
                     zygote.require_running()
