@@ -95,7 +95,8 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     )
 
     monkeypatch.setenv("LOSS", "100")
-    run, found = verdicts(inner, "--ddpperf-tolerance=900%", "--ddpperf-history=history.sqlite")
+    of_this_run = "--ddpperf-history=history.sqlite", "--ddpperf-fail-on=regressed,broken"
+    run, found = verdicts(inner, "--ddpperf-tolerance=900%", *of_this_run)
     run.assert_outcomes(passed=1, failed=1)
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     assert found["test_step"] == "regressed"

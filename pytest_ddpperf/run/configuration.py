@@ -207,13 +207,13 @@ def require_outputs(settings: Settings, root: Path) -> None:
         ensure_recordable(root / settings.history)
 
 
+# Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
+_OF_A_RUN = {"save", "json", "history", "budget", "max_time", "fail_on", "require_baseline"}
+
+
 def given_options(config: pytest.Config) -> tuple[str, ...]:
     """The options of ours that decide what a benchmark is compared with, as they were given."""
-    given = (
-        (knob, config.getoption(knob.ini))
-        for name, knob in KNOBS.items()
-        if name not in {"save", "json", "history", "budget"}
-    )
+    given = ((knob, config.getoption(knob.ini)) for name, knob in KNOBS.items() if name not in _OF_A_RUN)
     return tuple(
         knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None
     )
