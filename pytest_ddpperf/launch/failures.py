@@ -93,7 +93,8 @@ class RankEnd:
     def warnings(self) -> str:
         """What NCCL has printed of an error that torch has only its kind of; empty for other errors."""
         nccl = self.failure is not None and self.failure.type.endswith("DistBackendError")
-        return "\n".join(_NCCL_WARNING.findall(self.output.stderr)) if nccl else ""
+        printed = f"{self.output.stdout}\n{self.output.stderr}"  # NCCL's own default is stdout
+        return "\n".join(_NCCL_WARNING.findall(printed)) if nccl else ""
 
     @property
     def lost_peer(self) -> str:

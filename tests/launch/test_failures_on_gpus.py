@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -57,7 +58,7 @@ REMOTE = nccl_error(
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
     "socketPollConnect: connect returned Connection refused",
 )
-# NCCL_DEBUG=WARN, as it comes on stderr.
+# NCCL_DEBUG=WARN, as it comes on stdout, or on stderr where somebody sends it there.
 WARNED = """
 host:202016:202235 [0] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-WU88OE to 9637892 bytes, \
 error: No space left on device (28)
@@ -106,7 +107,7 @@ def heading(*ends: RankEnd) -> str:
         (DUPLICATE, "Duplicate GPU detected", "NCCL needs a GPU for each rank"),
         (VERSIONS, "Mismatched NCCL version", "ranks load different versions of NCCL"),
         (FULL, "Cuda failure 2 'out of memory'", "NCCL's buffers are not part of torch's allocator"),
-        (FABRIC, "Cuda failure 217", "NCCL_DEBUG=WARN makes NCCL print the cause to stderr"),
+        (FABRIC, "Cuda failure 217", "the lines NCCL WARN of the rank's output tell the cause"),
     ],
 )
 def test_an_error_of_nccl_is_told_with_its_own_words_and_the_cure(text: str, last: str, cure: str) -> None:
@@ -118,8 +119,10 @@ def test_an_error_of_nccl_is_told_with_its_own_words_and_the_cure(text: str, las
 
 def test_the_cause_that_nccl_has_only_printed_counts_too() -> None:
     silent = NO_SPACE.partition("\nLast error:")[0]
-    assert "NCCL_DEBUG=WARN" in heading(raised(0, silent))
+    assert "NCCL_DEBUG=INFO tells more" in heading(raised(0, silent))
     assert "--shm-size=1g" in heading(raised(0, silent, stderr=WARNED))
+    on_stdout = raised(0, silent)
+    assert "--shm-size=1g" in heading(replace(on_stdout, output=replace(on_stdout.output, stdout=WARNED)))
     assert "--shm-size" not in heading(raised(0, "no luck", "RuntimeError", stderr=WARNED))
     assert told(raised(0, silent, stderr=OUT_OF_MEMORY)).out_of_memory
 

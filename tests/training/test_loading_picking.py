@@ -131,7 +131,7 @@ class Computed(Waiting):
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this kernel does not tell who waits")
 def test_waiting_is_told_from_computing_on_a_busy_machine_too(make_ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.training.loading.usable_cores", lambda: 1)
+    monkeypatch.setattr("pytest_ddpperf.training.loading.usable_cores", lambda of: 1)
     assert pick(make_ctx(), DataLoader(Waiting()))[0].workers
     computed, why = pick(make_ctx(), DataLoader(Computed()))
     assert computed == NONE
