@@ -29,11 +29,12 @@ from pytest_ddpperf.training.jobs import LaunchJob
 WARMUP = 12
 TIMED_SECONDS = 1.0  # of each launch
 IN_TURNS, ALTERNATING = "sides take turns in blocks", "launches alternate"
+FEWEST = 3  # pairs that are made: the first is left out
 ENOUGH = 5  # pairs, to know a scatter by
 
 
 def run(name: str, place: Place, notes: Notes) -> None:
-    """Pairs of both kinds, in random order, until the time is up."""
+    """Pairs of both kinds, in random order, until the time is up and there are a few."""
     until = time.monotonic() + place.chosen(470.0, 6.0)
     with launcher() as first, launcher() as second:
         work = workloads(place)[name]
@@ -41,7 +42,7 @@ def run(name: str, place: Place, notes: Notes) -> None:
         steps = round(place.chosen(TIMED_SECONDS, 0.05) / stands_for(pilot[0])) + 1
         job = job_of(work, steps, warmup=WARMUP)
         made: dict[str, list[dict[str, Any]]] = {ALTERNATING: [], IN_TURNS: []}
-        while time.monotonic() < until:
+        while time.monotonic() < until or len(made[IN_TURNS]) < FEWEST:
             for kind in random.Random(time.monotonic()).sample(list(made), 2):  # noqa: S311  no secret
                 made[kind].append(pair((first, second), place, job, in_turns=kind == IN_TURNS))
             notes(steps=steps, pairs=made)

@@ -36,7 +36,7 @@ def test_batch_size(ddpperf):
 TURNS = """
 def test_turns(ddpperf):
     compared = ddpperf.compare(workload(), strategies=["ddp", "naive"], turns=True)
-    assert all(compared[name].measurement.turns for name in ("ddp", "naive"))
+    assert all(compared[name].turns for name in ("ddp", "naive"))
 """
 
 
