@@ -78,4 +78,4 @@ def test_the_largest_batch_is_found(inner: pytest.Pytester, place: Place) -> Non
 
 def test_launches_take_turns_where_that_is_wanted(inner: pytest.Pytester, place: Place) -> None:
     inner.makepyfile(SUITE + TURNS)
-    inner.runpytest("-k", "turns", *options(place)).assert_outcomes(passed=1, deselected=1)
+    inner.runpytest("-k", "test_turns", *options(place)).assert_outcomes(passed=1, deselected=1)
