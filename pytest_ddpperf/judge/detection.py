@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from pytest_ddpperf.records.measurement import Better, Interval
-from pytest_ddpperf.stats.intervals import CONFIDENCE, Change, from_log, half_width, t_quantile
+from pytest_ddpperf.records.measurement import Better
+from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile
 
 POWER = 0.95
 UNPROVEN = 0.05  # one-sided: how often a worsening just beyond the margin may pass as unchanged, over all looks
@@ -100,7 +100,9 @@ class Proofs:
     spent: float = 0.0
     share: float = 0.0  # of the time, at the last look that could prove
     level: float = UNPROVEN  # one-sided, of the bound at this look
-    interval: float = UNPROVEN  # two-sided, of the interval at this look
+    # Two-sided, of the interval at this look. A look ends the measuring where launches lie apart by much, or seem to
+    # scatter little: by all looks together an interval of a single look would miss the truth more often.
+    interval: float = UNPROVEN
     proves: bool = False  # whether this look may prove
     before: float = 0.0  # spent on other launches of the benchmark
 
@@ -128,20 +130,6 @@ def highest(change: Change, better: Better, level: float = UNPROVEN) -> float | 
     """The one-sided bound of the worsening, on the scale of analysis; None where the scatter is unknown."""
     half = half_width(change, 2 * level)
     return None if half is None else worsening(change, better) + half
-
-
-def over_looks(change: Change, level: float = UNPROVEN) -> Interval | None:
-    """Where a change lies with 95 % confidence, whichever look ends the measuring; None where the scatter is unknown.
-
-    ``level`` is two-sided: that of this look. A look ends measuring where launches lie apart by much, or seem to
-    scatter little, so the interval of a single look would miss the truth more often.
-    """
-    half = half_width(change, level)
-    if half is None:
-        return None
-    ends = change.shift - half, change.shift + half
-    low, high = map(from_log, ends) if change.logarithmic else ends
-    return Interval(low=low, high=high, confidence=CONFIDENCE)
 
 
 def limit(change: Change, tolerance: float) -> float:

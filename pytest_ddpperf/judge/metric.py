@@ -25,7 +25,6 @@ from pytest_ddpperf.judge.detection import (
     looks_better,
     looks_worse,
     mde,
-    over_looks,
 )
 from pytest_ddpperf.judge.scatter import expected_alone, expected_of_pairs
 from pytest_ddpperf.metrics.control import controlled, pace
@@ -94,7 +93,7 @@ def compare_metric(
         series=series,
         baseline=base.value,
         change=None if change is None else change.estimate,
-        change_interval=None if change is None else over_looks(change, context.proofs.interval),
+        change_interval=None if change is None else intervals.interval_at(change, context.proofs.interval),
         standard_error=None if change is None else change.standard_error,
         tolerance=tolerance,
         mde=None if judged is None else _mde(judged, tolerance, series, context),
@@ -272,7 +271,7 @@ def _note(
 
 def _all_better(change: Change, better: Better, level: float) -> bool:
     """Whether the interval that is printed beside the change has nothing but improvements in it."""
-    interval = over_looks(change, level)
+    interval = intervals.interval_at(change, level)
     if interval is None:
         return False
     return interval.high < 0 if better == "lower" else interval.low > 0

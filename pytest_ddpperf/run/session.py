@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.fingerprint import environment
-from pytest_ddpperf.instruments.host import MachineFacts, machine_facts
+from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.context import TorchMachine, place
 from pytest_ddpperf.launch.environment import pinned, thread_count
 from pytest_ddpperf.launch.launcher import Launcher
@@ -141,8 +141,6 @@ class Session:
 
         return checkout(self._root, self._root / self.settings.baseline_dir)
 
-    _machine = cached_property[MachineFacts](lambda _: machine_facts())
-
     def forced(self, settings: Settings) -> Settings:
         """The settings with those of the probe on top, if this run is one."""
         stronger = {} if self.probe is None else self.probe.settings
@@ -162,7 +160,7 @@ class Session:
             from pytest_ddpperf.instruments.gpu_facts import gpu_facts
 
             gpus = gpu_facts(self.gpus(world_size), machine.gpu_software, os.environ)
-        found = environment(self._machine, machine, placement, world_size, threads=self._threads, gpus=gpus)
+        found = environment(machine_facts(), machine, placement, world_size, threads=self._threads, gpus=gpus)
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def gpus(self, world_size: int) -> tuple[str, ...]:

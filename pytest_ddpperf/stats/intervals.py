@@ -251,6 +251,17 @@ def half_width(change: Change, alpha: float) -> float | None:
     return t_quantile(1 - alpha / 2, change.df) * change.standard_error
 
 
+def interval_at(change: Change, alpha: float) -> Interval | None:
+    """Where a change lies, missed with probability ``alpha`` by a single look; None where the scatter is unknown."""
+    half = half_width(change, alpha)
+    if half is None:
+        return None
+    low, high = change.shift - half, change.shift + half
+    if change.logarithmic:
+        low, high = from_log(low), from_log(high)
+    return Interval(low=low, high=high, confidence=CONFIDENCE)
+
+
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, df: float) -> float:
     """The ``p`` quantile of Student's t distribution; of the normal distribution for infinite ``df``."""
@@ -291,10 +302,8 @@ def _assemble(
         return unknown
     standard_error = math.sqrt(estimated + of_runs.variance)
     df = _freedom(errors.freedom, estimated, of_runs)
-    half = t_quantile(0.5 + CONFIDENCE / 2, df) * standard_error
-    return replace(
+    known = replace(
         unknown,
-        interval=Interval(low=back(shift - half), high=back(shift + half), confidence=CONFIDENCE),
         standard_error=standard_error,
         df=df,
         sampling_variance=errors.new,
@@ -303,6 +312,7 @@ def _assemble(
         assumed=errors.assumed,
         of_runs=of_runs,
     )
+    return replace(known, interval=interval_at(known, 1 - CONFIDENCE))
 
 
 def _freedom(sides: tuple[float, float], estimated: float, of_runs: _OfRuns) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.instruments.host import kernel_table, kernel_text
+from pytest_ddpperf.launch.exceptions import WANT_OF_MEMORY
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.loop import run_launch
 
@@ -23,17 +24,14 @@ if TYPE_CHECKING:
 _STATUS = Path("/proc/self/status")
 _SLACK = 512 * 2**20  # libraries reserve memory at first use, which differed by 100 MiB from launch to launch
 _THREAD_STACK = 8 * 2**20
-# What libraries say when the kernel refuses them memory; oneDNN only says that it could not do its work.
+# What else libraries say when they are refused memory; oneDNN only says that it could not do its work.
 _SIGNS = (
-    "DefaultCPUAllocator: can't allocate memory",
     "std::bad_alloc",
     "Cannot allocate memory",
     "could not create a primitive",
     "could not create a memory object",
     "can't start new thread",
     "out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
 )
 
 
@@ -62,7 +60,8 @@ def limited(device: torch.device, limit: int | None) -> Iterator[None]:
     except DdpperfError:
         raise
     except Exception as error:
-        if isinstance(error, MemoryError) or not any(sign in str(error) for sign in _SIGNS):
+        wanting = WANT_OF_MEMORY.search(str(error)) is not None or any(sign in str(error) for sign in _SIGNS)
+        if isinstance(error, MemoryError) or not wanting:
             raise
         raise MemoryError(str(error).partition("\n")[0]) from error
     finally:

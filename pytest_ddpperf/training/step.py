@@ -166,7 +166,7 @@ def _training_step(
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     data = batches(ctx, workload, settings.loader if workload.batch is None else None)
     if ctx.device.type == "cuda":
-        set_tf32(settings.precision == "tf32")  # after what the workload's functions for model and data have set
+        set_tf32(settings.precision == "tf32")  # again: batch or loader may have set it
     backward, update = trainer.backward, trainer.update
 
     def run() -> torch.Tensor:

@@ -213,7 +213,7 @@ def turn_sizes(steps: int, period: int, blocks: int = BLOCKS, least: int = MIN_P
 
 
 def device_sizes(steps: int, period: int) -> tuple[int, ...]:
-    """The number of steps of each block of a launch alone whose steps are timed on a device: whole periods."""
+    """The number of steps of each block of a launch whose steps are timed on a device, alone or in turns."""
     return turn_sizes(steps, period, DEVICE_BLOCKS, least=math.ceil(MIN_DEVICE_STEPS / period))
 
 

@@ -90,7 +90,7 @@ class Trainer:
         rise = warmup if settings.lr_warmup_steps == "warmup" else settings.lr_warmup_steps
         self._schedule = _linear_warmup(self.optimizer, int(rise or 0))
         if ctx.device.type == "cuda":
-            set_tf32(settings.precision == "tf32")  # after all code of the workload that may set it
+            set_tf32(settings.precision == "tf32")  # after model and optimizer, which may have set it
 
     def backward(self, next_batch: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
         """Computes the synchronised, unscaled gradients of one step; returns the mean loss over its micro-batches."""

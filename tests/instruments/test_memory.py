@@ -204,7 +204,6 @@ def test_an_allocator_without_statistics_has_no_figures_and_fails_no_launch() ->
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_allocator_peaks_on_cuda() -> None:
     """16 MiB is a multiple of the allocator's block size, so it is counted to the byte."""
     device = torch.device("cuda", 0)
@@ -247,7 +246,6 @@ def test_the_heap_holds_tensors_of_any_size_as_long_as_they_live() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_each_reading_has_a_peak_of_its_own() -> None:
     device = torch.device("cuda", 0)
     torch.cuda.init()  # type: ignore[no-untyped-call]

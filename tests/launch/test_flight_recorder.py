@@ -301,7 +301,6 @@ def own_calls(ctx: RankContext) -> GroupCalls:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_torchs_own_dump_can_be_read(launcher: Launcher) -> None:
     found = launcher.run(own_calls, world_size=1, backend="nccl", device="cuda").rank(0)
     assert (found.ranks, found.waits, found.pending) == ((0,), False, {})

@@ -42,7 +42,7 @@ class Placement:
         return replace(self, ranks=ranks) if self.on_cpu else self
 
 
-GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
+GPU = (pytest.mark.gpu,)
 # NCCL takes a GPU for each rank; gloo lets two share one.
 ON_GPU = [
     pytest.param(Placement("cuda", "nccl", 1), id="cuda-nccl-1", marks=GPU),

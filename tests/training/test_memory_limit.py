@@ -174,7 +174,6 @@ def test_other_errors_pass() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_the_caching_allocator_is_limited() -> None:
     device = torch.device("cuda", 0)
     with pytest.raises(MemoryError, match="out of memory"), limited(device, 256 * MIB):

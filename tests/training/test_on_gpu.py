@@ -36,7 +36,6 @@ def on_gpu(launcher: Launcher, function: Callable[..., T], job: LaunchJob) -> T:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_every_pass_tells_of_the_gpu(launcher: Launcher) -> None:
     """Kernels by their names, a collective for each of six parameters, and parts of a step that add up to it."""
     job = LaunchJob(workload(), resolve("naive"), Settings(communication=True), Plan(warmup=3, steps=10))
