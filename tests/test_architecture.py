@@ -22,6 +22,7 @@ MAX_LINES = 37_000
 MAX_FILE = 320
 LONGER = {
     "fixture.py": 390,  # the public docstrings of all verbs
+    "metrics/table.py": 360,  # one row a metric
     "reports/findings.py": 430,  # one row a finding
     "settings.py": 425,  # one row a knob
     "stats/intervals.py": 350,  # one family of formulas

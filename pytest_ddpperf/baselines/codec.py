@@ -25,6 +25,7 @@ from pytest_ddpperf.baselines.typed import (
     written,
 )
 from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.metrics.table import rules_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Control, Environment, Interval, Series, Spread
 from pytest_ddpperf.records.noise import Calibration
@@ -115,7 +116,7 @@ def _series(*, slack: float, **fields: Any) -> Series:
     control = fields.get("control")
     if control is not None and len(control.seconds) != len(fields["samples"]):
         raise Misfit("expected as many times as samples", ".control.seconds")
-    return Series(min_tolerance=slack, **fields)
+    return Series(min_tolerance=slack, rules=rules_of(fields["metric"]), **fields)
 
 
 def _series_fields(series: Series) -> dict[str, Any]:
@@ -177,7 +178,7 @@ _SHAPES = {
         optional=("details_by_rank", "sites"),
         write=lambda counts: {"details": {metric: parts for metric, parts in counts.details.items() if parts}},
     ),
-    # A later run computes within and own from its launches, and takes rules from its own table.
+    # A later run computes within and own from its launches, and takes rules from the table of metrics.
     Series: Shape(
         types={"slack": float},
         optional=("control",),

@@ -317,3 +317,9 @@ METRICS: tuple[Metric, ...] = (
         rules=MetricRules(deviation=0.0, after_steps=True, weight=0.0),
     ),
 )
+_RULES = {metric.name: metric.rules for metric in METRICS}
+
+
+def rules_of(metric: str) -> MetricRules:
+    """What is special to a metric of the table; nothing is to any other."""
+    return _RULES.get(metric, PLAIN)

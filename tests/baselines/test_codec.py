@@ -139,6 +139,14 @@ def test_counts_of_another_run_keep_where_they_are_from(text: str, make_record: 
         decode(changed(encode(content, FILE), "records/0/counted/date", "soon"), FILE)
 
 
+def test_a_series_that_is_read_has_the_rules_of_its_metric(make_record: Make) -> None:
+    """Else a run that had no time to diagnose seems to have lost what only such launches tell."""
+    record = make_record()
+    growth = replace(record.series[0], metric="memory_growth")
+    text = encode(BaselineFile(test="m.py::t", records=(replace(record, series=(growth,)),)), FILE)
+    assert decode(text, FILE).records[0].series[0].rules.diagnosed
+
+
 def test_numbers_keep_nine_digits(make_record: Make) -> None:
     content = BaselineFile(test="m.py::t", records=(make_record(step_time=0.04181234567891),))
     assert decode(encode(content, FILE), FILE).records[0].series[0].value == 0.0418123457
