@@ -6,10 +6,11 @@
 Made-up launches go through the very code that judges real ones: side by side, in suites that share the budget of a
 session, and beside stored baselines that nothing settles. Launches and runs deviate by figures that the rules do not
 know. Of each benchmark these are drawn anew: the part of the scatter that launches add of their own (5 to 40 % of its
-variance), the power to which its times follow the control step (1 +- 0.1), and what its runs deviate by besides (0.18
-of what the machine does). Each comparison has launches of its own, so the 95 % intervals (Clopper-Pearson) rest on all
-of them; benchmarks of a suite share its budget. A launch takes 0.27 s besides its steps of 12.5 ms, so a round of both
-sides takes 1.6 s.
+variance), the power to which its times follow the control step (skewed: half of them by 0.90 to 1.05, one in twenty by
+less than 0.70), and what its runs deviate by besides (0.18 of what the machine does in the middle, 0.08 to 0.4 in 90 %
+of benchmarks). Each comparison has launches of its own, so the 95 % intervals (Clopper-Pearson) rest on all of them;
+benchmarks of a suite share its budget. A launch takes 0.27 s besides its steps of 12.5 ms, so a round of both sides
+takes 1.6 s.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ MORE = 4  # times as many comparisons of what is unchanged: false alarms are rar
 ROUND = 2 * (START_UP + short_launch(STEP, START_UP))  # s
 SPARE = 1.2  # times the launches that there is time for
 OWN = (0.05, 0.4)  # of the variance of pairs: what launches add of their own
-POWER_SPREAD = 0.1  # of the power to which times follow the control step
-BEYOND = 0.18  # of what the machine deviates by: what times deviate by besides
+POWERS, LAG = (1.08, 0.06), 0.12  # to which times follow the control step: normal, less what an exponential law draws
+BEYOND, BEYOND_SPREAD = 0.18, 0.5  # of what the machine deviates by: what times deviate by besides, lognormal
 SUITE = 26
 RUNS = 5  # of a baseline
 SHARED = replace(ENVIRONMENT, recorded={"machine": "virtual"})
@@ -184,8 +185,10 @@ def beside_baseline(of_machine: float, *, control: bool = False, runs: int = 1, 
 
 
 def _benchmark(of_machine: float, draw: Draw, *, control: bool) -> Machine:
-    power = draw.normal(1, POWER_SPREAD) if control else None
-    return Machine(0.02, of_runs=of_machine, beyond=BEYOND * of_machine, power=power)
+    power = draw.normal(*POWERS) - draw.exponential(LAG) if control else None
+    return Machine(
+        0.02, of_runs=of_machine, beyond=draw.lognormal(math.log(BEYOND), BEYOND_SPREAD) * of_machine, power=power
+    )
 
 
 def _baseline(machine: Machine, runs: int, settings: Settings, draw: Draw) -> BaselineRecord:
