@@ -10,7 +10,7 @@ from itertools import zip_longest
 INDENT = "  "
 JOINED = "\u00a0"  # a space that no line is broken at
 CUT = "..."
-MAX_LINES = 3  # of a remark: what is longer is told in full elsewhere
+_LONGEST = 600  # characters of a remark: none of our own is longer, and what a rank raises is told in full elsewhere
 _NUMBER = re.compile(r"(?<=\d) (?=[%A-Za-z])")  # the space between a number and what it counts
 _NAMED = 3  # benchmarks with the same remark
 
@@ -29,11 +29,9 @@ def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
 
 
 def clipped(line: str, width: int | None) -> list[str]:
-    """A line, broken where it is longer than ``width``, without what is beyond ``MAX_LINES`` lines."""
-    lines = wrapped([line], width)
-    if len(lines) <= MAX_LINES or width is None:
-        return lines
-    return [*lines[: MAX_LINES - 1], lines[MAX_LINES - 1][: width - len(CUT)].rstrip() + CUT]
+    """A remark, broken where it is longer than ``width``, without what is beyond ``_LONGEST`` characters."""
+    line = printable(line)
+    return wrapped([line if width is None or len(line) <= _LONGEST else line[: _LONGEST - len(CUT)] + CUT], width)
 
 
 def folded(line: str, width: int, indent: str = "") -> list[str]:

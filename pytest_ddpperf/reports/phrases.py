@@ -52,9 +52,17 @@ def _follows(rate: Comparison, step: Comparison | None) -> bool:
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """The gated comparisons with one of these verdicts, each fact once, and what only follows from others last."""
+    """The gated comparisons with one of these verdicts, each fact once: counts, then times and memory, then losses.
+
+    Counts that only follow from others are the last of the counts.
+    """
+
+    def place(comparison: Comparison) -> tuple[bool, bool, bool]:
+        series = comparison.series
+        return series.scale != "exact", count_row(series.metric).symptom, series.rules.after_steps
+
     told = without_derived([c for c in result.comparisons if c.gated and c.verdict in verdicts])
-    return tuple(sorted(told, key=lambda comparison: count_row(comparison.series.metric).symptom))
+    return tuple(sorted(told, key=place))
 
 
 def every_finding(result: Result, *, without: Collection[str] = ()) -> tuple[Finding, ...]:

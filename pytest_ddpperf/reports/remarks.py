@@ -49,6 +49,9 @@ def _red_text(result: Result) -> str:
     if result.verdict is Verdict.BROKEN:
         return broken_reason(result).partition("\n")[0]
     worse = decisive(result, {Verdict.REGRESSED})
+    counts, others = ([c for c in worse if (c.series.scale == "exact") is exact] for exact in (True, False))
+    shown = _TOLD - 1  # counts, so that a time is among those that are told
+    worse = (*counts[:shown], *others, *counts[shown:])
     return _few([", ".join(filter(None, (short_text(metric), seen_in(metric)))) for metric in worse])
 
 

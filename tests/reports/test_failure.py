@@ -330,6 +330,20 @@ def test_a_count_that_failed_is_told_once(make_result: Make, make_comparison: Co
     ]
 
 
+def test_counts_come_before_times_and_these_before_losses(make_result: Make, make_comparison: Compare) -> None:
+    """A count names the cause. Operators, which all others are made of, are the last of them."""
+    comparisons = (
+        *(make_comparison(name, 2.0, Verdict.REGRESSED, baseline=1.0) for name in ("final_loss", "step_time")),
+        *(make_comparison(name, 2.0, Verdict.REGRESSED, baseline=1.0) for name in ("cpu_time", "peak_resident")),
+        counted(make_comparison, "operators", 88, 112, ""),
+        counted(make_comparison, "collective_calls", 2, 4, ""),
+    )
+    lines = failure_text(make_result(comparisons=comparisons), accept=ACCEPT).splitlines()
+    assert [line.partition(" ")[0] for line in lines[:6]] == [
+        *("collective_calls", "operators", "step_time", "cpu_time", "peak_resident", "final_loss")
+    ]
+
+
 def test_an_incomparable_metric_says_why(make_result: Make, make_comparison: Compare) -> None:
     loss = make_comparison("final_loss", 1.2, Verdict.INCOMPATIBLE, note="after 60 steps, the baseline's after 30")
     text = failure_text(make_result(comparisons=(loss,), verdict=Verdict.INCOMPATIBLE), accept=ACCEPT)

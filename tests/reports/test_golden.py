@@ -52,6 +52,14 @@ def test_no_line_is_wider_than_the_terminal(benchmarks: int, width: int) -> None
     assert not too_wide
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("benchmarks", list(RUNS))
+def test_no_advice_is_cut_off(benchmarks: int, width: int) -> None:
+    """Names may be cut in the middle; what a remark says to do stands at its end."""
+    told = [text for title, text in summary_parts(RUNS[benchmarks], width) if title != "ddpperf baselines"]
+    assert not re.findall(r"\.\.\.$", "\n".join(told), flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize("width", [width for width in WIDTHS if width >= 60])
 def test_rows_are_told_apart_and_each_has_one_line(width: int) -> None:
     text = dict(summary_parts(RUNS[30], width))["ddpperf"]

@@ -379,7 +379,7 @@ def test_beside_another_revision_what_improved_and_what_is_undecided_is_told(
     beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
     table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), **beside)])
     assert notes_of(table) == (
-        "test_step[bucketed]: improved: peak_resident 412 MiB -> 400 MiB (-3.0 %); collective_calls",
+        "test_step[bucketed]: improved: collective_calls; peak_resident 412 MiB -> 400 MiB (-3.0 %)",
         "test_step[bucketed]: step_time inconclusive: about 30 launches would decide it",
         "test_step[bucketed]: throughput: not in the other revision",
     )
