@@ -28,11 +28,9 @@ from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
 from pytest_ddpperf.run.probe import focused
-from pytest_ddpperf.run.settling import not_settled, side_of_baselines, times_of
+from pytest_ddpperf.run.settling import not_settled, side_of_baselines, times_of, why_unsettled
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
-
-_OPEN = {Verdict.INCONCLUSIVE, Verdict.REGRESSED}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,10 +156,8 @@ class JudgedRun(BenchmarkRun):
             rest.launches.start(variants)
             rest.measure(variants, judge, compared=references.timed)
             self.measured = rest.measured
-        told = (side,) if isinstance(side, Finding) else ()
         return tuple(
-            replace(result, findings=(*result.findings, *(told if result.verdict in _OPEN else ())))
-            for result in judge.results
+            replace(result, findings=(*result.findings, *why_unsettled(result, side))) for result in judge.results
         )
 
     def _rest(self, spent: float, paired: PairedLaunches | None = None, **settings: Any) -> JudgedRun:

@@ -9,9 +9,12 @@ from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.results import BaselineRecord, StoredBaseline
+from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings
+
+_OPEN = {Verdict.INCONCLUSIVE, Verdict.REGRESSED}
 
 
 def times_of(stored: StoredBaseline) -> BaselineRecord | None:
@@ -57,3 +60,19 @@ def _why_unknown(records: Sequence[BaselineRecord], *, several: bool) -> str:
 def not_settled(reason: str) -> Finding:
     """Why the baseline's commit was not measured."""
     return Finding("not_settled", {"reason": reason})
+
+
+def why_unsettled(result: Result, side: RevisionSide | Finding | None) -> tuple[Finding, ...]:
+    """Why a result was not settled beside ``side``, which its test has or lacks; empty where nothing is open."""
+    if side is None or result.verdict not in _OPEN:
+        return ()
+    open_ones = {
+        each.series.scale
+        for each in result.comparisons
+        if each.gated
+        and each.verdict in _OPEN
+        and (each.verdict is Verdict.REGRESSED or not each.series.rules.alarm_only)
+    }
+    if open_ones == {"exact"}:
+        return (not_settled("counts are exact, so the stored ones judge them"),)
+    return (side,) if isinstance(side, Finding) else ()

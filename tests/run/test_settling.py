@@ -16,12 +16,14 @@ from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan, Series
-from pytest_ddpperf.records.results import BaselineRecord, StoredBaseline
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.session import Session
-from pytest_ddpperf.run.settling import side_of_baselines
+from pytest_ddpperf.run.settling import not_settled, side_of_baselines, why_unsettled
 from pytest_ddpperf.settings import Settings
-from tests.factories import git, make_environment, make_series
+from tests.factories import git, make_environment, make_measurement, make_series
 
 CODE = """
 import torch
@@ -284,3 +286,52 @@ def test_nothing_is_settled_where_nobody_wants_it(tmp_path: Path, settings: dict
 )
 def test_a_baseline_that_judges_no_times_is_not_settled(tmp_path: Path, stored: StoredBaseline) -> None:
     assert side_of_baselines(TEST, [stored], Settings(), Session(Settings(), tmp_path, LiveLine(None, None))) is None
+
+
+def judged(calls: Verdict, step: Verdict, loss: Verdict = Verdict.UNCHANGED) -> Result:
+    """A result with these verdicts on a count, on the step time and on the loss."""
+    verdicts = {"collective_calls": calls, "step_time": step, "final_loss": loss}
+    series = {metric: make_series(metric, 2.0) for metric in verdicts}
+    series["collective_calls"] = replace(series["collective_calls"], scale="exact", family="counted")
+    return Result(
+        test=TEST,
+        measurement=make_measurement(),
+        comparisons=tuple(
+            Comparison(series=series[metric], tolerance=0.03, verdict=verdict, gated=True, baseline=1.0)
+            for metric, verdict in verdicts.items()
+        ),
+        verdict=max(verdicts.values(), key=lambda verdict: verdict.severity),
+        reference=StoredBaseline(record=RECORD, origin=""),
+    )
+
+
+SHALLOW = not_settled("this is a shallow clone")
+OF_COUNTS = "not settled side by side with the commit of the baseline: counts are exact, so the stored ones judge them"
+
+
+def test_a_red_by_counts_alone_says_why_it_is_not_settled(tmp_path: Path) -> None:
+    """Whether its commit is at hand or not."""
+    _, after = repository(tmp_path)
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "the newest")
+    session = Session(Settings(), tmp_path, LiveLine(None, None))
+    stored = StoredBaseline(record=replace(RECORD, commit=after), origin="")
+    at_hand = side_of_baselines(TEST, [stored], Settings(), session)
+    assert not isinstance(at_hand, Finding)
+    red = judged(Verdict.REGRESSED, Verdict.OK)
+    for side in (at_hand, SHALLOW):
+        assert OF_COUNTS in failure_text(replace(red, findings=why_unsettled(red, side)), accept="")
+    assert why_unsettled(red, None) == (), "nobody wants to settle, or there is no time to judge"
+    assert why_unsettled(judged(Verdict.UNCHANGED, Verdict.REGRESSED), at_hand) == ()
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (judged(Verdict.REGRESSED, Verdict.INCONCLUSIVE), (SHALLOW,)),
+        (judged(Verdict.UNCHANGED, Verdict.REGRESSED), (SHALLOW,)),
+        (judged(Verdict.REGRESSED, Verdict.OK, Verdict.REGRESSED), (SHALLOW,)),
+        (judged(Verdict.UNCHANGED, Verdict.OK), ()),
+    ],
+)
+def test_times_that_are_open_say_why_nothing_settles_them(result: Result, reason: tuple[Finding, ...]) -> None:
+    assert why_unsettled(result, SHALLOW) == reason
