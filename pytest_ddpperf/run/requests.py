@@ -23,6 +23,13 @@ from pytest_ddpperf.training.workload import Workload, unfit
 
 MIN_WAYS = 2
 NO_MORE: Mapping[str, Callable[..., Any]] = {}
+_UNCHECKED = Finding(
+    "unverified",
+    {
+        "reason": "the step is no Workload; reference=... of ddpperf.check names what to compare it with, and "
+        "verify=False ends this remark"
+    },
+)
 GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
 GivenWays: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
 
@@ -152,13 +159,17 @@ class VerbCall:
             strategy=words,
             resolved=resolved,
             recipe=recipe,
-            findings=findings,
+            findings=(*findings, *([_UNCHECKED] * self._unchecked(resolved, reference, environment.world_size))),
             mode=mode,
             environment=environment,
             samples_per_step=self.samples_per_step,
             tokens_per_step=self.tokens_per_step,
             metrics=self.metrics,
         )
+
+    def _unchecked(self, resolved: Strategy | None, reference: Subject | None, world_size: int) -> bool:
+        """Whether nothing tells that ranks train what a single process trains, though it is to be checked."""
+        return resolved is None and reference is None and world_size > 1 and self.settings.verify
 
     def _found(self, subject: Subject) -> Subject:
         return subject.found_in(self.folders) if isinstance(subject, Script) else subject

@@ -10,6 +10,7 @@ from pytest_ddpperf import Strategy, Workload
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
+from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.run.requests import Contender, VerbCall, several
 from pytest_ddpperf.settings import Settings
 from tests.factories import make_environment
@@ -128,8 +129,27 @@ def test_what_cannot_be_called_as_it_will_be_is_refused_before_ranks_start(
 def test_a_setting_of_a_workload_is_remarked_on_for_a_step_that_brings_its_own() -> None:
     settings = Settings(precision="bf16")
     finding = Finding("settings_of_a_workload", {"settings": (("precision", "bf16"),)})
-    assert VerbCall(settings=settings, knobs={}).variant(nothing_of_a_rank, CPU).findings == (finding,)
-    assert VerbCall(settings=Settings(), knobs={}).variant(nothing_of_a_rank, CPU).findings == ()
+    assert finding in VerbCall(settings=settings, knobs={}).variant(nothing_of_a_rank, CPU).findings
+
+
+@pytest.mark.parametrize(
+    ("verify", "world_size", "reference", "remarked"),
+    [(True, 2, None, True), (False, 2, None, False), (True, 1, None, False), (True, 2, nothing_of_a_rank, False)],
+)
+def test_a_step_that_is_not_checked_says_how_to_have_it_checked(
+    verify: bool,  # noqa: FBT001 - a parameter
+    world_size: int,
+    reference: Any,
+    remarked: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    call = VerbCall(settings=Settings(verify=verify), knobs={})
+    group = make_environment(world_size=world_size)
+    told = tuple(map(finding_text, call.variant(nothing_of_a_rank, group, reference=reference).findings))
+    remark = (
+        "not held against a single process: the step is no Workload; reference=... of ddpperf.check names what to "
+        "compare it with, and verify=False ends this remark"
+    )
+    assert told == (remark,) * remarked
 
 
 def test_a_loader_setting_is_remarked_on_where_there_is_one_batch() -> None:
