@@ -115,7 +115,12 @@ def change_text(comparison: Comparison) -> str:
 
 
 def _change(comparison: Comparison) -> str:
-    return "" if comparison.change is None else _signed(comparison.change, comparison)
+    return "" if comparison.change is None or not judges(comparison) else _signed(comparison.change, comparison)
+
+
+def judges(comparison: Comparison) -> bool:
+    """Whether the change says anything: beside what is not comparable it is that of the machine or of the training."""
+    return comparison.verdict is not Verdict.INCOMPATIBLE
 
 
 def _signed(change: float, comparison: Comparison) -> str:
@@ -200,7 +205,7 @@ def comparison_text(comparison: Comparison, seen: str = "") -> str:
     if comparison.series.scale == "exact":
         return _count_text(comparison)
     parts = [values_text(comparison)]
-    if comparison.change is not None:
+    if comparison.change is not None and judges(comparison):
         parts += [change_text(comparison), *filter(None, [seen]), tolerance_text(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
         parts.append(could_be([comparison]))

@@ -87,7 +87,7 @@ def _grounds(result: Result) -> list[Remark]:
     if result.verdict is Verdict.INCOMPATIBLE and result.differs:
         counts = counts_words(result)
         text = f"{'times of ' * bool(counts)}the baseline {'are' if counts else 'is'} not comparable: "
-        text += "; ".join(filter(None, (", ".join(result.differs), counts)))
+        text += "; ".join(filter(None, (", ".join(result.differs), counts, "--ddpperf-save stores one that is")))
         changes = incomparable_changes(result)
         return [Remark(text=text), *([Remark(text=_few(changes))] if changes else [])]
     return _open(decisive(result, {Verdict.INCOMPATIBLE})) if result.verdict is Verdict.INCOMPATIBLE else []

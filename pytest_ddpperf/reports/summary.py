@@ -19,7 +19,7 @@ from pytest_ddpperf.reports.count_changes import counts_text, counts_words
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.overall import overall_lines
-from pytest_ddpperf.reports.phrases import bound_text, environment_text, find, interval_header, with_interval
+from pytest_ddpperf.reports.phrases import bound_text, environment_text, find, interval_header, judges, with_interval
 from pytest_ddpperf.reports.remarks import notes_of, red_notes
 from pytest_ddpperf.reports.stored import Stored, stored_lines
 from pytest_ddpperf.reports.table import NOTHING, Table, render
@@ -196,7 +196,7 @@ def _value_with_interval(comparison: Comparison, common: Scale) -> str:
 
 
 def _change(step_time: Comparison, _common: Scale) -> str:
-    if step_time.change is None:
+    if step_time.change is None or not judges(step_time):
         return NOTHING
     return with_interval(signed_percent, step_time.change, step_time.change_interval)
 

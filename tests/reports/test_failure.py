@@ -269,7 +269,7 @@ def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
     ]
     assert failure_text(result, accept=ACCEPT).splitlines()[:3] == [f"incompatible: {obstacle}", *changes]
     assert notes_of(summary_table([result])) == (
-        f"test_step[bucketed]: {obstacle}",
+        f"test_step[bucketed]: {obstacle}; --ddpperf-save stores one that is",
         f"test_step[bucketed]: {'; '.join(changes)}",
     )
     # Where only kernels differ, it is told metric by metric.

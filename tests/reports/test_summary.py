@@ -14,6 +14,7 @@ from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.stored import Stored
 from pytest_ddpperf.reports.summary import SummaryData, summary_parts, summary_table
 from pytest_ddpperf.reports.table import Table, render
@@ -22,6 +23,7 @@ from tests.reports.conftest import comparison, notes_of
 
 BOUND = "the step is slower by no more than this, with 95 % confidence"
 MEMORY = "peak resident memory above the level before the model was built, program files left out"
+SAVE = "--ddpperf-save stores one that is"
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
 
@@ -124,9 +126,30 @@ def test_a_time_without_a_baseline_and_counts_with_one_are_both_told(
     )
     assert [row[-2:] for row in table.rows] == [("1 same", "incompatible"), ("1 same", "new, counts same")]
     assert notes_of(table) == (
-        "foreign bucketed: times of the baseline are not comparable: cores 4 -> 2; counts same",
+        f"foreign bucketed: times of the baseline are not comparable: cores 4 -> 2; counts same; {SAVE}",
         "new bucketed: no baseline of times, counts same; --ddpperf-save stores one",
     )
+
+
+def test_a_time_that_cannot_be_compared_shows_no_change(make_result: Make, make_comparison: Compare) -> None:
+    """Its baseline is of another machine, so the change is that of the machines; the failure has none either."""
+    interval = Interval(low=0.1, high=0.3, confidence=0.95)
+    known = {"baseline": 0.04, "change": 0.2, "change_interval": interval}
+    foreign = make_comparison("step_time", 0.048, Verdict.INCOMPATIBLE, **known)
+    loss = make_comparison("final_loss", 1.2, Verdict.INCOMPATIBLE, **known | {"baseline": 1.0})
+    alike = make_comparison("step_time", 0.048, Verdict.INCONCLUSIVE, **known)
+    results = [
+        make_result(
+            test="t.py::foreign", verdict=Verdict.INCOMPATIBLE, comparisons=(foreign,), differs=("cores 4 -> 2",)
+        ),
+        make_result(test="t.py::alike", verdict=Verdict.INCONCLUSIVE, comparisons=(alike,)),
+    ]
+    table = summary_table(results)
+    column = table.headers.index("change\n% [95 % CI]")
+    assert [row[column] for row in table.rows] == ["+20.0 [+10.0, +30.0]", "-"]
+    of_another_length = make_result(verdict=Verdict.INCOMPATIBLE, comparisons=(loss,))
+    assert "%" not in failure_text(of_another_length, accept="")
+    assert "%" not in " ".join(notes_of(summary_table([of_another_length])))
 
 
 def test_scaling_points_show_their_efficiency(make_result: Make, make_comparison: Compare) -> None:
@@ -280,7 +303,7 @@ def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_compa
         ]
     )
     notes = notes_of(table)
-    assert notes[0] == "foreign bucketed: the baseline is not comparable: world size 4 -> 2"
+    assert notes[0] == f"foreign bucketed: the baseline is not comparable: world size 4 -> 2; {SAVE}"
     assert notes[1] == "new bucketed: no baseline; --ddpperf-save stores one"
     assert "the baseline is stale" in notes[2]
 
