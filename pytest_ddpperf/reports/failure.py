@@ -142,7 +142,7 @@ def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
     """The other metrics that changed: hints at the cause."""
     told = {head.series.metric for head in heads}
     parts = parts_text(result) if "step_time" in told else ""
-    told |= {*_PARTS, OVERHEAD} if parts else set()
+    told |= {*_PARTS, OVERHEAD} if parts or not _parts_explain(result) else set()
     moved = without_derived([c for c in result.comparisons if c in heads or c.verdict in _MOVED])
     lines = [parts] if parts else []
     for comparison in moved:
@@ -160,10 +160,11 @@ def parts_text(result: Result) -> str:
 
     A part has changed if the interval of its change lies on one side of 0 and the change exceeds what the tolerance of
     the step time comes to. The part that changed most comes first. A part is unchanged if its whole interval lies
-    within that limit. Nothing is said of other parts, nor of those that are below the limit on both sides.
+    within that limit. Nothing is said of other parts, nor of those that are below the limit on both sides. Nothing is
+    said at all where the phases do not add up to the change of the step time.
     """
     step = find(result, "step_time")
-    if step is None or step.baseline is None:
+    if step is None or step.baseline is None or not _parts_explain(result):
         return ""
     limit = step.tolerance * step.baseline
     found = {words: find(result, metric) for metric, words in _PARTS.items()}
@@ -178,6 +179,21 @@ def parts_text(result: Result) -> str:
     unchanged = [words for words, part in parts.items() if _is_unchanged(part, limit)]
     within = f"{'each ' if len(unchanged) > 1 else ''}within {format_value(limit, 's')}"
     return "; ".join([*changed, *([f"{words_of(unchanged)} unchanged, {within}"] if unchanged else [])])
+
+
+def _parts_explain(result: Result) -> bool:
+    """Whether phases, which one launch shows, add up to about the change of the step time, which all launches show.
+
+    Their sum has to lie in its interval, widened by its own width on both sides, and on its side of 0.
+    """
+    phases = [phase.change for name in PHASES if (phase := find(result, f"phase_{name}")) and phase.change is not None]
+    step = find(result, "step_time")
+    if step is None or not phases:
+        return True
+    if step.baseline is None or step.change is None or (interval := step.change_interval) is None:
+        return False
+    share, width = sum(phases) / step.baseline, interval.high - interval.low
+    return share * step.change >= 0 and interval.low - width <= share <= interval.high + width
 
 
 def _has_changed(part: Comparison, limit: float) -> bool:
