@@ -27,6 +27,7 @@ _SHORT_COMMIT = 7  # characters
 _METRICS = 3  # with the same remark, that are named
 LISTED = 10  # lines, of more than one reads
 _ANYTHING = 10  # a bound beyond this says no more than that anything is possible
+_CORRECTED = 0.01  # by how much a correction has to move a change to be worth its words
 _WORSE = {("s", "lower"): "slower", ("B", "lower"): "larger", ("1", "lower"): "higher"}  # by unit and better direction
 
 T = TypeVar("T")
@@ -136,7 +137,16 @@ def short_text(comparison: Comparison) -> str:
     if comparison.series.scale == "exact" and comparison.series.value == comparison.baseline and comparison.note:
         # As many of something else, or on another rank.
         return f"{comparison.series.metric} {finding_text(comparison.note)}"
-    return text if comparison.series.scale == "exact" or not change else f"{text} ({change})"
+    told = ", ".join(filter(None, (change, _corrected(comparison))))
+    return text if comparison.series.scale == "exact" or not change else f"{text} ({told})"
+
+
+def _corrected(comparison: Comparison) -> str:
+    """Why the change is not that of the values beside it; empty where it is, or hardly differs from it."""
+    value, base, change = comparison.series.value, comparison.baseline, comparison.change
+    if not comparison.controlled or not base or change is None:
+        return ""
+    return "corrected by the control step" * (abs(value / base / (1 + change) - 1) > _CORRECTED)
 
 
 def size_text(size: float, comparison: Comparison) -> str:
@@ -206,7 +216,9 @@ def comparison_text(comparison: Comparison, seen: str = "") -> str:
         return _count_text(comparison)
     parts = [values_text(comparison)]
     if comparison.change is not None and judges(comparison):
-        parts += [change_text(comparison), *filter(None, [seen]), tolerance_text(comparison)]
+        corrected = _corrected(comparison)
+        change = f"{change_text(comparison)} ({corrected})" if corrected else change_text(comparison)
+        parts += [change, *filter(None, [seen]), tolerance_text(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
         parts.append(could_be([comparison]))
     elif comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, Verdict.OK}:

@@ -11,9 +11,11 @@ from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.phrases import (
     change_text,
+    comparison_text,
     environment_text,
     findings,
     first_of,
+    short_text,
     tolerance_text,
     values_text,
 )
@@ -28,6 +30,25 @@ def test_no_change_without_a_baseline(make_comparison: Callable[..., Comparison]
 def test_change_of_a_difference_is_in_its_unit(make_comparison: Callable[..., Comparison]) -> None:
     comparison = make_comparison("scaling_efficiency", 0.84, Verdict.REGRESSED, baseline=0.91, change=-0.07)
     assert (values_text(comparison), change_text(comparison)) == ("0.910 -> 0.840", "-0.070")
+
+
+@pytest.mark.parametrize(
+    ("controlled", "change", "told"),
+    [(True, 0.05, True), (True, 0.122, False), (True, 0.12, True), (False, 0.05, False)],
+)
+def test_a_change_that_is_not_that_of_the_values_says_what_corrected_it(
+    make_comparison: Callable[..., Comparison],
+    controlled: bool,  # noqa: FBT001 - a parameter
+    change: float,
+    told: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """From 41.8 to 47.3 ms are 13.16 %: 1.1316 is 0.86 % more than 1.122, and 1.03 % more than 1.120."""
+    step = make_comparison(
+        "step_time", 0.0473, Verdict.REGRESSED, baseline=0.0418, change=change, controlled=controlled
+    )
+    words = "corrected by the control step"
+    assert (f" % ({words}), tolerance" in comparison_text(step)) is told
+    assert (f" %, {words})" in short_text(step)) is told
 
 
 @pytest.mark.parametrize(
