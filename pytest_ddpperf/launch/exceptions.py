@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.stacks import StackPosition
 
 T = TypeVar("T")
+_VERIFICATION = str(Path(__file__).parents[1] / "training" / "correctness")
 _INSTRUMENTS = str(Path(__file__).parents[1] / "instruments")
 # Want of memory in errors that have no class for it: of the host, of a CUDA context or library, of NCCL's buffers.
 WANT_OF_MEMORY = re.compile(
@@ -33,7 +34,7 @@ WANT_OF_MEMORY = re.compile(
 def failed_report(error: BaseException, stage: Stage) -> Failed:
     """Describe an exception; this never raises one itself, whatever the exception's own methods do."""
     return Failed(
-        stage=stage,
+        stage="verify" if stage == "run" and _unless_it_raises(False, _verifying, error) else stage,  # noqa: FBT003
         kind=_unless_it_raises("raised", _kind, error),
         type=_name(error),
         text=_in_words(_text, error),
@@ -75,6 +76,11 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
 def _position(error: BaseException) -> StackPosition | None:
     """The position at which an exception was raised."""
     return position([Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)])
+
+
+def _verifying(error: BaseException) -> bool:
+    """Whether an exception was raised in what compares with a single process."""
+    return any(frame.f_code.co_filename.startswith(_VERIFICATION) for frame, _ in _frames(error))
 
 
 def _sent(error: BaseException) -> str:

@@ -40,6 +40,7 @@ _NCCL_WARNING = re.compile(r"NCCL WARN (.*)")
 _CUDA_ERROR = re.compile(r"(?:CUDA|HIP) error: .*")
 _DEVICE_ASSERT = re.compile(r"^.*block: \[.*Assertion `.*` failed.*$", re.MULTILINE)
 _NOTICED = re.compile(r"\[E(\d+) ([\d:.]+) [^\]]*\].*(?:CUDA|HIP) error: ")  # a line of torch's log: day, time
+_STAGES = {"join": " while it joined the group", "verify": " while it was compared with a single process"}
 _OOM_HINT = ": the kernel ran out of memory; use fewer ranks or a smaller batch"
 
 
@@ -255,16 +256,16 @@ def _fate(end: RankEnd, *, out_of_memory: bool) -> str:
 def _raised(report: Failed, warnings: str) -> str:
     of_nccl = _LAST_ERROR.search(report.text) if report.type.endswith("DistBackendError") else None
     first = ": ".join((report.text.partition("\n")[0], *([of_nccl[1]] if of_nccl is not None else [])))
-    joining = " while it joined the group" if report.stage == "join" else ""
+    stage = _STAGES.get(report.stage, "")
     cure = cure_of(report.type, f"{report.text}\n{warnings}".rstrip("\n"))
     if report.kind == "exited":
-        return f"called {first}{joining}{f'; {cure}' if cure else ''}"
+        return f"called {first}{stage}{f'; {cure}' if cure else ''}"
     if report.kind == "garbled":
         return "sent something that is no report: its code writes to a socket that it did not open"
     if report.kind == "failed":
         return f"failed: {first}"
     verb = "ran out of memory:" if report.kind == "memory" else "raised"
-    said = "; ".join(filter(None, (f"{first}{joining}", cure)))
+    said = "; ".join(filter(None, (f"{first}{stage}", cure)))
     return f"{verb} {report.type}{': ' if first or cure else ''}{said}"
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.stacks import StackPosition
     from pytest_ddpperf.records.measurement import Mode
 
-Stage = Literal["join", "load", "run", "send"]
+Stage = Literal["join", "load", "run", "verify", "send"]  # verify: a part of run
 FailureKind = Literal["raised", "failed", "skipped", "refused", "exited", "memory", "garbled"]
 
 

@@ -241,6 +241,8 @@ def test_what_could_not_be_loaded_is_a_payload_error() -> None:
 
 def test_a_failure_before_the_function_says_so() -> None:
     assert "raised E: x while it joined the group" in str(told(raised(0, "E", "x", 1, stage="join")))
+    verifying = told(raised(0, "E", "x", 1, stage="verify"))
+    assert "raised E: x while it was compared with a single process" in str(verifying)
 
 
 def test_sections_hold_what_was_printed() -> None:

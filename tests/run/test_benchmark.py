@@ -493,3 +493,29 @@ def test_own(ddpperf):
     measured = ddpperf.check(build)
     assert measured["step_time"].value > 0
 """
+
+
+def test_an_error_while_a_strategy_is_verified_says_so(inner: pytest.Pytester) -> None:
+    """Every second model that a rank builds has another shape: that of the single process, and none that is counted."""
+    run, _ = run_suite(
+        inner,
+        """
+def model():
+    torch.built = getattr(torch, "built", 0) + 1
+    return nn.Linear(8 if torch.built % 2 else 5, 4)
+
+
+def test_it(ddpperf):
+    ddpperf.check(Workload(
+        model=model,
+        batch=workload.batch,
+        loss=workload.loss,
+        optimizer=workload.optimizer,
+        samples_per_step=6,
+    ))
+""",
+        "--ddpperf-counted-only",
+    )
+    run.assert_outcomes(failed=1)
+    told = "rank 0 of 2 raised RuntimeError: The size of tensor a (5) must match *"
+    run.stdout.fnmatch_lines([f"{told} while it was compared with a single process*"])
