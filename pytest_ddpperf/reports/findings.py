@@ -282,7 +282,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
         "memory; fewer in one call take less"
     ),
     "short_of_gpu_memory": lambda paired: (
-        f"{_turns(paired)}: all benchmarks together would take more than nine tenths of a GPU's memory"
+        f"{_turns(paired)}: all benchmarks together would take more than nine tenths of a GPU's memory, or "
+        "what one takes is not known"
     ),
     "suspected": lambda metrics, launches: (
         f"{words_of(metrics)} looked worse in the first {format_count(launches, 'launch')}; {CONFIRMED}"

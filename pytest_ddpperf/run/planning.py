@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol, TypeAlias
 
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES
-from pytest_ddpperf.metrics.launch_figures import typical_step
+from pytest_ddpperf.metrics.launch_figures import complete, typical_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
@@ -156,12 +156,13 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
     """What a launch of this plan told, which took so many seconds."""
     launch = launch_of(0, ranks, seconds)
     step = typical_step(launch)
+    known = complete(rank.device_memory for rank in ranks)
     return Pilot(
         step=step,
         fixed=max(0.0, seconds - step * plan.steps),
         background=any(rank.background for rank in ranks),
         nbytes=sum(rank.taken or 0 for rank in ranks),
-        of_gpu=max((known.used / known.total for rank in ranks if (known := rank.device_memory)), default=0.0),
+        of_gpu=None if known is None else max(each.used / each.total for each in known),
         picked=ranks[0].picked,
         control=typical(launch.control_times) if launch.control_times else None,
     )
@@ -181,8 +182,13 @@ def _settled(variant: Variant, budget: Budget, run: LaunchRunner, share: float) 
     if first.fixed <= slow:
         return first
     again = launched()
-    most = replace(again, nbytes=max(first.nbytes, again.nbytes), of_gpu=max(first.of_gpu, again.of_gpu))
-    return replace(most, fixed=min(first.fixed, again.fixed))
+    of_gpu = complete((first.of_gpu, again.of_gpu))
+    return replace(
+        again,
+        fixed=min(first.fixed, again.fixed),
+        nbytes=max(first.nbytes, again.nbytes),
+        of_gpu=None if of_gpu is None else max(of_gpu),
+    )
 
 
 def short_launch(step: float, fixed: float) -> float:
@@ -243,7 +249,8 @@ def grouped(variants: Sequence[Variant], pilots: Sequence[Pilot], budget: Budget
     busy = {variant.key: variant.name for variant, pilot in zip(variants, pilots, strict=True) if pilot.background}
 
     def fit_on_gpu(group: Sequence[int]) -> bool:
-        return sum(pilots[i].of_gpu for i in group) <= MAX_GPU_SHARE
+        shares = complete(pilots[i].of_gpu for i in group if variants[i].environment.device == "cuda")
+        return shares is not None and sum(shares) <= MAX_GPU_SHARE
 
     def fit(group: Sequence[int]) -> bool:
         enough = budget.memory is None or sum(pilots[i].nbytes for i in group) <= budget.memory

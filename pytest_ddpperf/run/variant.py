@@ -26,7 +26,7 @@ class Pilot:
     fixed: float  # seconds that a launch which only times steps takes besides them
     background: bool  # whether its ranks work on while their steps wait
     nbytes: int  # of memory that its ranks took at most, all together
-    of_gpu: float = 0.0  # share of a GPU's memory that was in use at its end, of the GPU where it is largest
+    of_gpu: float | None = None  # share in use at its end of the fullest GPU's memory; None where it is not known
     picked: tuple[str, str] | None = None  # as of RankLaunch
     control: float | None = None  # seconds of a typical control step; None where it had none
 

@@ -318,8 +318,7 @@ def leaves_out(ctx: RankContext) -> float:
     return total.sum().item()
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.gpu(devices=2)
 def test_a_rank_that_leaves_out_a_collective_of_nccl_is_named_at_the_deadline(launcher: Launcher) -> None:
     with pytest.raises(RanksTimedOut, match="NCCL: rank 1 has not called collective") as caught:
         launcher.run(leaves_out, world_size=2, backend="nccl", device="cuda", timeout=30)

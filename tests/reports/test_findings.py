@@ -315,7 +315,7 @@ CASES = [
         "short_of_gpu_memory",
         {"paired": False},
         "launched one after the other, without turns: all benchmarks together would take more than nine tenths of a "
-        "GPU's memory",
+        "GPU's memory, or what one takes is not known",
     ),
     Case(
         "suspected",

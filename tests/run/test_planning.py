@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import DeviceMemory
+from pytest_ddpperf.records.launch import DeviceMemory, RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.planning import (
     Budget,
@@ -313,11 +313,12 @@ def test_those_are_launched_at_the_same_time_that_fit_into_memory(
         pytest.param(True, (0.2, 0.25) * 2, ((0, 1, 2, 3),), None, id="all fit"),
         pytest.param(True, (0.4, 0.45) * 2, ((0, 2), (1, 3)), "short_of_gpu_memory", id="pairs fit"),
         pytest.param(True, (0.4, 0.46) * 2, ((0, 2), (1,), (3,)), "short_of_gpu_memory", id="one pair fits"),
+        pytest.param(True, (0.1, None) * 2, ((0, 2), (1,), (3,)), "short_of_gpu_memory", id="of one nobody knows"),
         pytest.param(None, (0.1, 0.1) * 2, ((0,), (1,), (2,), (3,)), None, id="not by default"),
     ],
 )
 def test_launches_on_gpus_interleave_where_it_is_wanted_and_they_fit(
-    *, turns: bool | None, of_gpu: tuple[float, ...], groups: tuple[tuple[int, ...], ...], code: str | None
+    *, turns: bool | None, of_gpu: tuple[float | None, ...], groups: tuple[tuple[int, ...], ...], code: str | None
 ) -> None:
     variants = [replace(side, environment=make_environment(device="cuda")) for side in sides("ab", of_reference=True)]
     pilots = [replace(pilot(), of_gpu=share) for share in of_gpu]
@@ -325,15 +326,47 @@ def test_launches_on_gpus_interleave_where_it_is_wanted_and_they_fit(
     assert (found, [finding.code for finding in findings]) == (groups, [code] if code else [])
 
 
-def test_of_ranks_on_gpus_the_fullest_one_counts() -> None:
-    ranks = tuple(
-        replace(
-            make_rank_launch(rank),
-            device_memory=DeviceMemory(device=name, uuid=name, used=used, total=1000, reserved=0),
-        )
-        for rank, (name, used) in enumerate([("a", 300), ("b", 450)])
-    )
-    assert pilot_of(ranks, 1.0, Plan(warmup=1, steps=1)).of_gpu == 0.45
+def on_gpus(*used: int | None) -> tuple[RankLaunch, ...]:
+    """Ranks that told so much of 1000 bytes; None where one could not."""
+    told = [
+        each if each is None else DeviceMemory(device=str(i), uuid="", used=each, total=1000, reserved=0)
+        for i, each in enumerate(used)
+    ]
+    return tuple(replace(make_rank_launch(i), device_memory=memory) for i, memory in enumerate(told))
+
+
+@pytest.mark.parametrize(
+    ("used", "share"),
+    [
+        pytest.param((300, 450), 0.45, id="the fullest one counts"),
+        pytest.param((300, None), None, id="of one nobody knows"),
+    ],
+)
+def test_the_share_of_a_gpu_is_told_by_all_ranks(used: tuple[int | None, ...], share: float | None) -> None:
+    assert pilot_of(on_gpus(*used), 1.0, Plan(warmup=1, steps=1)).of_gpu == share
+
+
+@pytest.mark.parametrize(
+    ("used", "groups"),
+    [
+        pytest.param((400, 100, 100, 450), ((0, 1),), id="both fit"),
+        pytest.param((400, 100, 100, 501), ((0,), (1,)), id="the larger one counts"),
+        pytest.param((400, 100, None, 450), ((0,), (1,)), id="of one nobody knows"),
+    ],
+)
+def test_of_two_pilots_on_a_gpu_the_larger_one_counts(
+    used: tuple[int | None, ...], groups: tuple[tuple[int, ...], ...]
+) -> None:
+    """Both start slowly, so each is launched twice."""
+    left = list(used)
+    both = [replace(one, environment=make_environment(device="cuda")) for one in BOTH]
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        assert purpose is Purpose.TIMES
+        return [(on_gpus(left.pop(0)), 9.0) for _ in launches]
+
+    assert planned(both, replace(make_budget(5, 0, 2, 60, 30), turns=True), run).groups == groups
+    assert not left
 
 
 def test_one_that_works_in_the_background_has_all_launched_one_after_the_other() -> None:
