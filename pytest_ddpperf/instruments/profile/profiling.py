@@ -122,8 +122,9 @@ def profile_steps(
 ) -> RankProfile:
     """Profiles what ``steps`` calls of ``run`` send and compute; a collective, called after the warm-up.
 
-    One more step goes before, in which the profiler itself warms up. On CUDA each step is waited for, so that its
-    kernels are within it. ``modules`` are the models, if known, because DDP reports figures of its own.
+    One more step goes before, in which the profiler itself warms up, and one after, in which gloo's threads note the
+    ends of collectives. On CUDA each step is waited for, so that its kernels are within it. ``modules`` are the
+    models, if known, because DDP reports figures of its own.
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -131,7 +132,7 @@ def profile_steps(
         discard_first_profile()
     # Within a single cycle acc_events only keeps torch 2.11 from warning of several cycles.
     with collector_paused(), profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
-        for _ in range(steps + 1):
+        for _ in range(steps + 2):
             with record_function(STEP):
                 run()
                 if cuda:
@@ -141,9 +142,10 @@ def profile_steps(
     began = min(event.start_ns() for event in recorded)
     notes = notes_of(recorded, results.kineto_results.save)
     events = [_event(event, began, notes) for event in recorded]
+    events += unended(results.kineto_results.experimental_event_tree(), began, events)
     found = steps_of(events, device=device.type)
     windows = [window_of(module) for module in modules if isinstance(module, DistributedDataParallel)]
-    return RankProfile(steps=found[1:], window=next(iter(windows), None), subgroups=subgroups_made())
+    return RankProfile(steps=found[1:-1], window=next(iter(windows), None), subgroups=subgroups_made())
 
 
 def subgroups_made() -> bool:
@@ -196,6 +198,27 @@ def _event(event: Any, began: int, notes: Mapping[int, Note]) -> ProfilerEvent:
     note = notes.get(event.linked_correlation_id())
     sends = note is not None and (activity == _COPY if note.copied else is_nccl_kernel(name, activity))
     return plain if note is None or not sends else replace(plain, nbytes=note.nbytes, kind=note.kind, ranks=note.ranks)
+
+
+def unended(roots: Iterable[Any], began: int, events: Sequence[ProfilerEvent]) -> list[ProfilerEvent]:
+    """Collectives of gloo whose ends were not noted before the profile ended; each is taken to end with its step.
+
+    DDP goes on when the result is there, and gloo's thread notes the end a moment later. A profile of torch 2.11 that
+    ends before that has such a collective in its tree alone.
+    """
+    found, left = [], list(roots)
+    step_ends = sorted(event.end for event in events if event.name == STEP)
+    while left:
+        event = left.pop()
+        left += event.children
+        if event.name.startswith("gloo:") and event.end_time_ns < event.start_time_ns:
+            start = (event.start_time_ns - began) * _NANOSECOND
+            end = next((end for end in step_ends if end > start), start)
+            inputs = event.extra_fields.inputs
+            known = inputs and all(hasattr(each, "sizes") for each in inputs)
+            nbytes = sum(math.prod(each.sizes) * each.dtype.itemsize for each in inputs) if known else None
+            found.append(ProfilerEvent(name=event.name, activity="cpu_op", start=start, end=end, nbytes=nbytes))
+    return found
 
 
 def _nbytes(event: Any) -> float | None:
