@@ -199,6 +199,22 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
     following = False  # classes stay as they are
 
 
+def meet(group: Any) -> None:
+    """A barrier of a group, or of the default one for None.
+
+    Where there is a GPU, torch's own warns of a bare backend, as the ranks that measure a script have one.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if group is None:
+        dist.barrier()
+        return
+    options = dist.BarrierOptions()
+    options.device = torch.device("cpu")
+    group.barrier(options).wait()
+
+
 def process_groups() -> list[Any]:
     """All groups of processes that there are, the default one among them."""
     from torch.distributed import distributed_c10d

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddpperf.instruments.clock import CPU_CLOCK
+from pytest_ddpperf.instruments.torch_internals import meet
 
 SIZE = 128  # rows of a matrix: the three fit into the second cache of a core
 PRODUCTS = 32  # some 4 ms on a core of 2020
@@ -33,7 +34,7 @@ class ControlStep:
 
         They begin when all ranks have ended their block, and after a product that displaces what is in the cache.
         """
-        dist.barrier(group=group)
+        meet(group)
         self._multiply(1)
         marks = [CPU_CLOCK.mark()]
         for _ in range(steps):

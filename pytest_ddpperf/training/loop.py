@@ -23,7 +23,7 @@ from pytest_ddpperf.instruments.memory import (
     read_device_memory,
     watch_memory,
 )
-from pytest_ddpperf.instruments.torch_internals import compiled_graphs
+from pytest_ddpperf.instruments.torch_internals import compiled_graphs, meet
 from pytest_ddpperf.launch.imports import end_watch
 from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.records.communication import MemoryHeadroom
@@ -187,13 +187,11 @@ def begin_together(device: torch.device, turns: TurnClient | None, step: Step, p
     Devices have done their work then: gloo's barrier waits for hosts alone.
     ``progress`` is the part of the timed steps that has ended, as ``TurnClient.wait`` takes it.
     """
-    import torch.distributed as dist
-
     settle(device)
     if turns is not None:
-        dist.barrier(group=step.group)
+        meet(step.group)
         turns.wait(progress)
-    dist.barrier(group=step.group)
+    meet(step.group)
 
 
 def works_in_background() -> bool:

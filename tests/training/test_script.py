@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from pytest_ddpperf.records.counts import merged
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, RUN_LAUNCH, LaunchJob, PrepareJob
+from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, RUN_LAUNCH, ControlPlan, LaunchJob, PrepareJob
 
 FILE = """
 import os, signal, sys
@@ -113,6 +115,21 @@ def test_a_group_that_a_script_destroys_lives_on_with_its_model(launcher: Launch
 
     result = launched(launcher, job(Script(lives_on)))
     assert [output.stdout for output in result.outputs] == ["alive\n"] * 2
+
+
+def test_ranks_that_measure_meet_without_a_warning_where_there_is_a_gpu(launcher: Launcher) -> None:
+    """torch warns of a barrier of a group as a script's run has one; a script's own warnings are its own."""
+
+    def warned() -> None:
+        torch._C._get_accelerator = lambda *_: torch.device("cuda", 0)
+        with warnings.catch_warnings(record=True) as said, contextlib.suppress(BaseException):  # that stops it
+            warnings.simplefilter("always")
+            train(each=lambda step: warnings.warn("of its own", stacklevel=1) if step == 2 else None)
+        print(*(one.message for one in said), sep="; ")
+
+    measured = replace(job(Script(warned)), control=ControlPlan(blocks=2, steps=1))
+    result = launched(launcher, measured)
+    assert [output.stdout for output in result.outputs] == ["of its own\n"] * 2
 
 
 def test_a_step_of_a_script_is_counted_as_any_other(launcher: Launcher) -> None:
