@@ -12,6 +12,7 @@ import os
 import statistics
 import time
 from collections import deque
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class ExtraWork:
         start = time.perf_counter()
         if self.last_end is not None:
             self.step_times.append(start - self.last_end)
-            self._multiply_until(start + self.share * statistics.median(self.step_times))
+            self._multiply_until(start + self.share * _step_time(self.step_times))
         self.last_end = time.perf_counter()
 
     def _multiply_until(self, deadline: float) -> None:
@@ -83,7 +84,7 @@ class ExtraSleep:
         """Queue the extra work of a step, and let the host wait for as long as it takes."""
         begun = time.perf_counter()
         self._learn()
-        seconds = self.share * self._step_time()
+        seconds = self.share * _step_time(self.step_times)
         self._sleep(round(seconds * statistics.median(self.rates)))
         while time.perf_counter() < begun + seconds:
             pass
@@ -96,16 +97,17 @@ class ExtraSleep:
             if cycles:
                 self.rates.append(cycles / _seconds(start, end))
 
-    def _step_time(self) -> float:
-        """A low quartile: the first steps of a process take longer, and so do those that waited for a turn."""
-        return sorted(self.step_times)[len(self.step_times) // 4] if self.step_times else 0.0
-
     def _sleep(self, cycles: int) -> None:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # noqa: SLF001  there is no public one
         end.record()
         self.queued.append((start, cycles, end))
+
+
+def _step_time(times: Collection[float]) -> float:
+    """A low quartile: the first steps of a process take longer, and so do those that waited for a turn."""
+    return sorted(times)[len(times) // 4] if times else 0.0
 
 
 def _seconds(start: Any, end: Any) -> float:

@@ -58,6 +58,28 @@ def test_extra_work_takes_its_share_of_the_step(extra_work: ModuleType, monkeypa
     assert longer == pytest.approx([15.0] * 4, abs=0.6)
 
 
+def test_steps_that_waited_for_a_turn_are_not_taken_for_the_step(
+    extra_work: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of two steps of 10 s: half of the intervals hold 100 s in which another launch had its turn."""
+    now = [0.0]
+
+    def read() -> float:
+        now[0] += 0.01
+        return now[0]
+
+    monkeypatch.setattr(extra_work.time, "perf_counter", read)
+    hook, model, longer = extra_work.ExtraWork(0.1), torch.nn.Linear(2, 2), []
+    for _ in range(20):
+        now[0] += 100.0
+        for _ in range(2):
+            begun = now[0]
+            hook(model, ())
+            longer.append(now[0] - begun)
+            now[0] += 10.0
+    assert longer[-20:] == pytest.approx([1.0] * 20, abs=0.06)
+
+
 def test_extra_work_leaves_other_workloads_alone(extra_work: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     def hooks_of(name: str) -> Any:
         return extra_work.slowed(torch.nn.Linear(2, 2), name)._forward_pre_hooks
