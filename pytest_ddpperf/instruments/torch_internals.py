@@ -128,6 +128,11 @@ def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, floa
         run()
         if not number:
             first = compiled_graphs()
+    return compiled_since(first)
+
+
+def compiled_since(first: int) -> dict[str, dict[str, float]]:
+    """The details of ``graph_breaks`` and ``recompiles``; ``first``: the graphs that the first step left compiled."""
     again = float(compiled_graphs() - first)
     return {
         "graph_breaks": _graph_breaks(),

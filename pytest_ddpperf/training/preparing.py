@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
-from pytest_ddpperf.instruments.torch_internals import compiled_graphs, warmed_up
+from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, warmed_up
 from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared
 from pytest_ddpperf.training.loop import begin_together, control_step, time_steps, works_in_background
-from pytest_ddpperf.training.timing import checked_run
+from pytest_ddpperf.training.timing import checked_run, warm_up
 
 if TYPE_CHECKING:
     from pytest_ddpperf.instruments.counting.counting import Countable
@@ -134,10 +134,12 @@ def _timed_and_counted(
     watch_memory(ctx.device)  # from here on peaks are the step's own
     with closing(build_step(ctx, job.training)) as step:
         first = time.monotonic()
-        compiled = warmed_up(checked_run(ctx, step), plan.warmup)
+        graphs = [compiled_graphs()]
+        warmup = warm_up(ctx, job.training, step, lambda: graphs.append(compiled_graphs()))
+        compiled = compiled_since(graphs[-1])
         before = _at_work()
         control = control_step(job.training)
-        timed = time_steps(ctx, job.training, step, warmup=plan.warmup, turns=None, control=control)
+        timed = time_steps(ctx, job.training, step, warmup=warmup, turns=None, control=control)
         timed = replace(timed, background=works_in_background(), taken=most_taken())
         timed = replace(timed, device_memory=read_device_memory(ctx.device))
         # Work that follows on one rank must not disturb the last timed step of another.
@@ -145,11 +147,11 @@ def _timed_and_counted(
         begun, counts = time.monotonic(), None
         timed = replace(timed, worked=begun - first)
         if job.counted:
-            for _ in range(MIN_WARMUP - plan.warmup - plan.steps):
+            for _ in range(MIN_WARMUP - warmup - plan.steps):
                 step.run()
             counts = count_warm_step(step.run, _countable(ctx, step, job.training), compiled)
             remarks += not_counted(counts, ctx.device)
-        remarks += [*step.remarks, *(_left_by_steps(before) if plan.warmup else ())]
+        remarks += [*step.remarks, *(_left_by_steps(before) if warmup else ())]
         return timed, counts, (time.monotonic() - begun) * job.counted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -12,15 +13,22 @@ import torch
 
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training import timing
-from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
 from pytest_ddpperf.training.loop import run_launch
+from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.timing import keeping_loss, warmup_seconds
 
+ON: dict[str, Any] = {"world_size": 2, "backend": "gloo", "device": "cpu"}
 
-def warmed_up_for_half_a_second(ctx: RankContext, steps: int) -> tuple[int, float | None, int]:
+
+Launch = Callable[[RankContext, LaunchJob], RankLaunch]
+
+
+def warmed_up_for_half_a_second(ctx: RankContext, steps: int, launch: Launch) -> tuple[int, float | None, int]:
     """The steps of a warm-up of 12 and half a second, the loss that is told, and the timed steps.
 
     A step's loss is its number. It takes 0.1 s on rank 0, and 0.02 s on rank 1.
@@ -40,7 +48,7 @@ def warmed_up_for_half_a_second(ctx: RankContext, steps: int) -> tuple[int, floa
         patch.object(timing, "warmup_seconds", lambda *_: 0.5),
         patch("pytest_ddpperf.training.loop.warmup_seconds", lambda *_: 0.5),
     ):
-        report = run_launch(ctx, job)
+        report = launch(ctx, job)
     return timed[-1] - steps, report.loss, len(report.step_times)
 
 
@@ -53,8 +61,20 @@ def test_ranks_agree_when_a_warm_up_is_over_and_tell_the_loss_of_the_planned_ste
     The loss is that of step 12 + 5, which was one of the warm-up, or of 12 + 40, which was timed: so losses of launches
     are comparable, however long their warm-ups are.
     """
-    ranks = launcher.run(warmed_up_for_half_a_second, steps, world_size=2, backend="gloo", device="cpu").values
+    ranks = launcher.run(warmed_up_for_half_a_second, steps, run_launch, **ON).values
     assert ranks == ((27, 12.0 + steps, steps),) * 2
+
+
+def prepared(ctx: RankContext, job: LaunchJob) -> RankLaunch:
+    timed = prepare_launch(ctx, PrepareJob(job, timed=True)).timed
+    assert timed is not None
+    return timed
+
+
+def test_a_launch_that_prepares_is_warmed_up_for_as_long(launcher: Launcher) -> None:
+    """Nobody reads its loss, which is that of its last step."""
+    ranks = launcher.run(warmed_up_for_half_a_second, 5, prepared, **ON).values
+    assert ranks == ((27, 32.0, 5),) * 2
 
 
 def test_only_launches_on_cuda_whose_times_matter_are_warmed_up_for_long() -> None:
