@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import os
 import sys
+import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 
 import pytest
@@ -19,6 +23,8 @@ from pytest_ddpperf.run import session
 from pytest_ddpperf.units import format_count
 
 pytest_plugins = ["pytester"]
+
+ALONE = Path(tempfile.gettempdir(), f"ddpperf-tests-on-gpus-{os.getuid()}.lock")
 
 # An inner run forgets what it has imported. Some of it cannot be imported twice into one process; all of it takes time.
 IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special", "cloudpickle", "hypothesis", "tabulate", "sqlite3")
@@ -54,6 +60,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     needed, usable = marker.kwargs.get("devices", 1), usable_gpus()
     if usable < needed:
         pytest.skip(f"needs {format_count(needed, 'CUDA device')}, and torch can use {usable or 'none'}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
+    """Let one test at a time use GPUs, also in workers of pytest-xdist: tests read what memory of a GPU is in use."""
+    if item.get_closest_marker("gpu") is None:
+        return (yield)
+    with ALONE.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # until it is closed
+        return (yield)
 
 
 @cache
