@@ -24,7 +24,7 @@ from pytest_ddpperf.units import format_count
 
 pytest_plugins = ["pytester"]
 
-ALONE = Path(tempfile.gettempdir(), f"ddpperf-tests-on-gpus-{os.getuid()}.lock")
+GPU_LOCK = Path(tempfile.gettempdir(), f"ddpperf-tests-on-gpus-{os.getuid()}.lock")
 
 # An inner run forgets what it has imported. Some of it cannot be imported twice into one process; all of it takes time.
 IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special", "cloudpickle", "hypothesis", "tabulate", "sqlite3")
@@ -64,11 +64,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
-    """Let one test at a time use GPUs, also in workers of pytest-xdist: tests read what memory of a GPU is in use."""
-    if item.get_closest_marker("gpu") is None:
+    """Let tests that need a GPU have it alone, also in workers of pytest-xdist: they read what of its memory is in use.
+
+    Those that only compare numbers share it.
+    """
+    marker = item.get_closest_marker("gpu")
+    if marker is None:
         return (yield)
-    with ALONE.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # until it is closed
+    with GPU_LOCK.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_SH if marker.kwargs.get("shared") else fcntl.LOCK_EX)  # until it is closed
         return (yield)
 
 

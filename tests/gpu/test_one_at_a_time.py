@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import fcntl
-from typing import IO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 
 from tests import conftest
 
 
-def is_free(lock: IO[str]) -> bool:
+def can_begin(lock: IO[str], kind: int) -> bool:
+    """Whether another test could begin now that locks in this way."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     fcntl.flock(lock, fcntl.LOCK_UN)
     return True
 
 
-@pytest.mark.parametrize("marked", [True, False])
-def test_no_other_one_begins_before_a_gpu_test_has_ended(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *, marked: bool
+@pytest.mark.parametrize(
+    ("mark", "other_alone", "other_shares"),
+    [
+        pytest.param(pytest.mark.gpu, False, False, id="alone"),
+        pytest.param(pytest.mark.gpu(devices=2), False, False, id="on two"),
+        pytest.param(pytest.mark.gpu(shared=True), False, True, id="shared"),
+        pytest.param(None, True, True, id="without a GPU"),
+    ],
+)
+def test_which_other_gpu_tests_may_begin_before_one_has_ended(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mark: pytest.MarkDecorator | None,
+    *,
+    other_alone: bool,
+    other_shares: bool,
 ) -> None:
-    monkeypatch.setattr(conftest, "ALONE", pytester.path / "lock")
-    mark = "@pytest.mark.gpu" if marked else ""
-    pytester.makeini("[pytest]\nmarkers = gpu")
-    item = pytester.getitem(f"import pytest\n{mark}\ndef test_it(): pass", "test_it")
-    with (pytester.path / "lock").open("w") as other:
+    monkeypatch.setattr(conftest, "GPU_LOCK", tmp_path / "lock")
+    item: Any = SimpleNamespace(get_closest_marker={"gpu": mark and mark.mark}.get)
+    with (tmp_path / "lock").open("w") as other:
         run = conftest.pytest_runtest_protocol(item)
         next(run)
-        assert is_free(other) is not marked
+        assert (can_begin(other, fcntl.LOCK_EX), can_begin(other, fcntl.LOCK_SH)) == (other_alone, other_shares)
         with pytest.raises(StopIteration):
             next(run)
-        assert is_free(other)
+        assert can_begin(other, fcntl.LOCK_EX)

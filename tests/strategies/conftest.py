@@ -42,7 +42,7 @@ class Placement:
         return replace(self, ranks=ranks) if self.on_cpu else self
 
 
-GPU = (pytest.mark.gpu,)
+GPU = (pytest.mark.gpu(shared=True),)
 # NCCL takes a GPU for each rank; gloo lets two share one.
 ON_GPU = [
     pytest.param(Placement("cuda", "nccl", 1), id="cuda-nccl-1", marks=GPU),

@@ -39,7 +39,7 @@ class Placement:
 
 
 CPU = Placement("cpu", "gloo", 2)
-GPU = (pytest.mark.gpu,)
+GPU = (pytest.mark.gpu(shared=True),)
 ALONE_ON_GPU = pytest.param(Placement("cuda", "nccl", 1), id="cuda-nccl-1", marks=GPU)
 ON_GPU = pytest.param(Placement("cuda", "gloo", 2), id="cuda-gloo-2", marks=GPU)  # NCCL takes a GPU for each
 
