@@ -71,7 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(chosen: Sequence[Piece], place: Place, machine: Machine, out: Path | None) -> int:
     """Run pieces one after the other, and keep each one's results when it ends."""
     failed = 0
-    print(f"{machine}: {len(chosen)} pieces, about {sum(piece.seconds for piece in chosen) / 60:.0f} minutes on GPUs")
+    minutes = sum(piece.seconds for piece in chosen if place.dry or not piece.lacks(place)) / 60
+    takes = f"tiny; on GPUs they take about {minutes:.0f} minutes" if place.dry else f"about {minutes:.0f} minutes"
+    print(f"{machine}: {len(chosen)} pieces, {takes}")
     for piece in chosen:
         print(listed(piece), flush=True)
         lacks = piece.lacks(place)
@@ -99,7 +101,14 @@ def listed(piece: Piece) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    pieces = "\n".join(
+        f"  {each.name:<13} {each.seconds:4.0f} s  {each.question}{' (2 GPUs)' * (each.gpus > 1)}" for each in PIECES
+    )
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f"pieces, and the seconds that each takes:\n{pieces}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("pieces", nargs="*", choices=[*BY_NAME, []], metavar="PIECE", help="default: all")
     parser.add_argument("--list", action="store_true", help="print the pieces, and run none")
     parser.add_argument("--dry", action="store_true", help="run on the CPU with gloo, tiny sizes and times")

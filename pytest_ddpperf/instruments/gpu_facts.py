@@ -10,7 +10,9 @@ from typing import Any
 
 from pytest_ddpperf.instruments.nvml import ask, in_mig_mode, library, opened
 
-VARIABLES = re.compile(r"(TORCH_)?NCCL_\w+|CUDA_\w+|PYTORCH_(CUDA_)?ALLOC_CONF|NVIDIA_TF32_OVERRIDE")
+VARIABLES = re.compile(
+    r"(TORCH_)?NCCL_\w+|CUDA_\w+|CUBLAS\w+|CUDNN_\w+|PYTORCH_(CUDA_)?ALLOC_CONF|NVIDIA_TF32_OVERRIDE"
+)
 """The environment variables that change what GPUs do."""
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 _SWITCH = {0: "off", 1: "on"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from benchmarks import gpu
 from benchmarks.gpu_pieces import runner
 from benchmarks.gpu_pieces.piece import MAX_SECONDS, Notes, Piece, Place
 from benchmarks.gpu_pieces.runner import END_SECONDS, Machine, read
+from tests.conftest import usable_gpus
 
 ONE_GPU = Machine("2.11.0+cu130", ("NVIDIA H200",))
 NO_GPU = Machine("2.11.0+cu130", (), "RuntimeError: the driver is too old")
@@ -58,6 +61,31 @@ def test_a_piece_ends_within_ten_minutes_and_says_what_it_needs(capsys: pytest.C
     said = capsys.readouterr().out
     for piece in gpu.PIECES:
         assert f"{piece.name}: {piece.question}\n  needs {piece.needs}, takes about {piece.seconds:.0f} s" in said
+
+
+def test_the_help_lists_the_pieces_with_their_times(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        gpu.main(["--help"])
+    said = capsys.readouterr().out
+    for piece in gpu.PIECES:
+        assert f"{piece.name:<13} {piece.seconds:4.0f} s  {piece.question}" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "3 pieces, about 4 minutes\n"),  # the one for two GPUs is left out
+        (("--dry",), "3 pieces, tiny; on GPUs they take about 6 minutes\n"),
+    ],
+)
+def test_a_run_tells_first_how_long_it_takes(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], told: str
+) -> None:
+    monkeypatch.setattr(gpu, "PIECES", [replace(piece, seconds=120) for piece in gpu.PIECES])
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        gpu.main([*options, f"--out={tmp_path}", f"--work={tmp_path / 'work'}"])
+    assert said.getvalue().partition(": ")[2].startswith(told)
 
 
 def test_results_add_up_and_a_failure_does_not_end_the_others(
@@ -145,7 +173,7 @@ def test_this_machine_is_asked_in_a_process_of_its_own() -> None:
 
     machine = runner.machine_here()
     assert machine.torch == str(torch.__version__)
-    assert len(machine.gpus) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    assert len(machine.gpus) == usable_gpus()
 
 
 def test_a_piece_runs_dry_by_the_same_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,7 @@ def test_versions_and_variables_that_change_what_gpus_do_are_recorded_without_a_
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync",
         "NVIDIA_TF32_OVERRIDE": "0",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "MY_NCCL_ALGO": "Tree",
         "PATH": "/bin",
     }
