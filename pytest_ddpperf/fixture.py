@@ -15,7 +15,7 @@ from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
 from pytest_ddpperf.run.benchmark import BenchmarkRun
-from pytest_ddpperf.run.requests import GivenStrategy, GivenWays, VerbCall, powers_of_two, several, several_sizes
+from pytest_ddpperf.run.requests import VerbCall, powers_of_two, require_consistent, several_sizes
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.metrics.scaling import DeriveSeries
     from pytest_ddpperf.records.batch_size import BatchSize
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+    from pytest_ddpperf.run.ways import Contender, GivenStrategies, GivenStrategy, GivenWays
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
 
@@ -180,9 +181,10 @@ class Ddpperf:
 
     def compare(
         self,
-        subject: Workload | Mapping[str, Subject],
+        subject: Subject | Mapping[str, Subject],
         *,
-        strategies: GivenWays = None,
+        strategies: GivenStrategies = None,
+        ways: GivenWays = None,
         strategy: GivenStrategy = None,
         over: GivenStrategy = None,
         name: str | None = None,
@@ -195,7 +197,10 @@ class Ddpperf:
         Args:
             subject: a Workload; or several subjects of ``check`` by name, such as ``{"old": build, "new": other}``.
             strategies: of a Workload, as ``check`` takes them, two or more; by name, where that tells them better.
-            strategy: of Workloads that are compared by name (default: as of ``check``).
+            ways: settings by name, which differ in each way: ``{"fp32": {}, "bf16": {"precision": "bf16"}}``. A way may
+                have any setting of training, ``strategy``, ``env`` (variables of its ranks, ``{"NCCL_ALGO": "Ring"}``),
+                ``world_size``, ``backend`` and ``device``. Its speedup is gated: a gain that is lost fails the test.
+            strategy: of Workloads that are compared by name, and of ways that name none (default: as of ``check``).
             over: the name or strategy that the speedup of the others is relative to (default: the first).
             name: tells the comparisons of one test apart: it comes before the names of what is compared.
             samples_per_step: as of ``check``.
@@ -203,7 +208,8 @@ class Ddpperf:
             knobs: as of ``check``; ``max_time`` is for all of them together.
 
         Returns:
-            What was measured: ``compared.speedup("bucketed")``, ``compared["bucketed"]["step_time"].value``.
+            What was measured: ``compared.speedup("bucketed")``, ``compared["bucketed"]["step_time"].value``. The
+            speedup is of samples per second, where both sides tell their samples; else of steps.
 
         Raises:
             Regression: a verdict that fails the test.
@@ -212,19 +218,17 @@ class Ddpperf:
         __tracebackhide__ = True
         from pytest_ddpperf.metrics.scaling import with_speedup
         from pytest_ddpperf.records.side_by_side import SideBySide
+        from pytest_ddpperf.run.ways import several
 
-        call = self._call("compare", knobs, samples_per_step, tokens_per_step, ("strategies", "over", *OWN_WORDS))
-        ways = several(subject, strategies, over, strategy, call.strategies)
-        environment = self._session.environment(call.settings, max(self._session.world_sizes(call.settings)))
+        others = ("strategies", "ways", "over", *OWN_WORDS)
+        call = self._call("compare", knobs, samples_per_step, tokens_per_step, others)
+        found = several(subject, strategies, over, strategy, call.strategies, ways)
         before = "" if name is None else f"{name} "
-        variants = [
-            call.variant(way.subject, environment, strategy=way.strategy, name=f"{before}{key}")
-            for key, way in ways.by_name.items()
-        ]
-        names = tuple(ways.by_name)
-        derive = partial(with_speedup, over=variants[names.index(ways.over)].name)
+        variants = [self._contender(call.of(way, key), way, f"{before}{key}") for key, way in found.by_name.items()]
+        names = tuple(found.by_name)
+        derive = partial(with_speedup, over=variants[names.index(found.over)].name, gated=ways is not None)
         measured = self._judged(call, variants, derive)
-        return SideBySide(over=ways.over, names=names, measurements=measured, canonical=ways.canonical)
+        return SideBySide(over=found.over, names=names, measurements=measured, canonical=found.canonical)
 
     def expect(
         self, measurement: Measurement | None = None, *, collectives: Mapping[str, float] | None = None, **totals: float
@@ -350,8 +354,7 @@ class Ddpperf:
         """What a call asks for; ``others`` are the keyword arguments of the verb besides settings."""
         session = self._session
         settings = session.forced(overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others))
-        if settings.clip_steps is not None and settings.clip_grad_norm is None:
-            raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
+        require_consistent(settings)
         return VerbCall(
             settings=settings,
             knobs=knobs,
@@ -361,6 +364,12 @@ class Ddpperf:
             metrics=session.extensions.metrics,
             folders=self._folders,
         )
+
+    def _contender(self, call: VerbCall, way: Contender, name: str) -> Variant:
+        """One of several ways to do the same work, with the ranks that it asks for."""
+        sizes = self._session.world_sizes(call.settings)
+        environment = self._session.environment(call.settings, max(sizes), way.variables)
+        return call.variant(way.subject, environment, strategy=way.strategy, name=name)
 
     def _environment(self, call: VerbCall, strategy: GivenStrategy) -> Environment:
         """Of the largest group asked for; of one rank for a strategy of one rank, unless the call itself says more."""

@@ -357,6 +357,11 @@ class Settings:
         return {name: written(value) for name, value in said.items() if value != getattr(default, name)}
 
     @property
+    def picks_loading(self) -> bool:
+        """Whether a launch picks how batches are loaded."""
+        return self.loader is not None and self.loader.auto
+
+    @property
     def compared(self) -> str:
         """The set of baselines to compare with."""
         return self.baseline or self.save or DEFAULT_SET

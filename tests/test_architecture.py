@@ -21,7 +21,8 @@ MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
 MAX_LINES = 41_000
 MAX_FILE = 320
 LONGER = {
-    "fixture.py": 390,  # the public docstrings of all verbs
+    "fixture.py": 460,  # the public docstrings of all verbs
+    "launch/launcher.py": 330,  # the docstring of run
     "metrics/table.py": 360,  # one row a metric
     "reports/findings.py": 430,  # one row a finding
     "settings.py": 425,  # one row a knob

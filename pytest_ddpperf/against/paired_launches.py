@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
-from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.launch.environment import Variables
+from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.payload import StandIn, dump_standing_in, travels_by_value
 from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_up, observed, observed_packed, within
@@ -64,9 +65,19 @@ class PairedLaunches:
         return self._reference.launchers
 
     def run(
-        self, launchers: Launchers, number: int, *call: Any, benchmark: tuple[str, int], reference: bool, **group: Any
+        self,
+        launchers: Launchers,
+        number: int,
+        *call: Any,
+        benchmark: tuple[str, int],
+        reference: bool,
+        variables: Variables = (),
+        **group: Any,
     ) -> LaunchResult[Any]:
-        """Call ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers``: the candidate's."""
+        """Call ``Launcher.run(*call, **group)`` on one side's launcher ``number``; ``launchers``: the candidate's.
+
+        ``variables``: that ranks of these launchers have besides.
+        """
         __tracebackhide__ = True
         if not reference:
             side = self._candidate or self._reference
@@ -75,7 +86,8 @@ class PairedLaunches:
             result = launchers[number].run(observed, side.redirection, *call, **group)
             return self._noted(self._of_candidate, result, self._candidate)
         try:
-            result = self._run_reference(number, *call, **group)
+            of_reference = self._reference.launchers.with_variables(variables)[number]
+            result = self._run_reference(of_reference, *call, **group)
         except LaunchError:
             raise
         except DdpperfError as error:
@@ -84,8 +96,8 @@ class PairedLaunches:
             raise ReferenceFailed(str(error), benchmark=benchmark) from error
         return self._noted(self._of_reference, result, self._reference)
 
-    def _run_reference(self, number: int, *call: Any, **group: Any) -> LaunchResult[Any]:
-        redirection, run = self._reference.redirection, self._reference.launchers[number].run
+    def _run_reference(self, launcher: Launcher, *call: Any, **group: Any) -> LaunchResult[Any]:
+        redirection, run = self._reference.redirection, launcher.run
         call = _moved(call, redirection)
         if not self._reference.tests:
             return run(observed, redirection, *call, **group)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pytest_ddpperf.errors import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+Variables: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Variables that some ranks have besides those of all, names with values, sorted."""
 
 
 def group_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
@@ -69,9 +73,19 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
 
 
 _READ_AT_IMPORT = re.compile(
-    r"(?!\w+_CACHE_DIR$)(?:PYTORCH_(?!NVML_)|TORCH(?!ELASTIC_)|KINETO_|TRITON_|CUBLAS|CUDNN_|CUDA_LAUNCH_BLOCKING$)"
+    r"(?!\w+_CACHE_DIR$)(?:PYTORCH_(?!NVML_)|TORCH(?!ELASTIC_)|KINETO_|TRITON_|CUBLAS|CUDNN_|CUDA_LAUNCH_BLOCKING$"
+    r"|OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|ATEN_|LD_|MALLOC_|GLIBC_TUNABLES$)"
 )
 """Variables that torch and its libraries read when they are loaded, such as PYTORCH_CUDA_ALLOC_CONF, and their like."""
+
+OWNED = frozenset(
+    {
+        *LAUNCHER_VARIABLES,
+        *pinned({}, "").keys() - {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"},
+        *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+    }
+)
+"""Variables of ranks that the plugin sets itself, or by which it has chosen their devices."""
 
 
 def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from pytest_ddpperf.launch.environment import Variables
     from pytest_ddpperf.launch.messages import SeenImport
     from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
     from pytest_ddpperf.launch.rank_processes import Echo
@@ -75,6 +76,7 @@ class Launcher:
         like: Launcher | None = None,  # with the same arguments: its zygote is copied, which spares torch's import
     ) -> None:
         self._like = like
+        self._variables: dict[str, str] = {}
         self.remarks: dict[str, str] = {}  # on GPUs, the first on each
         self._environ, self._echo = environ, echo
         self._preload = tuple(preload)
@@ -90,6 +92,11 @@ class Launcher:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def having(self, variables: Variables) -> Self:
+        """The same launcher, whose later ranks have these variables besides those of the environment."""
+        self._variables = dict(variables)
+        return self
 
     @property
     def pid(self) -> int | None:
@@ -239,7 +246,8 @@ class Launcher:
             self._drop()
 
     def _environment(self) -> Mapping[str, str]:
-        return os.environ if self._environ is None else self._environ
+        environ = os.environ if self._environ is None else self._environ
+        return {**environ, **self._variables} if self._variables else environ
 
     def _launch(self, call: Call, timeout: float, **of_job: Any) -> LaunchResult[Any]:
         dumped = payload.dump_call(call)

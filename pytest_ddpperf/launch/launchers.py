@@ -15,6 +15,8 @@ from pytest_ddpperf.launch.processes import HAS_PIDFD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pytest_ddpperf.launch.environment import Variables
+
 # Upper bounds for the memory that a zygote has alone; benchmarks/startup.py prints it with and without strategies.
 LAUNCHER_BYTES = 300 * 2**20  # of one that has imported torch, or as much
 COPY_BYTES = 40 * 2**20  # of a copy, which has imported a strategy
@@ -30,6 +32,8 @@ class Launchers:
 
     def __init__(self, make: Callable[[Launcher | None], Launcher], preload: Sequence[str] = ()) -> None:
         self._make = make
+        self._preload = preload
+        self._others: dict[Variables, Launchers] = {}
         self._made: list[Launcher] = []
         self._asked = tuple(SeenImport(name, "", 0.0) for name in preload if name != AUTO)
         self._learning = AUTO in preload
@@ -43,6 +47,22 @@ class Launchers:
             while len(self._made) <= number:
                 self._made.append(self._make(self._made[0] if self._made else None))
             return self._made[number]
+
+    def with_variables(self, variables: Variables) -> Launchers:
+        """The launchers whose ranks have these variables besides; they end when these ones do."""
+        if not variables:
+            return self
+        if variables not in self._others:
+            first = self[0]
+            made = Launchers(lambda one: self._make(one or first).having(variables), self._preload)
+            made._seen, made._judged = self._seen, self._judged  # what is known of imports holds for all
+            self._others.setdefault(variables, made)
+        return self._others[variables]
+
+    @property
+    def every(self) -> list[Launcher]:
+        """All that were made, those with other variables among them."""
+        return [*self._made, *(one for others in tuple(self._others.values()) for one in others.every)]
 
     def start(self, number: int) -> None:
         """Let the first ``number`` launchers import torch in the background."""
@@ -97,6 +117,8 @@ class Launchers:
         """End all but the first ``number`` zygotes; launchers start new ones when they need them."""
         for launcher in tuple(self._made[number:]):
             launcher.close()
+        for others in tuple(self._others.values()):
+            others.keep(number)
 
     def missing_bytes(self, number: int, scope: str = "", ranks: int = 0) -> int:
         """An upper bound for the memory of those of the first ``number`` zygotes that do not run yet.
@@ -126,20 +148,20 @@ class Launchers:
     def parents(self) -> tuple[int | None, ...]:
         """Process ids of the zygotes and of their copies, which are the parents of ranks; None as in ``pids``."""
         with self._lock:
-            return tuple(pid for launcher in self._made for pid in launcher.parents)
+            return tuple(pid for launcher in self.every for pid in launcher.parents)
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What ranks remark on their GPUs."""
-        return tuple({key: text for launcher in tuple(self._made) for key, text in launcher.remarks.items()}.values())
+        return tuple({key: text for launcher in self.every for key, text in launcher.remarks.items()}.values())
 
     def abort(self) -> None:
         """End the launches that other threads have under way; each raises LaunchError."""
-        for launcher in tuple(self._made):
+        for launcher in self.every:
             launcher.abort()
 
     def close(self) -> None:
         """End all zygotes and everything below them."""
         with contextlib.ExitStack() as closing:  # closes all, whatever one of them raises
-            for launcher in tuple(self._made):
+            for launcher in self.every:
                 closing.callback(launcher.close)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from pytest_ddpperf.metrics.launch_figures import Samples, Within, moved_step, series_from, typical_step
+from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, moved_step, series_from, typical_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Mode, Series
@@ -15,6 +15,8 @@ from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS, paired_blocks
 
 EFFICIENCY = "scaling_efficiency"
 SPEEDUP = "speedup"
+MEMORY = "memory_ratio"
+_PEAKS = ("peak_allocated", "peak_resident")  # what a way to train takes: on GPUs, on the CPU
 
 DeriveSeries: TypeAlias = "Callable[[tuple[Measurement, ...]], tuple[Measurement, ...]]"
 
@@ -33,11 +35,20 @@ def with_efficiency(points: Sequence[Measurement], mode: Mode) -> tuple[Measurem
     return (base, *(_over_base(base, before, point, mode) for before, point in pairwise((base, *others))))
 
 
-def with_speedup(measured: Sequence[Measurement], over: str) -> tuple[Measurement, ...]:
-    """The measurements with their speedup over the one named ``over``, from the rounds that measured both."""
+def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = False) -> tuple[Measurement, ...]:
+    """The measurements with speedup and memory over the one named ``over``, from the rounds that measured both.
+
+    ``gated``: whether a lost gain is a regression; of strategies and subjects the base may become faster by itself.
+    """
     base = next(point for point in measured if point.name == over)
     return tuple(
-        point if point is base else replace(point, over=over, series=(*point.series, *speedup_series(base, point)))
+        point
+        if point is base
+        else replace(
+            point,
+            over=over,
+            series=(*point.series, *speedup_series(base, point, gated=gated), *memory_series(base, point)),
+        )
         for point in measured
     )
 
@@ -91,16 +102,27 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode) -> tuple[S
     )
 
 
-def speedup_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
-    """``speedup`` of one way to train over another: the base's step time over its own, a sample for each common round.
+def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False) -> tuple[Series, ...]:
+    """``speedup`` of one way to train over another, a sample for each common round.
 
-    Both have as many ranks and the same work in a step. It is not gated: it would also fall where the base became
-    faster.
+    It is the quotient of their samples per second; where a rank does not know its samples, of their steps per second.
+    Unless ``gated``, it decides nothing: it would also fall where the base became faster.
     """
     partners = _partners(base, other)
-    samples = tuple(typical_step(old) / typical_step(new) for old, new in partners)
+    sizes = base.effective_batch_size, other.effective_batch_size
+    work = sizes[1] / sizes[0] if sizes[0] and sizes[1] else 1.0
+    samples = tuple(work * typical_step(old) / typical_step(new) for old, new in partners)
     within = _within(partners, turns=base.turns)
-    return (_relative(SPEEDUP, samples, within, gated=False),) if samples else ()
+    return (_relative(SPEEDUP, samples, within, gated=gated),) if samples else ()
+
+
+def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
+    """``memory_ratio`` of one way to train over another: quotients of their peaks, a sample for each common round.
+
+    On GPUs of the memory that was allocated, on the CPU of resident memory.
+    """
+    samples = complete(_quotient(_peak(new), _peak(old)) for old, new in _partners(base, other))
+    return (replace(_relative(MEMORY, samples, None, gated=False), better="lower"),) if samples else ()
 
 
 def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int) -> tuple[Finding, ...]:
@@ -133,13 +155,26 @@ def _partners(base: Measurement, other: Measurement) -> list[tuple[Launch, Launc
     return [(rounds[launch.round], launch) for launch in other.launches if launch.round in rounds]
 
 
+def _peak(launch: Launch) -> float | None:
+    """Bytes that a launch took at most, of the rank that took most."""
+    for kind in _PEAKS:
+        known = [rank.memory[kind] for rank in launch.ranks if kind in rank.memory]
+        if known:
+            return max(known)
+    return None
+
+
+def _quotient(new: float | None, old: float | None) -> float | None:
+    return new / old if new and old else None
+
+
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
     """What the pairs of blocks of partners know of the scatter of their quotient."""
     moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 
 
-def _relative(name: str, samples: Samples, within: Within, *, gated: bool) -> Series:
+def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool) -> Series:
     """A series of quotients of partners, either of which may have been disturbed."""
     return series_from(
         samples,

@@ -20,6 +20,7 @@ from pytest_ddpperf.errors import (
     extended,
 )
 from pytest_ddpperf.instruments.host import free_memory
+from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import MAX_TIMEOUT, LaunchResult
 from pytest_ddpperf.launch.launchers import Launchers
@@ -59,7 +60,8 @@ class BenchmarkLaunches:
         self._session = session
         self._file = test.partition("::")[0]  # whose tests find the same modules imported
         self._ranks = 0  # of the largest launch
-        self._slots = 1  # launches of a side that can run at the same time
+        self._slots: dict[Variables, int] = {(): 1}  # launchers of a side, by the variables of their ranks
+        self._together = 1  # launches of a side that can run at the same time
         self._memory: int | None = None  # bytes that their ranks may take
 
     @property
@@ -67,16 +69,23 @@ class BenchmarkLaunches:
         own = self._session.launchers
         return (own,) if self.paired is None else (own, self.paired.launchers)
 
+    @property
+    def _launchers(self) -> list[tuple[Launchers, int]]:
+        """The launchers of both sides, by the variables of their ranks, and how many of each are needed."""
+        return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
+
     def start(self, variants: Sequence[Variant]) -> None:
         """Starts the launchers for launches of all variants at the same time, if there is memory for that."""
         begun = self.times.now()
         self._ranks = max(variant.world_size for variant in variants)
+        of_each = {variant.key: variant.variables for variant in variants}
+        self._slots = dict.fromkeys(of_each.values(), 1)
         if not self.settings.counted_only and can_interleave(variants, self.settings.turns):
-            self._slots = len({variant.key for variant in variants})
+            self._slots, self._together = dict(Counter(of_each.values())), len(of_each)
         self._fit()
-        for side in self._sides:
+        for launchers, number in self._launchers:
             with contextlib.suppress(LaunchError):  # the first launch raises it
-                side.start(self._slots)
+                launchers.start(number)
         self.times.launched(begun)
 
     def ready(self) -> None:
@@ -84,14 +93,14 @@ class BenchmarkLaunches:
         __tracebackhide__ = True
         begun = self.times.now()
         self._fit()  # launches since may have told what is to be imported
-        for side in self._sides:
-            side.wait(self._slots, self._file, self._ranks)
+        for launchers, number in self._launchers:
+            launchers.wait(number, self._file, self._ranks)
         self.times.launched(begun)
 
     def _fit(self) -> None:
         """Has launches run one after the other where memory is short, and keeps what is left for their ranks."""
         free = free_memory()
-        needed = sum(side.missing_bytes(self._slots, self._file, self._ranks) for side in self._sides)
+        needed = sum(each.missing_bytes(number, self._file, self._ranks) for each, number in self._launchers)
         enough = free is None or needed <= free
         if not enough:
             self.keep(1)
@@ -99,8 +108,9 @@ class BenchmarkLaunches:
 
     def keep(self, number: int) -> None:
         """Ends the launchers that are not needed, as only ``number`` launches of a side run at the same time."""
-        if number < self._slots:
-            self._slots = number
+        if number < self._together:
+            self._together = number
+            self._slots = {variables: min(known, number) for variables, known in self._slots.items()}
             for side in self._sides:
                 side.keep(number)
 
@@ -111,11 +121,13 @@ class BenchmarkLaunches:
 
     def budget(self, *, compared: bool) -> Budget:
         """How much measuring the benchmark may take."""
-        return budget_of(self.settings, compared=compared, slots=self._slots, memory=self._memory)
+        return budget_of(self.settings, compared=compared, slots=self._together, memory=self._memory)
 
     def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
         """What every rank of a launch of a variant has to do; ``loader``: what ``auto`` led to in an earlier launch."""
-        settings = self.settings if loader is None else replace(self.settings, loader=loader)
+        settings = variant.over(self.settings)
+        if loader is not None and settings.picks_loading:
+            settings = replace(settings, loader=loader)
         if settings.communication is None:  # ranks that share a core wait for each other, whatever they send
             settings = replace(settings, communication=not variant.environment.oversubscribed)
         counts = variant.samples_per_step, variant.tokens_per_step
@@ -135,10 +147,17 @@ class BenchmarkLaunches:
         The deadline is ``patience`` times that of the settings. ``interleaved``: other launches run at the same time.
         """
         __tracebackhide__ = True
-        launchers = self._session.launchers
+        launchers = self._session.launchers.with_variables(variant.variables)
         run = launchers[slot].run
         if self.paired is not None:
-            run = partial(self.paired.run, launchers, slot, benchmark=variant.key, reference=variant.of_reference)
+            run = partial(
+                self.paired.run,
+                launchers,
+                slot,
+                variables=variant.variables,
+                benchmark=variant.key,
+                reference=variant.of_reference,
+            )
         try:
             result = run(
                 function,
@@ -185,19 +204,20 @@ class TimedLaunches:
         self._completed: set[tuple[str, Plan]] = set()
         self._picked: dict[int, tuple[str, str]] = {}  # by world size
         # Each variant has a launcher of its own: what its ranks find in memory is the same in all runs.
-        self._slots: dict[tuple[str, int], int] = {}
+        self._slots: dict[tuple[str, int], tuple[Variables, int]] = {}
 
     def __call__(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
         """Runs one launch of each variant, interleaved if there are several."""
         __tracebackhide__ = True
         for variant, _ in launches:
-            self._slots.setdefault(variant.key, len(self._slots))
+            alike = sum(variables == variant.variables for variables, _ in self._slots.values())
+            self._slots.setdefault(variant.key, (variant.variables, alike))
             if variant.pilot is not None and variant.pilot.picked is not None:
                 self._picked.setdefault(variant.world_size, variant.pilot.picked)
         several = len({variant.key for variant, _ in launches}) > 1
         begun = self._launches.times.now()
         calls = [
-            partial(self._result_of, self._slots[variant.key] if several else 0, variant, plan, purpose)
+            partial(self._result_of, self._slots[variant.key][1] if several else 0, variant, plan, purpose)
             for variant, plan in launches
         ]
 
@@ -264,8 +284,9 @@ class TimedLaunches:
         first, *others = result.values
         if first.picked is not None:
             self._picked[size] = first.picked
+        picked = self._picked.get(size) if variant.over(self._launches.settings).picks_loading else None
         imported = self._launches.slowest_import(variant, result)
-        return (replace(first, picked=self._picked.get(size), imported=imported), *others), result.seconds
+        return (replace(first, picked=picked, imported=imported), *others), result.seconds
 
 
 def _control(variant: Variant, plan: Plan) -> ControlPlan | None:

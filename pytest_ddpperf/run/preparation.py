@@ -148,11 +148,16 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
 
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
     """What a preparing launch of a variant has to find out; the reference is not verified."""
+    settings = variant.over(settings)
     counted = settings.counted or settings.counted_only
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
     training = Settings(**own, warmup=settings.warmup)
-    loading = training if picked is None else replace(training, loader=loader_settings(picked[0]))
+    loading = (
+        training
+        if picked is None or not settings.picks_loading
+        else replace(training, loader=loader_settings(picked[0]))
+    )
     plan = pilot_plan(warmup_of(variant, settings.warmup), settings.steps)
     counts = (variant.samples_per_step, variant.tokens_per_step)
     controlled = variant.controlled and variant.environment.device == "cpu" and not settings.counted_only
@@ -185,6 +190,7 @@ def identity(job: PrepareJob, variant: Variant) -> bytes:
     environment = variant.environment
     place = (
         (environment.device, environment.backend, environment.world_size, variant.mode, variant.of_reference),
+        variant.variables,
         sorted((name, value) for name, value in os.environ.items() if name != _OF_PYTEST),
         search_path(),
         str(Path.cwd()),

@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.parsers import world_sizes
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Mode, training_text
 from pytest_ddpperf.run.variant import CUSTOM, Variant
-from pytest_ddpperf.settings import KNOBS, Settings
+from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import require_world_size, resolve
 from pytest_ddpperf.training.script import Script, Subject
 from pytest_ddpperf.training.workload import Workload, unfit
 
-MIN_WAYS = 2
-NO_MORE: Mapping[str, Callable[..., Any]] = {}
+if TYPE_CHECKING:
+    from pytest_ddpperf.run.ways import Contender, GivenStrategy
+
 _UNCHECKED = Finding(
     "unverified",
     {
@@ -30,76 +32,10 @@ _UNCHECKED = Finding(
         "verify=False ends this remark"
     },
 )
-GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
-GivenWays: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Contender:
-    """One of several ways to do the same work."""
-
-    subject: Subject
-    strategy: GivenStrategy = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Contenders:
-    """What one call of ``compare`` measures."""
-
-    by_name: Mapping[str, Contender]  # in the order given
-    over: str  # the name of the one that the others are compared with
-    canonical: Callable[[Any], str]  # gives the name that is kept for whatever way a name is written
-
-
-def several(
-    subject: Subject | Mapping[str, Subject],
-    strategies: GivenWays,
-    over: GivenStrategy,
-    strategy: GivenStrategy = None,
-    more: Mapping[str, Callable[..., Any]] = NO_MORE,
-) -> Contenders:
-    """The ways that a call of ``compare`` names: subjects by name, or one Workload under several strategies."""
-    canonical: Callable[[Any], str] = str
-    workloads = subject.values() if isinstance(subject, Mapping) else ()
-    if strategy is not None and not any(isinstance(workload, Workload) for workload in workloads):
-        raise SettingError(
-            f"ddpperf.compare(strategy={strategy!r}): is for Workloads that are compared by name, such as "
-            "{'small': workload, 'large': other}; several strategies of one Workload are strategies=['naive', 'ddp']"
-        )
-    if isinstance(subject, Mapping) and strategies is None:
-        ways = {
-            str(name): Contender(subject=each, strategy=strategy if isinstance(each, Workload) else None)
-            for name, each in subject.items()
-        }
-        given = f"{list(ways)}"
-    elif not isinstance(subject, Workload) or isinstance(strategies, (str, Strategy)) or strategies is None:
-        raise SettingError(
-            "ddpperf.compare: expected a Workload and a list of strategies, such as ['naive', 'ddp'], "
-            "or what is to be compared by name, such as {'old': build, 'new': other_build}"
-        )
-    elif isinstance(strategies, Mapping):
-        ways = {str(name): Contender(subject=subject, strategy=each) for name, each in strategies.items()}
-        given = f"strategies={list(ways)}"
-    else:
-        chosen = [resolve(each, more) for each in strategies]
-        ways = {str(each): Contender(subject=subject, strategy=each) for each in chosen}
-        given = f"strategies={[str(each) for each in chosen]}"
-        twice = next((each for each in chosen if chosen.count(each) > 1), None)
-        if twice is not None:
-            raise SettingError(
-                f"ddpperf.compare({given}): {twice} is given twice; give strategies names to compare it so"
-            )
-
-        def canonical(written: Any) -> str:
-            return str(resolve(written, more))
-
-    if len(ways) < MIN_WAYS:
-        what = "strategies" if isinstance(subject, Workload) else "subjects"
-        raise SettingError(f"ddpperf.compare({given}): expected two or more {what}")
-    base = canonical(over) if over is not None else next(iter(ways))
-    if base not in ways:
-        raise SettingError(f"ddpperf.compare({given}): over={base!r}: expected one of {', '.join(ways)}")
-    return Contenders(by_name=ways, over=base, canonical=canonical)
+MIN_SIZES = 2  # of a curve
+PLACES = ("world_size", "backend", "device")
+"""Settings that a way may have besides those of training: where its ranks run."""
 
 
 def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
@@ -111,7 +47,7 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
         sizes = world_sizes(given)
     except ValueError as error:
         raise SettingError(f"{said}: expected {error}") from None
-    if len(sizes) < MIN_WAYS:
+    if len(sizes) < MIN_SIZES:
         raise SettingError(f"{said}: expected two or more numbers of ranks")
     return sizes
 
@@ -133,6 +69,26 @@ class VerbCall:
     metrics: tuple[Metric, ...] = ()  # that hooks add
     folders: tuple[Path, ...] = ()  # in which a script is looked for
     begun: float = field(default_factory=time.monotonic)  # seconds on that clock
+    own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that are of one way alone
+    variables: Variables = ()  # that the ranks of one way have besides
+
+    def of(self, way: Contender, key: str) -> VerbCall:
+        """The same call for one way of ``compare``, whose settings are stronger than the call's."""
+        if not way.settings and not way.variables:
+            return self
+        where = f"ddpperf.compare(ways={{{key!r}: ...}})"
+        settings = overlay_words(self.settings, way.settings, where=where, others=("strategy", "env"))
+        for word in way.settings:
+            if not KNOBS[word].training and word not in PLACES:
+                raise SettingError(f"{where}: {word} holds for all ways; give it as compare(..., {word}=...)")
+        require_consistent(settings)
+        return replace(
+            self,
+            settings=settings,
+            knobs={**self.knobs, **way.settings},
+            own={word: getattr(settings, word) for word in way.settings if KNOBS[word].training},
+            variables=way.variables,
+        )
 
     def variant(
         self,
@@ -151,9 +107,12 @@ class VerbCall:
             raise SettingError(f"name={name!r}: expected a text, such as name={str(name)!r}")
         resolved = self._strategy(subject, strategy, environment.world_size)
         recipe, findings = self._recipe(subject)
+        if self.variables:
+            recipe = {**recipe, "env": " ".join(f"{name}={value}" for name, value in self.variables)}
+        said = {word: text for word, text in recipe.items() if word not in self.own and word != "env"}
         words = CUSTOM if resolved is None else str(resolved)
         return Variant(
-            name=training_text(name or words, recipe),
+            name=training_text(name or words, said),
             subject=self._found(subject),
             reference=None if reference is None else self._reference(reference, resolved),
             strategy=words,
@@ -165,6 +124,8 @@ class VerbCall:
             samples_per_step=self.samples_per_step,
             tokens_per_step=self.tokens_per_step,
             metrics=self.metrics,
+            own=self.own,
+            variables=self.variables,
         )
 
     def _unchecked(self, resolved: Strategy | None, reference: Subject | None, world_size: int) -> bool:
@@ -227,6 +188,12 @@ class VerbCall:
             None if problem is None else f"{problem}; a function that trains by itself is given as Script(function)"
         )
         return None
+
+
+def require_consistent(settings: Settings) -> None:
+    """Refuses settings that mean nothing together."""
+    if settings.clip_steps is not None and settings.clip_grad_norm is None:
+        raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
 
 
 def _require_count(word: str, count: object) -> None:

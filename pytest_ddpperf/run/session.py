@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.baselines.fingerprint import environment
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.context import TorchMachine, place
-from pytest_ddpperf.launch.environment import pinned, thread_count
+from pytest_ddpperf.launch.environment import Variables, pinned, thread_count
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.finding import Finding
@@ -150,8 +150,8 @@ class Session:
         """The numbers of ranks that the settings ask for: by default one per GPU, else 2."""
         return settings.world_size or (len(self._torch(settings).gpus.names) or DEFAULT_WORLD_SIZE,)
 
-    def environment(self, settings: Settings, world_size: int) -> Environment:
-        """The facts that a benchmark with so many ranks depends on."""
+    def environment(self, settings: Settings, world_size: int, variables: Variables = ()) -> Environment:
+        """The facts that a benchmark with so many ranks, which have these variables besides, depends on."""
         machine = self._torch(settings)
         placement = place(settings.device, settings.backend, world_size, machine)
         self.complaints += {placement.remark} - {"", *self.complaints}
@@ -159,8 +159,9 @@ class Session:
         if placement.device == "cuda":
             from pytest_ddpperf.instruments.gpu_facts import gpu_facts
 
-            gpus = gpu_facts(self.gpus(world_size), machine.gpu_software, os.environ)
-        found = environment(machine_facts(), machine, placement, world_size, threads=self._threads, gpus=gpus)
+            gpus = gpu_facts(self.gpus(world_size), machine.gpu_software, {**os.environ, **dict(variables)})
+        named = {"OMP_NUM_THREADS": str(self._threads), **dict(variables)}
+        found = environment(machine_facts(), machine, placement, world_size, threads=thread_count(named), gpus=gpus)
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def gpus(self, world_size: int) -> tuple[str, ...]:

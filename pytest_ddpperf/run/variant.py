@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series, series_of
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
+from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 
 CUSTOM = "custom"  # the strategy of a step that brings its own
@@ -52,6 +54,12 @@ class Variant(BenchmarkId):
     samples_per_step: float | None = None
     tokens_per_step: float | None = None
     metrics: tuple[Metric, ...] = ()  # that hooks add to those of the table
+    own: Mapping[str, Any] = field(default_factory=dict)  # settings that are this variant's alone
+    variables: Variables = ()  # that its ranks have besides
+
+    def over(self, settings: Settings) -> Settings:
+        """The settings of a call, with those of this variant on top."""
+        return replace(settings, **self.own) if self.own else settings
 
     @property
     def label(self) -> str:

@@ -314,3 +314,30 @@ def test_what_a_killed_copy_leaves_behind_ends_with_its_launcher(
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+
+
+def seen(_: RankContext, *names: str) -> tuple[str | None, ...]:
+    return (*map(os.environ.get, names), str(os.getppid()))
+
+
+def test_ranks_with_variables_of_their_own_have_them_and_others_do_not(launchers: Launchers) -> None:
+    """A copy of the zygote does for what a rank reads; what libraries read when they are loaded takes a fresh one."""
+    try:
+        named = launchers.with_variables((("NCCL_ALGO", "Ring"),))
+        threads = launchers.with_variables((("OMP_NUM_THREADS", "2"),))
+        assert launchers.with_variables((("NCCL_ALGO", "Ring"),)) is named
+        assert launchers.with_variables(()) is launchers
+        answers = [
+            each[0].run(seen, "NCCL_ALGO", "OMP_NUM_THREADS", world_size=1, backend="gloo", device="cpu").rank(0)
+            for each in (launchers, named, threads)
+        ]
+        assert [answer[:2] for answer in answers] == [(None, "1"), ("Ring", "1"), (None, "2")]
+        parents = {int(answer[2]) for answer in answers if answer[2]}
+        assert len(parents) == 3
+        assert parents <= set(launchers.parents)
+        assert named[0].pid is not None
+        launchers.keep(0)
+        assert named[0].pid is None
+    finally:
+        launchers.close()
+    assert set(launchers.parents) == {None}

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics.scaling import efficiency, negative_scaling, scaling_series, speedup, speedup_series
+from pytest_ddpperf.metrics.scaling import (
+    efficiency,
+    memory_series,
+    negative_scaling,
+    scaling_series,
+    speedup,
+    speedup_series,
+    with_speedup,
+)
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Mode, Plan
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS
@@ -130,3 +138,49 @@ def test_pairs_of_blocks_know_the_scatter_of_a_quotient(own: float, *, turns: bo
     assert moved == pytest.approx((math.log(2) / 2, -math.log(2) / 2))
     assert speedup_of.interval is not None
     assert [one.within for one in scaling_series(base, other, "weak")] == [speedup_of.within] * 2
+
+
+def taking(seconds: float, *, samples: float | None = None, memory: dict[str, float] | None = None) -> Measurement:
+    """Of one launch with two ranks; the second one takes a tenth more memory."""
+    one = measurement(2, {0: seconds})
+    ranks = tuple(
+        replace(
+            one.launches[0].ranks[0],
+            rank=rank,
+            samples_per_step=samples,
+            memory={kind: nbytes * (1 + 0.1 * rank) for kind, nbytes in (memory or {}).items()},
+        )
+        for rank in range(2)
+    )
+    return replace(one, launches=(replace(one.launches[0], ranks=ranks),))
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "expected"),
+    [
+        pytest.param(8.0, 32.0, 1.6, id="four times the samples in 2.5 times the time"),
+        pytest.param(8.0, 8.0, 0.4, id="as many samples"),
+        pytest.param(None, 32.0, 0.4, id="where one side does not tell, steps are compared"),
+    ],
+)
+def test_a_speedup_is_of_samples_per_second(base: float | None, other: float | None, expected: float) -> None:
+    (found,) = speedup_series(taking(0.1, samples=base), taking(0.25, samples=other))
+    assert found.samples == pytest.approx((expected,))
+
+
+def test_the_memory_of_a_way_is_that_of_the_rank_that_takes_most() -> None:
+    """1.1 times 300 over 1.1 times 200 bytes; what is allocated tells more than what is resident."""
+    base = taking(1.0, memory={"peak_resident": 1000, "peak_allocated": 200})
+    (found,) = memory_series(base, taking(1.0, memory={"peak_resident": 10, "peak_allocated": 300}))
+    assert (found.metric, found.better, found.gated) == ("memory_ratio", "lower", False)
+    assert found.samples == pytest.approx((1.5,))
+    assert memory_series(base, taking(1.0)) == ()
+
+
+def test_the_gain_of_a_way_is_gated_and_that_of_a_strategy_is_not() -> None:
+    base, fast = replace(taking(0.2), name="base"), replace(taking(0.1), name="fast")
+    for gated in (True, False):
+        same, other = with_speedup([base, fast], "base", gated=gated)
+        assert (same, other.over) == (base, "base")
+        assert other["speedup"].value == pytest.approx(2.0)
+        assert other["speedup"].gated is gated

@@ -395,6 +395,38 @@ def test_batch_size(ddpperf):
     assert "speedup" not in named["naive"]["metrics"]
 
 
+def test_ways_differ_in_their_settings_and_variables_alone(inner: pytest.Pytester) -> None:
+    """Two micro-batches are twice the samples of a step, and the variable is one of the ranks of its way."""
+    run, results = run_suite(
+        inner,
+        """
+def named(ctx):
+    import os
+    assert os.environ.get("OF_WAY") == "yes"
+    return lambda: 1.0
+
+
+def test_it(ddpperf):
+    ways = {"one": {}, "two": {"accumulation_steps": 2}, "flat": {"strategy": "flat", "env": {"OF_WAY": "yes"}}}
+    compared = ddpperf.compare(workload, ways=ways)
+    assert compared.speedup("one") == 1
+    assert compared["two"].effective_batch_size == 2 * compared["one"].effective_batch_size
+    assert "memory_ratio" in compared["flat"]
+    with pytest.raises(Exception, match="a: rank .* of 2 raised AssertionError"):
+        ddpperf.compare(named, name="step", ways={"a": {}, "b": {"env": {"OF_WAY": "yes"}}})
+    ddpperf.measure(workload)
+""",
+    )
+    run.assert_outcomes(passed=1)
+    told = {one["name"]: (one["strategy"], one["recipe"], "speedup" in one["metrics"]) for one in results[:3]}
+    assert told == {
+        "one": ("ddp", {}, False),
+        "two": ("ddp", {"accumulation_steps": "2"}, True),
+        "flat": ("flat", {"env": "OF_WAY=yes"}, True),
+    }
+    assert [one["name"] for one in results if one["metrics"].get("speedup", {}).get("gated")] == ["two", "flat"]
+
+
 def test_a_baseline_of_another_training_is_not_compared_with(inner: pytest.Pytester) -> None:
     """The strategy is no part of a name that was given, and so it is named; what else differs is part of it."""
     test = """

@@ -1,4 +1,4 @@
-"""What a call of ``compare`` names: pure, so without any ranks."""
+"""What a call of a verb asks of each variant: pure, so without any ranks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf import Strategy, Workload
+from pytest_ddpperf import Workload
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.reports.findings import finding_text
-from pytest_ddpperf.run.requests import Contender, VerbCall, several
+from pytest_ddpperf.run.requests import VerbCall
+from pytest_ddpperf.run.ways import several
 from pytest_ddpperf.settings import Settings
 from tests.factories import make_environment
 
@@ -21,65 +22,6 @@ def nothing(*_: object) -> Any:
 
 
 WORKLOAD = Workload(model=nothing, batch=nothing, loss=nothing, optimizer=nothing, samples_per_step=1)
-
-
-def test_strategies_are_named_by_their_words_however_they_are_written() -> None:
-    ways = several(WORKLOAD, ["naive", Strategy("ddp", bucket_cap_mb=5)], "ddp[bucket_cap_mb=5]")
-    assert list(ways.by_name) == ["naive", "ddp[bucket_cap_mb=5]"]
-    assert ways.over == "ddp[bucket_cap_mb=5]"
-    assert ways.canonical(Strategy("ddp", bucket_cap_mb=5)) == ways.canonical("ddp[bucket_cap_mb=5]") == ways.over
-
-
-def test_strategies_may_have_names_of_their_own() -> None:
-    ways = several(WORKLOAD, {"small": "ddp[bucket_cap_mb=1]", "large": "ddp"}, None)
-    assert ways.by_name == {
-        "small": Contender(subject=WORKLOAD, strategy="ddp[bucket_cap_mb=1]"),
-        "large": Contender(subject=WORKLOAD, strategy="ddp"),
-    }
-    assert (ways.over, ways.canonical("large")) == ("small", "large")
-
-
-def test_subjects_are_compared_by_name_with_the_first() -> None:
-    ways = several({"old": nothing, "new": WORKLOAD}, None, None)
-    assert ways.by_name == {"old": Contender(subject=nothing), "new": Contender(subject=WORKLOAD)}
-    assert ways.over == "old"
-    assert several({"old": nothing, "new": nothing}, None, "new").over == "new"
-
-
-def test_workloads_by_name_may_share_a_strategy() -> None:
-    ways = several({"mine": nothing, "small": WORKLOAD, "large": WORKLOAD}, None, None, "flat")
-    assert ways.by_name == {
-        "mine": Contender(subject=nothing),
-        "small": Contender(subject=WORKLOAD, strategy="flat"),
-        "large": Contender(subject=WORKLOAD, strategy="flat"),
-    }
-
-
-@pytest.mark.parametrize("subject", [WORKLOAD, {"old": nothing, "new": nothing}])
-def test_a_strategy_for_no_workload_by_name_is_refused(subject: Any) -> None:
-    with pytest.raises(SettingError, match=r"compare\(strategy='flat'\): is for Workloads that are compared by name"):
-        several(subject, ["naive", "ddp"] if subject is WORKLOAD else None, None, "flat")
-
-
-@pytest.mark.parametrize(
-    ("subject", "strategies", "over", "said"),
-    [
-        (WORKLOAD, ["ddp"], None, r"strategies=\['ddp'\]\): expected two or more strategies"),
-        (WORKLOAD, ["ddp", "naive", "ddp"], None, "ddp is given twice"),
-        (WORKLOAD, ["ddp", "naive"], "flat", "over='flat': expected one of ddp, naive"),
-        (WORKLOAD, [], None, "two or more strategies"),
-        (WORKLOAD, {"a": "ddp"}, None, "two or more strategies"),
-        ({"old": nothing}, None, None, r"compare\(\['old'\]\): expected two or more subjects"),
-        ({"old": nothing, "new": nothing}, None, "newer", "over='newer'"),
-        ({"old": nothing, "new": nothing}, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
-        (WORKLOAD, None, None, "or what is to be compared by name"),
-        (WORKLOAD, "ddp", None, "expected a Workload and a list of strategies"),
-        (nothing, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over: Any, said: str) -> None:
-    with pytest.raises(SettingError, match=said):
-        several(subject, strategies, over)
 
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
@@ -157,3 +99,46 @@ def test_a_loader_setting_is_remarked_on_where_there_is_one_batch() -> None:
     asked = VerbCall(settings=settings, knobs={}).variant(WORKLOAD, CPU)
     assert asked.findings == (Finding("loader_without_effect", {"loader": settings.recipe["loader"]}),)
     assert "loader" not in asked.recipe
+
+
+FOUR = {"accumulation_steps": 4, "no_sync": False}
+
+
+def test_a_way_has_its_own_settings_on_top_of_the_calls_and_they_are_not_in_its_name() -> None:
+    ways = several(WORKLOAD, None, None, ways={"one": {}, "four": FOUR})
+    call = VerbCall(settings=Settings(precision="bf16"), knobs={})
+    one, four = (call.of(way, name).variant(WORKLOAD, CPU, name=name) for name, way in ways.by_name.items())
+    assert (one.name, four.name) == ("one precision=bf16", "four precision=bf16")
+    assert (one.recipe, four.recipe["accumulation_steps"]) == ({"precision": "bf16"}, "4")
+    over = four.over(Settings(warmup=7))
+    assert (over.accumulation_steps, over.no_sync, over.warmup) == (4, False, 7)
+
+
+def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
+    ways = several(nothing_of_a_rank, None, None, ways={"tree": {}, "ring": {"env": {"NCCL_ALGO": "Ring", "A": 2}}})
+    call = VerbCall(settings=Settings(), knobs={})
+    tree, ring = (call.of(way, name).variant(way.subject, CPU, name=name) for name, way in ways.by_name.items())
+    assert (tree.recipe, ring.recipe, ring.name) == ({}, {"env": "A=2 NCCL_ALGO=Ring"}, "ring")
+    assert ring.variables == (("A", "2"), ("NCCL_ALGO", "Ring"))
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"precision": "fp8"}, r"^ddpperf.compare\(ways={'way': ...}\)\(precision='fp8'\): expected one of"),
+        ({"presicion": "bf16"}, r"^ddpperf.compare\(ways={'way': ...}\)\(presicion=...\): .*did you mean precision\?"),
+        ({"max_time": 5}, r"^ddpperf.compare\(ways={'way': ...}\): max_time holds for all ways; give it as compare"),
+        ({"clip_steps": 3}, r"^clip_steps=3: nothing is clipped; give clip_grad_norm too"),
+    ],
+)
+def test_a_setting_that_a_way_cannot_have_is_refused(own: Any, said: str) -> None:
+    ways = several(WORKLOAD, None, None, ways={"plain": {}, "way": own})
+    with pytest.raises(SettingError, match=said):
+        VerbCall(settings=Settings(), knobs={}).of(ways.by_name["way"], "way")
+
+
+def test_a_step_of_its_own_takes_no_settings_of_training() -> None:
+    way = several(nothing_of_a_rank, None, None, ways={"a": {}, "b": {"precision": "bf16"}}).by_name["b"]
+    call = VerbCall(settings=Settings(), knobs={}).of(way, "b")
+    with pytest.raises(SettingError, match="precision='bf16': is for a Workload; this step has to see to it itself"):
+        call.variant(way.subject, CPU, name="b")

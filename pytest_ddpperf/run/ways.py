@@ -1,0 +1,153 @@
+"""The ways that a call of ``compare`` names: subjects, strategies, settings, and environment variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.environment import OWNED, Variables
+from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.table import resolve
+from pytest_ddpperf.training.script import Subject
+from pytest_ddpperf.training.workload import Workload
+
+MIN_WAYS = 2
+NO_MORE: Mapping[str, Callable[..., Any]] = {}
+GivenStrategy: TypeAlias = "str | Strategy | Callable[..., Any] | None"
+GivenStrategies: TypeAlias = "Iterable[str | Strategy | Callable[..., Any]] | Mapping[str, GivenStrategy] | None"
+GivenWays: TypeAlias = "Mapping[str, Mapping[str, Any]] | None"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contender:
+    """One of several ways to do the same work."""
+
+    subject: Subject
+    strategy: GivenStrategy = None
+    settings: Mapping[str, object] = field(default_factory=dict)  # that it alone has, as they are written
+    variables: Variables = ()  # that its ranks have besides
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contenders:
+    """What one call of ``compare`` measures."""
+
+    by_name: Mapping[str, Contender]  # in the order given
+    over: str  # the name of the one that the others are compared with
+    canonical: Callable[[Any], str]  # gives the name that is kept for whatever way a name is written
+
+
+def several(  # noqa: PLR0917 - the arguments of compare
+    subject: Subject | Mapping[str, Subject],
+    strategies: GivenStrategies,
+    over: GivenStrategy,
+    strategy: GivenStrategy = None,
+    more: Mapping[str, Callable[..., Any]] = NO_MORE,
+    ways: GivenWays = None,
+) -> Contenders:
+    """What a call of ``compare`` names: subjects, strategies of one Workload, or ways with settings of their own."""
+    canonical: Callable[[Any], str] = str
+    if ways is not None:
+        return _with_settings(subject, strategies, over, strategy, ways)
+    workloads = subject.values() if isinstance(subject, Mapping) else ()
+    if strategy is not None and not any(isinstance(workload, Workload) for workload in workloads):
+        raise SettingError(
+            f"ddpperf.compare(strategy={strategy!r}): is for Workloads that are compared by name, such as "
+            "{'small': workload, 'large': other}; several strategies of one Workload are strategies=['naive', 'ddp']"
+        )
+    if isinstance(subject, Mapping) and strategies is None:
+        named = {
+            str(name): Contender(subject=each, strategy=strategy if isinstance(each, Workload) else None)
+            for name, each in subject.items()
+        }
+        given = f"{list(named)}"
+    elif not isinstance(subject, Workload) or isinstance(strategies, (str, Strategy)) or strategies is None:
+        raise SettingError(
+            "ddpperf.compare: expected a Workload and a list of strategies, such as ['naive', 'ddp'], "
+            "what is to be compared by name, such as {'old': build, 'new': other_build}, "
+            "or settings by name, such as ways={'fp32': {}, 'bf16': {'precision': 'bf16'}}"
+        )
+    elif isinstance(strategies, Mapping):
+        named = {str(name): Contender(subject=subject, strategy=each) for name, each in strategies.items()}
+        given = f"strategies={list(named)}"
+    else:
+        chosen = [resolve(each, more) for each in strategies]
+        named = {str(each): Contender(subject=subject, strategy=each) for each in chosen}
+        given = f"strategies={[str(each) for each in chosen]}"
+        twice = next((each for each in chosen if chosen.count(each) > 1), None)
+        if twice is not None:
+            raise SettingError(
+                f"ddpperf.compare({given}): {twice} is given twice; give strategies names to compare it so"
+            )
+
+        def canonical(written: Any) -> str:
+            return str(resolve(written, more))
+
+    what = "strategies" if isinstance(subject, Workload) else "subjects"
+    return _contenders(named, over, given, what, canonical)
+
+
+def _contenders(
+    named: Mapping[str, Contender], over: GivenStrategy, given: str, what: str, canonical: Callable[[Any], str] = str
+) -> Contenders:
+    """All of them, two or more, with the one that the others are compared with."""
+    if len(named) < MIN_WAYS:
+        raise SettingError(f"ddpperf.compare({given}): expected two or more {what}")
+    base = canonical(over) if over is not None else next(iter(named))
+    if base not in named:
+        raise SettingError(f"ddpperf.compare({given}): over={base!r}: expected one of {', '.join(named)}")
+    return Contenders(by_name=named, over=base, canonical=canonical)
+
+
+def _with_settings(
+    subject: Subject | Mapping[str, Subject],
+    strategies: GivenStrategies,
+    over: GivenStrategy,
+    strategy: GivenStrategy,
+    ways: GivenWays,
+) -> Contenders:
+    """Ways with settings of their own; ``strategy`` is that of each way that names none."""
+    if isinstance(subject, Mapping):
+        raise SettingError(
+            "ddpperf.compare(ways=...): is for one Workload, script or step; several subjects by name are compared "
+            "without ways"
+        )
+    if strategies is not None:
+        raise SettingError(
+            "ddpperf.compare(strategies=..., ways=...): give one of them; a way may name its strategy: "
+            "ways={'ddp': {}, 'fsdp': {'strategy': 'fsdp2'}}"
+        )
+    if not isinstance(ways, Mapping) or not all(isinstance(own, Mapping) for own in ways.values()):
+        raise SettingError(
+            f"ddpperf.compare(ways={ways!r}): expected settings by name, such as "
+            "{'fp32': {}, 'bf16': {'precision': 'bf16'}}"
+        )
+    named = {}
+    for name, own in ways.items():
+        settings = dict(own)
+        named[str(name)] = Contender(
+            subject=subject,
+            strategy=settings.pop("strategy", strategy),
+            variables=_variables(str(name), settings.pop("env", {})),
+            settings=settings,
+        )
+    return _contenders(named, over, f"ways={list(named)}", "ways")
+
+
+def _variables(way: str, given: object) -> Variables:
+    """The environment variables of a way."""
+    where = f"ddpperf.compare(ways={{{way!r}: {{'env': ...}}}})"
+    if not isinstance(given, Mapping):
+        raise SettingError(f"{where}: {given!r}: expected variables with values, such as {{'NCCL_ALGO': 'Ring'}}")
+    found = []
+    for name, value in given.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise SettingError(f"{where}: {name!r}: expected the name of an environment variable")
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)) or "\0" in str(value):
+            raise SettingError(f"{where}: {name}={value!r}: expected a text or a number")
+        if name in OWNED:
+            raise SettingError(f"{where}: {name}: the plugin sets it for ranks; leave it out")
+        found.append((name, str(value)))
+    return tuple(sorted(found))
