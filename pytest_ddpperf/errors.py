@@ -69,7 +69,10 @@ class RankFailed(DdpperfError):
     Attributes:
         rank: the global rank that failed first, or None where no single one is to blame.
         out_of_memory: whether a rank failed for want of memory, on its own or by the kernel's hand.
+        shared: whether other launches used the memory at the same time.
     """
+
+    shared = False
 
     def __init__(
         self,

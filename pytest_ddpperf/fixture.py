@@ -176,7 +176,7 @@ class Ddpperf:
             )
             for n in sizes
         ]
-        derive = partial(with_efficiency, mode=mode)
+        derive = partial(with_efficiency, mode=mode, base_size=sizes[0])
         return ScalingCurve(mode=mode, points=self._judged(call, variants, derive))
 
     def compare(
@@ -228,7 +228,9 @@ class Ddpperf:
         names = tuple(found.by_name)
         derive = partial(with_speedup, over=variants[names.index(found.over)].name, gated=ways is not None)
         measured = self._judged(call, variants, derive)
-        return SideBySide(over=found.over, names=names, measurements=measured, canonical=found.canonical)
+        fitting = [key for key, measurement in zip(names, measured, strict=True) if not measurement.unfit]
+        over_key = found.over if found.over in fitting else fitting[0]
+        return SideBySide(over=over_key, names=names, measurements=measured, canonical=found.canonical)
 
     def expect(
         self, measurement: Measurement | None = None, *, collectives: Mapping[str, float] | None = None, **totals: float
@@ -275,7 +277,6 @@ class Ddpperf:
         strategy: GivenStrategy = None,
         start: int = 1,
         limit: int | None = None,
-        memory_limit: int | str | None = None,
         **knobs: Any,
     ) -> BatchSize:
         """The largest batch of a rank that fits into memory: doubled until one does not, then bisected.
@@ -287,9 +288,9 @@ class Ddpperf:
             strategy: as of ``check``.
             start: the smallest size that is tried.
             limit: the largest one; None for no limit.
-            memory_limit: what each rank may use, in bytes or as ``"2GiB"``; None for what the GPU has. Needed on CPU.
-            knobs: as of ``check``. Those of times alone, such as ``warmup``, change nothing: each size is trained for
-                three steps, in fp16 for as many more as it takes until one does not overflow.
+            knobs: as of ``check``. ``memory_limit`` is what each rank may use; the CPU needs it. Settings of times
+                alone, such as ``warmup``, change nothing: each size is trained for three steps, in fp16 for as many
+                more as it takes until one does not overflow.
 
         Returns:
             ``found.size``; ``found.peak`` in bytes; ``found.tried``.
@@ -303,12 +304,12 @@ class Ddpperf:
         from pytest_ddpperf.records.batch_size import Search
         from pytest_ddpperf.run.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
 
-        call = self._call("find_batch_size", knobs, others=("strategy", "start", "limit", "memory_limit"))
+        call = self._call("find_batch_size", knobs, others=("strategy", "start", "limit"))
         if not callable(workload_of):
             kind = type(workload_of).__name__
             raise SettingError(f"ddpperf.find_batch_size: expected a function batch_size -> Workload, not a {kind}")
         environment = self._environment(call, strategy)
-        most = required_limit(memory_limit, environment.device)
+        most = required_limit(call.settings.memory_limit, environment.device)
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
         run.end_preparing()
         if run.part.before is not None and run.part.before.search is not None:

@@ -141,6 +141,22 @@ def duration(value: object) -> float:
     return _above_zero(expected)(number) * _UNITS[unit or "s"]
 
 
+_BYTES = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B|B|)\s*")
+
+
+def byte_count(value: object) -> int:
+    """A number of bytes: ``2147483648``, ``"2GiB"``, ``"500 MB"``; KB is 1000 bytes, KiB 1024."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = _BYTES.fullmatch(value) if isinstance(value, str) else None
+    if match is not None:
+        unit = match["unit"]
+        power = "KMGT".find(unit[:1]) + 1 if unit else 0
+        if count := int(float(match["number"]) * (1024 if unit.endswith("iB") else 1000) ** power):
+            return count
+    raise ValueError("a number of bytes, such as 2GiB, 500MB or 1073741824")
+
+
 def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
     """A parser as argparse wants it, which shows the message of no other error."""
     import argparse

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import (
     amount,
+    byte_count,
     closest,
     duration,
     fraction,
@@ -243,6 +244,13 @@ class Settings:
         "persistent_workers=, sampler=rank; or auto",
         "SETTINGS",
         training=True,
+    )
+    memory_limit: int | None = _knob(
+        None,
+        optional(byte_count, "none"),
+        "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU above the level before the model was "
+        "built. What needs more does not fit",
+        "BYTES",
     )
     baseline_dir: Path = _knob(  # noqa: RUF009 - a field, declared
         Path("baselines"),

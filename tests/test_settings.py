@@ -159,3 +159,26 @@ def test_preload_takes_auto_none_and_names_of_modules(given: object, expected: t
         return
     with pytest.raises(ValueError, match=r"^auto, none, or names of modules, separated by commas$"):
         KNOBS["preload"].parse(given)
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        (4096, 4096),
+        ("4096", 4096),
+        ("512B", 512),
+        ("2GiB", 2 * 2**30),
+        (" 1.5 KiB ", 1536),
+        ("500MB", 500_000_000),
+        ("1 TB", 10**12),
+        ("none", None),
+    ],
+)
+def test_bytes(value: object, count: int | None) -> None:
+    assert overlay_words(Settings(), {"memory_limit": value}, where="check").memory_limit == count
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "", "many", "2 gib", "0MB", "-1GiB", "2Gi"])
+def test_what_is_no_number_of_bytes_is_named(value: object) -> None:
+    with pytest.raises(SettingError, match=r"^check\(memory_limit=.*: expected a number of bytes, such as 2GiB, 500MB"):
+        overlay_words(Settings(), {"memory_limit": value}, where="check")

@@ -22,7 +22,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
-from pytest_ddpperf.records.verdict import OPEN
+from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.stats.intervals import from_log
 
 OTHER_PACE = 0.03  # by how much the control step has to differ from the baseline's to be worth a remark
@@ -125,6 +125,24 @@ def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None 
         verdict=decide_failure(),
         reference=StoredBaseline(record=None, origin="not compared"),
         findings=findings,
+    )
+
+
+def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference) -> Result:
+    """The result of a benchmark that does not fit into memory; it is a regression where the reference fits."""
+    if isinstance(reference, PairedRevision):
+        fitted = not reference.lacking
+    else:
+        fitted = reference.record is not None and reference.record.timed and not reference.differs
+    finding = Finding("does_not_fit", {"reason": reason, "fitted": fitted})
+    plan = Plan(warmup=0, steps=0)
+    return Result(
+        test=test,
+        measurement=Measurement(**identity.identity_fields, plan=plan, launches=(), findings=(finding,)),
+        comparisons=(),
+        verdict=Verdict.REGRESSED if fitted else Verdict.DOES_NOT_FIT,
+        reference=reference,
+        findings=(finding,),
     )
 
 

@@ -30,6 +30,17 @@ WANT_OF_MEMORY = re.compile(
     r"|(?:Cuda|HIP) failure:? (?:\d+ )?'out of memory'|Cuda failure 2\b|Failed to CUDA (?:host )?[cm]?alloc"
 )
 
+_PHASES = (  # the end of a file's path, the start of a function's name, and what it does
+    ("training/model.py", "build_model", "building the model"),
+    ("strategies/table.py", "parallelise", "wrapping the model"),
+    ("training/trainer.py", "_make_optimizer", "making the optimizer"),
+    ("training/data.py", "batches", "loading the first batch"),
+    ("torch/_tensor.py", "backward", "backward"),
+    ("torch/autograd/__init__.py", "backward", "backward"),
+    ("torch/optim/optimizer.py", "", "the optimizer step"),
+    ("torch/nn/modules/module.py", "_call_impl", "forward"),
+)
+
 
 def failed_report(error: BaseException, stage: Stage) -> Failed:
     """Describe an exception; this never raises one itself, whatever the exception's own methods do."""
@@ -43,6 +54,7 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
         position=_unless_it_raises(None, _position, error),
         sent=_unless_it_raises("", _sent, error),
         sequence=_unless_it_raises(None, _sequence, error),
+        phase=_unless_it_raises("", _phase, error),
     )
 
 
@@ -99,6 +111,20 @@ def _sequence(_: BaseException) -> int | None:
     if dist is None or len(dist.distributed_c10d._world.pg_map) > 1:  # noqa: SLF001  there is no public number
         return None
     return int(dist.group.WORLD._get_sequence_number_for_group())  # noqa: SLF001  the same
+
+
+def _phase(error: BaseException) -> str:
+    """The phase of training in which memory ran out: the outermost that the frames of the first error tell."""
+    if _kind(error) != "memory":
+        return ""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    for frame, _ in reversed(_frames(error)):
+        file, function = frame.f_code.co_filename, frame.f_code.co_name
+        for of_file, of_function, phase in _PHASES:
+            if file.endswith(of_file) and function.startswith(of_function):
+                return phase
+    return ""
 
 
 def _tensors(value: Any) -> str:

@@ -264,7 +264,8 @@ def _raised(report: Failed, warnings: str) -> str:
         return "sent something that is no report: its code writes to a socket that it did not open"
     if report.kind == "failed":
         return f"failed: {first}"
-    verb = "ran out of memory:" if report.kind == "memory" else "raised"
+    phase = f" in {report.phase}" if report.phase else ""
+    verb = f"ran out of memory{phase}:" if report.kind == "memory" else "raised"
     said = "; ".join(filter(None, (f"{first}{stage}", cure)))
     return f"{verb} {report.type}{': ' if first or cure else ''}{said}"
 

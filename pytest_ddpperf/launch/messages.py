@@ -82,6 +82,7 @@ class Failed:
     position: StackPosition | None = None
     sent: str = ""  # the tensors that the collective was given, such as float32[8]
     sequence: int | None = None  # how many collectives the rank had called; None where nobody knows
+    phase: str = ""  # of training, in which memory ran out
 
 
 RankReport = Finished | Failed

@@ -26,27 +26,32 @@ def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
     return measured
 
 
-def with_efficiency(points: Sequence[Measurement], mode: Mode) -> tuple[Measurement, ...]:
+def with_efficiency(points: Sequence[Measurement], mode: Mode, base_size: int = 0) -> tuple[Measurement, ...]:
     """The points of a curve with speedup and scaling efficiency over the first one.
 
-    Times of an oversubscribed point are not gated: its ranks share cores or GPUs, which tells nothing about scaling.
+    None is gated where that has not ``base_size`` ranks, for so many do not fit into memory. Times of an
+    oversubscribed point are not gated: its ranks share cores or GPUs, which tells nothing about scaling.
     """
     base, *others = points
-    return (base, *(_over_base(base, before, point, mode) for before, point in pairwise((base, *others))))
+    other = base_size not in {0, base.world_size}
+    scaled = (_over_base(base, before, point, mode) for before, point in pairwise((base, *others)))
+    return (base, *(_ungated(point, {EFFICIENCY}) if other else point for point in scaled))
 
 
 def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = False) -> tuple[Measurement, ...]:
     """The measurements with speedup and memory over the one named ``over``, from the rounds that measured both.
 
-    ``gated``: whether a lost gain is a regression; of strategies and subjects the base may become faster by itself.
+    The first one takes the place of a base that was not measured, for it does not fit. ``gated``: whether a lost gain
+    is a regression; of strategies and subjects the base may become faster by itself.
     """
-    base = next(point for point in measured if point.name == over)
+    base = next((point for point in measured if point.name == over), measured[0])
+    gated = gated and base.name == over  # else the gain is over another one than it was before
     return tuple(
         point
         if point is base
         else replace(
             point,
-            over=over,
+            over=base.name,
             series=(*point.series, *speedup_series(base, point, gated=gated), *memory_series(base, point)),
         )
         for point in measured
@@ -147,6 +152,11 @@ def _over_base(base: Measurement, before: Measurement, point: Measurement, mode:
     if point.environment.oversubscribed:
         own = tuple(replace(series, gated=series.gated and not series.rules.timed) for series in own)
     return replace(point, series=(*own, *series), findings=(*point.findings, *findings))
+
+
+def _ungated(point: Measurement, metrics: set[str]) -> Measurement:
+    series = (replace(each, gated=each.gated and each.metric not in metrics) for each in point.series)
+    return replace(point, series=tuple(series))
 
 
 def _partners(base: Measurement, other: Measurement) -> list[tuple[Launch, Launch]]:

@@ -172,6 +172,12 @@ class Measurement(BenchmarkId):
         return (*self.launches, *self.diagnoses)
 
     @property
+    def unfit(self) -> str:
+        """Why it does not fit into memory; empty where it does."""
+        reasons = (one.facts["reason"] for one in self.findings if one.code == "does_not_fit")
+        return str(next(reasons, ""))
+
+    @property
     def lost(self) -> float:
         """The share of the usable cores' time that other processes and a hypervisor took; of the median launch.
 
@@ -190,6 +196,8 @@ class Measurement(BenchmarkId):
     def figure(self) -> str:
         """The step time in a few words, or the counts where nothing was timed."""
         step_time = next((series for series in self.series if series.metric == "step_time"), None)
+        if self.unfit:
+            return "does not fit into memory"
         if step_time is None:
             return "not timed" if self.counts is None else f"{self.counts!r}"
         launches = format_count(len(self.launches), "launch")
@@ -215,6 +223,8 @@ class Measurement(BenchmarkId):
         """
         __tracebackhide__ = True  # what a reader needs is the line of the test
         by_name = {series.metric: series for series in self.series}
+        if self.unfit:
+            raise KeyError(f"no metric {metric!r}: {self.name} does not fit into memory: {self.unfit}")
         if metric not in by_name and not self.launches and self.counts is not None:
             raise NotTimed(f"{metric} was not measured: --ddpperf-counted-only only counts")
         if metric not in by_name:

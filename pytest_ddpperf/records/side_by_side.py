@@ -32,7 +32,12 @@ class ScalingCurve:
         if world_size not in points:
             raise KeyError(f"no point with {world_size} ranks; there are {list(points)}")
         point = points[world_size]
-        return _over_itself(point, "scaling_efficiency", "speedup") if point is self.points[0] else point
+        return _over_itself(point, "scaling_efficiency", "speedup") if point is self._base else point
+
+    @property
+    def _base(self) -> Measurement:
+        """The first point that fits into memory, which the others are compared with."""
+        return next((point for point in self.points if not point.unfit), self.points[0])
 
     def efficiency(self, world_size: int) -> float:
         """Share of the ideal speed that was reached, 1 at the first point (strong: T1/(n Tn), weak: T1/Tn)."""
@@ -44,7 +49,7 @@ class ScalingCurve:
 
     def _relative(self, metric: str, world_size: int) -> float:
         point = self.point(world_size)
-        return 1.0 if point.world_size == self.points[0].world_size else point[metric].value
+        return 1.0 if point.world_size == self._base.world_size else point[metric].value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +57,7 @@ class SideBySide:
     """Several ways to do the same work, measured side by side.
 
     Attributes:
-        over: the name of the one that the others are compared with.
+        over: the name of the one that the others are compared with: the first that fits, if the one asked for does not.
         names: of all of them, in the order given: a strategy in words, or what the test calls it.
         measurements: in the same order.
         canonical: turns a name, however it is written, into the form that ``names`` has.
@@ -74,13 +79,18 @@ class SideBySide:
         if kept not in self.names:
             raise KeyError(f"{kept!r} was not measured; there are {list(self.names)}")
         measured = self.measurements[self.names.index(kept)]
-        return _over_itself(measured, "speedup") if kept == self.over else measured
+        return _over_itself(measured, "speedup", "memory_ratio") if kept == self.over else measured
 
     def speedup(self, name: Any) -> float:
         """How many times the work per second of ``over``."""
         __tracebackhide__ = True
         measurement = self[name]
         return 1.0 if self.canonical(name) == self.over else measurement["speedup"].value
+
+    def fits(self, name: Any) -> bool:
+        """Whether it fits into memory; what does not was not measured."""
+        __tracebackhide__ = True
+        return not self[name].unfit
 
 
 def _over_itself(measured: Measurement, *metrics: str) -> Measurement:

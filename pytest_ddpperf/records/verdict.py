@@ -12,6 +12,7 @@ class Verdict(str, Enum):
     UNCHANGED = "unchanged"
     OK = "ok"
     NEW = "new"
+    DOES_NOT_FIT = "does_not_fit"
     INCOMPATIBLE = "incompatible"
     INCONCLUSIVE = "inconclusive"
     REGRESSED = "regressed"

@@ -33,6 +33,7 @@ from pytest_ddpperf.reports.phrases import (
 )
 from pytest_ddpperf.units import format_count, format_value
 
+_OF_FIRST_LINE = {"broken", "does_not_fit"}
 _MOVED = (Verdict.REGRESSED, Verdict.IMPROVED)
 # The metrics that take a step apart, in words. Exposed communication is inside the phases.
 _PARTS = {EXPOSED: "exposed communication", **{f"phase_{phase}": phase.replace("_", " ") for phase in PHASES}}
@@ -77,7 +78,9 @@ def _told(result: Result, verdict: Verdict, accept: str, failing: Collection[Ver
     details = [
         _measured(result),
         *([] if general else _about_metrics(result, heads)),
-        *(text for text in findings(result, without={"broken"}) if not general.endswith(text)),  # the first line
+        *(
+            text for text in findings(result, without={"broken", "does_not_fit"}) if not general.endswith(text)
+        ),  # the first line
         *_cure(result, verdict, accept),
     ]
     return lines, list(dict.fromkeys(details))
@@ -92,8 +95,8 @@ def _cure(result: Result, verdict: Verdict, accept: str) -> list[str]:
 
 def _general(result: Result, verdict: Verdict) -> str:
     """The first line where the benchmark as a whole fails, not one of its metrics; else empty."""
-    if verdict is Verdict.BROKEN:
-        return f"broken: {broken_reason(result)}"
+    if verdict is Verdict.BROKEN or result.measurement.unfit:
+        return f"{verdict.value}: {broken_reason(result)}"
     if verdict is Verdict.NEW and result.baseline is None:
         return f"new: {result.origin}"
     lost = [finding_text(finding) for finding in result.findings if finding.code == "lost_metric"]

@@ -40,7 +40,7 @@ def words_of_note(note: Finding | None) -> str:
 
 def broken_reason(result: Result) -> str:
     """Why a benchmark could not be measured."""
-    reasons = [finding_text(finding) for finding in result.findings if finding.code == "broken"]
+    reasons = [finding_text(finding) for finding in result.findings if finding.code in {"broken", "does_not_fit"}]
     return next(iter(reasons), "it could not be measured")
 
 
@@ -247,6 +247,9 @@ def _slow_starts(  # noqa: PLR0917 - called by name
 
 WORDS: Mapping[str, Callable[..., str]] = {
     "broken": lambda reason: reason,
+    "does_not_fit": lambda reason, fitted: (
+        f"it does not fit into memory: {reason}{'; the reference fitted' if fitted else ''}"
+    ),
     # What the test asks for.
     "settings_of_a_workload": lambda settings: (
         f"{', '.join(f'{name}={value}' for name, value in settings)} is for a Workload: this step sees to that itself"

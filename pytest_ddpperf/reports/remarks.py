@@ -46,7 +46,7 @@ def red_notes(named: Sequence[tuple[str, Result]]) -> list[str | RowNote]:
 
 
 def _red_text(result: Result) -> str:
-    if result.verdict is Verdict.BROKEN:
+    if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result).partition("\n")[0]
     worse = decisive(result, {Verdict.REGRESSED})
     counts, others = ([c for c in worse if (c.series.scale == "exact") is exact] for exact in (True, False))
@@ -82,6 +82,8 @@ def _grounds(result: Result) -> list[Remark]:
     """What the row's verdict rests on."""
     if result.verdict is Verdict.NEW:
         return _new_remarks(result)
+    if result.verdict is Verdict.DOES_NOT_FIT:
+        return [Remark(text=broken_reason(result))]
     if result.verdict is Verdict.IMPROVED:
         return _gains(result)
     if result.verdict is Verdict.INCOMPATIBLE and result.differs:

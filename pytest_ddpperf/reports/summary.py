@@ -27,7 +27,10 @@ from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import Scale, format_count, format_number, format_percent, scale, signed_percent, span
 
 _BOUND_MEANING = f"the step is slower by no more than this, with {format_percent(1 - UNPROVEN)} confidence"
-_VERDICTS = {Verdict.INCONCLUSIVE: "a slowdown beyond the resolution (--ddpperf-resolution) may hide"}
+_VERDICTS = {
+    Verdict.INCONCLUSIVE: "a slowdown beyond the resolution (--ddpperf-resolution) may hide",
+    Verdict.DOES_NOT_FIT: "a rank ran out of memory; the others were measured without it",
+}
 # What a narrow terminal does without, the first one first: intervals, then columns.
 _NARROWER = ("step time", "speedup", "throughput", "memory", "step time", "change", "speedup")
 _NARROWEST = ("counts", "at most", "eff.", "ranks")

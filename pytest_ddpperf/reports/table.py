@@ -20,6 +20,7 @@ _COLOURS: Mapping[str, str] = {
     Verdict.IMPROVED.value: "green",
     Verdict.UNCHANGED.value: "green",
     Verdict.OK.value: "green",
+    Verdict.DOES_NOT_FIT.value: "yellow",
     Verdict.INCOMPATIBLE.value: "yellow",
     Verdict.INCONCLUSIVE.value: "yellow",
     Verdict.REGRESSED.value: "red",

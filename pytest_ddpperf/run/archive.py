@@ -136,7 +136,10 @@ class Archive:
     def store(self, test: str, results: Sequence[Result], now: Provenance) -> Mapping[int, Result]:
         """Stores the results of a test that may be stored; gives these with their warnings, by ``id``."""
         store = Store(self._baselines, self._settings.save or DEFAULT_SET)
-        accepted = [(result, record) for result in results if (record := self._record(store, test, result, now))]
+        for result in (result for result in results if result.measurement.unfit):  # what fitted is accepted to be gone
+            store.remove(test, result.name, result.measurement.environment)
+        fitting = (result for result in results if not result.measurement.unfit)
+        accepted = [(result, record) for result in fitting if (record := self._record(store, test, result, now))]
         by_key = {result.measurement.key: result for result, _ in accepted}
         for saved in store.save(test, [record for _, record in accepted]):
             first = self._saved_before(test, saved.new.name, saved.file)

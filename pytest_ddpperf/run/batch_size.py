@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
@@ -13,8 +12,6 @@ from pytest_ddpperf.units import format_value
 
 PLAN = Plan(warmup=1, steps=2)  # from the second step on, the optimizer's state and DDP's final buckets are there
 _PEAKS = ("peak_resident", "peak_reserved")  # what a rank takes from the machine: on CPU, on CUDA
-_BYTES = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B|B|)\s*")
-_POWERS = "KMGT"
 _IDLE_DOUBLINGS = 10
 CPU_RESOLUTION = 0.02  # readings of resident memory scatter by several per cent: closer sizes would differ by luck
 
@@ -115,33 +112,14 @@ def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> st
     )
 
 
-def required_limit(memory_limit: object, device: str) -> int | None:
-    """The limit of a rank's memory in bytes, as the call gave it."""
-    if memory_limit is not None:
-        return byte_count(memory_limit)
-    if device == "cpu":
+def required_limit(memory_limit: int | None, device: str) -> int | None:
+    """The limit of a rank's memory in bytes; SettingError where there has to be one."""
+    if memory_limit is None and device == "cpu":
         raise SettingError(
             "find_batch_size on CPU needs a limit, because there the machine's memory is everybody's: give "
             'memory_limit="2GiB", or as much as each rank may use'
         )
-    return None
-
-
-def byte_count(value: object) -> int:
-    """A number of bytes: ``2147483648``, ``"2GiB"``, ``"500 MB"``."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    match = _BYTES.fullmatch(value) if isinstance(value, str) else None
-    count = 0 if match is None else int(float(match["number"]) * _factor(match["unit"]))
-    if not count:
-        raise SettingError(f"memory_limit={value!r}: expected a number of bytes, such as 2GiB, 500MB or 1073741824")
-    return count
-
-
-def _factor(unit: str) -> int:
-    """Bytes of a unit: KB is 1000 bytes, KiB 1024."""
-    power = _POWERS.find(unit[:1]) + 1 if unit else 0
-    return int(1024**power if unit.endswith("iB") else 1000**power)
+    return memory_limit
 
 
 def _require_size(name: str, value: object) -> None:

@@ -233,7 +233,10 @@ class TimedLaunches:
                 raise
             raise ReferenceStopped(reason, benchmark=error.benchmark) from error
         except DdpperfError as error:
-            raise extended(error, after=_interleaving_hint(error, launches)) from error.__cause__
+            told = extended(error, after=_interleaving_hint(error, launches))
+            if isinstance(told, RankFailed):
+                told.shared = len(launches) > 1 and self._launches.settings.memory_limit is None
+            raise told from error.__cause__
         part = "measuring" if purpose is Purpose.TIMES else "diagnosing"
         self._launches.times.launched(begun, **{part: max(rank.worked for result in results for rank in result.values)})
         self._completed.update((variant.label, plan) for variant, plan in launches)

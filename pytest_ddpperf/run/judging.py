@@ -13,7 +13,7 @@ from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression, extended
-from pytest_ddpperf.judge.benchmark import broken, settled
+from pytest_ddpperf.judge.benchmark import broken, settled, unfit
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT
 from pytest_ddpperf.judge.judge import TOLERANCE, Judge, References, StoredReferences
@@ -27,6 +27,7 @@ from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
+from pytest_ddpperf.run.fitting import fitting_results
 from pytest_ddpperf.run.probe import focused
 from pytest_ddpperf.run.settling import not_settled, side_of_baselines, times_of, why_unsettled
 from pytest_ddpperf.run.variant import Variant
@@ -83,9 +84,12 @@ class PairedReferences:
 class JudgedRun(BenchmarkRun):
     """A call of a verb whose benchmarks are judged."""
 
+    _unfitting: dict[tuple[str, int], str]  # why candidates do not fit, by benchmark
+
     def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must."""
         __tracebackhide__ = True
+        self._unfitting = {}
         if self._paired is not None:
             derive = gated_if_paired(derive)
         if self._session.probe is not None:
@@ -94,7 +98,7 @@ class JudgedRun(BenchmarkRun):
             self.launches.start(variants)
             if self.settings.calibrate is not None:
                 return self._calibrated(variants, derive, self.settings.calibrate)
-            results = self._results(variants, derive)
+            results = self._fitting_results(variants, derive)
         except DdpperfError as error:
             if self.part.silent:  # the last run tells
                 self.part.kept.need = None
@@ -112,7 +116,8 @@ class JudgedRun(BenchmarkRun):
         spent = self._spent()
         results = tuple(replace(result, spent=spent) for result in results)
         measured = tuple(result.measurement for result in results)
-        self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
+        fitting = tuple(each for each in measured if not each.unfit)
+        self._session.extensions.measured(self._test, fitting, self._session.attempts.get(self._test, 1))
         self._session.add(results)
         failing = self.settings.failing
         verdicts = [(result, failing_verdict(result, failing)) for result in results]
@@ -121,6 +126,27 @@ class JudgedRun(BenchmarkRun):
             accept = self._session.accept_command(self._test)
             raise Regression(failures_text(failed, accept=accept, failing=failing))
         return measured
+
+    def _fitting_results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:
+        """The results of all candidates; of several, those that run out of memory are left out of measuring."""
+        __tracebackhide__ = True
+        fitting = fitting_results(lambda left: self._results(left, derive), variants, self._unfitting, self.sections)
+        measured = {result.measurement.key: result for result in fitting}
+        return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
+
+    def _unfit(self, variant: Variant) -> Result:
+        """The result of a candidate that does not fit, beside a reference that may."""
+        __tracebackhide__ = True
+        reason = self._unfitting[variant.key]
+        if self._paired is None:
+            return unfit(self._test, variant, reason, self._with_baselines([variant])[1][0])
+        revision, lacking = self._paired.revision, ""
+        try:
+            self.prepared([replace(variant, of_reference=True)])
+        except ReferenceFailed as error:
+            lacking = error.headline
+        beside = PairedRevision(revision=revision.label, commit=revision.commit, lacking=lacking)
+        return unfit(self._test, variant, reason, beside)
 
     def _results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:
         """The results of the candidates, beside their stored baselines or the reference."""
@@ -298,6 +324,7 @@ class JudgedRun(BenchmarkRun):
             guilty, reason = error.benchmark, error.headline
             others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
             reasons = {variant.key: reason if variant.key == guilty else others for variant in variants}
+            reasons.update(self._unfitting)
         broken_ones = [variant for variant in variants if variant.key in reasons]
         spent = self._spent()
         results = [broken(self._test, each, reasons[each.key], self.counts.get(each.key)) for each in broken_ones]

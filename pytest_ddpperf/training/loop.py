@@ -7,8 +7,8 @@ import multiprocessing
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ from pytest_ddpperf.training.timing import (
     warm_up,
     warmup_seconds,
 )
-from pytest_ddpperf.units import format_count
+from pytest_ddpperf.units import format_count, format_value
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +67,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     control = control_step(job)
     memory = watch_memory(ctx.device)
     with ExitStack() as opened:
+        opened.enter_context(within_limit(ctx, job))
         step = opened.enter_context(closing(build_step(ctx, job)))
         turns = (
             None if job.turns is None else opened.enter_context(closing(TurnClient(job.turns, asking=ctx.rank == 0)))
@@ -82,6 +83,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns, control=control)
         peaks = memory()
+        require_within(peaks, job)
         # Neither the passes below nor the end of ranks may disturb another launch's steps.
         begin_together(ctx.device, turns, step)
         device_memory = read_device_memory(ctx.device)  # when no rank is in timed steps any more
@@ -99,6 +101,22 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         if kept:
             told["loss"] = loss_value(kept[0], f"after {told_step} steps on rank {ctx.rank}")
         return replace(launch, **told, worked=time.monotonic() - begun)
+
+
+def within_limit(ctx: RankView, job: LaunchJob) -> AbstractContextManager[None]:
+    """Around steps: a rank that needs more memory than the job's setting allows raises MemoryError."""
+    if job.settings.memory_limit is None:
+        return nullcontext()
+    from pytest_ddpperf.training.memory_limit import limited
+
+    return limited(ctx.device, job.settings.memory_limit)
+
+
+def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
+    """Raises MemoryError where resident memory peaks above the setting, to which the kernel holds no rank exactly."""
+    limit, peak = job.settings.memory_limit, peaks.get("peak_resident")
+    if limit is not None and peak is not None and peak > limit:
+        raise MemoryError(f"steps took {format_value(peak, 'B')}, above memory_limit={format_value(limit, 'B')}")
 
 
 def control_step(job: LaunchJob) -> ControlStep | None:

@@ -42,7 +42,8 @@ def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> Ran
     steps may compile, or overflow in fp16.
     """
     with limited(ctx.device, memory_limit):
-        return run_launch(ctx, replace(job, growth=False, diagnosed=False, times_matter=False))
+        settings = replace(job.settings, memory_limit=None)  # the peak that the limit is compared with is to be told
+        return run_launch(ctx, replace(job, settings=settings, growth=False, diagnosed=False, times_matter=False))
 
 
 @contextmanager

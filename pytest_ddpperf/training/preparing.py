@@ -19,7 +19,14 @@ from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared
-from pytest_ddpperf.training.loop import begin_together, control_step, time_steps, works_in_background
+from pytest_ddpperf.training.loop import (
+    begin_together,
+    control_step,
+    require_within,
+    time_steps,
+    within_limit,
+    works_in_background,
+)
 from pytest_ddpperf.training.timing import checked_run, warm_up
 
 if TYPE_CHECKING:
@@ -131,8 +138,8 @@ def _timed_and_counted(
     from pytest_ddpperf.training.step import build_step
 
     plan = job.training.plan
-    watch_memory(ctx.device)  # from here on peaks are the step's own
-    with closing(build_step(ctx, job.training)) as step:
+    memory = watch_memory(ctx.device)  # from here on peaks are the step's own
+    with within_limit(ctx, job.training), closing(build_step(ctx, job.training)) as step:
         first = time.monotonic()
         graphs = [compiled_graphs()]
         warmup = warm_up(ctx, job.training, step, lambda: graphs.append(compiled_graphs()))
@@ -140,6 +147,7 @@ def _timed_and_counted(
         before = _at_work()
         control = control_step(job.training)
         timed = time_steps(ctx, job.training, step, warmup=warmup, turns=None, control=control)
+        require_within(memory(), job.training)
         timed = replace(timed, background=works_in_background(), taken=most_taken())
         timed = replace(timed, device_memory=read_device_memory(ctx.device))
         # Work that follows on one rank must not disturb the last timed step of another.

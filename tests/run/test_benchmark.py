@@ -427,6 +427,72 @@ def test_it(ddpperf):
     assert [one["name"] for one in results if one["metrics"].get("speedup", {}).get("gated")] == ["two", "flat"]
 
 
+HUNGRY = """
+def hungry(module, ctx):
+    module.kept = torch.ones(2**26 if Path("hungry").exists() else 1)  # 256 MiB
+    return Parallel(module, synchronise=lambda: None)
+
+
+"""
+THREE = (
+    HUNGRY
+    + """
+def test_it(ddpperf):
+    strategies = {"hungry": hungry, "naive": "naive", "flat": "flat"}
+    compared = ddpperf.compare(workload, strategies=strategies, memory_limit="128MiB", verify=False)
+    fits = not Path("hungry").exists()
+    assert [compared.fits(name) for name in compared.names] == [fits, True, True]
+    assert compared.over == ("hungry" if fits else "naive")
+    assert compared.speedup("flat") > 0
+    if not fits:
+        with pytest.raises(KeyError, match="hungry does not fit into memory: rank"):
+            compared.speedup("hungry")
+"""
+)
+
+
+def test_what_does_not_fit_is_a_row_and_the_others_are_measured(inner: pytest.Pytester) -> None:
+    """A baseline in which it fitted makes it a regression, until that is accepted."""
+    mark = inner.path / "hungry"
+    mark.touch()
+    run, results = run_suite(inner, THREE)
+    run.assert_outcomes(passed=1)
+    assert [one["verdict"] for one in results] == ["does_not_fit", "new", "new"]
+    assert results[0]["findings"][0].startswith("it does not fit into memory: rank ")
+    assert [one["over"] for one in results] == [None, None, "naive"], "the first that fits takes its place"
+    run.stdout.fnmatch_lines(
+        ["test_it hungry * does_not_fit", "*: it does not fit into memory: rank * of 2 ran out of*"]
+    )
+
+    mark.unlink()
+    run_suite(inner, THREE, "--ddpperf-save")
+    mark.touch()
+    run, results = run_suite(inner, THREE)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["regressed: it does not fit into memory: rank *; the reference fitted"])
+    assert results[0]["verdict"] == "regressed"
+    run, results = run_suite(inner, THREE, "--ddpperf-save")
+    run.assert_outcomes(passed=1)
+    run, results = run_suite(inner, THREE)
+    run.assert_outcomes(passed=1)
+    assert results[0]["verdict"] == "does_not_fit"
+
+
+def test_where_nothing_fits_each_says_why(inner: pytest.Pytester) -> None:
+    (inner.path / "hungry").touch()
+    run, results = run_suite(
+        inner,
+        f"""{HUNGRY}
+def test_it(ddpperf):
+    ddpperf.compare(workload, strategies={{"a": hungry, "b": hungry}}, memory_limit="128MiB", verify=False)
+""",
+    )
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["b: nothing fits into memory: rank * of 2 ran out of memory*"])
+    assert [one["verdict"] for one in results] == ["broken", "broken"]
+    assert all("ran out of memory" in one["findings"][0] for one in results)
+
+
 def test_a_baseline_of_another_training_is_not_compared_with(inner: pytest.Pytester) -> None:
     """The strategy is no part of a name that was given, and so it is named; what else differs is part of it."""
     test = """

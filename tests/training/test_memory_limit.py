@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.batch_size import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.jobs import RUN_LAUNCH, LaunchJob
 from pytest_ddpperf.training.memory_limit import limited, probe_launch
 from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload
@@ -124,10 +125,59 @@ def test_a_rank_fails_before_it_fills_the_machine(launcher: Launcher) -> None:
     """4000 samples would take 128 GiB; the first 32 GiB of them are refused."""
     job = LaunchJob(wide_workload(4000), resolve("single"), Settings(), ONE_STEP)
     with pytest.raises(
-        RankFailed, match=r"^rank 0 of 1 ran out of memory: MemoryError: .*DefaultCPUAllocator"
+        RankFailed, match=r"^rank 0 of 1 ran out of memory in forward: MemoryError: .*DefaultCPUAllocator"
     ) as failed:
         launcher.run(probe_launch, job, 64 * MIB, world_size=1, backend="gloo", device="cpu")
     assert failed.value.out_of_memory
+
+
+def giant(*_: object) -> torch.Tensor:
+    return torch.ones(2**34)  # 64 GiB
+
+
+class GiantBackward(torch.autograd.Function):
+    """Takes too much on the way back."""
+
+    @staticmethod
+    def forward(_ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, *_gradients: Any) -> torch.Tensor:
+        return giant()
+
+
+class GiantOptimizer(torch.optim.SGD):
+    """Takes too much in its step."""
+
+    def step(self, closure: Any = None) -> Any:
+        giant()
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("phase", "changed"),
+    [
+        ("building the model", {"model": giant}),
+        ("making the optimizer", {"optimizer": giant}),
+        ("loading the first batch", {"batch": giant}),
+        ("backward", {"loss": lambda outputs, _targets: cast("Any", GiantBackward).apply(outputs).mean()}),
+        ("the optimizer step", {"optimizer": lambda parameters: GiantOptimizer(parameters, lr=0.1)}),
+    ],
+)
+def test_want_of_memory_names_the_phase_of_training(launcher: Launcher, phase: str, changed: dict[str, Any]) -> None:
+    workload = replace(wide_workload(1), **changed)
+    job = LaunchJob(workload, resolve("single"), Settings(memory_limit=256 * MIB), ONE_STEP)
+    with pytest.raises(RankFailed, match=f"^rank 0 of 1 ran out of memory in {phase}: MemoryError") as failed:
+        launcher.run(RUN_LAUNCH, job, world_size=1, backend="gloo", device="cpu")
+    assert failed.value.out_of_memory
+
+
+def test_steps_that_take_more_than_the_limit_fail_where_the_kernel_lets_them(launcher: Launcher) -> None:
+    """The kernel's limit lies higher, because libraries reserve memory; the peak decides."""
+    job = LaunchJob(wide_workload(3), resolve("single"), Settings(memory_limit=80 * MIB), ONE_STEP)
+    with pytest.raises(RankFailed, match=r"MemoryError: steps took .* MiB, above memory_limit=80.0 MiB"):
+        launcher.run(RUN_LAUNCH, job, world_size=1, backend="gloo", device="cpu")
 
 
 def test_the_limit_holds_within_the_context_only() -> None:

@@ -107,6 +107,6 @@ def _lack(result: Result) -> str | None:
     """Why a benchmark could not be compared; None where it could."""
     if result.paired is not None and result.paired.lacking:
         return f"{result.origin}: {result.paired.lacking}"
-    if result.verdict is Verdict.BROKEN:
+    if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result)
     return None

@@ -37,12 +37,15 @@ from pytest_ddpperf.reports.phrases import findings
 SCHEMA_FILE = Path(__file__).parents[1] / "results.schema.json"
 
 VerdictWord = Annotated[
-    Literal["improved", "unchanged", "ok", "new", "incompatible", "inconclusive", "regressed", "broken"],
+    Literal[
+        "improved", "unchanged", "ok", "new", "does_not_fit", "incompatible", "inconclusive", "regressed", "broken"
+    ],
     (
         "description",
         (
             "What the comparison with the baseline says. ok: it is not worse by more than the resolution. "
-            "inconclusive: this run could not tell. new: there is no baseline. incompatible: the baseline is of "
+            "inconclusive: this run could not tell. new: there is no baseline. does_not_fit: a rank ran out "
+            "of memory, and what was compared with it was measured. incompatible: the baseline is of "
             "another environment. broken: it could not be measured."
         ),
     ),

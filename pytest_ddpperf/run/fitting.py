@@ -1,0 +1,34 @@
+"""Which of several benchmarks fit into memory: what does not is left out, and the others are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+
+from pytest_ddpperf.errors import RankFailed, extended
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.run.variant import Variant
+
+
+def fitting_results(
+    results_of: Callable[[Sequence[Variant]], tuple[Result, ...]],
+    variants: Sequence[Variant],
+    reasons: MutableMapping[tuple[str, int], str],
+    sections: list[tuple[str, str]],
+) -> tuple[Result, ...]:
+    """The results of the variants that fit; ``reasons`` gets why others do not, ``sections`` their ranks' errors.
+
+    Raises:
+        RankFailed: nothing fits, or a rank failed for another reason.
+    """
+    __tracebackhide__ = True
+    while True:
+        left = [variant for variant in variants if variant.key not in reasons]
+        try:
+            return results_of(left)
+        except RankFailed as error:
+            if not error.out_of_memory or error.shared or error.benchmark is None or len(variants) == 1:
+                raise
+            if len(left) == 1:
+                raise extended(error, before="nothing fits into memory: ") from error.__cause__
+            reasons[error.benchmark] = error.headline
+            sections.append((f"{error.benchmark[0]}, out of memory", str(error)))
