@@ -115,6 +115,10 @@ class UnexpectedCount(DdpperfError):
     """A step does not do as often what ``ddpperf.expect`` said; the message names each count and what it is made of."""
 
 
+class TargetMissed(DdpperfError):
+    """A metric is worse than the target that ``ddpperf.expect`` named; the message has interval and target."""
+
+
 class NotTimed(DdpperfError):
     """A test asks for a time in a run that only counts; the plugin turns it into a skip of the rest of the test."""
 

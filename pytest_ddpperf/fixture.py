@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from pytest_ddpperf.errors import RankSkipped, SettingError, UnexpectedCount
+from pytest_ddpperf.errors import RankSkipped, SettingError, TargetMissed, UnexpectedCount
 from pytest_ddpperf.judge.sequential import Next
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.requests import VerbCall, powers_of_two, require_consistent, several_sizes
 from pytest_ddpperf.run.session import Session
@@ -26,6 +28,7 @@ from pytest_ddpperf.training.workload import Workload, located
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.judge.targets import Measured, Target
     from pytest_ddpperf.metrics.scaling import DeriveSeries
     from pytest_ddpperf.records.batch_size import BatchSize
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
@@ -52,6 +55,7 @@ class Ddpperf:
         self._folders = folders
         self._names: set[tuple[str, int]] = set()
         self._runs: list[BenchmarkRun] = []
+        self._last: Measured | None = None  # what the last call gave back
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
@@ -97,7 +101,8 @@ class Ddpperf:
         call = self._call("check", knobs, samples_per_step, tokens_per_step, ("reference", *OWN_WORDS))
         environment = self._environment(call, strategy)
         variant = call.variant(subject, environment, strategy=strategy, name=name, reference=reference)
-        return self._judged(call, [variant], alone)[0]
+        (self._last,) = self._judged(call, [variant], alone)
+        return self._last
 
     def measure(
         self,
@@ -116,6 +121,7 @@ class Ddpperf:
         run = BenchmarkRun(self._session, self._test, replace(call.settings, verify=False), self._sections)
         self._runs.append(run)
         measured = run.measure(run.prepared([variant]), lambda *_: Next("stop", explain=True), compared=False)
+        self._last = measured[0]
         if run.part.silent:
             return measured[0]
         self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
@@ -177,7 +183,8 @@ class Ddpperf:
             for n in sizes
         ]
         derive = partial(with_efficiency, mode=mode, base_size=sizes[0])
-        return ScalingCurve(mode=mode, points=self._judged(call, variants, derive))
+        self._last = ScalingCurve(mode=mode, points=self._judged(call, variants, derive))
+        return self._last
 
     def compare(
         self,
@@ -230,30 +237,58 @@ class Ddpperf:
         measured = self._judged(call, variants, derive)
         fitting = [key for key, measurement in zip(names, measured, strict=True) if not measurement.unfit]
         over_key = found.over if found.over in fitting else fitting[0]
-        return SideBySide(over=over_key, names=names, measurements=measured, canonical=found.canonical)
+        self._last = SideBySide(over=over_key, names=names, measurements=measured, canonical=found.canonical)
+        return self._last
 
     def expect(
-        self, measurement: Measurement | None = None, *, collectives: Mapping[str, float] | None = None, **totals: float
+        self,
+        measured: Measured | None = None,
+        *,
+        collectives: Mapping[str, float] | None = None,
+        **wanted: float | str | Mapping[Any, float | str],
     ) -> None:
-        """Fails the test unless every step of every rank does exactly this often what is named, per optimizer step.
+        """Fails the test unless counts are exactly, and metrics at least as good as, what is named.
 
         Args:
-            measurement: whose counts (default: those of all that the last call of this test measured).
-            collectives: calls by collective, ``{"all_reduce": 3}``; there may be no others.
-            totals: any other count: ``flops=...``, ``optimizer_steps=1``, ``synchronisations=0``.
+            measured: what a verb gave back (default: what the last call of this test did).
+            collectives: calls of each rank by collective, in an optimizer step: ``{"all_reduce": 3}``; there may be no
+                others.
+            wanted: any other count, which every step of every rank has to have exactly: ``optimizer_steps=1``; or the
+                target of a metric: ``throughput=900``, ``peak_allocated="40GiB"``. Of a curve targets may be given by
+                number of ranks, ``efficiency={4: 0.85}``, and of a comparison by name, ``speedup={"bf16": 1.5}``.
+
+        A target is met or missed where the whole 95 % interval lies on one side of it. Else it is open, which the
+        summary tells, and which fails with ``--ddpperf-fail-on=inconclusive``.
 
         Raises:
             UnexpectedCount: something was counted differently, or not the same in every step.
-            SettingError: there is no such count, what is expected of one is no number, or nothing was counted.
+            TargetMissed: a target was missed.
+            SettingError: there is no such count or metric, what is wanted is no number, or nothing was measured.
         """
+        __tracebackhide__ = True
+        from pytest_ddpperf.judge.targets import targets
+        from pytest_ddpperf.records.counts import COUNTS
+
+        found = self._last if measured is None else measured
+        counts = {name: number for name, number in wanted.items() if name in COUNTS}
+        metrics = {name: number for name, number in wanted.items() if name not in counts}
+        if metrics and found is None:
+            raise SettingError("ddpperf.expect: nothing was measured; call check, compare, scaling or measure first")
+        if collectives is not None or counts or not metrics:
+            last = next((run.measured for run in reversed(self._runs) if run.measured), ())
+            self._expect_counts(last if measured is None else _each(measured), collectives, counts)
+        if found is not None and metrics:
+            self._meet(targets(found, metrics))
+
+    def _expect_counts(
+        self, measured: Sequence[Measurement], collectives: Mapping[str, float] | None, totals: Mapping[str, Any]
+    ) -> None:
         __tracebackhide__ = True
         from pytest_ddpperf.judge.expectations import misnamed, unexpected, unsaid
 
         empty = unsaid(collectives, totals)
         if empty is not None:
             raise SettingError(f"ddpperf.expect: {empty}")
-        last = next((run.measured for run in reversed(self._runs) if run.measured), ())
-        measured = last if measurement is None else (measurement,)
         counted = [(each, each.counts) for each in measured if each.counts is not None]
         if not counted or len(counted) < len(measured):
             raise SettingError(
@@ -269,6 +304,20 @@ class Ddpperf:
                 lines += [*different, f"  benchmark {each.name}, {format_count(each.world_size, 'rank')}"]
         if lines:
             raise UnexpectedCount("\n".join(lines))
+
+    def _meet(self, wanted: Sequence[Target]) -> None:
+        """Lists what became of targets; fails the test where one was missed, or is open and the settings say so."""
+        __tracebackhide__ = True
+        if self._runs and self._runs[-1].part.silent:  # the last run tells
+            return
+        for target in wanted:
+            remark = Finding(f"target_{target.outcome}", {"text": target.text})
+            self._session.remark(self._test, target.measurement.key, remark)
+        open_fails = Verdict.INCONCLUSIVE in self._settings.fail_on
+        failed = [each for each in wanted if each.outcome == "missed" or (open_fails and each.outcome == "open")]
+        if failed:
+            words = {"missed": "target missed", "open": "target inconclusive"}
+            raise TargetMissed("\n".join(f"{words[each.outcome]}: {each.text}" for each in failed))
 
     def find_batch_size(
         self,
@@ -398,3 +447,10 @@ class Ddpperf:
         run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=times, part=part)
         self._runs.append(run)
         return run.judged(variants, derive)
+
+
+def _each(measured: Measured) -> Sequence[Measurement]:
+    """All benchmarks of what a verb gave back."""
+    if isinstance(measured, Measurement):
+        return (measured,)
+    return getattr(measured, "points", ()) or getattr(measured, "measurements", ())

@@ -251,6 +251,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"it does not fit into memory: {reason}{'; the reference fitted' if fitted else ''}"
     ),
     # What the test asks for.
+    "target_met": lambda text: f"target met: {text}",
+    "target_missed": lambda text: f"target missed: {text}",
+    "target_open": lambda text: f"target inconclusive: {text}",
     "settings_of_a_workload": lambda settings: (
         f"{', '.join(f'{name}={value}' for name, value in settings)} is for a Workload: this step sees to that itself"
     ),

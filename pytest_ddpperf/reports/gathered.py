@@ -20,7 +20,7 @@ Facts: TypeAlias = "Mapping[str, Any]"
 _Merging: TypeAlias = "Mapping[str, Callable[[Sequence[Any]], Any]]"
 """By the name of a fact, what becomes of its values."""
 
-UNSAID = frozenset({"broken", "does_not_fit", "suspected", "effective_batch_size", "told_late"})
+UNSAID = frozenset({"broken", "does_not_fit", "target_met", "suspected", "effective_batch_size", "told_late"})
 """Findings that change nothing for a reader of the summary; failures and the JSON file have them."""
 
 

@@ -191,6 +191,12 @@ class Session:
             self.results.append(replace(result, attempt=attempt, findings=(*result.findings, *remark)))
             self.extensions.judged(self.results[-1:])
 
+    def remark(self, test: str, key: tuple[str, int], finding: Finding) -> None:
+        """Adds a remark to the listed result of a benchmark."""
+        for i, each in enumerate(self.results):
+            if (each.test, each.measurement.key) == (test, key):
+                self.results[i] = replace(each, findings=(*each.findings, finding))
+
     def paired_launches(self, sections: list[tuple[str, str]]) -> PairedLaunches | None:
         """The launches of a benchmark on both sides; None where there is no reference revision."""
         if self.reference is None:

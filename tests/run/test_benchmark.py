@@ -427,6 +427,28 @@ def test_it(ddpperf):
     assert [one["name"] for one in results if one["metrics"].get("speedup", {}).get("gated")] == ["two", "flat"]
 
 
+def test_targets_are_held_against_intervals(inner: pytest.Pytester) -> None:
+    """A target far off is met or missed whatever the machine does; one inside of the interval is open."""
+    test = """
+def test_it(ddpperf):
+    measured = ddpperf.check(workload, launches=3, max_time=3)
+    ddpperf.expect(optimizer_steps=1, throughput={wanted})
+"""
+    run, (result,) = run_suite(inner, test.format(wanted="0.001"))
+    run.assert_outcomes(passed=1)
+    assert [text for text in result["findings"] if "target met: throughput: " in text]
+    run, (result,) = run_suite(inner, test.format(wanted="1e12"))
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["target missed: throughput: * [[]95 % CI * .. *], the target is at least 1*"])
+    inside = test.format(wanted="measured['throughput'].value")
+    run, (result,) = run_suite(inner, inside)
+    run.assert_outcomes(passed=1)
+    run.stdout.fnmatch_lines(["test_it ddp: target inconclusive: throughput: *"])
+    run, _ = run_suite(inner, inside, "--ddpperf-fail-on=inconclusive")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["target inconclusive: throughput: *"])
+
+
 HUNGRY = """
 def hungry(module, ctx):
     module.kept = torch.ones(2**26 if Path("hungry").exists() else 1)  # 256 MiB

@@ -1,0 +1,131 @@
+"""The targets that a test declares for metrics, held against where the metrics lie with 95 % confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.parsers import byte_count
+from pytest_ddpperf.records.measurement import Interval, Measurement, Series
+from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+from pytest_ddpperf.units import format_count, format_value
+
+ALIASES: Mapping[str, str] = {"efficiency": "scaling_efficiency"}
+Measured: TypeAlias = "Measurement | ScalingCurve | SideBySide"
+Outcome: TypeAlias = "Literal['met', 'missed', 'open']"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What a test asks of a metric, and what became of it.
+
+    Attributes:
+        measurement: of the benchmark.
+        whose: the benchmark in words, such as ``4 ranks`` or ``bf16``; empty where there is one only.
+        series: the metric.
+        wanted: the least value for what is better higher, the largest for what is better lower.
+    """
+
+    measurement: Measurement
+    whose: str
+    series: Series
+    wanted: float
+
+    @property
+    def outcome(self) -> Outcome:
+        """``met`` or ``missed`` where the whole interval lies on one side of the target, else ``open``.
+
+        Bytes and counts without an interval are as sure as they are; of any other single figure nobody knows.
+        """
+        interval = self.series.interval
+        if interval is None and self.series.unit != "B" and self.series.scale != "exact":
+            return "open"
+        low, high = (self.series.value,) * 2 if interval is None else (interval.low, interval.high)
+        worst, best = (low, high) if self.series.better == "higher" else (-high, -low)
+        wanted = self.wanted if self.series.better == "higher" else -self.wanted
+        return "met" if worst >= wanted else "missed" if best < wanted else "open"
+
+    @property
+    def text(self) -> str:
+        """The metric, its interval and the target in a line."""
+        name = f"{self.series.metric}{self.whose and f' of {self.whose}'}"
+        bound = "at least" if self.series.better == "higher" else "at most"
+        return f"{name}: {_figure(self.series)}, the target is {bound} {_value(self.wanted, self.series.unit)}"
+
+
+def targets(measured: Measured, wanted: Mapping[str, object]) -> list[Target]:
+    """The targets that a test names, each beside the metric that it is for.
+
+    ``wanted`` has by metric a number, or numbers by name (of a comparison) or by number of ranks (of a curve).
+
+    Raises:
+        SettingError: there is no such metric or benchmark, or what is wanted is no number.
+        NotTimed: this run only counts.
+    """
+    return [
+        Target(
+            measurement=measurement,
+            whose=whose,
+            series=(series := _series(measurement, ALIASES.get(metric, metric))),
+            wanted=_number(metric, number, series.unit),
+        )
+        for metric, number in wanted.items()
+        for whose, measurement, number in _chosen(measured, metric, number)
+    ]
+
+
+def _chosen(measured: Measured, metric: str, wanted: object) -> Iterable[tuple[str, Measurement, object]]:
+    """The benchmarks that something is wanted of: in words, as measured, and what."""
+    if isinstance(measured, Measurement):
+        if isinstance(wanted, Mapping):
+            raise SettingError(f"ddpperf.expect({metric}={wanted!r}): one benchmark was measured; give one number")
+        return [("", measured, wanted)]
+    known: Mapping[object, Measurement]
+    if isinstance(measured, ScalingCurve):
+        known = {point.world_size: measured.point(point.world_size) for point in measured.points}
+        words = {size: format_count(point.world_size, "rank") for size, point in known.items()}
+    else:
+        known = {name: measured[name] for name in measured.names}
+        words = {name: str(name) for name in known}
+        if isinstance(wanted, Mapping):
+            wanted = {measured.canonical(name): number for name, number in wanted.items()}
+    asked = wanted if isinstance(wanted, Mapping) else dict.fromkeys(known, wanted)
+    for which in asked:
+        if which not in known:
+            there = ", ".join(map(repr, known))
+            raise SettingError(f"ddpperf.expect({metric}={wanted!r}): {which!r} was not measured; there are {there}")
+    return [(words[which], known[which], number) for which, number in asked.items()]
+
+
+def _series(measurement: Measurement, metric: str) -> Series:
+    try:
+        return measurement[metric]
+    except KeyError as error:
+        raise SettingError(f"ddpperf.expect({metric}=...): {error.args[0]}") from None
+
+
+def _number(metric: str, wanted: object, unit: str) -> float:
+    """What is wanted as a number in the metric's unit."""
+    if unit == "B":
+        try:
+            return byte_count(wanted)
+        except ValueError as error:
+            raise SettingError(f"ddpperf.expect({metric}={wanted!r}): expected {error}") from None
+    if isinstance(wanted, bool) or not isinstance(wanted, (int, float)):
+        raise SettingError(f"ddpperf.expect({metric}={wanted!r}): expected a number, in {unit}")
+    return float(wanted)
+
+
+def _figure(series: Series) -> str:
+    interval: Interval | None = series.interval
+    value = _value(series.value, series.unit)
+    if interval is None:
+        return value
+    ends = " .. ".join(_value(end, series.unit) for end in (interval.low, interval.high))
+    return f"{value} [{interval.confidence:.0%} CI {ends}]".replace("% CI", " % CI")
+
+
+def _value(value: float, unit: str) -> str:
+    return f"{value:.3g}" if unit == "1" else format_value(value, unit)
