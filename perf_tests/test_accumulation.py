@@ -9,11 +9,15 @@ from pytest_ddpperf import Ddpperf
 from .language_model import SMALL, language_model
 
 pytestmark = pytest.mark.ddpperf(launches=3, warmup=3)
+WAYS = {
+    "one batch": {},
+    "four, synchronised each": {"accumulation_steps": 4, "no_sync": False},
+    "four": {"accumulation_steps": 4},
+}
 
 
-@pytest.mark.parametrize("no_sync", [True, False])
-def test_accumulation(ddpperf: Ddpperf, *, no_sync: bool) -> None:
-    ddpperf.check(language_model(SMALL, batch_size=2), strategy="ddp", accumulation_steps=4, no_sync=no_sync)
+def test_accumulation(ddpperf: Ddpperf) -> None:
+    ddpperf.compare(language_model(SMALL, batch_size=2), strategy="ddp", ways=WAYS)
 
 
 @pytest.mark.sweep

@@ -28,5 +28,5 @@ def test_bucket_sizes(ddpperf: Ddpperf, strategy: str) -> None:
 
 def compare_sizes(ddpperf: Ddpperf, model: Size, sizes: Sequence[float], strategy: str = "ddp") -> None:
     """Measure each bucket size of a strategy, side by side."""
-    strategies = [Strategy(strategy, bucket_cap_mb=size) for size in sizes]
-    ddpperf.compare(language_model(model, batch_size=4), strategies=strategies)
+    ways = {f"{size:g} MiB": {"strategy": Strategy(strategy, bucket_cap_mb=size)} for size in sizes}
+    ddpperf.compare(language_model(model, batch_size=4), ways=ways)

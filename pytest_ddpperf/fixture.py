@@ -12,7 +12,6 @@ import pytest
 
 from pytest_ddpperf.errors import RankSkipped, SettingError, TargetMissed, UnexpectedCount
 from pytest_ddpperf.judge.sequential import Next
-from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
 from pytest_ddpperf.records.verdict import Verdict
@@ -308,16 +307,16 @@ class Ddpperf:
     def _meet(self, wanted: Sequence[Target]) -> None:
         """Lists what became of targets; fails the test where one was missed, or is open and the settings say so."""
         __tracebackhide__ = True
+        from pytest_ddpperf.reports.findings import finding_text
+
         if self._runs and self._runs[-1].part.silent:  # the last run tells
             return
         for target in wanted:
-            remark = Finding(f"target_{target.outcome}", {"text": target.text})
-            self._session.remark(self._test, target.measurement.key, remark)
+            self._session.remark(self._test, target.measurement.key, target.finding)
         open_fails = Verdict.INCONCLUSIVE in self._settings.fail_on
         failed = [each for each in wanted if each.outcome == "missed" or (open_fails and each.outcome == "open")]
         if failed:
-            words = {"missed": "target missed", "open": "target inconclusive"}
-            raise TargetMissed("\n".join(f"{words[each.outcome]}: {each.text}" for each in failed))
+            raise TargetMissed("\n".join(finding_text(each.finding) for each in failed))
 
     def find_batch_size(
         self,

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ddpperf import hookspecs
 from pytest_ddpperf.cli.command import COMMANDS
-from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
+from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import COUNTS
 from pytest_ddpperf.records.verdict import Verdict
@@ -71,6 +71,7 @@ def test_every_python_example_is_run() -> None:
         (("front page",), 1),
         (("getting started",), 1),
         (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 10),
+        (("workload", "ways", "targets"), 2),
         (("training script", "script"), 1),
         pytest.param(("hugging face",), 1, marks=needs("transformers", "accelerate")),
         pytest.param(("lightning",), 1, marks=needs("lightning")),
@@ -186,12 +187,12 @@ def test_the_table_of_strategies_is_the_table_in_the_code() -> None:
 
 def test_every_verdict_is_explained() -> None:
     page = PAGES["docs/how-it-decides.md"]
-    assert set(re.findall(r"^\| `([a-z]+)` \|.*\|.*\|$", page, re.MULTILINE)) == {verdict.value for verdict in Verdict}
+    assert set(re.findall(r"^\| `([a-z_]+)` \|.*\|.*\|$", page, re.MULTILINE)) == {verdict.value for verdict in Verdict}
 
 
 def test_every_metric_is_described() -> None:
     described = PAGES["docs/time-and-memory.md"] + PAGES["docs/counts.md"]
-    names = [*(metric.name for metric in METRICS), EFFICIENCY, SPEEDUP, *COUNTS]
+    names = [*(metric.name for metric in METRICS), EFFICIENCY, SPEEDUP, MEMORY, *COUNTS]
     assert [name for name in names if f"`{name}`" not in described] == []
 
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import byte_count
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval, Measurement, Series
 from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
 from pytest_ddpperf.units import format_count, format_value
@@ -53,6 +54,15 @@ class Target:
         name = f"{self.series.metric}{self.whose and f' of {self.whose}'}"
         bound = "at least" if self.series.better == "higher" else "at most"
         return f"{name}: {_figure(self.series)}, the target is {bound} {_value(self.wanted, self.series.unit)}"
+
+    @property
+    def finding(self) -> Finding:
+        """What became of it, as a remark on the benchmark."""
+        if self.outcome == "met":
+            return Finding("target_met", {"text": self.text})
+        if self.outcome == "missed":
+            return Finding("target_missed", {"text": self.text})
+        return Finding("target_open", {"text": self.text})
 
 
 def targets(measured: Measured, wanted: Mapping[str, object]) -> list[Target]:

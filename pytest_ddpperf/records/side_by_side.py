@@ -92,6 +92,51 @@ class SideBySide:
         __tracebackhide__ = True
         return not self[name].unfit
 
+    @property
+    def fastest(self) -> tuple[str, ...]:
+        """The fastest of those that fit, with those that its interval of the speedup does not tell from it."""
+        return self._best("speedup", better=1)
+
+    @property
+    def leanest(self) -> tuple[str, ...]:
+        """The same for the least memory."""
+        return self._best("memory_ratio", better=-1)
+
+    @property
+    def unbeaten(self) -> tuple[str, ...]:
+        """Those that no other one beats in speed and memory both (Pareto), by their values."""
+        found = {name: (self._value(name, "speedup"), -self._value(name, "memory_ratio")) for name in self._known}
+        return tuple(
+            name
+            for name, (speed, memory) in found.items()
+            if not any(
+                other_speed >= speed and other_memory >= memory and (other_speed, other_memory) != (speed, memory)
+                for other_speed, other_memory in found.values()
+            )
+        )
+
+    @property
+    def _known(self) -> list[str]:
+        """Those with both figures; nothing where the base alone has them."""
+        needed = {"speedup", "memory_ratio"}
+        known = [name for name in self.names if needed <= {series.metric for series in self[name].series}]
+        return known if len(known) > 1 else []
+
+    def _best(self, metric: str, better: int) -> tuple[str, ...]:
+        known = self._known
+        if not known:
+            return ()
+        best = max(known, key=lambda name: better * self._value(name, metric))
+        least = min(better * end for end in self._ends(best, metric))
+        return (best, *(n for n in known if n != best and max(better * end for end in self._ends(n, metric)) >= least))
+
+    def _ends(self, name: str, metric: str) -> tuple[float, float]:
+        series = self[name][metric]
+        return (series.value,) * 2 if series.interval is None else (series.interval.low, series.interval.high)
+
+    def _value(self, name: str, metric: str) -> float:
+        return self[name][metric].value
+
 
 def _over_itself(measured: Measurement, *metrics: str) -> Measurement:
     """A measurement with what it is relative to itself, which is 1 in each launch."""

@@ -8,7 +8,8 @@ import pytest
 
 from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Measurement, Plan, Series
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Interval, Measurement, Plan, Series
 from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
 from tests.factories import make_environment
 
@@ -93,3 +94,33 @@ def test_what_speedup_is_over_has_one_of_1() -> None:
 def test_a_way_that_was_not_measured_names_those_that_were() -> None:
     with pytest.raises(KeyError, match=r"'ddp' was not measured; there are \['naive', 'flat'\]"):
         COMPARED["ddp"]
+
+
+def way(name: str, speed: tuple[float, float, float], memory: tuple[float, float, float]) -> Measurement:
+    """A way with value and interval of both."""
+    one = measured(name, 2, speedup=speed[1], memory_ratio=memory[1])
+    series = (
+        replace(each, interval=Interval(low=low, high=high, confidence=0.95))
+        for each, (low, _, high) in zip(one.series, (speed, memory), strict=True)
+    )
+    return replace(one, series=tuple(series))
+
+
+def test_what_pays_is_what_no_other_beats() -> None:
+    """By speed and memory: quick and wide are not told apart, lean takes least, and quick beats slow in both."""
+    ways = (
+        measured("base", 2),
+        way("quick", (1.8, 2.0, 2.2), (0.7, 0.8, 0.9)),
+        way("wide", (1.7, 1.9, 2.1), (1.9, 2.0, 2.1)),
+        way("lean", (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)),
+        way("slow", (0.3, 0.4, 0.5), (0.85, 0.9, 0.95)),
+        replace(measured("unfit", 2), findings=(Finding("does_not_fit", {"reason": "", "fitted": False}),)),
+    )
+    compared = SideBySide(over="base", names=tuple(each.name for each in ways), measurements=ways)
+    assert compared.fastest == ("quick", "wide")
+    assert compared.leanest == ("lean",)
+    assert compared.unbeaten == ("quick", "lean")
+
+
+def test_what_was_only_counted_pays_nothing() -> None:
+    assert (COMPARED.fastest, COMPARED.leanest, COMPARED.unbeaten) == ((), (), ())

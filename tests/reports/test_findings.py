@@ -145,6 +145,15 @@ CASES = [
     Case(
         "loss_of_other_step", {"then": 103, "now": 63}, "the baseline's loss is that after 103 steps, this one after 63"
     ),
+    Case(
+        "target_met",
+        {"text": "mfu: 0.4, the target is at least 0.3"},
+        "target met: mfu: 0.4, the target is at least 0.3",
+    ),
+    Case("target_missed", {"text": "mfu: 0.2"}, "target missed: mfu: 0.2"),
+    Case("target_open", {"text": "mfu: 0.3"}, "target inconclusive: mfu: 0.3"),
+    Case("does_not_fit", {"reason": "no", "fitted": True}, "it does not fit into memory: no; the reference fitted"),
+    Case("does_not_fit", {"reason": "no", "fitted": False}, "it does not fit into memory: no"),
     Case("not_in_reference", {"paired": False}, "not in the baseline"),
     Case("no_counts_in_reference", {"paired": False}, "the baseline has no counts"),
     Case(

@@ -1,0 +1,15 @@
+"""What do more threads of a rank gain? Variables of the environment are ways, too."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf import Ddpperf
+
+from .language_model import SMALL, language_model
+
+
+@pytest.mark.ddpperf(launches=3, warmup=3, world_size=1)
+def test_threads(ddpperf: Ddpperf) -> None:
+    ways = {word: {"env": {"OMP_NUM_THREADS": number}} for number, word in enumerate(("one", "two"), 1)}
+    ddpperf.compare(language_model(SMALL, batch_size=8), strategy="single", ways=ways)
