@@ -16,6 +16,7 @@ from pytest_ddpperf.metrics.communication import (
     of_overhead,
 )
 from pytest_ddpperf.metrics.control import control_of
+from pytest_ddpperf.metrics.figures import step_time_max, step_time_min, step_time_scatter
 from pytest_ddpperf.metrics.launch_figures import (
     Knows,
     Samples,
@@ -61,6 +62,7 @@ _STEP_TIME = replace(_TIMED, controlled=True, weight=3.0)  # slowdowns are rarel
 # Made of the step time alone, whose verdict it has.
 _MADE_OF_STEP_TIME = replace(_STEP_TIME, repeats_step_time=True)
 _BYTES = MetricRules(deviation=0.0, weight=0.0)
+_LOSS = MetricRules(deviation=0.0, after_steps=True, weight=0.0)
 _DIAGNOSED = MetricRules(diagnosed=True)
 
 
@@ -174,7 +176,16 @@ def straggler_skew(launch: Launch) -> float | None:
 
 def final_loss(measurement: Measurement) -> Samples | None:
     """The last timed step's loss, averaged over the ranks."""
-    totals = _totals(measurement, lambda rank: rank.loss)
+    return _mean_over_ranks(measurement, lambda rank: rank.loss)
+
+
+def mean_loss(measurement: Measurement) -> Samples | None:
+    """The loss averaged over the timed steps and the ranks."""
+    return _mean_over_ranks(measurement, lambda rank: rank.mean_loss)
+
+
+def _mean_over_ranks(measurement: Measurement, figure: Callable[[RankLaunch], float | None]) -> Samples | None:
+    totals = _totals(measurement, figure)
     return None if totals is None else tuple(total / measurement.world_size for total in totals)
 
 
@@ -261,6 +272,10 @@ METRICS: tuple[Metric, ...] = (
     _step_metric(
         "throughput_per_rank", "samples/s", throughput_per_rank, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME
     ),
+    # Of single steps, whichever they are: what their launch as a whole tells is gated above.
+    _step_metric("step_time_min", "s", step_time_min, gated=False, rules=_TIMED),
+    _step_metric("step_time_max", "s", step_time_max, gated=False, rules=_TIMED),
+    _share_metric("step_time_scatter", step_time_scatter, rules=_TIMED),
     _share_metric("straggler_skew", straggler_skew, min_tolerance=0.03),
     # Resident memory moves with allocator arenas and page sizes; so does, far less, what CUDA's allocator reserves.
     _bytes_metric(
@@ -308,14 +323,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing.
-    _share_metric(
-        FINAL_LOSS,
-        final_loss,
-        family="absolute",
-        gated=True,
-        min_tolerance=0.03,
-        rules=MetricRules(deviation=0.0, after_steps=True, weight=0.0),
-    ),
+    _share_metric(FINAL_LOSS, final_loss, family="absolute", gated=True, min_tolerance=0.03, rules=_LOSS),
+    _share_metric("mean_loss", mean_loss, family="absolute", min_tolerance=0.03, rules=_LOSS),
 )
 _RULES = {metric.name: metric.rules for metric in METRICS}
 

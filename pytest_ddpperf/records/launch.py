@@ -48,6 +48,8 @@ class RankLaunch:
             level before the model was built), ``peak_allocated`` and others of the caching allocator on CUDA, in bytes.
         device_memory: what this rank's GPU had in use; None on CPU.
         loss: the last timed step's loss on this rank; None where the step returns none.
+        mean_loss: the mean over the timed steps that updated something; None where the step returns none, and on
+            devices, where to read the loss of each step would make the host wait in it.
         phases: where the time of steps after the timed ones went; None where they were not taken apart.
         communication: steps after those, with and without synchronisation of gradients; None where they were not run.
         no_headroom: why not, where copies of the training state would not fit into memory; the same on all ranks.
@@ -79,6 +81,7 @@ class RankLaunch:
     samples_per_step: float | None
     tokens_per_step: float | None
     skipped_steps: tuple[int, ...] = ()
+    mean_loss: float | None = None
     picked: tuple[str, str] | None = None
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
@@ -158,9 +159,12 @@ def time_steps(
         timed = timed_blocks(step.run, sizes, clock, begin, keep_losses=ctx.device.type == "cpu")
     window = begun, time.monotonic()
     skipped = tuple(number - warmup for number in step.skipped_steps if number >= warmup)
-    for number, loss in enumerate(timed.losses):
-        if number not in skipped:
-            loss_value(loss, f"at timed step {number + 1} of {steps} on rank {ctx.rank}")
+    losses = [
+        loss_value(loss, f"at timed step {number + 1} of {steps} on rank {ctx.rank}")
+        for number, loss in enumerate(timed.losses)
+        if number not in skipped
+    ]
+    known_losses = [loss for loss in losses if loss is not None]
     times = by_period(timed.seconds, step.period)
     of_block: tuple[float, ...] = tuple(block for block, size in enumerate(sizes) for _ in range(size // step.period))
     if job.counts:
@@ -179,6 +183,7 @@ def time_steps(
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,
         skipped_steps=skipped,
+        mean_loss=fmean(known_losses) if known_losses else None,
         picked=None if step.data is None else step.data.picked,
         cpu_time=timed.cpu or None if cpu_known else None,
         blocks=blocks,

@@ -175,6 +175,25 @@ def test_a_calibrated_benchmark_keeps_to_the_schema(
     assert (first["step_time"], second["mde"]) == ([[0.04, 0.05], [0.04, 0.05]], None)
 
 
+def test_steps_are_told_one_by_one_with_a_line_for_each_launch(make_result: Make, tmp_path: Path) -> None:
+    """To nine digits; a step lasts as long as on its slowest rank."""
+    ranks = make_result().measurement.launches[0].ranks
+    rows = ((1 / 3, 0.5), (0.25, 0.125)), ((1.0, 2.0), (2.0, 1.0))
+    launches = tuple(
+        Launch(
+            round=i,
+            ranks=tuple(replace(rank, step_times=times) for rank, times in zip(ranks, row, strict=True)),
+            seconds=1.0,
+        )
+        for i, row in enumerate(rows)
+    )
+    document = results_document([make_result(measured={"launches": launches})], None)
+    assert document["results"][0]["step_times"] == [[0.333333333, 0.5], [2.0, 2.0]]
+    write(tmp_path / "results.json", document)
+    lines = [line.strip() for line in (tmp_path / "results.json").read_text(encoding="utf-8").splitlines()]
+    assert {"[0.333333333, 0.5],", "[2.0, 2.0]"} <= set(lines)
+
+
 def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validate: Callable[[Any], None]) -> None:
     ranks = make_result().measurement.launches[0].ranks
     cpu = CpuHealth(others=1 / 3, steal=0.0, overheated=2, governor="schedutil")

@@ -57,6 +57,7 @@ def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:
     assert len(report.step_times) == 3
     assert all(0 < seconds < 1 for seconds in report.step_times)
     assert report.loss == 5.0  # 2 warm-up steps, then the third timed one
+    assert report.mean_loss == 6.0
     assert report.cpu_time is not None
     assert 0 < report.cpu_time < 1
     assert report.memory.keys() == ({"peak_resident"} if read_resident() else set())
@@ -297,6 +298,7 @@ def test_steps_on_a_device_are_told_in_blocks(make_ctx: Any, monkeypatch: pytest
     """Of five steps or more. One that overflowed is left out of its block."""
     seeing = on_a_device(make_ctx(), monkeypatch, seen=1.0)
     assert (seeing.step_times, seeing.blocks, seeing.unseen) == ((1.0,) * 13, (6, 7), 0.0)
+    assert (seeing.loss, seeing.mean_loss) == (0.5, None)
     skipping = on_a_device(make_ctx(), monkeypatch, seen=1.0, skipped=(0, 7, 8))
     assert (skipping.step_times, skipping.blocks) == ((1.0,) * 10, (5, 5))
 

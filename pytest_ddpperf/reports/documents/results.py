@@ -151,6 +151,11 @@ class ResultData(BenchmarkData):
         "Number of launches that the verdict rests on: each a fresh process group and one sample.",
         lambda result: len(result.measurement.launches),
     )
+    step_times: list[list[float]] = about(
+        "Seconds of each timed step of each launch, in order, each as long as on its slowest rank; the mean of every n "
+        "steps where only n together do the same again, and without steps that fp16 overflows left out.",
+        lambda result: [launch.step_times for launch in result.measurement.launches],
+    )
     seconds: NotNegative = about(
         "Seconds of measuring until the verdict, of all benchmarks that were measured side by side with this one; 0 "
         "where nothing was timed."
