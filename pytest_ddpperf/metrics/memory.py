@@ -154,6 +154,14 @@ def growing_memory(measurement: Measurement) -> Finding | None:
     )
 
 
+def mean_allocated(measurement: Measurement) -> Samples | None:
+    """Bytes that the rank with the most holds after a step, averaged over the steps that show growth."""
+    known = (
+        complete(fmean(rank.held[1:]) if rank.held[1:] else None for rank in one.ranks) for one in measurement.every
+    )
+    return tuple(max(means) for means in known if means is not None) or None
+
+
 @once
 def _growths(launch: Launch) -> list[float] | None:
     """The growth of each rank; None where a rank could not read its memory."""

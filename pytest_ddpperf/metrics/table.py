@@ -16,7 +16,14 @@ from pytest_ddpperf.metrics.communication import (
     of_overhead,
 )
 from pytest_ddpperf.metrics.control import control_of
-from pytest_ddpperf.metrics.figures import step_time_max, step_time_min, step_time_scatter
+from pytest_ddpperf.metrics.figures import (
+    compute_to_communication,
+    epoch_time,
+    gpu_utilisation,
+    step_time_max,
+    step_time_min,
+    step_time_scatter,
+)
 from pytest_ddpperf.metrics.launch_figures import (
     Knows,
     Samples,
@@ -38,6 +45,7 @@ from pytest_ddpperf.metrics.memory import (
     RESIDENT_FLOOR,
     RESIDENT_SCATTER,
     fragmentation,
+    mean_allocated,
     memory_growth,
     outside_allocator,
     peak_memory,
@@ -240,8 +248,8 @@ def _bytes_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
 
 def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
     """A row of a share, which may be near 0: compared by subtraction."""
-    defaults = {"unit": "1", "family": "relative", "scale": "difference", "gated": False}
-    return Metric(name=name, better="lower", samples=samples, **{**defaults, **columns})
+    defaults = {"unit": "1", "better": "lower", "family": "relative", "scale": "difference", "gated": False}
+    return Metric(name=name, samples=samples, **{**defaults, **columns})
 
 
 METRICS: tuple[Metric, ...] = (
@@ -275,6 +283,7 @@ METRICS: tuple[Metric, ...] = (
     # Of single steps, whichever they are: what their launch as a whole tells is gated above.
     _step_metric("step_time_min", "s", step_time_min, gated=False, rules=_TIMED),
     _step_metric("step_time_max", "s", step_time_max, gated=False, rules=_TIMED),
+    _step_metric("epoch_time", "s", epoch_time, gated=False, within=of_steps, rules=_MADE_OF_STEP_TIME),
     _share_metric("step_time_scatter", step_time_scatter, rules=_TIMED),
     _share_metric("straggler_skew", straggler_skew, min_tolerance=0.03),
     # Resident memory moves with allocator arenas and page sizes; so does, far less, what CUDA's allocator reserves.
@@ -293,6 +302,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     _share_metric("fragmentation", fragmentation),
     _bytes_metric("outside_allocator", outside_allocator, gated=False),
+    _bytes_metric("mean_allocated", mean_allocated, gated=False, rules=replace(_BYTES, diagnosed=True)),
+    _share_metric("gpu_utilisation", gpu_utilisation, better="higher"),
     _share_metric("energy_per_step", energy_per_step, unit="J", family="absolute", scale="ratio"),
     _bytes_metric(
         "memory_growth",  # of a step
@@ -322,6 +333,7 @@ METRICS: tuple[Metric, ...] = (
         rules=replace(_DIAGNOSED, deviates_with_step_time=True),
     ),
     _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED),
+    _share_metric("compute_to_communication", compute_to_communication, better="higher", scale="ratio"),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing.
     _share_metric(FINAL_LOSS, final_loss, family="absolute", gated=True, min_tolerance=0.03, rules=_LOSS),
     _share_metric("mean_loss", mean_loss, family="absolute", min_tolerance=0.03, rules=_LOSS),

@@ -57,6 +57,7 @@ class RankLaunch:
             system does not tell.
         samples_per_step: this rank's samples in one step; None where unknown.
         tokens_per_step: this rank's tokens in one step; None where unknown.
+        epoch_steps: steps that its loader has batches for, not always a whole number; None without a length.
         background: whether the rank had processes or threads of its own, which work on while its steps wait.
         taken: bytes of the machine's memory that its process took at most, the import of the user's modules included;
             None where launches are interleaved, or where the system does not tell.
@@ -88,6 +89,7 @@ class RankLaunch:
     no_headroom: MemoryHeadroom | None = None
     held: tuple[int, ...] = ()
     device_memory: DeviceMemory | None = None
+    epoch_steps: float | None = None
     background: bool = False
     taken: int | None = None
     cpu_time: float | None = None

@@ -31,6 +31,7 @@ class Batches:
     next_batch: NextBatch  # what a call calls; a phase hook may replace it
     loads: bool  # whether a step waits for data; not if one batch was made for all steps
     size: int | None = None  # samples of a batch, by the first dimension of its first tensor; None if it has none
+    length: int | None = None  # batches until the loader begins again; None for one batch, and if it does not tell
     burst: int = 1  # how many batches workers hold ready: so many steps may be fast, and the next one slow
     shapes: tuple[tuple[int, ...], ...] = ()  # of a whole batch's tensors
     picked: tuple[str, str] | None = None  # what loader=auto picked, as the setting's text, and why; None without auto
@@ -83,6 +84,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
         loads=True,
         size=_size(first),
         shapes=_shapes(first),
+        length=_length(loader),
         burst=_burst(loader),
         picked=picked,
         close=close,
@@ -103,6 +105,14 @@ def with_settings(
     picked, reason = pick(ctx, own)
     picked = replace(picked, sampler=settings.sampler)
     return rebuilt(own, picked, share, source), (str(picked), reason)
+
+
+def _length(loader: Any) -> int | None:
+    """How many batches a loader gives; None if it does not tell, as for data that are a stream."""
+    try:
+        return len(loader) or None
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _burst(loader: object) -> int:

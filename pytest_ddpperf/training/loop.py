@@ -182,6 +182,7 @@ def time_steps(
         loss=loss_value(timed.loss, f"after {steps} timed steps on rank {ctx.rank}"),
         samples_per_step=step.samples_per_step,
         tokens_per_step=step.tokens_per_step,
+        epoch_steps=step.epoch_steps,
         skipped_steps=skipped,
         mean_loss=fmean(known_losses) if known_losses else None,
         picked=None if step.data is None else step.data.picked,

@@ -45,6 +45,7 @@ class Step:
     tokens_per_step: float | None  # of this rank; None if unknown
     close: Callable[[], object]  # releases what the step holds
     skipped_steps: Sequence[int] = ()  # the steps so far, from 0, that updated nothing because fp16 overflowed
+    epoch_steps: float | None = None  # for which the data of this rank last; None if they have no end or no length
     data: Batches | None = None  # where a workload's batches come from
     modules: Sequence[nn.Module] = ()  # the models, if known
     optimizers: Sequence[torch.optim.Optimizer] = ()  # the same
@@ -90,6 +91,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         tokens_per_step=_of_rank(tokens, ctx, settings.accumulation_steps),
         close=data.close,
         skipped_steps=trainer.skipped_steps,
+        epoch_steps=None if data.length is None else data.length / settings.accumulation_steps,
         data=data,
         modules=[trainer.parallel.module],
         optimizers=[trainer.optimizer],

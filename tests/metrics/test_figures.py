@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.metrics.table import series_of
-from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
+from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
-from tests.factories import make_environment, make_rank_launch
+from tests.factories import PROFILE, make_environment, make_rank_launch
 
 
 def measurement(*launches: tuple[RankLaunch, ...], **fields: Any) -> Measurement:
@@ -41,3 +43,50 @@ def test_the_mean_loss_is_that_of_steps_and_ranks() -> None:
     series = found(measurement(ranks))
     assert (series["mean_loss"].samples, series["mean_loss"].gated) == ((-1.0,), False)
     assert "mean_loss" not in found(measurement((ranks[0], make_rank_launch(1, loss=0.5))))
+
+
+def test_an_epoch_lasts_for_as_many_steps_as_the_longest_loader_has() -> None:
+    """A typical step of 2 s; the loaders of the ranks have batches for 10 and 10.5 steps."""
+    ranks = tuple(make_rank_launch(i, (2.0,), epoch_steps=steps) for i, steps in enumerate((10.0, 10.5)))
+    epoch = found(measurement(ranks))["epoch_time"]
+    assert (epoch.samples, epoch.unit, epoch.gated) == ((21.0,), "s", False)
+    assert "epoch_time" not in found(measurement((ranks[0], make_rank_launch(1))))
+
+
+def on_gpus(*gpus: GpuHealth, **fields: Any) -> Measurement:
+    """One rank on each of these GPUs, with one launch."""
+    memory = (DeviceMemory(device=gpu.device, uuid=gpu.device, used=1, total=2, reserved=1) for gpu in gpus)
+    ranks = tuple(make_rank_launch(i, device_memory=device) for i, device in enumerate(memory))
+    measured = measurement(ranks, environment=make_environment(device="cuda", world_size=len(ranks)), **fields)
+    health = Health(cpu=CpuHealth(), gpus=gpus)
+    return replace(measured, launches=tuple(replace(launch, health=health) for launch in measured.launches))
+
+
+def test_the_utilisation_of_gpus_is_their_mean_where_all_were_read() -> None:
+    known, full, unknown = (
+        GpuHealth(device=name, readings=3, utilisation=share) for name, share in (("a", 0.5), ("b", 1.0), ("c", None))
+    )
+    series = found(on_gpus(known, full))["gpu_utilisation"]
+    assert (series.samples, series.better, series.gated) == ((0.75,), "higher", False)
+    assert "gpu_utilisation" not in found(on_gpus(known, unknown))
+    assert "gpu_utilisation" not in found(on_gpus(known, replace(full, mig=True)))
+    assert "gpu_utilisation" not in found(on_gpus(known, full, turns=True))
+    assert "gpu_utilisation" not in found(measurement((make_rank_launch(),)))
+
+
+def test_computing_stands_beside_communicating_where_a_profile_has_both() -> None:
+    """Of a step of 50 ms, 5 ms are communication alone, and collectives are under way for 20."""
+    ratio = found(measurement((make_rank_launch(),), profile=PROFILE))["compute_to_communication"]
+    assert ratio.samples == pytest.approx((2.25,))
+    assert (ratio.better, ratio.gated) == ("higher", False)
+    silent = replace(PROFILE, busy=0.0, overlapped=0.0)
+    assert "compute_to_communication" not in found(measurement((make_rank_launch(),), profile=silent))
+    assert "compute_to_communication" not in found(measurement((make_rank_launch(),)))
+
+
+def test_the_memory_that_is_held_is_the_mean_after_steps_of_the_rank_with_the_most() -> None:
+    """The reading before the first step does not count: means of 6 and 8."""
+    ranks = (make_rank_launch(0, held=(100, 5, 7)), make_rank_launch(1, held=(0, 8, 8)))
+    held = found(measurement(ranks))["mean_allocated"]
+    assert (held.samples, held.unit, held.gated) == ((8.0,), "B", False)
+    assert "mean_allocated" not in found(measurement((ranks[0], make_rank_launch(1))))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
@@ -126,6 +126,19 @@ def test_the_first_batch_tells_whether_memory_is_pinned(
     for _ in range(3):
         given()
     assert (len(asked), moved) == (2 if pinned else 1, [pinned] * 6)
+
+
+def test_a_loader_with_a_length_tells_how_many_batches_it_has(make_ctx: Any) -> None:
+    """Eight samples in batches of four; neither a generator nor a single batch has an end that is known."""
+    assert batches(make_ctx(), workload(loader=load)).length == 2
+
+    class Endless(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            while True:
+                yield torch.ones(1), torch.ones(1)
+
+    stream = batches(make_ctx(), workload(loader=lambda _rank, _size: DataLoader(Endless(), batch_size=4)))
+    assert (stream.length, batches(make_ctx(), workload(batch=eight)).length) == (None, None)
 
 
 def test_settings_for_a_workload_without_a_loader_are_refused(make_ctx: Any) -> None:

@@ -155,6 +155,12 @@ def test_in_strong_mode_ranks_share_the_same_global_batch(make_ctx: Any) -> None
     assert torch.equal(torch.cat(SEEN[1:]), SEEN[0])
 
 
+def test_an_epoch_has_as_many_steps_as_micro_batches_fill(make_ctx: Any) -> None:
+    """Ten batches, four to a step."""
+    ten = loader_workload(lambda _rank, _size: [(torch.ones(4, 1), torch.zeros(4, 1))] * 10)
+    assert step_of(make_ctx(), ten, "ddp", accumulation_steps=4).epoch_steps == 2.5
+
+
 def test_in_strong_mode_ranks_share_the_loaders_batches(make_ctx: Any) -> None:
     asked = []
 
