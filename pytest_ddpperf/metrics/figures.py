@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from statistics import fmean, stdev
 
 from pytest_ddpperf.metrics.launch_figures import Samples, complete, gpus_of, of_launches, typical_step, used_gpus
@@ -33,6 +34,42 @@ def epoch_time(launch: Launch) -> float | None:
     """Seconds of as many typical steps as the loader has data for; None for data without an end or a length."""
     steps = complete(rank.epoch_steps for rank in launch.ranks)
     return None if steps is None else max(steps) * typical_step(launch)
+
+
+def flops_rate(measurement: Measurement) -> Samples | None:
+    """FLOP/s of the rank with the most FLOPs: those counted in a step over the typical step time."""
+    flops = 0.0 if measurement.counts is None else measurement.counts.totals.get("flops", 0.0)
+    return tuple(flops / typical_step(launch) for launch in measurement.launches) if flops else None
+
+
+def mfu(measurement: Measurement) -> Samples | None:
+    """Model FLOPs utilisation: ``flops_rate`` as a share of what the GPU could do in the precision of the products."""
+    rates, precision = flops_rate(measurement), _precision_of_products(measurement)
+    environment = measurement.environment
+    if rates is None or precision is None or environment.device != "cuda" or environment.oversubscribed:
+        return None
+    from pytest_ddpperf.metrics.peaks import peak_flops
+
+    peak = peak_flops(environment.device_model, precision)
+    return None if peak is None else tuple(rate / peak for rate in rates)
+
+
+def _precision_of_products(measurement: Measurement) -> str | None:
+    """The precision of a step's matrix products; None where it is not known, as of a step of the user's own."""
+    sizes = {} if measurement.counts is None else measurement.counts.details.get("model_size", {})
+    kinds = set(sizes) - {"buffers"}
+    if measurement.strategy == "custom" or len(kinds) != 1:
+        return None
+    asked = measurement.recipe.get("precision", "fp32")
+    sharded = re.search(r"param_dtype=(bf16|fp16)", measurement.strategy)
+    if asked in {"bf16", "fp16"}:  # autocast, whatever the parameters are
+        return asked
+    if sharded is not None:
+        return sharded[1]
+    if kinds != {"float32"}:
+        return {"bfloat16": "bf16", "float16": "fp16"}.get(kinds.pop())
+    forced = measurement.environment.recorded.get("NVIDIA_TF32_OVERRIDE", "")  # which goes before what torch asks for
+    return {"0": "fp32", "1": "tf32"}.get(forced, asked)
 
 
 def gpu_utilisation(measurement: Measurement) -> Samples | None:

@@ -19,7 +19,9 @@ from pytest_ddpperf.metrics.control import control_of
 from pytest_ddpperf.metrics.figures import (
     compute_to_communication,
     epoch_time,
+    flops_rate,
     gpu_utilisation,
+    mfu,
     step_time_max,
     step_time_min,
     step_time_scatter,
@@ -280,6 +282,8 @@ METRICS: tuple[Metric, ...] = (
     _step_metric(
         "throughput_per_rank", "samples/s", throughput_per_rank, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME
     ),
+    _step_metric("flops_rate", "FLOP/s", flops_rate, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
+    _step_metric("mfu", "1", mfu, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
     # Of single steps, whichever they are: what their launch as a whole tells is gated above.
     _step_metric("step_time_min", "s", step_time_min, gated=False, rules=_TIMED),
     _step_metric("step_time_max", "s", step_time_max, gated=False, rules=_TIMED),

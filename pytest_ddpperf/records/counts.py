@@ -42,6 +42,8 @@ COUNTS: Mapping[str, CountRow] = {
     "device_synchronisations": CountRow(profiled=True),
     "peak_tensor_bytes": CountRow(unit="B", symptom=True),
     "model_state_bytes": CountRow(unit="B"),
+    "parameters": CountRow(gated=False),
+    "model_size": CountRow(unit="B", gated=False),
     "retained_bytes": CountRow(unit="B"),
 }
 """The counts by name, in the order of reports; a new one is a row and an instrument that counts it."""

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import random
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -145,6 +145,23 @@ def repeated(module: nn.Module) -> tuple[nn.Module, ...]:
 
 def _size(modules: Iterable[nn.Module]) -> int:
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
+def size_of(model: nn.Module) -> dict[str, dict[str, float]]:
+    """The details of ``parameters`` and ``model_size`` of a whole model: trainable ones, and bytes; each by type.
+
+    Empty after FSDP1, which leaves a rank its shard and no sign of the rest.
+    """
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        return {}
+    number, nbytes = Counter[str](), Counter[str]()
+    for parameter in model.parameters():
+        kind = str(parameter.dtype).removeprefix("torch.")
+        number[kind] += parameter.numel() * parameter.requires_grad
+        nbytes[kind] += parameter.numel() * parameter.element_size()
+    nbytes["buffers"] = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    counted = {"parameters": number, "model_size": nbytes}
+    return {metric: {kind: float(n) for kind, n in kinds.items() if n} for metric, kinds in counted.items()}
 
 
 def recompute(blocks: Sequence[nn.Module]) -> None:

@@ -123,6 +123,7 @@ def _countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
     return Countable(
         device=ctx.device,
         modules=step.modules,
+        size=step.size,
         optimizers=step.optimizers,
         period=step.work_period,
         roots=job.roots,

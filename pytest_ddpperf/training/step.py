@@ -6,9 +6,9 @@ import inspect
 import math
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 from pytest_ddpperf.training.data import Batches, batches, contradicting_size
-from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed
+from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed, size_of
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.script_run import ScriptRun
 from pytest_ddpperf.training.trainer import Trainer, set_tf32
@@ -48,6 +48,7 @@ class Step:
     epoch_steps: float | None = None  # for which the data of this rank last; None if they have no end or no length
     data: Batches | None = None  # where a workload's batches come from
     modules: Sequence[nn.Module] = ()  # the models, if known
+    size: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the whole model, as of ``size_of``
     optimizers: Sequence[torch.optim.Optimizer] = ()  # the same
     period: int = 1  # steps after which work and times of data loading repeat; the same on all ranks
     work_period: int = 1  # steps after which the work repeats; data loading runs ahead of the steps
@@ -94,6 +95,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
         epoch_steps=None if data.length is None else data.length / settings.accumulation_steps,
         data=data,
         modules=[trainer.parallel.module],
+        size=trainer.size,
         optimizers=[trainer.optimizer],
         # Loaders may differ between ranks. Periods must not: ranks would wait for one that ran fewer steps.
         period=math.lcm(*periods),
@@ -201,11 +203,13 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
     if problem is not None:
         raise WorkloadError(f"the step of {located(build)}: {problem}")
     samples, tokens = _of_rank(job.samples_per_step, ctx), _of_rank(job.tokens_per_step, ctx)
+    module = getattr(step, "module", None)
     return Step(
         run=step,
         samples_per_step=getattr(step, "samples", None) if samples is None else samples,
         tokens_per_step=getattr(step, "tokens", None) if tokens is None else tokens,
         close=getattr(step, "close", lambda: None),  # the end of its process releases the rest
+        size=size_of(module) if isinstance(module, nn.Module) else {},
         group_kept=group_kept,
     )
 

@@ -19,6 +19,7 @@ from pytest_ddpperf.training.model import (
     describe_value,
     recompute,
     require_optimizer,
+    size_of,
     snapshot,
     snapshot_bytes,
     untrained,
@@ -59,6 +60,7 @@ class Trainer:
         self._forward_context = prepare_precision(settings.precision, ctx.device)
         model = (build_model(workload) if module is None else module).to(ctx.device)
         self.evaluating = not model.training
+        self.size = size_of(model)  # before it is sharded
         blocks = blocks_of(model, workload.blocks)
         if settings.activation_checkpointing:
             recompute(blocks or (model,))

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.metrics.peaks import peak_flops
 from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Plan, Series
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from tests.factories import PROFILE, make_environment, make_rank_launch
 
 
@@ -90,3 +92,129 @@ def test_the_memory_that_is_held_is_the_mean_after_steps_of_the_rank_with_the_mo
     held = found(measurement(ranks))["mean_allocated"]
     assert (held.samples, held.unit, held.gated) == ((8.0,), "B", False)
     assert "mean_allocated" not in found(measurement((ranks[0], make_rank_launch(1))))
+
+
+LAYERS, WIDTH, BATCH = 4, 1024, 256
+# Of each Linear: 2 FLOPs for each weight and sample, in forward, for the gradient of its inputs and for that of its
+# weights; the first one's inputs need no gradient.
+FLOPS = 2 * BATCH * WIDTH * WIDTH * (3 * LAYERS - 1)
+
+
+def counted_stack(kind: str = "float32", **model_size: float) -> Counts:
+    """What is counted of a stack of Linear layers, of which torch multiplies the matrices; its weights are 4 Mi."""
+    nbytes = {kind: 4.0 * LAYERS * WIDTH * WIDTH, **model_size}
+    return Counts(totals={"flops": float(FLOPS)}, details={"model_size": nbytes}, unstable={})
+
+
+def test_the_flops_of_a_stack_of_linear_layers_are_those_by_hand() -> None:
+    torch = pytest.importorskip("torch")
+    from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(LAYERS)))
+    inputs = torch.ones(32, 64)
+    counts = count_step(lambda: model(inputs).sum().backward(), Countable(device=torch.device("cpu")))
+    assert counts.totals["flops"] == 2 * 32 * 64 * 64 * (3 * LAYERS - 1)
+
+
+def test_the_rate_of_flops_and_its_share_of_the_peak_are_those_by_hand() -> None:
+    """5.9 GFLOP a step; on an H100 494.7 TFLOP/s in TF32, 989.4 in bf16, and 66.9 in fp32."""
+    gpu = make_environment(device="cuda", device_model="NVIDIA H100 80GB HBM3", device_count=1, world_size=1)
+
+    def share(seconds: float, **fields: Any) -> float:
+        measured = measurement((make_rank_launch(0, (seconds,)),), counts=counted_stack(), environment=gpu, **fields)
+        series = found(measured)
+        assert series["flops_rate"].samples == (FLOPS / seconds,)
+        assert (series["flops_rate"].unit, series["flops_rate"].better, series["mfu"].gated) == (
+            "FLOP/s",
+            "higher",
+            False,
+        )
+        return series["mfu"].value
+
+    assert FLOPS == 5_905_580_032
+    assert share(1e-4) == pytest.approx(5.905580032e13 / 66.9e12, rel=1e-9)
+    assert share(2e-5, recipe={"precision": "tf32"}) == pytest.approx(0.5969, rel=1e-2)
+    assert share(1e-5, recipe={"precision": "bf16"}) == pytest.approx(0.5969, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "precision", "kind", "override", "products"),
+    [
+        ("ddp", "fp32", "float32", None, 66.9),
+        ("ddp", "tf32", "float32", None, 494.7),
+        ("ddp", "tf32", "float32", "0", 66.9),
+        ("ddp", "fp32", "float32", "1", 494.7),
+        ("ddp", "fp16", "float32", "0", 989.4),
+        ("ddp", "fp32", "bfloat16", None, 989.4),
+        ("fsdp2[param_dtype=bf16]", "fp32", "float32", None, 989.4),
+        ("fsdp2[reduce_dtype=bf16]", "fp32", "float32", None, 66.9),
+        ("ddp", "fp32", "float64", None, None),
+        ("custom", "fp32", "float32", None, None),
+    ],
+)
+def test_the_peak_is_that_of_the_products_precision(
+    strategy: str, precision: str, kind: str, override: str | None, products: float | None
+) -> None:
+    """Those of a bf16 model are bf16, and a variable goes before what torch asks for; of some none is known."""
+    gpu = make_environment(
+        device="cuda",
+        device_model="NVIDIA H100 80GB HBM3",
+        device_count=2,
+        recorded={} if override is None else {"NVIDIA_TF32_OVERRIDE": override},
+    )
+    ranks = (make_rank_launch(0, (1.0,)), make_rank_launch(1, (1.0,)))
+    measured = measurement(
+        ranks,
+        environment=gpu,
+        strategy=strategy,
+        recipe={} if precision == "fp32" else {"precision": precision},
+        counts=counted_stack(kind, buffers=8.0),
+    )
+    known = found(measured).get("mfu")
+    assert (None if known is None else known.value) == (
+        None if products is None else pytest.approx(FLOPS / products / 1e12)
+    )
+
+
+def test_without_a_peak_there_is_no_share_of_it() -> None:
+    """On the CPU, on a part of a GPU, where ranks share one, for parameters of several types, and without counts."""
+    facts = {"device": "cuda", "device_model": "NVIDIA A100-SXM4-80GB", "device_count": 1, "world_size": 1}
+    gpu = make_environment(**facts)
+
+    def names(environment: Environment, counts: Counts | None) -> set[str]:
+        ranks = tuple(make_rank_launch(i) for i in range(environment.world_size))
+        return {"mfu", "flops_rate"} & set(found(measurement(ranks, environment=environment, counts=counts)))
+
+    counts = counted_stack()
+    assert names(gpu, counts) == {"mfu", "flops_rate"}
+    assert names(gpu, None) == set()
+    assert names(gpu, replace(counts, totals={"flops": 0.0})) == set()
+    mixed = counted_stack(bfloat16=16.0)
+    others = ({"device": "cpu"}, {"world_size": 2}, {"device_model": "NVIDIA A100-SXM4-80GB MIG 1g.10gb"})
+    for environment, given in [(gpu, mixed), *((make_environment(**{**facts, **other}), counts) for other in others)]:
+        assert names(environment, given) == {"flops_rate"}
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "peak"),
+    [
+        ("NVIDIA A100-PCIE-40GB", "bf16", 312e12),
+        ("NVIDIA A100 80GB PCIe", "tf32", 156e12),
+        ("NVIDIA H100 PCIe", "fp16", 756e12),
+        ("NVIDIA H200 NVL", "bf16", 835.5e12),
+        ("Tesla V100-SXM2-16GB", "fp16", 125e12),
+        ("Tesla V100-SXM2-16GB", "bf16", None),
+        ("Tesla T4", "tf32", None),
+        ("NVIDIA L4", "bf16", 121e12),
+        ("NVIDIA L40S", "bf16", 362e12),
+        ("NVIDIA A10G", "bf16", 70e12),
+        ("NVIDIA GeForce RTX 4090", "fp16", 165.2e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "fp16", None),
+        ("AMD Instinct MI250X", "fp16", 191.5e12),
+        ("AMD Instinct MI300X", "bf16", 1307.4e12),
+        ("NVIDIA H100 80GB HBM3 + NVIDIA H100 PCIe", "bf16", None),
+        ("", "fp32", None),
+    ],
+)
+def test_a_peak_is_that_of_the_whole_name(model: str, precision: str, peak: float | None) -> None:
+    assert peak_flops(model, precision) == peak

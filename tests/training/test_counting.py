@@ -17,6 +17,7 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.model import size_of
 from pytest_ddpperf.training.preparing import count_launch
 from pytest_ddpperf.training.workload import Workload
 
@@ -78,3 +79,50 @@ def test_a_step_that_gives_no_finite_loss_is_not_counted(make_ctx: Any, loss: An
     own = LaunchJob(lambda _ctx: lambda: loss, resolve("single"), Settings(), Plan(warmup=2, steps=1))
     with pytest.raises(WorkloadError, match="at warm-up step 1"):
         count_launch(make_ctx(), own)
+
+
+def frozen_in_part() -> nn.Module:
+    """A trainable weight of 64 and a bias of 8 in fp32, a frozen weight of 24 in bf16, and a buffer of 2 bytes."""
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3, bias=False, dtype=torch.bfloat16))
+    model[1].requires_grad_(requires_grad=False)
+    model.register_buffer("seen", torch.zeros(2, dtype=torch.uint8))
+    return model
+
+
+def test_the_size_of_a_model_is_that_of_all_its_parameters_and_buffers() -> None:
+    assert size_of(frozen_in_part()) == {
+        "parameters": {"float32": 72.0},
+        "model_size": {"float32": 288.0, "bfloat16": 48.0, "buffers": 2.0},
+    }
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp1", "fsdp2"])
+def test_the_whole_model_is_counted_however_it_is_sharded(launcher: Launcher, strategy: str) -> None:
+    for counts in launcher.run(count_launch, job(strategy), world_size=2, backend="gloo", device="cpu").values:
+        assert counts.totals["parameters"] == PARAMETERS
+        assert counts.totals["model_size"] == 4 * PARAMETERS
+
+
+class Told:
+    """A step of the user's own that tells its model."""
+
+    def __init__(self) -> None:
+        self.module = linear()
+
+    def __call__(self) -> None:
+        self.module(torch.ones(4, WIDTH)).sum().backward()
+
+
+def test_a_step_of_the_users_own_may_tell_its_model(make_ctx: Any) -> None:
+    plan = Plan(warmup=1, steps=1)
+    told = count_launch(make_ctx(), LaunchJob(lambda _ctx: Told(), None, Settings(), plan))
+    assert (told.totals["parameters"], told.details["model_size"]) == (PARAMETERS, {"float32": 4.0 * PARAMETERS})
+    silent = count_launch(make_ctx(), LaunchJob(lambda _ctx: Told().__call__, None, Settings(), plan))
+    assert not {"parameters", "model_size"} & silent.totals.keys()
+
+
+def test_a_model_that_fsdp1_has_sharded_has_no_known_size() -> None:
+    class FullyShardedDataParallel(nn.Module):
+        pass
+
+    assert size_of(nn.Sequential(linear(), FullyShardedDataParallel())) == {}

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -110,6 +110,7 @@ class Countable:
 
     device: torch.device
     modules: Sequence[nn.Module] = ()  # other models are found as they run
+    size: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # details of the whole model, where known
     optimizers: Sequence[torch.optim.Optimizer] = ()  # others are found as they step
     period: int = 1  # steps after which it does the same again
     roots: tuple[str, ...] = ()  # of the project; the lines of code that counts come from are told relative to them
@@ -144,7 +145,8 @@ def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Detail
         with unsampled(pass_.used.roots):
             counted = [{**details, **period(partial(device_work, run))} for details in counted]
     buckets = ddp_buckets(pass_.used.roots)
-    found = _counts([{**details, **compiled, "ddp_buckets": buckets} for details in counted], subject.period)
+    known = {metric: dict(parts) for metric, parts in subject.size.items()}
+    found = _counts([{**details, **compiled, "ddp_buckets": buckets, **known} for details in counted], subject.period)
     sites = call_sites(pass_.sites[learning:], subject.period, subject.roots, subject.strategy)
     breaks = call_sites([{"graph_breaks": break_sites()}], 1, subject.roots)
     return replace(found, sites={**sites, **breaks})
