@@ -57,6 +57,11 @@ class FakeNvml:
     def nvmlDeviceGetClockInfo(self, _handle: int, clock: int) -> int:
         return {1: 1700, 2: 2600}[clock]
 
+    def nvmlDeviceGetApplicationsClock(self, handle: int, _clock: int) -> int:
+        if handle:
+            raise NVMLError("Not Supported")
+        return 1755
+
     def nvmlDeviceGetMaxClockInfo(self, _handle: int, clock: int) -> int:
         return {1: 1980, 2: 2619}[clock]
 

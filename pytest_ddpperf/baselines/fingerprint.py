@@ -29,7 +29,11 @@ _LABELS = {
     "cuda": "CUDA",
     "gpu_setup": "GPU setup",
 }
-_RECORDED = {  # that times on GPUs depend on, beside variables of the environment
+_RECORDED = {  # facts that are told under another name
+    "torch": "torch",
+    "cuda": "CUDA",
+    "python": "Python",
+    "gpu_clocks": "GPU clocks",
     "gpu_driver": "GPU driver",
     "gpu_allocator": "GPU memory allocator",
     "gpu_persistence": "persistence mode",
@@ -38,6 +42,8 @@ _RECORDED = {  # that times on GPUs depend on, beside variables of the environme
     "cudnn": "cuDNN",
     "nccl": "NCCL",
 }
+_OF_GPUS = frozenset({"gpu_allocator", "gpu_driver", "cudnn", "nccl"})
+_PICKED_ANEW = frozenset({"host", "CUDA_VISIBLE_DEVICES"})
 _MAX_NAME = 48  # characters of a device's name in a key
 _NAME = r"[a-z0-9._-]+?"
 _KEY = re.compile(
@@ -63,7 +69,8 @@ def environment(
 ) -> Environment:
     """The environment of a process group on this machine; ``gpus``: what is known of GPUs that ranks compute on."""
     full = {name: getattr(machine, name) for name in ("machine", "host", "kernel", "python")}
-    full |= {"torch": torch.torch, **({} if torch.cuda is None else {"cuda": torch.cuda})}
+    full |= {"clocks": machine.clocks} if machine.clocks else {}
+    full |= {"torch": torch.torch, **({} if torch.cuda is None else {"cuda": torch.cuda}), **torch.packages}
     on_gpu = placement.device == "cuda"
     return Environment(
         device=placement.device,
@@ -126,15 +133,22 @@ def kernel_differences(a: Environment, b: Environment) -> tuple[str, ...]:
 
 
 def recorded_differences(a: Environment, b: Environment) -> tuple[str, ...]:
-    """The facts that differ of what is recorded of GPUs, and does not decide what is comparable.
+    """The facts that differ of what is recorded and does not decide what is comparable, keyed facts left out.
 
-    Which GPUs are visible is no such fact: a scheduler picks them anew for each job.
+    What one of both does not tell does not differ: an older baseline has fewer facts. But a variable that is recorded
+    of GPUs alone is not set where it is missing. Neither hosts are told nor which GPUs are visible: a scheduler picks
+    them anew for each job.
     """
-    if not a.device == b.device == "cuda":
-        return ()
-    names = [name for name in sorted({*a.recorded, *b.recorded} - {"CUDA_VISIBLE_DEVICES"}) if name.isupper()]
-    pairs = ((name, a.recorded.get(name, "none"), b.recorded.get(name, "none")) for name in (*_RECORDED, *names))
-    return tuple(f"{_RECORDED.get(name, name)} {then} -> {now}" for name, then, now in pairs if then != now)
+    left, right = dict(a.recorded), dict(b.recorded)
+    if a.device == b.device == "cuda" and _OF_GPUS & left.keys() and _OF_GPUS & right.keys():
+        variables = sorted(name for name in {*left, *right} if name.isupper())
+        left, right = ({**dict.fromkeys(variables, "none"), **facts} for facts in (left, right))
+    known = [*_RECORDED, *sorted({*left} - {*_RECORDED})]
+    keyed = {name for name in ("torch", "cuda") if getattr(a, name) != getattr(b, name)}
+    names = [name for name in known if name in left.keys() & right.keys() - _PICKED_ANEW - keyed]
+    return tuple(
+        f"{_RECORDED.get(name, name)} {left[name]} -> {right[name]}" for name in names if left[name] != right[name]
+    )
 
 
 def _differences(a: Environment, b: Environment, names: Iterable[str]) -> tuple[str, ...]:

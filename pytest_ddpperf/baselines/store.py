@@ -77,7 +77,8 @@ class Store:
             what = "no baseline of times" if others else "no baseline"
             return replace(nearest, origin=f"{what} for {name} of {test} in {self.folder}")
         differs, key, record = min(timed, key=lambda other: (len(other[0]), other[1]))
-        return replace(nearest, record=record, origin=key, differs=differs)
+        recorded = recorded_differences(record.environment, environment)
+        return replace(nearest, record=record, origin=key, differs=differs, recorded_differ=recorded)
 
     def records(self, test: str) -> tuple[BaselineRecord, ...]:
         """All records of a test, of all environments."""

@@ -41,6 +41,7 @@ def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapp
     ]
     ecc = [ask(nvml, "nvmlDeviceGetEccMode", handle) for handle in handles]  # now, and after the next reset
     recorded = {
+        "gpu_clocks": _joined(_clock(nvml, handle) for handle in handles),
         "gpu_driver": ask(nvml, "nvmlSystemGetDriverVersion"),
         "gpu_persistence": _joined(_SWITCH.get(ask(nvml, "nvmlDeviceGetPersistenceMode", each)) for each in handles),
         "gpu_ecc": _joined(None if modes is None else _SWITCH.get(modes[0]) for modes in ecc),
@@ -52,6 +53,12 @@ def gpu_facts(devices: Sequence[str], software: Mapping[str, str], environ: Mapp
         setup=" ".join(filter(None, parts)) or None,
         recorded={**known, **{name: str(value) for name, value in recorded.items() if value}},
     )
+
+
+def _clock(nvml: Any, handle: Any) -> str | None:
+    """The clock of the multiprocessors that applications get by the driver's setting (``nvidia-smi -ac``)."""
+    clock = ask(nvml, "nvmlDeviceGetApplicationsClock", handle, nvml.NVML_CLOCK_SM)
+    return None if clock is None else f"{clock}mhz"
 
 
 def _link(nvml: Any, one: Any, other: Any) -> str | None:

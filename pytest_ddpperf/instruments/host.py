@@ -31,6 +31,7 @@ class MachineFacts:
     host: str
     kernel: str
     python: str
+    clocks: str = ""  # as of ``clock_limits``
 
 
 def machine_facts(root: Path = _ROOT) -> MachineFacts:
@@ -42,7 +43,20 @@ def machine_facts(root: Path = _ROOT) -> MachineFacts:
         host=platform.node() or "unknown",
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
+        clocks=clock_limits(root),
     )
+
+
+def clock_limits(root: Path = _ROOT) -> str:
+    """What sets the frequency of the usable cores, and how far: ``performance 3.50 GHz``; empty where nothing tells.
+
+    Cores that differ have all their limits: ``powersave 2.40 GHz, powersave 3.50 GHz``.
+    """
+    folders = [root / f"sys/devices/system/cpu/cpu{core}/cpufreq" for core in sorted(os.sched_getaffinity(0))]
+    told = (
+        (kernel_text(each / "scaling_governor").strip(), kernel_text(each / "scaling_max_freq")) for each in folders
+    )
+    return ", ".join(sorted({f"{governor} {int(most) / 1e6:.2f} GHz" for governor, most in told if governor and most}))
 
 
 def cpu_model(root: Path = _ROOT) -> str:

@@ -54,7 +54,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             *lost,
             *count_findings(comparisons, measurement, reference),
             *_near_misses(reference),
-            *([Finding("other_gpu_facts", {"differ": reference.recorded_differ})] * bool(reference.recorded_differ)),
+            *([Finding("other_facts", {"differ": reference.recorded_differ})] * bool(reference.recorded_differ)),
             *_other_pace(comparisons, reference),
             *_raised_tolerance(comparisons, reference, context.tolerance),
         ),

@@ -60,6 +60,7 @@ class RankContext:
 
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
+PACKAGES = ("numpy", "triton", "transformers", "accelerate", "lightning")  # whose versions are recorded
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
@@ -88,6 +89,7 @@ class TorchMachine:
     nccl: bool
     backends: tuple[str, ...]  # of process groups, that this torch was built with
     gpu_software: Mapping[str, str] = field(default_factory=dict)  # versions and the allocator, by name
+    packages: Mapping[str, str] = field(default_factory=dict)  # versions of other packages that training may use
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,14 @@ class Placement:
     device: str
     backend: str
     remark: str = ""  # why ranks are on the CPU beside a GPU
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """The versions of those packages that are installed, by name; none is imported."""
+    from importlib.metadata import distributions
+
+    found = ((name, next(iter(distributions(name=name)), None)) for name in packages)
+    return {name: package.version for name, package in found if package is not None}
 
 
 def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks take no keywords
@@ -117,6 +127,7 @@ def probe(_: RankContext, gpus: bool) -> TorchMachine:  # noqa: FBT001  ranks ta
         nccl=found["nccl"],
         backends=tuple(name for name, available in found.items() if available),
         gpu_software=gpu_software() if shown.names else {},
+        packages=versions(PACKAGES),
     )
 
 

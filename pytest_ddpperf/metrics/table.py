@@ -285,8 +285,8 @@ METRICS: tuple[Metric, ...] = (
     _step_metric("flops_rate", "FLOP/s", flops_rate, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
     _step_metric("mfu", "1", mfu, gated=False, within=of_rates, rules=_MADE_OF_STEP_TIME),
     # Of single steps, whichever they are: what their launch as a whole tells is gated above.
-    _step_metric("step_time_min", "s", step_time_min, gated=False, rules=_TIMED),
-    _step_metric("step_time_max", "s", step_time_max, gated=False, rules=_TIMED),
+    _step_metric("step_time_min", "s", step_time_min, gated=False, rules=_MADE_OF_STEP_TIME),
+    _step_metric("step_time_max", "s", step_time_max, gated=False, rules=_MADE_OF_STEP_TIME),
     _step_metric("epoch_time", "s", epoch_time, gated=False, within=of_steps, rules=_MADE_OF_STEP_TIME),
     _share_metric("step_time_scatter", step_time_scatter, rules=_TIMED),
     _share_metric("straggler_skew", straggler_skew, min_tolerance=0.03),

@@ -113,7 +113,7 @@ class StoredBaseline:
     record: BaselineRecord | None
     origin: str  # the environment key, or in words why there is no baseline
     differs: tuple[str, ...] = ()  # facts of environment and training in which the record differs: torch 2.11 -> 2.13
-    recorded_differ: tuple[str, ...] = ()  # facts that differ and leave the record comparable: NCCL 2.27.5 -> 2.28.9
+    recorded_differ: tuple[str, ...] = ()  # other facts that differ, and decide nothing: NCCL 2.27.5 -> 2.28.9
     counted: BaselineRecord | None = None  # the record that counts are compared with
     counted_differs: tuple[str, ...] = ()  # the facts that make its counts incomparable
     kernels_differ: tuple[str, ...] = ()  # the facts that do so for counts that depend on the kernels torch picks

@@ -402,7 +402,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     ),
     "lost_counts": lambda paired: f"{reference_text(paired)} has counts, this run has none: no count is gated",
     "alike_baselines": _alike_baselines,
-    "other_gpu_facts": lambda differ: f"the baseline was measured with others: {', '.join(differ)}",
+    "other_facts": lambda differ: f"the environment differs from the baseline's: {', '.join(differ)}",
     # Counts.
     "no_device_counts": lambda counts: _not_profiled(f"not counted: {words_of(counts)}"),
     "empty_profile": lambda: _not_profiled("communication was not profiled"),

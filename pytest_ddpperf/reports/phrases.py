@@ -46,10 +46,11 @@ def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ..
 
 
 def _follows(rate: Comparison, step: Comparison | None) -> bool:
-    """Whether a rate changed as the step time did, and not because a step does another amount of work."""
+    """Whether a rate or a time changed as the step time did, and not because a step does another amount of work."""
     if step is None or rate.change is None or step.change is None:
         return step is not None
-    return abs((1 + rate.change) * (1 + step.change) - 1) <= step.tolerance
+    faster = -1 if rate.series.unit == "s" else 1
+    return abs((1 + rate.change) ** faster * (1 + step.change) - 1) <= step.tolerance
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:

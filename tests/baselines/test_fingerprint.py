@@ -44,6 +44,9 @@ def test_environment_on_cpu_leaves_the_gpus_out() -> None:
         "torch": "2.13.0+cpu",
     }
     assert environment_key(env) == "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
+    told = replace(torch, packages={"numpy": "2.3.0"}), replace(MACHINE, clocks="performance 3.50 GHz")
+    more = environment(told[1], told[0], Placement("cpu", "gloo"), 2, threads=1).recorded
+    assert more.items() - env.recorded.items() == {("numpy", "2.3.0"), ("clocks", "performance 3.50 GHz")}
 
 
 def test_environment_on_gpus() -> None:
@@ -59,8 +62,20 @@ def test_environment_on_gpus() -> None:
     assert differences(env, told) == ("GPU setup unknown -> nvlink 400w",)
 
 
+def test_what_is_recorded_is_told_where_both_have_it_and_it_differs(make_environment: Make) -> None:
+    """Not hosts, nor what an older baseline lacks; a version whose minor differs is told by the key's fact alone."""
+    old = {"host": "a", "torch": "2.13.0+cpu", "python": "3.11.7", "kernel": "Linux 6.1", "libc": "glibc 2.36"}
+    new = {**old, "host": "b", "torch": "2.13.1+cpu", "numpy": "2.3.0", "libc": "glibc 2.41"}
+    then, now = (make_environment(recorded=recorded) for recorded in (old, new))
+    assert recorded_differences(then, now) == ("torch 2.13.0+cpu -> 2.13.1+cpu", "libc glibc 2.36 -> glibc 2.41")
+    assert recorded_differences(replace(then, torch="2.12"), now) == ("libc glibc 2.36 -> glibc 2.41",)
+    assert recorded_differences(then, then) == ()
+    packages = replace(now, recorded={**new, "numpy": "2.3.1", "python": "3.12.1"})
+    assert recorded_differences(now, packages) == ("Python 3.11.7 -> 3.12.1", "numpy 2.3.0 -> 2.3.1")
+
+
 def test_what_is_recorded_of_gpus_is_told_where_it_differs(make_environment: Make) -> None:
-    """But not of hosts, and not which GPUs were visible; on the CPU nothing is."""
+    """A variable that is missing was not set, unless nothing is recorded of GPUs; nor is it told which were visible."""
     old, new = (
         make_environment(device="cuda", recorded=recorded)
         for recorded in (
@@ -73,7 +88,7 @@ def test_what_is_recorded_of_gpus_is_told_where_it_differs(make_environment: Mak
         "CUDA_LAUNCH_BLOCKING none -> 1",
         "NCCL_ALGO Ring -> none",
     )
-    assert recorded_differences(replace(old, device="cpu"), replace(new, device="cpu")) == ()
+    assert recorded_differences(make_environment(device="cuda", recorded={"host": "a"}), new) == ()
 
 
 def test_keys_of_before_gpus_had_a_setup_still_hold(make_environment: Make) -> None:

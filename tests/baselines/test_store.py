@@ -169,7 +169,7 @@ def test_a_comparable_baseline_has_the_facts_of_gpus_that_differ(store: Store, m
     found = store.find(TEST, record.name, here)
     assert (found.differs, found.recorded_differ) == ((), ("NCCL 2.27.5 -> 2.28.9",))
     limited = store.find(TEST, record.name, replace(here, gpu_setup="400w"))
-    assert (limited.differs, limited.recorded_differ) == (("GPU setup unknown -> 400w",), ())
+    assert (limited.differs, limited.recorded_differ) == (("GPU setup unknown -> 400w",), found.recorded_differ)
 
 
 def test_of_equally_comparable_counts_the_newest_judge(store: Store, make_record: Make) -> None:

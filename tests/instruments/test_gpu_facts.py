@@ -15,10 +15,16 @@ def facts(*devices: str) -> GpuFacts:
 
 
 def test_facts_of_two_linked_gpus(nvml: FakeNvml) -> None:
-    """The second one has no ECC that could be on or off."""
+    """The second one has no ECC that could be on or off, and no clock that could be set."""
     assert facts(*BOTH) == GpuFacts(
         setup="nvlink 700w",
-        recorded={"gpu_driver": "580.65.06", "gpu_persistence": "on", "gpu_ecc": "on", "gpu_compute_mode": "default"},
+        recorded={
+            "gpu_clocks": "1755mhz",
+            "gpu_driver": "580.65.06",
+            "gpu_persistence": "on",
+            "gpu_ecc": "on",
+            "gpu_compute_mode": "default",
+        },
     )
 
 

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.instruments.host import available_memory, cpu_model, machine_facts, shared_memory, usable_cores
+from pytest_ddpperf.instruments.host import (
+    available_memory,
+    clock_limits,
+    cpu_model,
+    machine_facts,
+    shared_memory,
+    usable_cores,
+)
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:
@@ -236,6 +243,28 @@ def test_facts_of_this_machine_are_complete() -> None:
     facts = machine_facts()
     assert 1 <= facts.cores <= len(os.sched_getaffinity(0))
     assert all((facts.cpu_model, facts.host, facts.kernel, facts.python))
+
+
+@pytest.mark.parametrize(
+    ("cores", "told"),
+    [
+        ({0: ("performance\n", "3500000\n"), 1: ("performance\n", "3500000\n")}, "performance 3.50 GHz"),
+        ({0: ("powersave", "2400000"), 1: ("powersave", "3500000")}, "powersave 2.40 GHz, powersave 3.50 GHz"),
+        ({0: ("powersave", "")}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_limits_of_clocks_are_those_of_the_usable_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: dict[int, tuple[str, str]], told: str
+) -> None:
+    """Core 2 is not usable."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    files = {
+        f"sys/devices/system/cpu/cpu{core}/cpufreq/{file}": text
+        for core, texts in {**cores, 2: ("ondemand", "1000000")}.items()
+        for file, text in zip(("scaling_governor", "scaling_max_freq"), texts, strict=True)
+    }
+    assert clock_limits(lay(tmp_path, files)) == told
 
 
 def test_shared_memory_is_as_large_as_what_holds_it(tmp_path: Path) -> None:

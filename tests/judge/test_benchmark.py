@@ -144,7 +144,7 @@ def test_facts_that_leave_a_baseline_comparable_are_told_where_they_differ() -> 
     base = replace(found(series("step_time", STEADY)), recorded_differ=("NCCL 2.27.5 -> 2.28.9",))
     result = judged(measured(series("step_time", STEADY)), base)
     assert result.verdict is Verdict.UNCHANGED
-    assert "the baseline was measured with others: NCCL 2.27.5 -> 2.28.9" in findings(result)
+    assert "the environment differs from the baseline's: NCCL 2.27.5 -> 2.28.9" in findings(result)
 
 
 def test_what_is_undecided_does_not_hide_what_is_better_than_the_other_revision() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, SettingError
-from pytest_ddpperf.launch.context import Gpus, Placement, TorchMachine, place
+from pytest_ddpperf.launch.context import Gpus, Placement, TorchMachine, place, versions
 from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
 from pytest_ddpperf.launch.messages import Call
 
@@ -148,3 +149,8 @@ def test_each_instance_that_is_named_is_asked_by_a_process_of_its_own(monkeypatc
         names=(A100, "B100 MIG 1g.24gb"), pci=ADDRESSES, instances=("MIG-a", "MIG-b")
     )
     assert asked == [((True,), 1, ()), ((True,), 3, ("MIG-a", "MIG-b", "MIG-broken"))]
+
+
+def test_versions_are_those_of_installed_packages() -> None:
+    """Torch is, and the other one is not."""
+    assert versions(("torch", "no-such-package")) == {"torch": version("torch")}

@@ -48,7 +48,8 @@ def test_a_slower_machine_leaves_quotients_as_they_are() -> None:
         assert now.control is None
     assert ours[0]["step_time"].value == pytest.approx(ours[1]["step_time"].value / 2)  # stays in seconds
     series = series_of(make_measurement(launches=(launch(*quick),)))
-    assert {each.metric for each in series if each.control} == {"step_time", "throughput", "throughput_per_rank"}
+    of_steps = {"step_time", "step_time_min", "step_time_max", "throughput", "throughput_per_rank"}
+    assert {each.metric for each in series if each.control} == of_steps
 
 
 def test_what_hits_steps_and_control_of_a_block_alike_is_no_scatter_of_their_quotient() -> None:

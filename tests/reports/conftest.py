@@ -22,7 +22,7 @@ from tests.factories import make_environment
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 RULES = {row.name: row.rules for row in METRICS}
-UNITS = {"step_time": "s", "throughput": "samples/s", "peak_resident": "B"}
+UNITS = {"step_time": "s", "epoch_time": "s", "step_time_max": "s", "throughput": "samples/s", "peak_resident": "B"}
 DIFFERENCES = {"straggler_skew", "scaling_efficiency"}
 
 

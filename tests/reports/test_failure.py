@@ -104,9 +104,15 @@ def test_what_several_benchmarks_have_in_common_is_said_once_with_their_names(ma
 def test_what_follows_from_the_step_time_is_not_told_twice(make_result: Make, make_comparison: Compare) -> None:
     step_time = make_result().comparisons[0]
     throughput = make_comparison("throughput", 676.0, Verdict.REGRESSED, baseline=765.0, change=-0.116)
-    lines = failure_text(make_result(comparisons=(throughput, step_time)), accept=ACCEPT).splitlines()
+    epoch, longest = (
+        make_comparison(metric, 1 + change, Verdict.REGRESSED, baseline=1.0, change=change, gated=False)
+        for metric, change in (("epoch_time", 0.132), ("step_time_max", 0.8))
+    )
+    every = (throughput, step_time, epoch, longest)
+    lines = failure_text(make_result(comparisons=every), accept=ACCEPT).splitlines()
     assert lines[0] == HEAD
-    assert "throughput" not in "".join(lines)
+    assert not {"throughput", "epoch_time"} & set(" ".join(lines).split())
+    assert "step_time_max" in "".join(lines)  # which changed otherwise
 
 
 def test_what_remained_undecided_is_told(make_result: Make, make_comparison: Compare) -> None:

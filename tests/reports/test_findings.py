@@ -499,9 +499,9 @@ CASES = [
         "no_allocator_statistics", {}, "CUDA's memory allocator keeps no statistics: the metrics of memory are left out"
     ),
     Case(
-        "other_gpu_facts",
+        "other_facts",
         {"differ": ("NCCL 2.27.5 -> 2.28.9", "NCCL_ALGO none -> Ring")},
-        "the baseline was measured with others: NCCL 2.27.5 -> 2.28.9, NCCL_ALGO none -> Ring",
+        "the environment differs from the baseline's: NCCL 2.27.5 -> 2.28.9, NCCL_ALGO none -> Ring",
     ),
     Case(
         "gpu_clock_fell",
