@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from pytest_ddpperf.instruments.cpu_power import CpuPowerWatch
 from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Window
@@ -137,12 +138,12 @@ def _number(file: Path) -> int | None:
 Watch = Callable[[Window | None], Health]
 
 
-def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] = ()) -> Watch:
+def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] = (), root: Path = _ROOT) -> Watch:
     """Starts to watch; call the result with the window of the timed steps when the launch has ended.
 
     ``ranks_parents`` are the pids of the processes that fork the ranks and outlive them. None stands for a process that
     does not exist yet; then other processes' CPU time cannot be told from the ranks'.
-    ``gpus`` are the PCI ids of the GPUs that ranks compute on.
+    ``gpus`` are the PCI ids of the GPUs that ranks compute on, ``root`` holds the ``sys`` that shows energy.
     """
     pids = (os.getpid(), *(0 if pid is None else pid for pid in ranks_parents))  # no process has the number 0
     gpus_seen = None
@@ -150,10 +151,10 @@ def watch_health(ranks_parents: Collection[int | None], *, gpus: Sequence[str] =
         from pytest_ddpperf.instruments.gpu_health import watch_gpus
 
         gpus_seen = watch_gpus(gpus)
-    before = read_cpu(pids)
+    power, before = CpuPowerWatch(root), read_cpu(pids)
 
     def seen(window: Window | None) -> Health:
-        cpu = cpu_health(before, read_cpu(pids))
+        cpu = replace(cpu_health(before, read_cpu(pids)), power=power.stop(window))
         healths, unread = ((), ()) if gpus_seen is None else gpus_seen(window)
         return Health(cpu=cpu, gpus=healths, unread_gpus=unread)
 

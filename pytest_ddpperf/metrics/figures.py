@@ -87,6 +87,20 @@ def _gpu_utilisation(launch: Launch) -> float | None:
     return fmean(shares) if shares and len(gpus) == len(used_gpus(launch)) else None
 
 
+def cpu_energy_per_step(measurement: Measurement) -> Samples | None:
+    """Joules that the processor packages take for a step, whoever computes on them; None where they do not tell.
+
+    Interleaved launches have none: the power is that of all of them.
+    """
+    return None if measurement.turns else _cpu_energy_per_step(measurement)
+
+
+@of_launches
+def _cpu_energy_per_step(launch: Launch) -> float | None:
+    power = None if launch.health is None else launch.health.cpu.power
+    return power * fmean(launch.step_times) if power else None
+
+
 def compute_to_communication(measurement: Measurement) -> Samples | None:
     """How much longer a step computes than collectives are under way in it, as the profiler sees both.
 

@@ -18,6 +18,7 @@ from pytest_ddpperf.metrics.communication import (
 from pytest_ddpperf.metrics.control import control_of
 from pytest_ddpperf.metrics.figures import (
     compute_to_communication,
+    cpu_energy_per_step,
     epoch_time,
     flops_rate,
     gpu_utilisation,
@@ -309,6 +310,7 @@ METRICS: tuple[Metric, ...] = (
     _bytes_metric("mean_allocated", mean_allocated, gated=False, rules=replace(_BYTES, diagnosed=True)),
     _share_metric("gpu_utilisation", gpu_utilisation, better="higher"),
     _share_metric("energy_per_step", energy_per_step, unit="J", family="absolute", scale="ratio"),
+    _share_metric("cpu_energy_per_step", cpu_energy_per_step, unit="J", family="absolute", scale="ratio"),
     _bytes_metric(
         "memory_growth",  # of a step
         memory_growth,

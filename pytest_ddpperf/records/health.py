@@ -17,6 +17,7 @@ class CpuHealth:
     swapped: int | None = None  # bytes that the machine moved between memory and swap
     governor: str | None = None  # what sets the cores' frequency, e.g. performance; several are joined by commas
     frequency: float | None = None  # mean of the usable cores when the launch had ended, in Hz
+    power: float | None = None  # mean of all processor packages in timed steps, in W, whoever computes on them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -167,3 +167,17 @@ def test_what_this_process_computes_is_counted_as_ours() -> None:
     assert before.ours is not None
     assert after.ours is not None
     assert after.ours - before.ours >= (spent - 0.05) * os.sysconf("SC_CLK_TCK")
+
+
+def test_the_power_of_processors_is_told_where_they_show_it(tmp_path: Path) -> None:
+    """A made-up package whose counter rises by a joule while it is watched."""
+    assert watch_health([], root=tmp_path)(None).cpu.power is None
+    package = tmp_path / "sys/class/powercap/intel-rapl:0"
+    package.mkdir(parents=True)
+    for file, text in (("name", "package-0"), ("max_energy_range_uj", "9000000"), ("energy_uj", "1000000")):
+        (package / file).write_text(text, encoding="ascii")
+    seen = watch_health([], root=tmp_path)
+    (package / "energy_uj").write_text("2000000", encoding="ascii")
+    power = seen(None).cpu.power
+    assert power is not None
+    assert power > 0

@@ -218,3 +218,14 @@ def test_without_a_peak_there_is_no_share_of_it() -> None:
 )
 def test_a_peak_is_that_of_the_whole_name(model: str, precision: str, peak: float | None) -> None:
     assert peak_flops(model, precision) == peak
+
+
+def test_the_energy_of_processors_is_power_by_the_mean_step() -> None:
+    """50 W for steps of 1 and 3 s; where steps alternate, the power is that of both sides."""
+    measured = measurement((make_rank_launch(0, (1.0, 3.0)),))
+    known = replace(measured.launches[0], health=Health(cpu=CpuHealth(power=50.0)))
+    unknown = replace(measured.launches[0], health=Health(cpu=CpuHealth()))
+    series = found(replace(measured, launches=(known,)))["cpu_energy_per_step"]
+    assert (series.samples, series.unit, series.gated) == ((100.0,), "J", False)
+    for launches, turns in (((known,), True), ((known, unknown), False), (measured.launches, False)):
+        assert "cpu_energy_per_step" not in found(replace(measured, launches=launches, turns=turns))

@@ -221,6 +221,7 @@ def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validat
         "swapped": None,
         "governor": "schedutil",
         "frequency": None,
+        "power": None,
     }
     (on_a,) = first["gpus"]  # no rank computed on the other
     assert (on_a["device"], on_a["sm_clock"], on_a["power"]) == ("a", 1.7e9, None)

@@ -43,6 +43,7 @@ class CpuData(Document):
     swapped: int | None = about("Bytes that the machine moved between memory and swap.")
     governor: str | None = about("What sets the cores' frequency.")
     frequency: float | None = about("Mean frequency of the cores at the end of the launch, in Hz.")
+    power: float | None = about("Mean power of all processor packages in timed steps, in W.")
 
 
 class GpuProcessData(Document):
