@@ -27,7 +27,7 @@ from pytest_ddpperf.training.workload import Workload, located
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.judge.targets import Measured, Target
+    from pytest_ddpperf.judge.targets import Measured, MetricTarget
     from pytest_ddpperf.metrics.scaling import DeriveSeries
     from pytest_ddpperf.records.batch_size import BatchSize
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
@@ -304,7 +304,7 @@ class Ddpperf:
         if lines:
             raise UnexpectedCount("\n".join(lines))
 
-    def _meet(self, wanted: Sequence[Target]) -> None:
+    def _meet(self, wanted: Sequence[MetricTarget]) -> None:
         """Lists what became of targets; fails the test where one was missed, or is open and the settings say so."""
         __tracebackhide__ = True
         from pytest_ddpperf.reports.findings import finding_text

@@ -22,10 +22,11 @@ MAX_LINES = 41_000
 MAX_FILE = 320
 LONGER = {
     "fixture.py": 460,  # the public docstrings of all verbs
+    "judge/decision.py": 340,  # the only place that makes a verdict
     "launch/launcher.py": 330,  # the docstring of run
     "metrics/table.py": 360,  # one row a metric
     "records/measurement.py": 340,  # the docstrings of what tests hold
-    "reports/findings.py": 430,  # one row a finding
+    "reports/findings.py": 480,  # one row a finding
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
     "run/session.py": 330,  # one class, all that a session owns
     "settings.py": 445,  # one row a knob

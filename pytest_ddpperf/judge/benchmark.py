@@ -11,6 +11,7 @@ from pytest_ddpperf.judge.decision import (
     DecisionContext,
     decide_benchmark,
     decide_failure,
+    decide_unfit,
     settled_metric,
     with_stand_in,
 )
@@ -130,17 +131,14 @@ def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None 
 
 def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference) -> Result:
     """The result of a benchmark that does not fit into memory; it is a regression where the reference fits."""
-    if isinstance(reference, PairedRevision):
-        fitted = not reference.lacking
-    else:
-        fitted = reference.record is not None and reference.record.timed and not reference.differs
-    finding = Finding("does_not_fit", {"reason": reason, "fitted": fitted})
+    verdict = decide_unfit(reference)
+    finding = Finding("does_not_fit", {"reason": reason, "fitted": verdict is Verdict.REGRESSED})
     plan = Plan(warmup=0, steps=0)
     return Result(
         test=test,
         measurement=Measurement(**identity.identity_fields, plan=plan, launches=(), findings=(finding,)),
         comparisons=(),
-        verdict=Verdict.REGRESSED if fitted else Verdict.DOES_NOT_FIT,
+        verdict=verdict,
         reference=reference,
         findings=(finding,),
     )

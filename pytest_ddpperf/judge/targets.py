@@ -19,7 +19,7 @@ Outcome: TypeAlias = "Literal['met', 'missed', 'open']"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class MetricTarget:
     """What a test asks of a metric, and what became of it.
 
     Attributes:
@@ -65,7 +65,7 @@ class Target:
         return Finding("target_open", {"text": self.text})
 
 
-def targets(measured: Measured, wanted: Mapping[str, object]) -> list[Target]:
+def targets(measured: Measured, wanted: Mapping[str, object]) -> list[MetricTarget]:
     """The targets that a test names, each beside the metric that it is for.
 
     ``wanted`` has by metric a number, or numbers by name (of a comparison) or by number of ranks (of a curve).
@@ -75,7 +75,7 @@ def targets(measured: Measured, wanted: Mapping[str, object]) -> list[Target]:
         NotTimed: this run only counts.
     """
     return [
-        Target(
+        MetricTarget(
             measurement=measurement,
             whose=whose,
             series=(series := _series(measurement, ALIASES.get(metric, metric))),

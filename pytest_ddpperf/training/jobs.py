@@ -180,7 +180,7 @@ class RankFunction:
 
 RUN_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "run_launch")
 PREPARE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "prepare_launch")
-PROBE_LAUNCH = RankFunction("pytest_ddpperf.training.memory_limit", "probe_launch")
+PROBE_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "probe_launch")
 PROFILE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "profile_launch")
 
 

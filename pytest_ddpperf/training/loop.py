@@ -104,6 +104,19 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         return replace(launch, **told, worked=time.monotonic() - begun)
 
 
+def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
+    """Runs the launch under a limit of this rank's memory in bytes, which raises MemoryError; None for no limit.
+
+    No steps follow the timed ones, because the timed ones show whether they fit. Their times are not to be trusted:
+    steps may compile, or overflow in fp16.
+    """
+    from pytest_ddpperf.training.memory_limit import limited
+
+    with limited(ctx.device, memory_limit):
+        settings = replace(job.settings, memory_limit=None)  # the peak that the limit is compared with is to be told
+        return run_launch(ctx, replace(job, settings=settings, growth=False, diagnosed=False, times_matter=False))
+
+
 def within_limit(ctx: RankView, job: LaunchJob) -> AbstractContextManager[None]:
     """Around steps: a rank that needs more memory than the job's setting allows raises MemoryError."""
     if job.settings.memory_limit is None:

@@ -1,25 +1,20 @@
-"""A launch within a limit of memory, which raises MemoryError early. Importable without torch."""
+"""A limit of memory, beyond which a rank raises MemoryError early. Importable without torch."""
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.instruments.host import kernel_table, kernel_text
 from pytest_ddpperf.launch.exceptions import WANT_OF_MEMORY
-from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.loop import run_launch
 
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.records.launch import RankLaunch
-    from pytest_ddpperf.strategies.parallel import RankView
 
 _STATUS = Path("/proc/self/status")
 _SLACK = 512 * 2**20  # libraries reserve memory at first use, which differed by 100 MiB from launch to launch
@@ -33,17 +28,6 @@ _SIGNS = (
     "can't start new thread",
     "out of memory",
 )
-
-
-def probe_launch(ctx: RankView, job: LaunchJob, memory_limit: int | None) -> RankLaunch:
-    """Runs the launch under a limit of this rank's memory in bytes, which raises MemoryError; None for no limit.
-
-    No steps follow the timed ones, because the timed ones show whether they fit. Their times are not to be trusted:
-    steps may compile, or overflow in fp16.
-    """
-    with limited(ctx.device, memory_limit):
-        settings = replace(job.settings, memory_limit=None)  # the peak that the limit is compared with is to be told
-        return run_launch(ctx, replace(job, settings=settings, growth=False, diagnosed=False, times_matter=False))
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from pytest_ddpperf.run.batch_size import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import RUN_LAUNCH, LaunchJob
-from pytest_ddpperf.training.memory_limit import limited, probe_launch
+from pytest_ddpperf.training.loop import probe_launch
+from pytest_ddpperf.training.memory_limit import limited
 from pytest_ddpperf.training.trainer import Trainer
 from pytest_ddpperf.training.workload import Workload
 
