@@ -150,6 +150,11 @@ class VerbCall:
         recipe = dict(self.settings.recipe)
         if not isinstance(subject, Workload):
             return {}, (Finding("settings_of_a_workload", {"settings": tuple(recipe.items())}),) if recipe else ()
+        if subject.scheduler is not None and "lr_warmup_steps" in recipe:
+            raise SettingError(
+                f"lr_warmup_steps={recipe['lr_warmup_steps']}: this Workload sets its learning rate by scheduler=; "
+                "leave one of them out, or warm up in the scheduler (torch.optim.lr_scheduler.LinearLR)"
+            )
         if subject.batch is None or "loader" not in recipe:
             return recipe, ()
         loader = recipe.pop("loader")

@@ -159,6 +159,7 @@ def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[P
         PhaseHook(trainer, trainer.computes_loss, FORWARD),
         PhaseHook(trainer, "synchronise", GRADIENT_SYNC),
         PhaseHook(trainer, "clip", OPTIMIZER),
+        PhaseHook(trainer, "schedule", OPTIMIZER),
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
 from pytest_ddpperf.errors import RankSkipped, SettingError, WorkloadError
+from pytest_ddpperf.instruments.phases.recorder import Section
 from pytest_ddpperf.strategies.parallel import Parallel, nothing
 from pytest_ddpperf.strategies.table import parallelise
 from pytest_ddpperf.training.model import (
@@ -24,6 +25,7 @@ from pytest_ddpperf.training.model import (
     snapshot_bytes,
     untrained,
 )
+from pytest_ddpperf.training.schedule import linear_warmup, scheduler_for
 from pytest_ddpperf.training.workload import Workload, located
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trainer:
     """Model, strategy, precision and optimizer of a workload on one rank.
 
-    Phase hooks replace ``synchronise``, ``clip`` and what computes the loss during a diagnosed pass.
+    Phase hooks replace ``synchronise``, ``clip``, ``schedule`` and what computes the loss during a diagnosed pass.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Trainer:
         if settings.compile == "model":
             self.parallel.module.compile(backend=settings.compile_backend)
         self.optimizer = self._make_optimizer(workload, settings)
+        self._scheduler = None if workload.scheduler is None else scheduler_for(workload.scheduler, self.optimizer)
         self._untrained = untrained(self.parallel.module, self.optimizer)
         self.skipped_steps: list[int] = []  # optimizer steps, from 0, that an overflow of fp16 gradients left out
         self._scaler = scaler_for(settings.precision, ctx.device, self.parallel)
@@ -90,7 +93,7 @@ class Trainer:
         self._clip_steps = warmup if settings.clip_steps == "warmup" else settings.clip_steps
         self._steps = 0
         rise = warmup if settings.lr_warmup_steps == "warmup" else settings.lr_warmup_steps
-        self._schedule = _linear_warmup(self.optimizer, int(rise or 0))
+        self._rise = linear_warmup(self.optimizer, int(rise)) if rise else None
         if ctx.device.type == "cuda":
             set_tf32(settings.precision == "tf32")  # after model and optimizer, which may have set it
 
@@ -141,7 +144,7 @@ class Trainer:
         return snapshot_bytes(self.parallel.module, self.optimizer)
 
     def update(self) -> None:
-        """Clips, steps the optimizer and raises the learning rate; an fp16 overflow changes the loss scale only."""
+        """Clips, steps the optimizer and its scheduler; an fp16 overflow changes the loss scale only."""
         if self._max_norm is not None and (self._clip_steps is None or self._steps < int(self._clip_steps)):
             self.clip(self._max_norm)
         if self._scaler is None:
@@ -149,8 +152,10 @@ class Trainer:
         else:
             self._scaled_step(self._scaler)
         self._steps += 1
-        if self._schedule is not None:
-            self._schedule()
+        if self._rise is not None:
+            self._rise()
+        if self._scheduler is not None and (self._scaler is None or self._updated):
+            self.schedule(self._scheduler)
 
     def _scaled_step(self, scaler: torch.amp.GradScaler) -> None:
         self._updated = False
@@ -171,6 +176,7 @@ class Trainer:
             )
         step = self.optimizer.step
 
+        @wraps(step)  # with the mark of a scheduler, which looks for it
         def noted(*args: Any, **kwargs: Any) -> Any:
             self._updated = True
             return step(*args, **kwargs)
@@ -210,6 +216,11 @@ class Trainer:
         else:
             torch.nn.utils.clip_grad_norm_(self.parallel.module.parameters(), max_norm)
 
+    def schedule(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+        """Sets the learning rate of the next step."""
+        with Section("lr_scheduling"):
+            scheduler.step()
+
     def _require_whole_optimizer(self) -> None:
         """Refuses fp16 if the optimizer lacks parameters: their gradients would be neither unscaled nor checked."""
         if not self._untrained:
@@ -229,6 +240,7 @@ class Trainer:
         reads_groups = {
             "precision=fp16": settings.precision == "fp16",
             f"lr_warmup_steps={settings.lr_warmup_steps}": bool(settings.lr_warmup_steps),
+            "Workload(scheduler=...)": workload.scheduler is not None,
         }
         for setting, given in reads_groups.items():
             if given and not hasattr(optimizer, "param_groups"):
@@ -244,29 +256,6 @@ def _require_backend(name: str) -> None:
     known = torch.compiler.list_backends(exclude_tags=())
     if name not in known:
         raise SettingError(f"compile_backend={name}: torch.compile knows {', '.join(known)}")
-
-
-def _linear_warmup(optimizer: torch.optim.Optimizer, steps: int) -> Callable[[], None] | None:
-    """Makes the function that raises the learning rate after each step: step i of n trains at (i + 1) / n of it.
-
-    Not one of torch's schedulers: they warn when an fp16 overflow leaves out a step, and read the optimizer's class,
-    which sharded optimizers wrap.
-    """
-    if not steps:
-        return None
-    goals = [group["lr"] for group in optimizer.param_groups]
-    done = 0
-
-    def rise() -> None:
-        nonlocal done
-        done += 1
-        if done <= steps:
-            for group, goal in zip(optimizer.param_groups, goals, strict=True):
-                group["lr"] = goal * min(1.0, (done + 1) / steps)
-
-    for group, goal in zip(optimizer.param_groups, goals, strict=True):
-        group["lr"] = goal / steps
-    return rise
 
 
 def prepare_precision(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

@@ -25,6 +25,7 @@ _ARGUMENTS = {
     "loss": ("outputs", "targets"),
     "forward": ("model", "batch"),
     "optimizer": ("parameters",),
+    "scheduler": ("optimizer",),
     "blocks": ("model",),
 }
 _FORMS = {name: f"{name}=lambda{' ' if names else ''}{', '.join(names)}: ..." for name, names in _ARGUMENTS.items()}
@@ -48,6 +49,8 @@ class Workload:
         forward: returns the loss, a scalar, from ``(model, batch)``. A batch is then whatever ``batch`` or the loader
             gives, such as a dict: ``forward=lambda model, batch: model(**batch).loss``.
         optimizer: returns the optimizer for the given parameters.
+        scheduler: returns a scheduler of torch for that optimizer; its ``step()`` follows each optimizer step. None to
+            keep the learning rate.
         samples_per_step: how many samples one rank's step trains on. In strong mode a workload describes the whole
             group's step instead: batches are global, and every rank takes an equal slice.
         tokens_per_step: how many tokens one rank's step trains on; None if there are none.
@@ -66,6 +69,7 @@ class Workload:
     tokens_per_step: float | None = None
     loader: Callable[[int, int], Iterable[Any]] | None = None
     blocks: Callable[[nn.Module], Iterable[nn.Module]] | None = None
+    scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
 
     def __post_init__(self) -> None:
         if (self.batch is None) == (self.loader is None):

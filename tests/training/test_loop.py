@@ -384,6 +384,19 @@ def test_a_launch_whose_timed_steps_all_overflowed_is_refused(make_ctx: Any) -> 
         run_launch(make_ctx(), overflowing(1, 1, 1e35, 1e35, 1e35))
 
 
+def test_scheduling_is_a_section_of_the_optimizers_phase(make_ctx: Any) -> None:
+    constant = replace(
+        linear_workload(), scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    )
+    for workload, sections in ((linear_workload(), []), (constant, [("lr_scheduling", 1.0)])):
+        given = LaunchJob(workload, Strategy("single"), Settings(), Plan(warmup=1, steps=3), growth=False)
+        phases = run_launch(make_ctx(), given).phases
+        assert phases is not None
+        assert [(section.path, section.count) for section in phases.sections] == sections
+        for section in phases.sections:
+            assert all(0 < own < whole for own, whole in zip(section.seconds, phases.seconds["optimizer"], strict=True))
+
+
 BIG = 1e35
 ROOM = [1.0] * 40
 

@@ -304,6 +304,46 @@ def test_the_learning_rate_rises_linearly(make_ctx: Any, lr_warmup_steps: Any, w
     assert rates == [0.125, 0.25, 0.375, 0.5, 0.5]
 
 
+def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+
+
+def test_the_scheduler_steps_after_each_optimizer_step(make_ctx: Any) -> None:
+    """Learning rates of 0.5, 0.25 and 0.125 times gradients of 1."""
+    one = Trainer(make_ctx(), replace(LINE, scheduler=halving), Strategy("single"), Settings(accumulation_steps=2))
+    for _ in range(3):
+        one.backward(inputs(1, 1))
+        one.update()
+    assert weight(one) == 1 - 0.5 - 0.25 - 0.125
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_scheduler_waits_while_fp16_overflows(make_ctx: Any) -> None:
+    one = Trainer(make_ctx(), replace(LINE, scheduler=halving), Strategy("single"), Settings(precision="fp16"))
+    rates = []
+    for value in (1e35, 1.0, 1e35, 1.0):
+        one.backward(inputs(value))
+        one.update()
+        rates.append(one.optimizer.param_groups[0]["lr"])
+    assert rates == [0.5, 0.25, 0.25, 0.125]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "message"),
+    [
+        (lambda _: 0.5, r"gave a value of type float: scheduler\(optimizer\) must give a scheduler of torch for that"),
+        (
+            lambda _: halving(descent([nn.Parameter(torch.ones(()))])),
+            r"gave a value of type ExponentialLR, which schedules another optimizer: scheduler\(optimizer\) must",
+        ),
+        (torch.optim.lr_scheduler.ReduceLROnPlateau, r"whose step cannot follow every optimizer step: step .*metrics"),
+    ],
+)
+def test_what_schedules_nothing_is_refused(make_ctx: Any, scheduler: Any, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        Trainer(make_ctx(), replace(LINE, scheduler=scheduler), Strategy("single"), Settings())
+
+
 def test_an_overflow_in_fp16_updates_nothing_and_is_counted(make_ctx: Any) -> None:
     """The scale begins at 65536: a gradient of 1e35 times that is infinite in fp32, one of 1 is not."""
     one = trainer(make_ctx, precision="fp16")

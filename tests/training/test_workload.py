@@ -53,6 +53,7 @@ def test_what_is_given_is_held() -> None:
         ({"batch": lambda rank: rank}, r"Workload\(batch=...\): .* takes \(rank\) and .*; give batch=lambda: ...$"),
         ({"loss": lambda outputs: outputs}, r"too many positional arguments; give loss=lambda outputs, targets: ...$"),
         ({"optimizer": lambda: None}, r"Workload\(optimizer=...\): .*; give optimizer=lambda parameters: ...$"),
+        ({"scheduler": lambda: None}, r"Workload\(scheduler=...\): .*; give scheduler=lambda optimizer: ...$"),
         ({"blocks": lambda: ()}, r"Workload\(blocks=...\): .*; give blocks=lambda model: ...$"),
         ({"batch": None, "loader": lambda: ()}, r"Workload\(loader=.*; give loader=lambda rank, world_size: ...$"),
         (

@@ -80,7 +80,9 @@ class SingleProcess:
         self._narrow = str(param_dtype) if param_dtype in _NARROW else None
         self._strategy = Strategy("single") if self._narrow is None else Strategy(computing_in, dtype=self._narrow)
         # Without state, for gradients that are only looked at.
-        self._untrained = replace(workload, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0))
+        self._untrained = replace(
+            workload, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0), scheduler=None
+        )
         self._tried = False
         with _fitting():
             self._module = build_model(workload)

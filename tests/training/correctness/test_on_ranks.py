@@ -202,6 +202,43 @@ def test_tf32_passes_where_there_is_a_gpu(launcher: Launcher, strategy: str, pla
     assert found.discrepancy is None
 
 
+def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+
+
+@anywhere
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp1", "fsdp2", "overlap"])
+def test_a_scheduler_passes(launcher: Launcher, strategy: str, placement: Placement) -> None:
+    settings = Settings(), Settings(precision="fp16", accumulation_steps=2)
+    for found in verify(launcher, *(job(strategy, each, scheduler=halving) for each in settings), on=placement):
+        assert not found.unverified
+        assert found.discrepancy is None
+        assert found.agreements["parameters"].error < found.agreements["parameters"].tolerance / 4
+
+
+def at_one_rate(module: nn.Module, ctx: RankContext) -> Parallel:
+    """Its optimizer keeps the learning rate that it began with."""
+
+    def make_optimizer(factory: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]) -> torch.optim.Optimizer:
+        optimizer = factory(module.parameters())
+        (group,) = optimizer.param_groups
+        rate = group["lr"]
+        optimizer.register_step_pre_hook(lambda *_: group.update(lr=rate))
+        return optimizer
+
+    return Parallel(module, Wrong(module, ctx).average, make_optimizer=make_optimizer)
+
+
+def test_a_learning_rate_that_does_not_follow_its_scheduler_is_found(launcher: Launcher) -> None:
+    """The first step has the rate that it should have."""
+    kept, scheduled = verify(
+        launcher, job(Strategy(at_one_rate), model=Plain), job(Strategy(at_one_rate), model=Plain, scheduler=halving)
+    )
+    assert kept.discrepancy is None
+    assert scheduled.discrepancy is not None
+    assert (scheduled.discrepancy.quantity, scheduled.discrepancy.step) == ("parameters", 2)
+
+
 def part_of(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return SGD(list(parameters)[::2])
 
