@@ -237,6 +237,10 @@ class Settings:
     activation_checkpointing: bool = _switch(
         "recompute the activations of the model's repeated blocks in backward instead of keeping them", training=True
     )
+    cudnn_benchmark: bool = _switch(
+        "let cuDNN try its algorithms for each new shape of a convolution, and take the fastest; no effect on the CPU",
+        training=True,
+    )
     loader: LoaderSettings | None = _knob(  # noqa: RUF009 - a field, declared
         None,
         _loader,

@@ -24,7 +24,7 @@ from pytest_ddpperf.training.data import Batches, batches, contradicting_size
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed, size_of
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.script_run import ScriptRun
-from pytest_ddpperf.training.trainer import Trainer, set_tf32
+from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
 if TYPE_CHECKING:
@@ -170,8 +170,7 @@ def _training_step(
     trainer = Trainer(ctx, workload, strategy, settings, warmup=warmup)
     seed(DATA_SEED if ctx.mode == "strong" else DATA_SEED + ctx.rank)
     data = batches(ctx, workload, settings.loader if workload.batch is None else None)
-    if ctx.device.type == "cuda":
-        set_tf32(settings.precision == "tf32")  # again: batch or loader may have set it
+    choose_kernels(settings, ctx.device)  # again: batch or loader may have chosen others
     backward, update = trainer.backward, trainer.update
 
     def run() -> torch.Tensor:

@@ -94,8 +94,7 @@ class Trainer:
         self._steps = 0
         rise = warmup if settings.lr_warmup_steps == "warmup" else settings.lr_warmup_steps
         self._rise = linear_warmup(self.optimizer, int(rise)) if rise else None
-        if ctx.device.type == "cuda":
-            set_tf32(settings.precision == "tf32")  # after model and optimizer, which may have set it
+        choose_kernels(settings, ctx.device)  # after model and optimizer, which may have chosen others
 
     def backward(self, next_batch: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
         """Computes the synchronised, unscaled gradients of one step; returns the mean loss over its micro-batches."""
@@ -266,6 +265,14 @@ def prepare_precision(precision: str, device: torch.device) -> Callable[[], Abst
     _require_precision(precision, device)
     dtype = _AUTOCAST.get(precision)
     return nullcontext if dtype is None else partial(torch.autocast, device.type, dtype=dtype)
+
+
+def choose_kernels(settings: Settings, device: torch.device) -> None:
+    """Sets what decides which kernels torch takes: TF32 on a GPU, and the search of cuDNN where it is asked for."""
+    if settings.cudnn_benchmark:
+        torch.backends.cudnn.benchmark = True
+    if device.type == "cuda":
+        set_tf32(settings.precision == "tf32")
 
 
 def set_tf32(allowed: bool) -> None:  # noqa: FBT001  it is what is set

@@ -110,6 +110,22 @@ def test_a_step_trains(make_ctx: Any) -> None:
     step.close()
 
 
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("found", [True, False])
+def test_cudnn_searches_where_it_is_asked_to_or_a_factory_said_so(
+    make_ctx: Any, monkeypatch: pytest.MonkeyPatch, *, asked: bool, found: bool
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not found)
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        torch.backends.cudnn.benchmark = found
+        return eight()
+
+    step_of(make_ctx(), workload(batch=batch), "single", cudnn_benchmark=asked)
+    assert torch.backends.cudnn.benchmark is (asked or found)
+    assert Settings(cudnn_benchmark=asked).recipe == ({"cudnn_benchmark": "true"} if asked else {})
+
+
 def test_counts_are_the_workloads_unless_the_test_gives_its_own(make_ctx: Any) -> None:
     step = step_of(make_ctx(), workload(), "single")
     assert (step.samples_per_step, step.tokens_per_step) == (8, 80)
