@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.metrics.table import Metric
     from pytest_ddpperf.records.batch_size import BatchSize
+    from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.finding import Finding
     from pytest_ddpperf.records.measurement import Measurement, MetricRules
     from pytest_ddpperf.records.results import Result
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchSize",
+    "Convergence",
     "Ddpperf",
     "Finding",
     "Measurement",
@@ -42,6 +44,7 @@ __all__ = [
 
 _HOMES = {
     "BatchSize": "records.batch_size",
+    "Convergence": "records.convergence",
     "Ddpperf": "fixture",
     "Finding": "records.finding",
     "Measurement": "records.measurement",

@@ -119,6 +119,10 @@ class TargetMissed(DdpperfError):
     """A metric is worse than the target that ``ddpperf.expect`` named; the message has interval and target."""
 
 
+class QualityLost(DdpperfError):
+    """A strategy trains to a worse model than another one, or to another one; the message names both and their ends."""
+
+
 class NotTimed(DdpperfError):
     """A test asks for a time in a run that only counts; the plugin turns it into a skip of the rest of the test."""
 

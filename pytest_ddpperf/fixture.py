@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.judge.targets import Measured, MetricTarget
     from pytest_ddpperf.metrics.scaling import DeriveSeries
     from pytest_ddpperf.records.batch_size import BatchSize
+    from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
     from pytest_ddpperf.run.ways import Contender, GivenStrategies, GivenStrategy, GivenWays
 
@@ -238,6 +239,59 @@ class Ddpperf:
         over_key = found.over if found.over in fitting else fitting[0]
         self._last = SideBySide(over=over_key, names=names, measurements=measured, canonical=found.canonical)
         return self._last
+
+    def converge(
+        self,
+        subject: Workload,
+        *,
+        strategies: GivenStrategies,
+        steps: int,
+        every: int | None = None,
+        metric: str | None = None,
+        better: str = "higher",
+        launches: int = 4,
+        tolerance: float | str = 0.02,
+        **knobs: Any,
+    ) -> Convergence:
+        """Trains by several strategies, from the same weights on the same batches, and holds the others to the first.
+
+        The test fails where a strategy's last loss or metric is worse than the first one's by more than ``tolerance``,
+        beyond chance, or where two strategies that average gradients exactly differ by more than rounding explains.
+
+        Args:
+            subject: a Workload, whose ranks have different batches; with ``evaluate`` it has metrics.
+            strategies: as of ``compare``.
+            steps: how many optimizer steps each training has.
+            every: steps from one point of a curve to the next (default: a tenth of them).
+            metric: what is held besides the loss (default: the first that is evaluated).
+            better: ``higher`` or ``lower``, of the metric.
+            launches: each trains by all strategies, with weights and batches of its own.
+            tolerance: a share of the first strategy's value.
+            knobs: any setting of a test that changes what a step does, or the group: ``precision``, ``world_size``.
+
+        Returns:
+            ``found.curves["ddp"]``, a curve for each launch; ``found.final("ddp")`` with ``value`` and ``interval``.
+
+        Raises:
+            QualityLost: a strategy trains to something worse, or to something else.
+            DdpperfError: it could not be trained.
+        """
+        __tracebackhide__ = True
+        from pytest_ddpperf.run.convergence import converged, plan_of, require_quality, ways_of
+
+        call = self._call("converge", knobs, others=("strategies", "every", "metric", "better"))
+        ways = ways_of(subject, strategies, call.strategies)
+        given = {"steps": steps, "every": every, "metric": metric, "better": better}
+        plan = plan_of(subject, **given, launches=launches, tolerance=tolerance)
+        environment = self._session.environment(call.settings, max(self._session.world_sizes(call.settings)))
+        variants = {name: call.variant(subject, environment, strategy=way, name=name) for name, way in ways.items()}
+        run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
+        run.end_preparing()
+        known = None if run.part.before is None else run.part.before.convergence
+        found = known or converged(run, self._test, plan, variants)
+        run.part.converged(found, self._session.convergences)
+        require_quality(found)
+        return found
 
     def expect(
         self,

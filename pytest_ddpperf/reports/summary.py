@@ -11,11 +11,13 @@ from pytest_ddpperf.instruments.memory import LABELS
 from pytest_ddpperf.judge.detection import UNPROVEN
 from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records.batch_size import Search
+from pytest_ddpperf.records.convergence import Convergence
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
 from pytest_ddpperf.reports.calibration import calibration_table
 from pytest_ddpperf.reports.compared import what_pays
+from pytest_ddpperf.reports.convergence import convergence_table
 from pytest_ddpperf.reports.count_changes import counts_text, counts_words
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.names import names_of
@@ -46,6 +48,7 @@ class SummaryData:
 
     results: Sequence[Result] = ()
     searches: Sequence[Search] = ()  # for the largest batch
+    convergences: Sequence[Convergence] = ()  # of trainings to the end
     calibrated: Sequence[Calibrated] = ()
     complaints: Sequence[str] = ()  # on the session itself
     stored: Stored = field(default_factory=Stored)  # what became of baselines
@@ -87,6 +90,7 @@ def summary_parts(
         "collectives": "" if brief else rendered(collective_table(results)),
         "time": "" if brief else time_part(results, width, every=verbosity > 0),
         "batch sizes": rendered(_batch_size_table(summary.searches) if summary.searches else None),
+        "convergence": rendered(convergence_table(summary.convergences) if summary.convergences else None),
         "calibration": rendered(calibration_table(summary.calibrated, width) if summary.calibrated else None),
         "errors": "\n".join(wrapped(summary.complaints, width)),
         "baselines": "\n".join(stored_lines(summary.stored, width)),

@@ -29,7 +29,16 @@ from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant, counted_only
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, PROBE_LAUNCH, PROFILE_LAUNCH, PrepareJob, RankPrepared
+from pytest_ddpperf.training.jobs import (
+    CONVERGE_LAUNCH,
+    PREPARE_LAUNCH,
+    PROBE_LAUNCH,
+    PROFILE_LAUNCH,
+    ConvergeJob,
+    PrepareJob,
+    RankPrepared,
+    RankTraining,
+)
 from pytest_ddpperf.training.script import Script
 
 if TYPE_CHECKING:
@@ -173,6 +182,18 @@ class BenchmarkRun:
         __tracebackhide__ = True
         with self.part.launching():
             return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
+
+    def trained(self, variant: Variant, job: ConvergeJob, which: str) -> Sequence[tuple[RankTraining, ...]]:
+        """The trainings of each rank of one launch."""
+        __tracebackhide__ = True
+        self._show(f"converge: {which}")
+        with self._shown():
+            launched = self.launches.launch(variant, CONVERGE_LAUNCH, job, patience=len(job.strategies) + 1)
+        if not job.launch:
+            self.sections.extend(
+                (f"converge w{variant.world_size}, {title}", text) for title, text in launched.sections
+            )
+        return launched.values
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:

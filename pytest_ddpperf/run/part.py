@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
     from pytest_ddpperf.judge.sequential import Look, Next
     from pytest_ddpperf.records.batch_size import Search
+    from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.measurement import Spread
     from pytest_ddpperf.records.results import Result, TimeSpent
     from pytest_ddpperf.run.dealing import Need
@@ -171,6 +172,13 @@ class Part:
             self.kept.search = search
         else:
             searches.append(search)
+
+    def converged(self, found: Convergence, all_found: list[Convergence]) -> None:
+        """List what trainings came to, or keep it for the last run."""
+        if self.silent:
+            self.kept.convergence = found
+        else:
+            all_found.append(found)
 
     def recording(self, variants: Sequence[Variant]) -> Recording:
         """The next measuring of the call: that of the run before, if the same benchmarks were measured there."""

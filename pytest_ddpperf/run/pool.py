@@ -15,6 +15,7 @@ from pytest_ddpperf.units import format_clock, format_count
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
     from pytest_ddpperf.records.batch_size import Search
+    from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.measurement import Spread
     from pytest_ddpperf.records.results import TimeSpent
     from pytest_ddpperf.run.dealing import Need
@@ -44,6 +45,7 @@ class Kept:
     paired: PairedLaunches | None = None
     preparing: dict[bytes, Recording] = field(default_factory=dict)  # launches, by preparation.identity
     search: Search | None = None  # of a call that looks for the largest batch
+    convergence: Convergence | None = None  # of a call that trains to the end
 
     @property
     def to_confirm(self) -> bool:

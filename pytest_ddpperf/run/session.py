@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.baselines.calibration import Calibrated
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.records.batch_size import Search
+    from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.results import Provenance, Result
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.reports.summary import SummaryData
@@ -72,6 +73,7 @@ class Session:
         self.line = line  # the terminal's live line, for progress
         self.results: list[Result] = []  # of every benchmark so far, in the order measured
         self.searches: list[Search] = []  # for the largest batch
+        self.convergences: list[Convergence] = []  # of trainings to the end
         self.calibrated: list[Calibrated] = []
         self.prepared: dict[bytes, Prepared] = {}  # by preparation.identity
         self.complaints: list[str] = []  # of the summary, on the session itself
@@ -174,9 +176,8 @@ class Session:
         self.pool.end_test(test)
         self.prepared.clear()  # what an attempt that failed found out may be wrong
         self._unstored.discard(test)
-        self.results = [result for result in self.results if result.test != test]
-        self.searches = [search for search in self.searches if search.test != test]
-        self.calibrated = [found for found in self.calibrated if found.test != test]
+        for kept in list[list[Any]]([self.results, self.searches, self.convergences, self.calibrated]):
+            kept[:] = [one for one in kept if one.test != test]
 
     def check_out_reference(self) -> None:
         """Checks the reference revision out; LaunchError where git cannot. A search tells that of its commits later."""
@@ -266,7 +267,7 @@ class Session:
     def silent(self) -> bool:
         """Whether the terminal's summary would be empty."""
         complaints = self.complaints or (self._archive is not None and self._archive.complaints)
-        return not (self.results or self.searches or self.calibrated or self._recorded or complaints)
+        return not any((self.results, self.searches, self.convergences, self.calibrated, self._recorded, complaints))
 
     def summary(self) -> SummaryData:
         """What the terminal's summary is made of."""
@@ -277,6 +278,7 @@ class Session:
         return SummaryData(
             results=self.results,
             searches=self.searches,
+            convergences=self.convergences,
             calibrated=self.calibrated,
             complaints=[*self.complaints, *remarks, *archive.complaints, *filter(None, [self.pool.complaint])],
             stored=archive.stored(sorted(self._unstored)),

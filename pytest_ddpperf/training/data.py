@@ -42,9 +42,12 @@ class Batches:
         return self.next_batch()
 
 
-def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None = None) -> Batches:
+def batches(
+    ctx: RankView, workload: Workload, settings: LoaderSettings | None = None, *, first_epoch: int = 0
+) -> Batches:
     """Makes the batches of this rank, with these loader settings; a collective if they are ``auto``.
 
+    A sampler that shuffles by the number of the epoch begins with ``first_epoch``.
     In strong mode every rank makes the same global batches and takes its own slice of each. Raises a WorkloadError for
     batches that are no pair or cannot be sliced, and a SettingError for settings that do not fit the workload.
     """
@@ -67,7 +70,7 @@ def batches(ctx: RankView, workload: Workload, settings: LoaderSettings | None =
         loader, picked = with_settings(ctx, loader, settings, source)
     if not isinstance(loader, Iterable):
         raise WorkloadError(f"loader {source} gave a {type(loader).__name__}: give an iterable of batches")
-    stream = _endless(workload, loader, source)
+    stream = _endless(workload, loader, source, first_epoch)
     first = next(stream)
     _require_samples(first, source)
     stream_of_all = itertools.chain([first], stream)
@@ -122,11 +125,13 @@ def _burst(loader: object) -> int:
     return loader.num_workers * (loader.prefetch_factor or 1)
 
 
-def _endless(workload: Workload, loader: Iterable[Any], source: str) -> Generator[tuple[Any, Any], None, None]:
+def _endless(
+    workload: Workload, loader: Iterable[Any], source: str, first_epoch: int
+) -> Generator[tuple[Any, Any], None, None]:
     """Yields batches, and begins again at the end, as a training over several epochs does."""
     set_epoch = _epoch_setter(loader)
     size = None
-    epoch = 0
+    epoch = first_epoch
     while True:
         if set_epoch is not None:
             set_epoch(epoch)  # a DistributedSampler shuffles anew only in a new epoch
@@ -136,7 +141,7 @@ def _endless(workload: Workload, loader: Iterable[Any], source: str) -> Generato
             size = _same_size(pair, size, source)
             yield pair
             empty = False
-        if empty and epoch == 0:
+        if empty and epoch == first_epoch:
             raise WorkloadError(f"loader {source} gave no batch: its data must fill at least one")
         if empty:
             raise WorkloadError(

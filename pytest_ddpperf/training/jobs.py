@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -146,6 +147,28 @@ class PrepareJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConvergeJob:
+    """What every rank of a launch of trainings to their end has to do."""
+
+    subject: Workload
+    strategies: tuple[Strategy, ...]
+    settings: Settings
+    steps: int  # of the optimizer
+    every: int  # steps to the next point of a curve
+    launch: int  # from 0; each has weights and batches of its own
+    metric: str | None = None  # the name of a number that is evaluated without one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTraining:
+    """One training as a rank saw it."""
+
+    steps: tuple[int, ...]  # before each point of the curve
+    values: Mapping[str, tuple[float, ...]]  # by quantity, of each point
+    exact: bool  # whether gradients are averaged as exactly as the precision of training allows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankPrepared:
     """What one rank of a preparing launch found out; None for tasks that were not asked for."""
 
@@ -181,6 +204,7 @@ class RankFunction:
 RUN_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "run_launch")
 PREPARE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "prepare_launch")
 PROBE_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "probe_launch")
+CONVERGE_LAUNCH = RankFunction("pytest_ddpperf.training.convergence", "converge_launch")
 PROFILE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "profile_launch")
 
 

@@ -30,9 +30,9 @@ def seed(number: int) -> None:
     random.seed(number)
 
 
-def build_model(workload: Workload) -> nn.Module:
-    """Builds the workload's model with seeded weights; raises a WorkloadError if it is no module."""
-    seed(MODEL_SEED)
+def build_model(workload: Workload, number: int = MODEL_SEED) -> nn.Module:
+    """Builds the workload's model with weights seeded by a number; raises a WorkloadError if it is no module."""
+    seed(number)
     model = workload.model()
     if not isinstance(model, nn.Module):
         raise WorkloadError(

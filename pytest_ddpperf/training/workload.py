@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ _ARGUMENTS = {
     "forward": ("model", "batch"),
     "optimizer": ("parameters",),
     "scheduler": ("optimizer",),
+    "evaluate": ("model", "device"),
     "blocks": ("model",),
 }
 _FORMS = {name: f"{name}=lambda{' ' if names else ''}{', '.join(names)}: ..." for name, names in _ARGUMENTS.items()}
@@ -51,6 +52,9 @@ class Workload:
         optimizer: returns the optimizer for the given parameters.
         scheduler: returns a scheduler of torch for that optimizer; its ``step()`` follows each optimizer step. None to
             keep the learning rate.
+        evaluate: ``evaluate(model, device)`` returns how good the model is, for ``converge``: a number, or numbers by
+            name, ``{"accuracy": 0.9}``. Every rank calls it, in evaluation mode without gradients, and the mean over
+            ranks counts.
         samples_per_step: how many samples one rank's step trains on. In strong mode a workload describes the whole
             group's step instead: batches are global, and every rank takes an equal slice.
         tokens_per_step: how many tokens one rank's step trains on; None if there are none.
@@ -70,6 +74,7 @@ class Workload:
     loader: Callable[[int, int], Iterable[Any]] | None = None
     blocks: Callable[[nn.Module], Iterable[nn.Module]] | None = None
     scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
+    evaluate: Callable[[nn.Module, torch.device], float | Mapping[str, float]] | None = None
 
     def __post_init__(self) -> None:
         if (self.batch is None) == (self.loader is None):

@@ -143,6 +143,8 @@ def test_a_step_of_its_own_takes_no_settings_of_training() -> None:
     call = VerbCall(settings=Settings(), knobs={}).of(way, "b")
     with pytest.raises(SettingError, match="precision='bf16': is for a Workload; this step has to see to it itself"):
         call.variant(way.subject, CPU, name="b")
+
+
 def test_a_warm_up_beside_a_scheduler_is_refused_wherever_it_was_set() -> None:
     scheduled = replace(WORKLOAD, scheduler=lambda _optimizer: nothing())
     with pytest.raises(

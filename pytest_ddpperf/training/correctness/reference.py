@@ -257,6 +257,12 @@ def _moves(parameter: Tensor) -> bool:
     return (parameter.is_floating_point() and parameter.itemsize > 1) or parameter.is_complex()
 
 
+def move(parameters: Iterable[Tensor], unit: float, draw: int) -> None:
+    """Moves each element of parameters at random by up to that share of itself, in each draw differently."""
+    moving = list(filter(_moves, parameters))
+    fill(moving, [_moved(parameter.detach(), unit, draw) for parameter in moving])
+
+
 def _moved(tensor: Tensor, unit: float, number: int) -> Tensor:
     """Moves each element of a tensor at random by up to that share of itself."""
     generator = torch.Generator().manual_seed(number)

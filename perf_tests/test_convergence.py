@@ -1,0 +1,20 @@
+"""Does the image classifier learn to read as well by one strategy as by another?"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+from pytest_ddpperf import Ddpperf
+
+from .digits import evaluated_digits
+
+if find_spec("sklearn") is None:  # not imported: that takes a second
+    pytest.skip("the pictures come with scikit-learn", allow_module_level=True)
+
+
+def test_convergence(ddpperf: Ddpperf) -> None:
+    ways = ["ddp", "flat", "bucketed", "fsdp2"]
+    found = ddpperf.converge(evaluated_digits(32), strategies=ways, steps=30, every=15, metric="accuracy", launches=2)
+    assert all(found.final(way).value > 0.5 for way in ways)

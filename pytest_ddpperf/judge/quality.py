@@ -1,0 +1,111 @@
+"""Whether strategies train as well as the first of them: their last values, launch by launch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
+from pytest_ddpperf.records.measurement import Better
+from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
+
+SAME_LOSS = 1e-4  # share of the loss by which strategies that average gradients exactly may differ in any case
+MOVED = 8.0  # times what it does to move all weights by a unit in the last place: other rounding may do more
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QualityRules:
+    """What trainings are held to.
+
+    Attributes:
+        metric: the quantity that is held besides the loss; ``loss`` where nothing is evaluated.
+        better: its direction of an improvement.
+        tolerance: the share of the first strategy's value by which another one may be worse.
+    """
+
+    metric: str
+    better: Better
+    tolerance: float
+
+
+def trained(name: str, curves: Sequence[Curve]) -> Trainings:
+    """What the launches of a strategy came to."""
+    finals = {quantity: _final([curve.values[quantity][-1] for curve in curves]) for quantity in curves[0].values}
+    return Trainings(name=name, curves=tuple(curves), finals=finals)
+
+
+def held(
+    strategies: Sequence[Trainings], moved: Trainings, exact: Collection[str], rules: QualityRules
+) -> tuple[Standing, ...]:
+    """How each strategy but the first stands to the first one: a row for the loss, and one for the metric.
+
+    Args:
+        strategies: trained on the same batches in the same launches.
+        moved: the first one again, from weights that differ by rounding alone.
+        exact: the names of those that average gradients as exactly as the first one.
+        rules: what they are held to.
+    """
+    first, *others = strategies
+    return tuple(
+        _kept(first, other, moved if other.name in exact else None, quantity, rules)
+        for other in others
+        for quantity in dict.fromkeys((LOSS, rules.metric))
+    )
+
+
+def _kept(first: Trainings, other: Trainings, moved: Trainings | None, quantity: str, rules: QualityRules) -> Standing:
+    base = first.finals[quantity]
+    size = abs(base.value) or 1.0
+    sign = -1 if quantity != LOSS and rules.better == "higher" else 1
+    differences = _differences(other, first, quantity)
+    allowed = None
+    if moved is not None:
+        floor = SAME_LOSS if quantity == LOSS else rules.tolerance
+        allowed = max(floor * size, MOVED * max(map(abs, _differences(moved, first, quantity))))
+    return Standing(
+        name=other.name,
+        quantity=quantity,
+        worse=_final([sign * difference / size for difference in differences]),
+        apart=max(map(abs, differences)),
+        allowed=allowed,
+        tolerance=rules.tolerance,
+    )
+
+
+def _differences(one: Trainings, other: Trainings, quantity: str) -> list[float]:
+    samples = one.finals[quantity].samples, other.finals[quantity].samples
+    return [mine - theirs for mine, theirs in zip(*samples, strict=True)]
+
+
+def _final(samples: Sequence[float]) -> FinalValue:
+    value, interval = center(samples, "difference")
+    return FinalValue(value=value, interval=interval, samples=tuple(samples))
+
+
+def lost(found: Convergence) -> list[str]:
+    """What strategies have lost of the first one's quality, a line for each; empty where all keep it."""
+    first = found.strategies[0]
+    launches, steps = format_count(len(first.curves), "launch"), first.curves[0].steps[-1]
+    of_all = f"in {launches} of {format_count(steps, 'step')}"
+    lines = []
+    for kept in found.kept:
+        before, after = (significant(found.final(name, kept.quantity).value) for name in (first.name, kept.name))
+        ends = f"{kept.name} ends with {kept.quantity} {after}, {first.name} with {before}"
+        if kept.agreement == "worse":
+            low = "" if kept.worse.interval is None else f" [95 % CI {_interval(kept)}]"
+            lines.append(
+                f"{ends}: worse by {format_percent(kept.worse.value)}{low} {of_all}, tolerance "
+                f"{format_percent(kept.tolerance)}"
+            )
+        elif kept.agreement == "differs":
+            lines.append(
+                f"{ends}: {significant(kept.apart)} apart {of_all}, and rounding explains "
+                f"{significant(kept.allowed or 0.0)}; both average gradients exactly, so they have to agree"
+            )
+    return lines
+
+
+def _interval(kept: Standing) -> str:
+    interval = kept.worse.interval
+    return "" if interval is None else f"{signed_percent(interval.low)} .. {signed_percent(interval.high)}"

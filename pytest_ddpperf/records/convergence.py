@@ -1,0 +1,124 @@
+"""Trainings by several strategies from the same start, and how far they came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_ddpperf.records.measurement import Interval
+
+LOSS = "loss"
+Agreement = Literal["equal", "within tolerance", "differs", "worse"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """One training: a point after every so many optimizer steps, each a mean over the ranks.
+
+    Attributes:
+        steps: the optimizer steps before each point.
+        values: by name, a number for each point: ``loss``, the mean over the steps since the point before, and what
+            ``Workload(evaluate=...)`` gives.
+    """
+
+    steps: tuple[int, ...]
+    values: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinalValue:
+    """Where trainings ended.
+
+    Attributes:
+        value: the mean over launches.
+        interval: its 95 % interval over launches; None for a single launch.
+        samples: of each launch.
+    """
+
+    value: float
+    interval: Interval | None
+    samples: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How the end of a strategy's trainings stands to that of the first strategy's, launch by launch.
+
+    Attributes:
+        name: of the strategy.
+        quantity: ``loss``, or the name of a metric.
+        worse: by how much it is worse, as a share of the first strategy's value; below 0 where it is better.
+        apart: the largest difference in a launch, in the quantity's unit.
+        allowed: the largest such difference that rounding explains; None where the strategy's gradients are not exact.
+        tolerance: the share by which it may be worse.
+    """
+
+    name: str
+    quantity: str
+    worse: FinalValue
+    apart: float
+    allowed: float | None
+    tolerance: float
+
+    @property
+    def agreement(self) -> Agreement:
+        """``worse`` by more than the tolerance beyond chance; ``differs`` by more than rounding explains."""
+        low = self.worse.value if self.worse.interval is None else self.worse.interval.low
+        if low > self.tolerance:
+            return "worse"
+        if self.allowed is None:
+            return "within tolerance"
+        return "equal" if self.apart <= self.allowed else "differs"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trainings:
+    """The trainings by one strategy: a curve for each launch, and by quantity where they ended."""
+
+    name: str
+    curves: tuple[Curve, ...]
+    finals: Mapping[str, FinalValue]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Convergence:
+    """Trainings by several strategies, from the same weights on the same batches.
+
+    Attributes:
+        test: pytest node id.
+        world_size: number of ranks.
+        metric: the quantity that is held, besides the loss; ``loss`` where nothing is evaluated.
+        strategies: in the order given; the others are held to the first one.
+        kept: how each of the others stands to the first one: a row for the loss, and one for the metric.
+    """
+
+    test: str
+    world_size: int
+    metric: str
+    strategies: tuple[Trainings, ...]
+    kept: tuple[Standing, ...]
+
+    @property
+    def curves(self) -> Mapping[str, tuple[Curve, ...]]:
+        """By name of the strategy, a curve for each launch."""
+        return {trained.name: trained.curves for trained in self.strategies}
+
+    def final(self, name: str, quantity: str | None = None) -> FinalValue:
+        """The last value of a strategy's trainings.
+
+        Args:
+            name: of the strategy, as in ``curves``.
+            quantity: ``loss``, or the name of a metric (default: the metric that is held).
+
+        Raises:
+            KeyError: there is no such strategy or quantity; the message names those that there are.
+        """
+        __tracebackhide__ = True
+        found: Mapping[str, Trainings] = {trained.name: trained for trained in self.strategies}
+        if name not in found:
+            raise KeyError(f"{name!r} was not trained; there are {list(found)}")
+        finals, quantity = found[name].finals, quantity or self.metric
+        if quantity not in finals:
+            raise KeyError(f"no quantity {quantity!r}; there are {list(finals)}")
+        return finals[quantity]

@@ -1,0 +1,129 @@
+"""Trains a workload by several strategies in launches of their own, and holds the others to the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal, cast
+
+from pytest_ddpperf.errors import QualityLost, SettingError, WorkloadError
+from pytest_ddpperf.judge.quality import QualityRules, held, lost, trained
+from pytest_ddpperf.parsers import fraction, positive_int
+from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve
+from pytest_ddpperf.run.benchmark import BenchmarkRun
+from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.run.ways import GivenStrategies, GivenStrategy, several
+from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
+from pytest_ddpperf.training.workload import Workload
+
+MIN_WAYS = 2
+POINTS = 10  # of a curve, where the call does not say how many steps lie between them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingPlan:
+    """How long trainings are, how often they are made, and what they are held to."""
+
+    steps: int
+    every: int
+    launches: int
+    metric: str | None  # None for the first that is evaluated, or the loss
+    better: Literal["higher", "lower"]
+    tolerance: float
+
+
+def ways_of(
+    subject: object, strategies: GivenStrategies, more: Mapping[str, Callable[..., Any]]
+) -> Mapping[str, GivenStrategy]:
+    """The strategies that are trained by, by name."""
+    listed = isinstance(strategies, Iterable) and not isinstance(strategies, (str, Strategy))
+    given: Any = strategies if isinstance(strategies, Mapping) else list(cast("Iterable[Any]", strategies or ()))
+    if not isinstance(subject, Workload) or not listed or len(given) < MIN_WAYS:
+        raise SettingError(
+            "ddpperf.converge: expected a Workload and a list of two strategies or more, such as ['ddp', 'fsdp2']"
+        )
+    return {name: way.strategy for name, way in several(subject, given, None, more=more).by_name.items()}
+
+
+def plan_of(workload: Workload, **given: Any) -> TrainingPlan:
+    """What the arguments of a call ask for; SettingError for one that does not fit."""
+    given["every"] = given["every"] or max(1, (given["steps"] if isinstance(given["steps"], int) else 1) // POINTS)
+    parsers = {"steps": positive_int, "every": positive_int, "launches": positive_int, "tolerance": fraction}
+    given |= {word: _parsed(word, given[word], parse) for word, parse in parsers.items()}
+    if given["better"] not in {"higher", "lower"}:
+        raise SettingError(f"ddpperf.converge(better={given['better']!r}): expected one of higher, lower")
+    if given["metric"] not in {None, LOSS} and workload.evaluate is None:
+        raise SettingError(
+            f"ddpperf.converge(metric={given['metric']!r}): this Workload evaluates nothing; give it "
+            "evaluate=lambda model, device: ..., which returns a number"
+        )
+    return TrainingPlan(**given)
+
+
+def _parsed(word: str, value: object, parse: Callable[[object], Any]) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise SettingError(f"ddpperf.converge({word}={value!r}): expected {error}") from None
+
+
+def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mapping[str, Variant]) -> Convergence:
+    """Trains by all strategies in each launch, and says how they stand to the first."""
+    __tracebackhide__ = True
+    names = tuple(variants)
+    first = variants[names[0]]
+    strategies = tuple(variant.resolved for variant in variants.values() if variant.resolved is not None)
+    launches = [
+        run.trained(
+            first,
+            ConvergeJob(
+                subject=first.subject,
+                strategies=strategies,
+                settings=run.settings,
+                steps=plan.steps,
+                every=plan.every,
+                launch=number,
+                metric=plan.metric,
+            ),
+            f"launch {number + 1} of {plan.launches}",
+        )
+        for number in range(plan.launches)
+    ]
+    curves = [[_curve([rank[way] for rank in ranks]) for ranks in launches] for way in range(len(names) + 1)]
+    *found, moved = (trained(name, own) for name, own in zip((*names, "moved"), curves, strict=True))
+    quantities = tuple(curves[0][0].values)
+    if plan.metric is not None and plan.metric not in quantities:
+        raise WorkloadError(
+            f"ddpperf.converge(metric={plan.metric!r}): evaluate(model, device) gave {', '.join(quantities[1:])}; name "
+            "one of these"
+        )
+    metric = plan.metric or quantities[min(1, len(quantities) - 1)]
+    rules = QualityRules(metric=metric, better=plan.better, tolerance=plan.tolerance)
+    exact = {name for way, name in enumerate(names) if launches[0][0][0].exact and launches[0][0][way].exact}
+    return Convergence(
+        test=test,
+        world_size=first.world_size,
+        metric=metric,
+        strategies=tuple(found),
+        kept=held(found, moved, exact, rules),
+    )
+
+
+def _curve(ranks: Sequence[RankTraining]) -> Curve:
+    """One training, as the mean over the ranks."""
+    values = {
+        name: tuple(map(fmean, zip(*(rank.values[name] for rank in ranks), strict=True))) for name in ranks[0].values
+    }
+    return Curve(steps=ranks[0].steps, values=values)
+
+
+def require_quality(found: Convergence) -> None:
+    """Raises QualityLost where a strategy trains to something worse, or to something else, than the first."""
+    __tracebackhide__ = True
+    lines = lost(found)
+    if lines:
+        first = found.strategies[0].name
+        cure = "ddpperf.check(workload, strategy=...) compares gradients with a single process and names the parameter"
+        raise QualityLost("\n  ".join((*lines, f"all began with the weights of {first} and had its batches; {cure}")))

@@ -1,0 +1,122 @@
+"""Trains a workload by several strategies on one rank, from the same weights on the same batches."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.records.convergence import LOSS
+from pytest_ddpperf.training.correctness import tolerances
+from pytest_ddpperf.training.correctness.reference import move
+from pytest_ddpperf.training.data import batches
+from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
+from pytest_ddpperf.training.model import DATA_SEED, MODEL_SEED, build_model, seed
+from pytest_ddpperf.training.timing import loss_value
+from pytest_ddpperf.training.trainer import Trainer, choose_kernels
+from pytest_ddpperf.training.workload import Workload, located
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.strategies.parallel import RankView
+    from pytest_ddpperf.strategies.strategy import Strategy
+
+_APART = 10**6  # between the seeds of two launches
+_STEPS_SEED = 500_000  # weights, data and steps must not use the same random numbers
+
+
+def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]:
+    """Trains by each strategy, and at last by the first one from weights that differ by rounding; a collective."""
+    ways = [(strategy, False) for strategy in job.strategies]
+    found = []
+    for strategy, moved in (*ways, (job.strategies[0], True)):
+        found.append(_train(ctx, job, strategy, moved=moved))
+        gc.collect()  # a model and its wrapper hold each other
+    return tuple(found)
+
+
+def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) -> RankTraining:
+    workload, settings, base = job.subject, job.settings, _APART * job.launch
+    module = build_model(workload, MODEL_SEED + base)
+    if moved:
+        move(module.parameters(), tolerances.unit(settings.precision), draw=job.launch)
+    trainer = Trainer(ctx, workload, strategy, settings, warmup=settings.warmup, module=module)
+    seed(DATA_SEED + base + ctx.rank)
+    loader = settings.loader if workload.batch is None else None
+    with closing(batches(ctx, workload, loader, first_epoch=_APART * job.launch)) as data:
+        choose_kernels(settings, ctx.device)
+        first = [data() for _ in range(settings.accumulation_steps)]
+        _require_shares(ctx, workload, first)
+        steps, losses, points = [], list[float](), list[dict[str, float]]()
+        for step in range(1, job.steps + 1):
+            seed(_STEPS_SEED + base + step * ctx.world_size + ctx.rank)  # for all strategies the same dropout
+            loss = trainer.backward(lambda: first.pop(0) if first else data())
+            trainer.update()
+            losses.append(loss_value(loss, f"at step {step} of {job.steps} on rank {ctx.rank}") or 0.0)
+            if step % job.every == 0 or step == job.steps:
+                evaluated = _evaluate(ctx, workload, trainer.parallel.module, job.metric or "metric")
+                points.append({LOSS: math.fsum(losses) / len(losses), **evaluated})
+                steps.append(step)
+                losses.clear()
+    parallel = trainer.parallel
+    exact = not parallel.lossy and tolerances.tolerance(parallel.precision) <= tolerances.tolerance(settings.precision)
+    return RankTraining(steps=tuple(steps), values=_by_name(points), exact=exact)
+
+
+def _by_name(points: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(point[name] for point in points) for name in points[0]}
+
+
+def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
+    """Refuses ranks that train on the same batch: then a rank that keeps its own gradients has the right ones."""
+    tensors = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor)]
+    sketch = math.fsum(_sketch(tensor) for tensor in tensors)
+    mine = torch.tensor([sketch], dtype=torch.float64, device=ctx.device)
+    ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(ranks, mine)
+    sketches = [rank.item() for rank in ranks]
+    if len(set(sketches)) == len(sketches):
+        return
+    same = [rank for rank, found in enumerate(sketches) if sketches.count(found) > 1]
+    given = workload.batch if workload.loader is None else workload.loader
+    assert given is not None  # noqa: S101  a Workload has one of the two
+    raise WorkloadError(
+        f"{located(given)} gave ranks {same[0]} and {same[1]} the same first batch, so that a strategy that averages "
+        "nothing would train as well: give each rank its own share, such as by loader(rank, world_size) with a "
+        "DistributedSampler(data, world_size, rank)"
+    )
+
+
+def _sketch(tensor: torch.Tensor) -> float:
+    """A number that other values would hardly have."""
+    values = tensor.detach().flatten().to("cpu", torch.float64)
+    return float(values @ torch.arange(1, len(values) + 1, dtype=torch.float64).cos())
+
+
+def _evaluate(ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str) -> dict[str, float]:
+    """What the workload's own function says of the module, by name."""
+    if workload.evaluate is None:
+        return {}
+    training = module.training
+    module.eval()
+    with torch.no_grad():
+        given: Any = workload.evaluate(module, ctx.device)
+    module.train(training)
+    named = given if isinstance(given, Mapping) else {unnamed: given}
+    found = {}
+    for name, value in named.items():
+        number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+        if not isinstance(number, (int, float)) or not math.isfinite(number) or name == LOSS:
+            what = "a metric named loss, which is that of training" if name == LOSS else f"{name}={number!r:.60}"
+            raise WorkloadError(
+                f"{located(workload.evaluate)} gave {what}: evaluate(model, device) must give a finite number, or "
+                "several by name, such as {'accuracy': 0.9}"
+            )
+        found[str(name)] = float(number)
+    return found

@@ -1,0 +1,168 @@
+"""``ddpperf.converge`` on two ranks: strategies that train alike, and some that do not."""
+
+from __future__ import annotations
+
+import pytest
+
+SUITE = """
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_ddpperf import Parallel, Workload
+from pytest_ddpperf.errors import DdpperfError, QualityLost
+
+
+def batch():
+    inputs = torch.randn(16, 8)
+    return inputs, inputs[:, :3].argmax(dim=1)
+
+
+def accuracy(model, device):
+    inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0)).to(device)
+    return {"accuracy": (model(inputs).argmax(dim=1) == inputs[:, :3].argmax(dim=1)).float().mean()}
+
+
+workload = Workload(
+    model=lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3)),
+    batch=batch,
+    loss=nn.functional.cross_entropy,
+    optimizer=partial(torch.optim.SGD, lr=0.2, momentum=0.9),
+    samples_per_step=16,
+    evaluate=accuracy,
+)
+train = {"steps": 12, "launches": 2, "world_size": 2, "device": "cpu"}
+
+
+def averaging(module, ctx, left_out=0, divide=True):
+    for tensor in module.parameters():
+        dist.broadcast(tensor.detach(), src=0)
+
+    def synchronise():
+        for parameter in list(module.parameters())[left_out:]:
+            dist.all_reduce(parameter.grad)
+            if divide:
+                parameter.grad /= ctx.world_size
+
+    return Parallel(module, synchronise)
+"""
+
+
+def run(inner: pytest.Pytester, body: str, *options: str) -> pytest.RunResult:
+    inner.makepyfile(test_converge=SUITE + body)
+    return inner.runpytest_inprocess("-p", "no:cacheprovider", *options)
+
+
+def test_strategies_that_average_train_alike(inner: pytest.Pytester) -> None:
+    """A mean over ranks of 12 steps in points of 5, from other weights and batches in each launch."""
+    result = run(
+        inner,
+        """
+def test_it(ddpperf):
+    ways = {"ddp": "ddp", "own": averaging, "fsdp2": "fsdp2"}
+    found = ddpperf.converge(workload, strategies=ways, every=5, **train)
+    assert found.metric == "accuracy"
+    for curves in found.curves.values():
+        assert [curve.steps for curve in curves] == [(5, 10, 12)] * 2
+        for curve in curves:
+            assert curve.values["loss"][-1] < curve.values["loss"][0]
+            assert {len(values) for values in curve.values.values()} == {3}
+    first, second = found.final("ddp", "loss").samples
+    assert abs(first - second) > 1e-3
+    assert found.final("own", "loss").samples == pytest.approx((first, second), rel=1e-4)
+    assert [row.agreement for row in found.kept] == ["equal"] * 4
+    assert all(row.allowed < 0.02 for row in found.kept)
+""",
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*ddpperf convergence*", "*test_it ddp *first*", "*test_it own *equal*"])
+
+
+@pytest.mark.parametrize("wrong", ["left_out=1", "left_out=4", "divide=False"])
+def test_a_strategy_that_forgets_a_parameter_or_to_divide_fails(inner: pytest.Pytester, wrong: str) -> None:
+    result = run(
+        inner,
+        f"""
+def test_it(ddpperf):
+    ddpperf.converge(workload, strategies={{"ddp": "ddp", "wrong": partial(averaging, {wrong})}}, **train)
+""",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*wrong ends with loss *, ddp with *", "*ddpperf.check(workload, strategy=*"])
+    result.stdout.no_fnmatch_line("*run/convergence.py*")
+
+
+def test_within_a_budget_trainings_are_made_once(inner: pytest.Pytester) -> None:
+    result = run(
+        inner,
+        """
+from pytest_ddpperf.run import convergence
+
+made = []
+real = convergence.converged
+convergence.converged = lambda *given: made.append(1) or real(*given)
+
+
+def test_it(ddpperf):
+    ddpperf.converge(workload, strategies=["ddp", "flat"], **train)
+    assert made == [1]
+""",
+        "--ddpperf-budget=20s",
+    )
+    result.assert_outcomes(passed=1)
+    assert [line for line in result.outlines if line.startswith("test_it flat ")] != []
+
+
+def test_a_lossy_strategy_may_train_to_something_else(inner: pytest.Pytester) -> None:
+    result = run(
+        inner,
+        """
+def test_it(ddpperf):
+    ways = {"ddp": "ddp", "lossy": "ddp[comm_hook=powersgd,powersgd_rank=1,powersgd_start=2]"}
+    found = ddpperf.converge(workload, strategies=ways, tolerance="90%", **train)
+    assert [(row.allowed, row.agreement) for row in found.kept] == [(None, "within tolerance")] * 2
+    assert found.kept[0].apart > 1e-4
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
+BOTH = "strategies=['ddp', 'flat']"
+WRONG = {
+    "workload, strategies=['ddp']": "expected a Workload and a list of two strategies or more",
+    f"averaging, {BOTH}": "expected a Workload and a list of two strategies or more",
+    "workload, strategies='ddp'": "expected a Workload and a list of two strategies or more",
+    f"workload, {BOTH}, every=-1": "ddpperf.converge(every=-1): expected",
+    f"workload, {BOTH}, tolerance=2": "ddpperf.converge(tolerance=2): expected a fraction",
+    f"workload, {BOTH}, better='more'": "ddpperf.converge(better='more'): expected one of higher, lower",
+    f"replace(workload, evaluate=None), {BOTH}, metric='f1'": "this Workload evaluates nothing; give it evaluate=",
+    f"workload, {BOTH}, metric='f1'": "evaluate(model, device) gave accuracy; name one of these",
+    f"replace(workload, evaluate=lambda m, d: 'good'), {BOTH}": "gave metric='good': evaluate(model, device) must",
+    f"replace(workload, evaluate=lambda m, d: {{'loss': 1}}), {BOTH}": "gave a metric named loss, which is that of",
+    f"replace(workload, batch=alike), {BOTH}": "alike (test_converge.py:46) gave ranks 0 and 1 the same first batch",
+}
+
+
+def test_what_cannot_be_trained_is_named(inner: pytest.Pytester) -> None:
+    result = run(
+        inner,
+        f"""
+def alike():
+    return torch.ones(4, 8), torch.ones(4).long()
+
+
+CASES = {WRONG!r}
+
+
+@pytest.mark.parametrize("call", CASES)
+def test_it(ddpperf, call):
+    with pytest.raises(DdpperfError) as raised:
+        eval(f"ddpperf.converge({{call}}, **train)")
+    assert CASES[call] in str(raised.value)
+""",
+    )
+    result.assert_outcomes(passed=len(WRONG))
