@@ -16,14 +16,22 @@ from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.benchmark import BenchmarkRun
-from pytest_ddpperf.run.requests import VerbCall, powers_of_two, require_consistent, several_sizes
+from pytest_ddpperf.run.requests import (
+    VerbCall,
+    by_size,
+    grows,
+    of_size,
+    powers_of_two,
+    require_consistent,
+    several_sizes,
+)
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings, overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
 from pytest_ddpperf.training.script import Subject
-from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
@@ -143,7 +151,9 @@ class Ddpperf:
 
         Args:
             subject: as of ``check``. In strong mode a Workload's batch is the global one, shared out among the ranks;
-                a step factory has to do that itself (``ctx.mode`` tells).
+                a step factory has to do that itself (``ctx.mode`` tells). Or a function of the number of ranks, with
+                a parameter that is called ``n``, ``ranks`` or ``world_size``: it gives the Workload of so many ranks,
+                such as a larger model for more of them, and efficiency counts the FLOPs of a rank as its work.
             world_sizes: numbers of ranks, ascending; the others are compared with the first. Default:
                 ``--ddpperf-world-size``; where that is one number, 1 and the powers of two up to it.
             mode: ``weak`` keeps the batch of a rank, ``strong`` the global batch.
@@ -172,17 +182,18 @@ class Ddpperf:
         sizes = self._session.world_sizes(call.settings)
         if world_sizes is None and len(sizes) == 1:
             sizes = powers_of_two(sizes[0])
+        subjects = by_size(subject, sizes, mode, counted=call.settings.counted)
         variants = [
             call.variant(
-                subject,
+                each,
                 self._session.environment(call.settings, n),
-                strategy="single" if n == 1 and isinstance(subject, Workload) else strategy,
+                strategy="single" if n == 1 and isinstance(each, Workload) else strategy,
                 name=f"{name or mode} w{n}" if sizes[0] == 1 else f"{name or mode} w{n} over w{sizes[0]}",
                 mode=mode,
             )
-            for n in sizes
+            for n, each in subjects.items()
         ]
-        derive = partial(with_efficiency, mode=mode, base_size=sizes[0])
+        derive = partial(with_efficiency, mode=mode, base_size=sizes[0], grows=grows(subject))
         self._last = ScalingCurve(mode=mode, points=self._judged(call, variants, derive))
         return self._last
 
@@ -421,10 +432,7 @@ class Ddpperf:
 
         def probe(batch_size: int) -> Sequence[RankLaunch]:
             __tracebackhide__ = True
-            workload = workload_of(batch_size)
-            if not isinstance(workload, Workload):
-                kind = type(workload).__name__
-                raise SettingError(f"{located(workload_of)} gave a {kind} for batch size {batch_size}, not a Workload")
+            workload = of_size(workload_of, batch_size, "batch size")
             tried.append(call.variant(workload, environment, strategy=strategy))
             return run.probe(tried[-1], PLAN, most)
 

@@ -73,6 +73,7 @@ def test_every_python_example_is_run() -> None:
         (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 10),
         (("workload", "ways", "targets"), 3),
         (("workload", "converge"), 2),
+        (("workload", "growing model"), 2),
         (("training script", "script"), 1),
         pytest.param(("hugging face",), 1, marks=needs("transformers", "accelerate")),
         pytest.param(("lightning",), 1, marks=needs("lightning")),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
+from statistics import fmean
 from typing import TypeAlias
 
+from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, moved_step, series_from, typical_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
@@ -26,15 +29,21 @@ def alone(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
     return measured
 
 
-def with_efficiency(points: Sequence[Measurement], mode: Mode, base_size: int = 0) -> tuple[Measurement, ...]:
+def with_efficiency(
+    points: Sequence[Measurement], mode: Mode, base_size: int = 0, *, grows: bool = False
+) -> tuple[Measurement, ...]:
     """The points of a curve with speedup and scaling efficiency over the first one.
 
     None is gated where that has not ``base_size`` ranks, for so many do not fit into memory. Times of an
-    oversubscribed point are not gated: its ranks share cores or GPUs, which tells nothing about scaling.
+    oversubscribed point are not gated: its ranks share cores or GPUs, which tells nothing about scaling. Where the
+    model ``grows`` with the ranks, work is what is counted of a rank's step in FLOPs, and no batch.
     """
     base, *others = points
     other = base_size not in {0, base.world_size}
-    scaled = (_over_base(base, before, point, mode) for before, point in pairwise((base, *others)))
+    scaled = [_over_base(base, before, point, mode, grows=grows) for before, point in pairwise(points)]
+    if grows:
+        more = [work_of_rank(point) / work_of_rank(base) for point in others]
+        scaled = [_told(point, base, work) for point, work in zip(scaled, more, strict=True)]
     return (base, *(_ungated(point, {EFFICIENCY}) if other else point for point in scaled))
 
 
@@ -68,26 +77,46 @@ def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
     return lambda measured: derive(tuple(map(gated, measured)))
 
 
-def speedup(base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1) -> float:
+def work_of_rank(point: Measurement) -> float:
+    """FLOPs that a step of a rank makes, as they are counted: the mean over the ranks.
+
+    Raises:
+        WorkloadError: nothing was counted, or no FLOP.
+    """
+    flops = 0.0 if point.counts is None else point.counts.totals.get("flops", 0.0)
+    if not flops or point.counts is None:
+        raise WorkloadError(
+            f"{point.name}: no FLOPs were counted, and a model that grows with the ranks is measured by them; its "
+            "operators have to be matrix products or convolutions of torch"
+        )
+    return fmean(point.counts.by_rank.get("flops", (flops,)))
+
+
+def speedup(
+    base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1, work: float = 1.0
+) -> float:
     """How many times the base's work per second the larger group does.
 
     With T the step time of n ranks and T0 that of m ranks: strong scaling keeps the global batch, so speedup is T0 / T
     (Amdahl 1967). Weak scaling keeps the batch of a rank, so the group does n / m times the work in a step, and speedup
-    is the scaled one, n T0 / (m T) (Gustafson 1988).
+    is the scaled one, n T0 / (m T) (Gustafson 1988). There ``work`` is a rank's part of the work over the base's.
     """
     quotient = base_time / time
-    return quotient if mode == "strong" else quotient * world_size / base_size
+    return quotient if mode == "strong" else quotient * work * world_size / base_size
 
 
-def efficiency(base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1) -> float:
+def efficiency(
+    base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1, work: float = 1.0
+) -> float:
     """The share of the ideal speedup, n / m, that was reached; 1 is perfect.
 
-    With the letters of ``speedup``: m T0 / (n T) in strong scaling, T0 / T in weak scaling.
+    With the letters of ``speedup``: m T0 / (n T) in strong scaling, T0 / T in weak scaling, times ``work``.
     """
-    return speedup(base_time, time, mode, world_size=world_size, base_size=base_size) * base_size / world_size
+    done = speedup(base_time, time, mode, world_size=world_size, base_size=base_size, work=work)
+    return done * base_size / world_size
 
 
-def scaling_series(base: Measurement, point: Measurement, mode: Mode) -> tuple[Series, ...]:
+def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: float = 1.0) -> tuple[Series, ...]:
     """``scaling_efficiency`` and ``speedup`` of ``point`` over ``base``, a sample for each round that measured both.
 
     The efficiency of an oversubscribed group is not gated, because its ranks share cores, as on no real machine.
@@ -98,9 +127,10 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode) -> tuple[S
         return ()
     pairs = [(typical_step(old), typical_step(new)) for old, new in partners]
     within = _within(partners, turns=base.turns)
-    sizes = {"world_size": point.world_size, "base_size": base.world_size}
-    efficiencies = tuple(efficiency(base_time, time, mode, **sizes) for base_time, time in pairs)
-    speedups = tuple(speedup(base_time, time, mode, **sizes) for base_time, time in pairs)
+    made = partial(speedup, mode=mode, world_size=point.world_size, base_size=base.world_size, work=work)
+    speedups = tuple(made(base_time, time) for base_time, time in pairs)
+    share = partial(efficiency, mode=mode, world_size=point.world_size, base_size=base.world_size, work=work)
+    efficiencies = tuple(share(base_time, time) for base_time, time in pairs)
     return (
         _relative(EFFICIENCY, efficiencies, within, gated=not point.environment.oversubscribed),
         _relative(SPEEDUP, speedups, within, gated=False),
@@ -139,13 +169,22 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
     )
 
 
-def _over_base(base: Measurement, before: Measurement, point: Measurement, mode: Mode) -> Measurement:
+def _told(point: Measurement, base: Measurement, work: float) -> Measurement:
+    """A point with a remark on how much more a rank does there than at the base."""
+    grown = Finding("grown_work", {"work": work, "base_size": base.world_size})
+    return replace(point, findings=(*point.findings, grown))
+
+
+def _over_base(
+    base: Measurement, before: Measurement, point: Measurement, mode: Mode, *, grows: bool = False
+) -> Measurement:
     """A point of a curve with its scaling over the base; a loss from the point before it is a finding."""
-    series = scaling_series(base, point, mode)
+    over_base, over_before = (work_of_rank(point) / work_of_rank(one) if grows else 1.0 for one in (base, before))
+    series = scaling_series(base, point, mode, over_base)
     findings = dict.fromkeys(  # the smaller group may be the base itself
         (
             *negative_scaling(series, base.world_size, point.world_size),
-            *negative_scaling(scaling_series(before, point, mode), before.world_size, point.world_size),
+            *negative_scaling(scaling_series(before, point, mode, over_before), before.world_size, point.world_size),
         )
     )
     own = point.series

@@ -40,7 +40,10 @@ class ScalingCurve:
         return next((point for point in self.points if not point.unfit), self.points[0])
 
     def efficiency(self, world_size: int) -> float:
-        """Share of the ideal speed that was reached, 1 at the first point (strong: T1/(n Tn), weak: T1/Tn)."""
+        """Share of the ideal speed that was reached, 1 at the first point (strong: T1/(n Tn), weak: T1/Tn).
+
+        Where the model grows with the ranks, T1/Tn times the FLOPs of a rank over those of a rank at the first point.
+        """
         return self._relative("scaling_efficiency", world_size)
 
     def speedup(self, world_size: int) -> float:

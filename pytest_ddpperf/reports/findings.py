@@ -317,6 +317,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "negative_scaling": lambda world_size, base_size, speedup: (
         f"negative scaling: {world_size} ranks do less work per second than {base_size} (x{speedup:.2f})"
     ),
+    "grown_work": lambda work, base_size: (
+        f"a rank has {work:.2f} times the FLOPs that it has with {format_count(base_size, 'rank')}; "
+        "efficiency counts them"
+    ),
     # Memory.
     "memory_growth": _memory_growth,
     "uneven_memory": _uneven_memory,

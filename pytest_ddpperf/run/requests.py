@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +22,12 @@ from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import require_world_size, resolve
 from pytest_ddpperf.training.script import Script, Subject
-from pytest_ddpperf.training.workload import Workload, unfit
+from pytest_ddpperf.training.workload import Workload, located, unfit
 
 if TYPE_CHECKING:
     from pytest_ddpperf.run.ways import Contender, GivenStrategy
 
+OF_RANKS = ("n", "ranks", "world_size")  # what the argument is called of a function that gives a Workload
 _UNCHECKED = Finding(
     "unverified",
     {
@@ -50,6 +53,40 @@ def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
     if len(sizes) < MIN_SIZES:
         raise SettingError(f"{said}: expected two or more numbers of ranks")
     return sizes
+
+
+def grows(subject: object) -> bool:
+    """Whether a function gives the Workload of a number of ranks: by the name of what it takes, as nothing is called.
+
+    Any other function builds a step.
+    """
+    if isinstance(subject, (Workload, Script)) or not callable(subject):
+        return False
+    with contextlib.suppress(TypeError, ValueError):
+        return next(iter(inspect.signature(subject).parameters), "") in OF_RANKS
+    return False
+
+
+def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) -> Mapping[int, Subject]:
+    """What is measured with each number of ranks."""
+    if not grows(subject):
+        return dict.fromkeys(sizes, subject)
+    if mode == "strong" or not counted:
+        said = "mode='strong'" if mode == "strong" else "counted=False"
+        raise SettingError(
+            f"ddpperf.scaling({said}): a model that grows with the ranks is measured by the counted FLOPs of a rank, "
+            "in mode='weak' with counted on"
+        )
+    return {size: of_size(subject, size, "ranks") for size in sizes}
+
+
+def of_size(function: Callable[[int], object], size: int, what: str) -> Workload:
+    """The Workload that a function gives for a size."""
+    workload = function(size)
+    if not isinstance(workload, Workload):
+        kind = type(workload).__name__
+        raise SettingError(f"{located(function)} gave a {kind} for {what} {size}, not a Workload")
+    return workload
 
 
 def powers_of_two(largest: int) -> tuple[int, ...]:

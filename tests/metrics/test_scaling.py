@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.metrics.scaling import (
     efficiency,
     memory_series,
@@ -13,8 +14,10 @@ from pytest_ddpperf.metrics.scaling import (
     scaling_series,
     speedup,
     speedup_series,
+    with_efficiency,
     with_speedup,
 )
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Mode, Plan
 from pytest_ddpperf.stats.blocks import OWN_APART, OWN_IN_TURNS
@@ -67,6 +70,44 @@ def test_definitions_worked_by_hand(
 def test_ideal_scaling_is_an_efficiency_of_one_and_a_speedup_of_n(mode: Mode, time: float) -> None:
     assert efficiency(1.0, time, mode, world_size=4) == 1
     assert speedup(1.0, time, mode, world_size=4) == 4
+
+
+def counted(point: Measurement, *flops: float) -> Measurement:
+    """A point whose ranks were counted; of several numbers each is a rank's."""
+    by_rank = {"flops": flops} if len(flops) > 1 else {}
+    return replace(
+        point, counts=Counts(totals={"flops": max(flops)} if flops else {}, details={}, unstable={}, by_rank=by_rank)
+    )
+
+
+def test_the_work_of_a_model_that_grows_is_what_is_counted_of_a_rank() -> None:
+    """From 100 to 150 FLOPs in 1.0 s and 1.2 s: 1.0 / 1.2 x 1.5; to 300 in 3.0 s: 1.0 / 3.0 x 3."""
+    base, two = counted(measurement(1, {0: 1.0}), 100), counted(measurement(2, {0: 1.2}), 140, 160)
+    four = counted(measurement(4, {0: 3.0}), 300)
+    _, *points = with_efficiency([base, two, four], "weak", grows=True)
+    assert [{one.metric: one.value for one in point.series} for point in points] == [
+        pytest.approx({"scaling_efficiency": 1.25, "speedup": 2.5}),
+        pytest.approx({"scaling_efficiency": 1.0, "speedup": 4.0}),
+    ]
+    assert [[(one.code, one.facts["work"]) for one in point.findings] for point in points] == [
+        [("grown_work", 1.5)],
+        [("grown_work", 3.0)],
+    ]
+
+
+def test_a_model_that_grows_and_loses_is_told_by_the_work_from_point_to_point() -> None:
+    """From 2 to 4 ranks work doubles and time quintuples: 4/2 x 2 / 5 = 0.8 of the work per second."""
+    points = [counted(measurement(n, {0: time}), flops) for n, time, flops in ((1, 1.0, 1), (2, 1.0, 1), (4, 5.0, 2))]
+    lost = [one for one in with_efficiency(points, "weak", grows=True)[2].findings if one.code == "negative_scaling"]
+    assert [(one.facts["base_size"], one.facts["speedup"]) for one in lost] == [(2, pytest.approx(0.8))]
+
+
+@pytest.mark.parametrize("other", [measurement(2, {0: 1.0}), counted(measurement(2, {0: 1.0}))])
+def test_a_model_that_grows_needs_flops(other: Measurement) -> None:
+    with pytest.raises(
+        WorkloadError, match=r"^w2: no FLOPs were counted, and a model that grows with the ranks is mea"
+    ):
+        with_efficiency([counted(measurement(1, {0: 1.0}), 100), other], "weak", grows=True)
 
 
 def test_samples_are_paired_by_round() -> None:

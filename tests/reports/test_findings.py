@@ -418,6 +418,11 @@ CASES = [
         "negative scaling: 4 ranks do less work per second than 2 (x0.73)",
     ),
     Case(
+        "grown_work",
+        {"work": 2.0, "base_size": 1},
+        "a rank has 2.00 times the FLOPs that it has with 1 rank; efficiency counts them",
+    ),
+    Case(
         "memory_growth",
         GROWTH,
         "memory grows by 1.00 MiB to 2.00 MiB a step on rank 1, seen in 10 steps of each of 3 launches: "

@@ -12,7 +12,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.reports.findings import finding_text
-from pytest_ddpperf.run.requests import VerbCall
+from pytest_ddpperf.run.requests import VerbCall, grows, of_size
 from pytest_ddpperf.run.ways import several
 from pytest_ddpperf.settings import Settings
 from tests.factories import make_environment
@@ -143,6 +143,19 @@ def test_a_step_of_its_own_takes_no_settings_of_training() -> None:
     call = VerbCall(settings=Settings(), knobs={}).of(way, "b")
     with pytest.raises(SettingError, match="precision='bf16': is for a Workload; this step has to see to it itself"):
         call.variant(way.subject, CPU, name="b")
+
+
+def test_a_function_of_the_number_of_ranks_is_told_by_what_it_takes() -> None:
+    def build(ctx: Any) -> Any:
+        raise AssertionError(ctx)  # nothing is called
+
+    given: list[Any] = [lambda n: n, lambda world_size: world_size, lambda ranks=1: ranks, build, lambda: 0, WORKLOAD]
+    assert [grows(each) for each in given] == [True, True, True, False, False, False]
+    assert of_size(lambda _n: WORKLOAD, 2, "ranks") is WORKLOAD
+    with pytest.raises(
+        SettingError, match=r"<lambda> \(.*test_requests.py:\d+\) gave a int for ranks 2, not a Workload"
+    ):
+        of_size(lambda n: n, 2, "ranks")
 
 
 def test_a_warm_up_beside_a_scheduler_is_refused_wherever_it_was_set() -> None:
