@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.jobs import LaunchJob
+    from pytest_ddpperf.training.separable import Separable
 
 _UNKNOWN = -1  # the size of a batch without tensors
 
@@ -56,7 +57,7 @@ class Step:
     group_kept: Callable[[], AbstractContextManager[None]] = nullcontext  # around steps that may touch the group
     group: dist.ProcessGroup | None = None  # where the ranks that measure meet; None for the default group
     remarks: Sequence[Finding] = ()  # on what was given to be trained
-    unsynchronised: Trainer | None = None  # the trainer that can train without the gradients of other ranks
+    unsynchronised: Separable | None = None  # what can train without the gradients of other ranks
 
 
 def build_step(ctx: RankView, job: LaunchJob) -> Step:
@@ -206,12 +207,22 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
     module = getattr(step, "module", None)
     return Step(
         run=step,
+        unsynchronised=_offered(step, located(build)),
         samples_per_step=getattr(step, "samples", None) if samples is None else samples,
         tokens_per_step=getattr(step, "tokens", None) if tokens is None else tokens,
         close=getattr(step, "close", lambda: None),  # the end of its process releases the rest
         size=size_of(module) if isinstance(module, nn.Module) else {},
         group_kept=group_kept,
     )
+
+
+def _offered(step: Any, who: str) -> Separable | None:
+    """The way to leave synchronisation out that a user's step offers, if it does."""
+    if getattr(step, "unsynchronised", None) is None:
+        return None
+    from pytest_ddpperf.training.separable import own_synchronisation
+
+    return own_synchronisation(who, step.unsynchronised)
 
 
 def _script_step(ctx: RankView, script: ScriptRun, job: LaunchJob) -> Step:

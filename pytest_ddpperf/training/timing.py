@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.training.jobs import LaunchJob
+    from pytest_ddpperf.training.separable import Separable
     from pytest_ddpperf.training.step import Step
-    from pytest_ddpperf.training.trainer import Trainer
 
 _RUN_AHEAD = 5  # steps of a warm-up that nothing waits for, as in timed ones: the allocator needs more memory for them
 _MAX_SETTLING_STEPS = 25  # each overflow halves the fp16 scale, which begins at 2 ** 16
@@ -237,14 +237,15 @@ def sides(pairs: int, seed: int) -> tuple[bool, ...]:
 
 
 def alternating_blocks(
-    run: Callable[[], Any], trainer: Trainer, device: torch.device, *, steps: int, period: int, seed: int
+    run: Callable[[], Any], trainer: Separable, device: torch.device, *, steps: int, period: int, seed: int
 ) -> BlockTimes | None:
-    """Times synchronised and unsynchronised steps of a trainer on this rank; None if a step overflowed in fp16.
+    """Times synchronised and unsynchronised steps on this rank; None if a step overflowed in fp16.
 
     A collective, called with the same numbers on all ranks. Ranks begin the timed steps of a block together and meet
-    in it only where the steps do. After each block parameters, buffers, the state of optimizer and scaler and the
-    number of steps are restored; the learning rate, data and random numbers go on.
+    in it only where the steps do. After each block a trainer restores parameters, buffers, the state of optimizer and
+    scaler and the number of steps; the learning rate, data and random numbers go on.
     """
+    still_sent = trainer.still_sent(run)
     blocks = blocks_for(steps, period)
     times: dict[bool, list[float]] = {True: [], False: []}
     overflowed = len(trainer.skipped_steps)
@@ -257,10 +258,7 @@ def alternating_blocks(
     if len(trainer.skipped_steps) > overflowed:
         return None
     return BlockTimes(
-        synchronised=tuple(times[True]),
-        unsynchronised=tuple(times[False]),
-        still_sent=trainer.parallel.still_sent,
-        pairs=blocks.pairs,
+        synchronised=tuple(times[True]), unsynchronised=tuple(times[False]), still_sent=still_sent, pairs=blocks.pairs
     )
 
 

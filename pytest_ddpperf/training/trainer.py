@@ -138,6 +138,10 @@ class Trainer:
 
         return restore
 
+    def still_sent(self, _run: Callable[[], Any]) -> str:
+        """What steps send all the same that average no gradients, in words."""
+        return self.parallel.still_sent
+
     def snapshot_bytes(self) -> int:
         """The host memory that a snapshot takes."""
         return snapshot_bytes(self.parallel.module, self.optimizer)

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import CPU_CLOCK
 from pytest_ddpperf.instruments.host import available_memory
 from pytest_ddpperf.instruments.profile.profiling import profile_steps
@@ -68,7 +69,7 @@ def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
 
     make_ctx()
     trainer: Any = SimpleNamespace(
-        unsynchronised=alone, snapshot=snapshot, skipped_steps=[], parallel=SimpleNamespace(still_sent="all else")
+        unsynchronised=alone, snapshot=snapshot, skipped_steps=[], still_sent=lambda _run: "all else"
     )
     times = alternating_blocks(lambda: events.append("step"), trainer, torch.device("cpu"), steps=80, period=1, seed=0)
     assert times is not None
@@ -82,7 +83,9 @@ def test_each_block_is_led_in_and_put_back(make_ctx: Any) -> None:
 def test_where_a_step_overflowed_nothing_can_be_said(make_ctx: Any) -> None:
     skipped: list[int] = []
     make_ctx()
-    trainer: Any = SimpleNamespace(unsynchronised=nullcontext, snapshot=lambda: lambda: None, skipped_steps=skipped)
+    trainer: Any = SimpleNamespace(
+        unsynchronised=nullcontext, snapshot=lambda: lambda: None, skipped_steps=skipped, still_sent=lambda _run: ""
+    )
     assert (
         alternating_blocks(lambda: skipped.append(1), trainer, torch.device("cpu"), steps=5, period=1, seed=0) is None
     )
@@ -169,7 +172,7 @@ def kinds_sent_alone(ctx: RankView, job: LaunchJob, texts: list[str]) -> dict[st
         with step.unsynchronised.unsynchronised():
             step.run()
             profile = profile_steps(step.run, 1, ctx.device)
-        found[text] = ({one.kind for one in profile.steps[0].collectives}, step.unsynchronised.parallel.still_sent)
+        found[text] = ({one.kind for one in profile.steps[0].collectives}, step.unsynchronised.still_sent(step.run))
     return found
 
 
@@ -260,6 +263,59 @@ def test_a_delay_of_collectives_that_nothing_hides_is_exposed(launcher: Launcher
         assert times is not None
         assert times.synchronised == pytest.approx([0.125] * 4)
         assert times.unsynchronised == pytest.approx([0.005] * 4)
+
+
+def own_step(ctx: RankView, offers: str) -> Any:
+    """A step of DistributedDataParallel that offers to leave out its all-reduce, or something else."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    batch = torch.ones(2, 4) * ctx.rank
+
+    def step() -> torch.Tensor:
+        loss: torch.Tensor = model(batch).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's is not annotated here
+        if offers == "part":
+            torch.distributed.all_reduce(loss.detach())
+        return loss.detach()
+
+    offered = {"nothing": None, "part": model.no_sync, "all": model.no_sync, "useless": nullcontext, "wrong": 3}[offers]
+    if offered is not None:
+        step.unsynchronised = offered  # type: ignore[attr-defined]  # what a user may give to a function
+    return step
+
+
+def blocks_of_own_step(ctx: RankView, offers: str) -> BlockTimes | None:
+    job = LaunchJob(lambda ctx: own_step(ctx, offers), None, Settings(), Plan(warmup=2, steps=5))
+    return run_launch(ctx, job).communication
+
+
+@pytest.mark.parametrize(("offers", "sent"), [("nothing", None), ("part", "1 of 2 collective calls"), ("all", "")])
+def test_a_users_step_takes_part_where_it_offers_to_leave_out_its_synchronisation(
+    launcher: Launcher, offers: str, sent: str | None
+) -> None:
+    for times in launcher.run(blocks_of_own_step, offers, world_size=2, backend="gloo", device="cpu").values:
+        if sent is None:
+            assert times is None
+        else:
+            assert times is not None
+            assert (len(times.synchronised), len(times.unsynchronised), times.still_sent) == (4, 4, sent)
+
+
+@pytest.mark.parametrize(
+    ("offers", "message"),
+    [
+        (
+            "useless",
+            r"<lambda> \(.*\): within unsynchronised\(\) a step makes 1 collective call, and 1 without it: it m",
+        ),
+        (
+            "wrong",
+            r"the unsynchronised of the step of <lambda> \(.*\) must be called without .*: it is a value of type",
+        ),
+    ],
+)
+def test_what_leaves_nothing_out_is_named(launcher: Launcher, offers: str, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        launcher.run(blocks_of_own_step, offers, world_size=2, backend="gloo", device="cpu")
 
 
 def test_it_can_be_left_out_and_needs_to_know_what_is_trained(make_ctx: Any) -> None:

@@ -1,0 +1,98 @@
+"""What can train with and without the gradients of other ranks: a trainer, or a user's step that offers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch.distributed as dist
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.strategies.parallel import nothing
+from pytest_ddpperf.training.model import describe_value
+from pytest_ddpperf.training.workload import unfit
+from pytest_ddpperf.units import format_count
+
+
+class Separable(Protocol):
+    """What trains with the gradients of all ranks, and can train without those of the others."""
+
+    @property
+    def skipped_steps(self) -> Sequence[int]:
+        """The steps so far that updated nothing because fp16 overflowed."""
+
+    def unsynchronised(self) -> AbstractContextManager[Any]:
+        """Within, steps average no gradients."""
+
+    def still_sent(self, run: Callable[[], Any]) -> str:
+        """What such steps send all the same, in words; may run steps to find out."""
+
+    def snapshot(self) -> Callable[[], None]:
+        """Saves what training changes; the result restores it."""
+
+    def snapshot_bytes(self) -> int:
+        """The host memory that this takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSynchronisation:
+    """A user's step that can leave out its synchronisation. What it trains so is not put back.
+
+    Ranks then train on with other values, which take as long: of these steps and of those that follow only times are
+    told.
+    """
+
+    who: str  # the function that made the step, and where it stands
+    unsynchronised: Callable[[], AbstractContextManager[Any]]
+    skipped_steps: Sequence[int] = ()
+
+    def snapshot(self) -> Callable[[], None]:
+        """Saves nothing."""
+        return nothing
+
+    def snapshot_bytes(self) -> int:
+        """The memory that this takes."""
+        return 0
+
+    def still_sent(self, run: Callable[[], Any]) -> str:
+        """What a step without synchronisation sends all the same, in words.
+
+        Runs a step with and one without. Raises a WorkloadError where both make as many collective calls.
+        """
+        whole = _collectives_of(run)
+        with self.unsynchronised():
+            alone = _collectives_of(run)
+        if whole and alone >= whole:
+            raise WorkloadError(
+                f"{self.who}: within unsynchronised() a step makes {format_count(alone, 'collective call')}, and "
+                f"{whole} without it: it must leave out what averages gradients, such as "
+                "step.unsynchronised = model.no_sync of DistributedDataParallel"
+            )
+        return f"{alone} of {format_count(whole, 'collective call')}" if alone else ""
+
+
+def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
+    """What a user's step offers; raises a WorkloadError where that gives no context."""
+    problem = unfit(offered) if callable(offered) else f"it is {describe_value(offered)}"
+    if problem is not None:
+        raise WorkloadError(
+            f"the unsynchronised of the step of {who} must be called without arguments and give a context, such as "
+            f"model.no_sync: {problem}"
+        )
+    return OwnSynchronisation(who=who, unsynchronised=offered)
+
+
+def _collectives_of(run: Callable[[], Any]) -> int:
+    """Calls of collectives in the default group that a step makes; 0 where the backend does not count them."""
+    before = _collectives_so_far()
+    run()
+    return _collectives_so_far() - before
+
+
+def _collectives_so_far() -> int:
+    group: Any = dist.group.WORLD  # torch does not declare what it has
+    with suppress(RuntimeError):
+        return int(group._get_sequence_number_for_group())  # noqa: SLF001  it has no other name
+    return 0
