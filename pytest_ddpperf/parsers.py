@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -41,6 +41,20 @@ def _at_least(least: int) -> Callable[[object], int]:
 whole_number = _at_least(0)
 positive_int = _at_least(1)
 several = _at_least(2)
+
+
+def mesh(value: object) -> Mapping[str, int]:
+    """The sizes of a mesh's dimensions by name: ``{"dp": 2, "tp": 2}`` or ``"dp=2,tp=2"``."""
+    expected = "the sizes of dimensions by name, such as dp=2,tp=2"
+    if isinstance(value, str):
+        value = [part.partition("=")[::2] for part in value.split(",")]
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list) or not pairs:
+        raise ValueError(expected)
+    names = [str(name).strip() for name, _ in pairs]
+    if not all(map(str.isidentifier, names)) or len(set(names)) < len(names):
+        raise ValueError(expected)
+    return dict(zip(names, (positive_int(size) for _, size in pairs), strict=True))
 
 
 def words(value: object) -> str:

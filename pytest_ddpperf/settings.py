@@ -20,6 +20,7 @@ from pytest_ddpperf.parsers import (
     fraction,
     identifier,
     members,
+    mesh,
     modules,
     none_word,
     one_of,
@@ -255,6 +256,13 @@ class Settings:
         "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU above the level before the model was "
         "built. What needs more does not fit",
         "BYTES",
+    )
+    mesh: Mapping[str, int] | None = _knob(
+        None,
+        optional(mesh, "none"),
+        "sizes of the dimensions of ctx.mesh by name, such as dp=2,tp=2, for steps of your own. Ranks along dimensions "
+        "other than dp, data, ddp and fsdp work on the same samples",
+        "NAME=N[,NAME=N...]",
     )
     baseline_dir: Path = _knob(  # noqa: RUF009 - a field, declared
         Path("baselines"),

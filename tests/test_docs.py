@@ -72,6 +72,7 @@ def test_every_python_example_is_run() -> None:
         (("getting started",), 1),
         (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 10),
         (("workload", "ways", "targets"), 3),
+        (("mesh",), 1),
         (("workload", "converge"), 2),
         (("workload", "growing model"), 2),
         (("training script", "script"), 1),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
     from pytest_ddpperf.records.measurement import Mode
 
@@ -31,6 +32,7 @@ class RankContext:
         local_world_size: the number of ranks of its controller.
         device: the device that this rank computes on; a CUDA device is also the current device.
         backend: ``gloo`` or ``nccl``.
+        mesh: the mesh that the setting ``mesh`` asks for, for steps; None without it.
         mode: ``weak`` or ``strong`` at a point of a scaling curve; None for a plain benchmark.
     """
 
@@ -41,6 +43,7 @@ class RankContext:
     device: torch.device
     backend: str
     mode: Mode | None
+    mesh: DeviceMesh | None = None
 
     def phase(self, name: str) -> Section:
         """Mark a part of the step: the report shows its time and memory under ``name``.

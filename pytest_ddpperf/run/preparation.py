@@ -152,7 +152,7 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
     counted = settings.counted or settings.counted_only
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
-    training = Settings(**own, warmup=settings.warmup, memory_limit=settings.memory_limit)
+    training = Settings(**own, warmup=settings.warmup, memory_limit=settings.memory_limit, mesh=settings.mesh)
     loading = (
         training
         if picked is None or not settings.picks_loading

@@ -23,6 +23,7 @@ from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import require_world_size, resolve
 from pytest_ddpperf.training.script import Script, Subject
 from pytest_ddpperf.training.workload import Workload, located, unfit
+from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.run.ways import Contender, GivenStrategy
@@ -143,6 +144,7 @@ class VerbCall:
         if name is not None and not isinstance(name, str):
             raise SettingError(f"name={name!r}: expected a text, such as name={str(name)!r}")
         resolved = self._strategy(subject, strategy, environment.world_size)
+        self._require_mesh(subject, environment.world_size)
         recipe, findings = self._recipe(subject)
         if self.variables:
             recipe = {**recipe, "env": " ".join(f"{name}={value}" for name, value in self.variables)}
@@ -168,6 +170,20 @@ class VerbCall:
     def _unchecked(self, resolved: Strategy | None, reference: Subject | None, world_size: int) -> bool:
         """Whether nothing tells that ranks train what a single process trains, though it is to be checked."""
         return resolved is None and reference is None and world_size > 1 and self.settings.verify
+
+    def _require_mesh(self, subject: Subject, world_size: int) -> None:
+        """Refuses a mesh that nobody asks for, and one of more or fewer ranks than the group has."""
+        if self.settings.mesh is None:
+            return
+        said = f"mesh={','.join(f'{name}={size}' for name, size in self.settings.mesh.items())}"
+        ranks = math.prod(self.settings.mesh.values())
+        if isinstance(subject, (Workload, Script)):
+            if "mesh" in self.knobs:
+                raise SettingError(f"{said}: is for a step of your own, build(ctx), which finds it as ctx.mesh")
+        elif ranks != world_size:
+            raise SettingError(
+                f"{said} has {format_count(ranks, 'rank')}, and the group {world_size}; give world_size={ranks}"
+            )
 
     def _found(self, subject: Subject) -> Subject:
         return subject.found_in(self.folders) if isinstance(subject, Script) else subject

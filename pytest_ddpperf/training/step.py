@@ -8,9 +8,9 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from pytest_ddpperf.training.trainer import Trainer, choose_kernels
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
@@ -186,9 +187,15 @@ def _training_step(
 
 def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> Step:
     """Calls the user's function and checks the step that it returns."""
-    group_kept = partial(_group_kept, located(build))
+    share, group_kept, given = 1.0, partial(_group_kept, located(build)), ctx
+    if job.settings.mesh is not None:
+        from pytest_ddpperf.training.mesh import mesh_of, share_of_samples
+
+        mesh = mesh_of(ctx, job.settings.mesh)
+        share = 1.0 if mesh is None else share_of_samples(job.settings.mesh)
+        given = replace(cast("RankContext", ctx), mesh=mesh)
     with group_kept():
-        step = build(ctx)
+        step = build(given)
     if not callable(step) or isinstance(step, nn.Module):
         raise WorkloadError(
             f"{located(build)} returned {describe_value(step)}; it must return a callable that runs one training step, "
@@ -203,13 +210,19 @@ def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> S
     problem = unfit(step)
     if problem is not None:
         raise WorkloadError(f"the step of {located(build)}: {problem}")
-    samples, tokens = _of_rank(job.samples_per_step, ctx), _of_rank(job.tokens_per_step, ctx)
     module = getattr(step, "module", None)
+
+    def count(of_call: float | None, word: str) -> float | None:
+        if of_call is not None and ctx.mode == "strong":
+            return _of_rank(of_call, ctx)
+        own = getattr(step, word, None) if of_call is None else of_call
+        return None if own is None else own * share
+
     return Step(
         run=step,
         unsynchronised=_offered(step, located(build)),
-        samples_per_step=getattr(step, "samples", None) if samples is None else samples,
-        tokens_per_step=getattr(step, "tokens", None) if tokens is None else tokens,
+        samples_per_step=count(job.samples_per_step, "samples"),
+        tokens_per_step=count(job.tokens_per_step, "tokens"),
         close=getattr(step, "close", lambda: None),  # the end of its process releases the rest
         size=size_of(module) if isinstance(module, nn.Module) else {},
         group_kept=group_kept,
