@@ -115,6 +115,8 @@ def communication_table(results: Sequence[Result]) -> Table | None:
     shared = [comparison.series.value for comparison in exposed] + [profile.busy for profile in profiles]
     common = scale([*steps, *shared], "s")
     columns = _PROFILE_COLUMNS if profiles else {}
+    sizes = [_parameters(result) for result in shown]
+    differ = len(set(sizes) - {None}) > 1  # what small models send weighs more
 
     def profiled(result: Result) -> Iterator[str]:
         profile = result.measurement.profile
@@ -122,12 +124,17 @@ def communication_table(results: Sequence[Result]) -> Table | None:
 
     return Table(
         headers=(
-            *("benchmark", f"step\n{common.unit}"),
+            "benchmark",
+            *(["parameters\nM"] if differ else []),
+            f"step\n{common.unit}",
             interval_header(f"exposed\n{common.unit}", (comparison.series.interval for comparison in exposed)),
             "of it\n%",
             *(header.format(unit=common.unit) for header in columns),
         ),
-        rows=tuple((name, *_exposed_cells(result, common), *profiled(result)) for name, result in named),
+        rows=tuple(
+            (name, *([_millions(size)] if differ else []), *_exposed_cells(result, common), *profiled(result))
+            for (name, result), size in zip(named, sizes, strict=True)
+        ),
         notes=tuple(
             RowNote(text, tuple(names))
             for text, names in names_by_remark(
@@ -141,6 +148,16 @@ def communication_table(results: Sequence[Result]) -> Table | None:
         },
         right=0,
     )
+
+
+def _parameters(result: Result) -> float | None:
+    """The trained parameters of the whole model, where they were counted."""
+    counts = result.measurement.counts
+    return None if counts is None else counts.totals.get("parameters")
+
+
+def _millions(number: float | None) -> str:
+    return NOTHING if number is None else f"{number / 1e6:.3g}"
 
 
 def collective_table(results: Sequence[Result]) -> Table | None:

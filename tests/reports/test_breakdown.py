@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.communication import BlockTimes
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
@@ -179,6 +180,20 @@ def test_a_profile_alone_makes_a_table(make_result: Make) -> None:
     assert table is not None
     assert table.rows[0][1:] == ("-", "-", "-", "0", "0", "-", "0", "0")
     assert table.notes == ()
+
+
+def test_models_of_several_sizes_are_told_beside_what_they_send(make_result: Make, make_comparison: Compare) -> None:
+    def of_size(parameters: float) -> Result:
+        counts = Counts(totals={"parameters": parameters}, details={}, unstable={}, by_rank={})
+        return make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured={"counts": counts})
+
+    table = communication_table([of_size(4.2e6), of_size(124e6)])
+    assert table is not None
+    assert table.headers[1] == "parameters\nM"
+    assert [row[1] for row in table.rows] == ["4.2", "124"]
+    alike = communication_table([of_size(4.2e6), of_size(4.2e6)])
+    assert alike is not None
+    assert "parameters\nM" not in alike.headers
 
 
 def test_without_it_there_is_no_table(make_result: Make) -> None:
