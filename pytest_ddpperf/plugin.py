@@ -80,10 +80,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", marker_line())
     try:
         config.stash[SETTINGS] = settings = settings_of(config, probe=PROBE in config.stash)
-        if settings.against is not None:
-            from pytest_ddpperf.against.worktree import resolve
+        if settings.against is not None or settings.against_python is not None:
+            from pytest_ddpperf.against.worktree import reference
 
-            config.stash[REVISION] = resolve(settings.against, config.rootpath, config.invocation_params.dir)
+            config.stash[REVISION] = reference(settings, config.rootpath, config.invocation_params.dir)
         require_outputs(settings, config.rootpath)
         if settings.budget is not None:
             from pytest_ddpperf.run.screening import Screening

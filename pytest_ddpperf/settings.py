@@ -303,6 +303,14 @@ class Settings:
         "REV",
         per_test=False,
     )
+    against_python: str | None = _knob(
+        None,
+        words,
+        "interpreter of another virtual environment, such as .venv-new/bin/python. The reference runs there, side by "
+        "side: this checkout's code, or with --ddpperf-against the revision's",
+        "PATH",
+        per_test=False,
+    )
     against_setup: str | None = _knob(
         None,
         words,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +122,19 @@ def git(folder: Path, *arguments: str) -> str:
     who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
     done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout.strip()
+
+
+def virtual_environment(folder: Path, packages: Mapping[str, str] | None = None, path: tuple[str, ...] = ()) -> Path:
+    """The interpreter of a new environment, which has each of these packages in that version, and searches ``path``.
+
+    A package is a module of its name with the constant ``VERSION``.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    for name, version in (packages or {}).items():
+        (site / f"{name}.py").write_text(f"VERSION = {version!r}\n")
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (site / "others.pth").write_text("".join(f"{entry}\n" for entry in path))
+    return folder / "bin" / "python"

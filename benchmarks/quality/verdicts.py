@@ -29,10 +29,10 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import CONFIRMED
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.calibrate import Dealer, deck_of, replayed
-from pytest_ddpperf.run.judging import PairedReferences
 from pytest_ddpperf.run.part import part_of
 from pytest_ddpperf.run.planning import LaunchOutcome, Purpose, budget_of, fitting_steps, launch_seconds, short_launch
 from pytest_ddpperf.run.pool import Pass, Pool
+from pytest_ddpperf.run.references import PairedReferences
 from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.run.variant import Variant

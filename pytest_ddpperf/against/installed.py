@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,12 +18,14 @@ ORIGIN = "direct_url.json"
 LAYOUTS = ("", "src")  # the folders of a checkout that may hold its packages
 
 
-def copies_of(root: str) -> tuple[str, ...]:
+def copies_of(root: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
     """The files and folders in site-packages that would be imported in place of a checkout's.
 
     They were installed from the checkout, or they look like its packages: a wheel of another job, or from an index.
+    ``path`` is the search path of an interpreter, by default this one's.
     """
-    return tuple(sorted({*installed_from(root, distributions()), *namesakes(root, sys.path)}))
+    path = sys.path if path is None else list(path)
+    return tuple(sorted({*installed_from(root, distributions(path=path)), *namesakes(root, path)}))
 
 
 def installed_from(root: str, installed: Iterable[Distribution]) -> set[str]:

@@ -23,7 +23,7 @@ from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.payload import StandIn, dump_standing_in, travels_by_value
 from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_up, observed, observed_packed, within
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.results import PairedRevision, Result
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.workload import Workload
@@ -161,7 +161,7 @@ class PairedLaunches:
                 Finding(
                     "cannot_run",
                     {
-                        "revision": result.paired.revision,
+                        "revision": self._named(result.paired).named,
                         "reason": result.paired.lacking,
                         "submodules": self._reference.lacks_submodules,
                     },
@@ -170,11 +170,25 @@ class PairedLaunches:
         if self._shared:
             option = KNOBS["against_tests"].option
             findings.append(Finding("no_name_to_look_up", {"option": option, "names": tuple(self._shared)}))
-        if within(str(Path(__file__).resolve().parent), self._reference.redirection.root):
+        if self.revision.here:
+            pass  # both sides run the same code
+        elif within(str(Path(__file__).resolve().parent), self._reference.redirection.root):
             findings.append(Finding("tool_measured", {"tool": TOOL}))
         elif not modules and not result.paired.lacking:
             findings.append(Finding("same_code"))
-        return replace(result, findings=tuple(findings), reference=replace(result.paired, modules=modules))
+        named = replace(self._named(result.paired), modules=modules)
+        return replace(result, findings=tuple(findings), reference=named)
+
+    def _named(self, paired: PairedRevision) -> PairedRevision:
+        """The reference with its interpreter and the packages that differ, where it has another one."""
+        python = self.revision.python
+        if python is None:
+            return paired
+        from pytest_ddpperf.against.interpreter import differing, own_interpreter
+
+        of_candidate = None if self._candidate is None else self._candidate.revision.python
+        here = (of_candidate or own_interpreter()).packages
+        return replace(paired, python=python.given, packages=differing(python.packages, here))
 
 
 def _require_own(side: RevisionSide, files: Mapping[str, str]) -> None:

@@ -20,9 +20,10 @@ from pytest_ddpperf.against.worktree import Revision, Worktree
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, interpreter_folders, within
+from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, editable_folders, interpreter_folders, within
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.against.interpreter import Interpreter
     from pytest_ddpperf.launch.rank_processes import Echo
 
 _SHOWN_LINES = 20
@@ -56,8 +57,9 @@ class RevisionSide:
 
     def check_out(self) -> None:
         """Checks the files out; LaunchError where git cannot."""
-        with self._lock:
-            self._worktree = self._worktree or Worktree(self.revision)
+        if not self.revision.here:
+            with self._lock:
+                self._worktree = self._worktree or Worktree(self.revision)
 
     @property
     def redirection(self) -> Redirection:
@@ -74,10 +76,14 @@ class RevisionSide:
             return self._redirection
 
     def _checked_out(self) -> Redirection:
-        root = os.path.realpath(self.revision.root)
+        root, python = os.path.realpath(self.revision.root), self.revision.python
+        if python is not None and self.revision.here:
+            return under(python, Redirection(root=root, target=root))
         worktree = self._worktree = self._worktree or Worktree(self.revision)
         target = os.path.realpath(worktree.path)
         plain = Redirection(root=root, target=target, kept=interpreter_folders(root), copies=copies_of(root))
+        if python is not None:
+            return under(python, plain)
         return plain if self._setup is None else _with_environment(plain, worktree.folder, self._setup)
 
     @property
@@ -99,6 +105,22 @@ class RevisionSide:
         self.launchers.close()
         if self._worktree is not None:
             self._worktree.close()
+
+
+def under(python: Interpreter, project: Redirection) -> Redirection:
+    """The redirection of a project whose ranks have another interpreter and its packages, and none of this one's."""
+    from pytest_ddpperf.against.interpreter import foreign_entries
+
+    root = project.root
+    return replace(
+        project,
+        python=python.python,
+        kept=tuple({*interpreter_folders(root), *python.folders(root)}),
+        copies=tuple(sorted({*copies_of(root), *copies_of(root, python.path)})),
+        first=tuple(project.path(folder) for folder in editable_folders(root)),
+        without=foreign_entries(root),
+        last=python.path,
+    )
 
 
 def _with_environment(redirection: Redirection, folder: Path, command: str) -> Redirection:

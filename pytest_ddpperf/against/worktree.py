@@ -10,14 +10,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.against import guard
 from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, lacking, no_repository, top_folder
 from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.settings import KNOBS, Settings
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.against.interpreter import Interpreter
 
 MERGE_BASE = "merge-base:"
+HERE = "this checkout"
 PREFIX = "ddpperf-against-"
 _TREE, _LOCK = "checkout", "lock"
 _SHORT = 7
@@ -33,14 +39,46 @@ class Revision:
     commit: str | None  # full hash; None for a folder that is no git checkout
     root: Path  # the top folder of the project here
     folder: Path | None = None  # the project's other folder, where nothing has to be checked out
+    python: Interpreter | None = None  # of another environment that it runs in; None for this one
+
+    @property
+    def here(self) -> bool:
+        """Whether it is this very checkout, in another environment."""
+        return self.folder == self.root
 
     @property
     def label(self) -> str:
         """The name in reports, such as ``3f2a1c0 (main)``; the hash alone where the user gave a hash."""
-        if self.commit is None:
+        if self.commit is None or self.here:
             return self.given
         short = self.commit[:_SHORT]
         return short if self.commit.startswith(self.given) else f"{short} ({self.given})"
+
+
+def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
+    """The reference that settings ask for: another revision, this checkout in another environment, or both."""
+    given = settings.against_python
+    if given is None:
+        return resolve(str(settings.against), start, invoked)
+    from pytest_ddpperf.against.interpreter import other_interpreter, own_interpreter
+
+    python = other_interpreter(given, invoked, ("pytest",) if settings.against and settings.against_tests else ())
+    if settings.against is not None:
+        return replace(resolve(settings.against, start, invoked), python=python)
+    if python.prefixes[0] == own_interpreter().prefixes[0]:
+        raise SettingError(
+            f"{KNOBS['against_python'].option}={given}: this is the environment that pytest runs in, so both sides "
+            "would be alike; name the interpreter of another one"
+        )
+    return this_checkout(start, python)
+
+
+def this_checkout(start: Path, python: Interpreter) -> Revision:
+    """This checkout in another environment; without git the folder ``start``."""
+    root = start
+    with contextlib.suppress(GitError):
+        root = top_folder(start)
+    return Revision(HERE, commit_of(root, "HEAD"), root, root, python)
 
 
 def resolve(given: str, start: Path, invoked: Path) -> Revision:

@@ -16,8 +16,9 @@ from pytest_ddpperf.records.verdict import Verdict
 def compare_counted(series: Series, measurement: Measurement, reference: Reference) -> Comparison:
     """The judgement on a count: equal, more or something else (regressed), or less (improved), on whatever machine."""
     metric, then, now = series.metric, _counts_of(reference), measurement.counts
-    differs = (*reference.counted_differs, *(reference.kernels_differ if count_row(metric).by_kernel else ()))
-    verdict = decide_compared_count(metric, then, now, differs=bool(differs))
+    differs = _differs(metric, reference)
+    told = bool(differs) and reference.paired  # what another torch does otherwise is no regression of this code
+    verdict = decide_compared_count(metric, then, now, differs=bool(differs) and not told)
     if then is None or now is None or metric not in then.totals:
         absent = None
         if then is not None:
@@ -32,7 +33,7 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
             note=absent,
         )
     change = change_of(metric, then, now)
-    incomparable = bool(differs) and change.gated
+    incomparable = bool(differs) and not told and change.gated
     return Comparison(
         series=series,
         baseline=then.totals[metric],
@@ -40,7 +41,7 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
         tolerance=0.0,
         mde=0.0,
         verdict=verdict,
-        gated=series.gated and change.gated,
+        gated=series.gated and change.gated and not told,
         note=Finding("incomparable", {"differs": differs}) if incomparable else change.note,
         difference=change.note if incomparable else None,
     )
@@ -92,6 +93,7 @@ def count_findings(
         *_lost_counts(measurement, reference),
         *_fewer_counts(exact, measurement, reference),
         *_ungated_counts(exact, measurement, reference),
+        *_told_counts(exact, reference),
     )
 
 
@@ -132,6 +134,21 @@ def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, refer
     steady_now = any(comparison.series.metric not in now for comparison in ungated)
     renew = steady_now and not reference.paired
     return (Finding("ungated_counts", {"counts": tuple(told), "paired": reference.paired, "renew": renew}),)
+
+
+def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
+    """What became of counts beside another torch, where they gate nothing."""
+    told = [c for c in exact if c.baseline is not None and c.series.gated and _differs(c.series.metric, reference)]
+    if not reference.paired or not told:
+        return ()
+    changed = tuple((c.series.metric, c.baseline, c.series.value) for c in told if c.verdict is not Verdict.UNCHANGED)
+    differs = dict.fromkeys(fact for c in told for fact in _differs(c.series.metric, reference))
+    return (Finding("told_counts", {"differs": tuple(differs), "changed": changed, "number": len(told)}),)
+
+
+def _differs(metric: str, reference: Reference) -> tuple[str, ...]:
+    """The facts that make a count incomparable."""
+    return (*reference.counted_differs, *(reference.kernels_differ if count_row(metric).by_kernel else ()))
 
 
 def _counts_of(reference: Reference) -> Counts | None:

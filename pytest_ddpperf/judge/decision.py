@@ -284,19 +284,19 @@ def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *,
     ``lost`` tells whether the reference has gated metrics that the candidate has not. An undecided metric that is only
     an alarm leaves the verdict to the others.
     """
-    of_gate = [each for each in comparisons if each.gated]
+    of_gate, paired = [each for each in comparisons if each.gated], isinstance(reference, PairedRevision)
     timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
     gated = [
         each.verdict
         for each in of_gate
         if not (timed & GREEN and each.series.rules.alarm_only and each.verdict in OPEN)
     ]
-    paired = isinstance(reference, PairedRevision)
     if paired and reference.record is not None:
         gated = [verdict for verdict in gated if verdict is not Verdict.NEW] or gated  # the candidate alone has those
     only_counts = all(comparison.series.scale == "exact" for comparison in comparisons)
     of_reference = Verdict.NEW if reference.record is None else Verdict.UNCHANGED
-    verdicts = gated or [Verdict.INCOMPATIBLE if reference.differs else of_reference]
+    told = only_counts and paired and reference.counted_differs  # counts of another torch judge nothing
+    verdicts = gated or [Verdict.INCOMPATIBLE if reference.differs or told else of_reference]
     if (only_counts or paired) and Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE:
         verdicts = [Verdict.IMPROVED]
     return max([*verdicts, *([Verdict.INCOMPATIBLE] if lost else [])], key=lambda verdict: verdict.severity)

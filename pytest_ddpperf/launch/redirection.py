@@ -31,6 +31,8 @@ class Redirection:
     first: tuple[str, ...] = ()  # folders that the ranks search first: those of the target's own environment
     environment: str | None = None  # the folder of that environment; None where there is none
     copies: tuple[str, ...] = ()  # files and folders in site-packages that are copies of the project's
+    without: tuple[str, ...] = ()  # entries of this process's search path that ranks do not get
+    last: tuple[str, ...] = ()  # what ranks search last: the packages of another interpreter
 
     def path(self, entry: str) -> str:
         """Map a file or folder of the project to the target, and return any other entry as it is.
@@ -51,7 +53,8 @@ class Redirection:
 
     def search_path(self, path: Sequence[str]) -> tuple[str, ...]:
         """Map ``sys.path`` to the target."""
-        return (*self.first, *(self.path(entry) for entry in path if entry not in self.first))
+        others = {*self.first, *self.without, *self.last}
+        return (*self.first, *(self.path(entry) for entry in path if entry not in others), *self.last)
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Map PYTHONPATH to the target, for processes that ranks start."""
@@ -69,7 +72,7 @@ class Redirection:
     def loads(cls, text: str) -> Redirection:
         """Read the text of ``dumps``."""
         fields = json.loads(text)
-        return cls(**{**fields, **{name: tuple(fields[name]) for name in ("kept", "first", "copies")}})
+        return cls(**{**fields, **{name: tuple(value) for name, value in fields.items() if isinstance(value, list)}})
 
 
 def within(path: str, folder: str) -> bool:
@@ -146,6 +149,17 @@ def redirect(redirection: Redirection) -> None:
             one_path = isinstance(paths, str)
             table[name] = redirection.path(paths) if one_path else [redirection.path(path) for path in paths]
     importlib.invalidate_caches()
+
+
+def editable_folders(root: str) -> tuple[str, ...]:
+    """The folders in ``root`` from which import hooks of editable installs import packages of that name."""
+    found: dict[str, None] = {}
+    for name, paths in [item for table in _editable_installs() for item in table.items()]:
+        for given in [paths] if isinstance(paths, str) else paths:
+            place = Path(given).parent if Path(given).name == "__init__.py" else Path(given)
+            if place.stem == name and within(os.path.realpath(place), root):
+                found[str(place.parent)] = None
+    return tuple(found)
 
 
 def _editable_installs() -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import importlib
+import importlib.util
 import os
 import pickle
 import select
@@ -302,7 +302,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
             keep_with_ranks(redirection)
         with _ending_with(control) if options.controller is None else contextlib.nullcontext():
             touched = ""
+            lacks_pytest = importlib.util.find_spec("_pytest") is None  # as another environment may
             for name in options.preload:
+                if lacks_pytest and name.startswith("_pytest."):
+                    continue
                 importlib.import_module(name)
                 touched = touched or name * processes.touches_gpu()
             preload(["torch._dynamo"])  # the first optimizer of a process imports it, which takes a second

@@ -30,8 +30,15 @@ if TYPE_CHECKING:
 
 
 # Not ``-m``: that would put the current folder, and with it any file named like a module of torch's, first on the path.
-_BOOTSTRAP = "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-_BOOTSTRAP += "from pytest_ddpperf.launch.zygote import main; main(sys.argv[2:])"
+# This very package is found also where the interpreter is another one, which has none or one of its own.
+_BOOTSTRAP = """import importlib.util, json, sys
+sys.path[:] = json.loads(sys.argv[1])
+spec = importlib.util.spec_from_file_location("pytest_ddpperf", sys.argv[2])
+sys.modules["pytest_ddpperf"] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+from pytest_ddpperf.launch.zygote import main
+main(sys.argv[3:])"""
+_PACKAGE = Path(__file__).parents[1] / "__init__.py"
 _MESSAGE_SIZE = 1 << 16
 _READY_SECONDS = 180.0
 _SWEEP_SECONDS = 3.0  # in which the answer comes after the sweep
@@ -111,11 +118,10 @@ class ZygoteProcess:
     def _command(self, control: int) -> list[str]:
         path = environment.search_path()
         if self._redirection is not None and self._redirection.python is not None:
-            # Import hooks of another environment do not know this package; the project's own path is replaced later.
-            path = (*path, str(Path(__file__).parents[2]))
+            path = self._redirection.search_path(path)
         # Those of -O, -W and -X, as multiprocessing does it: ranks run the code that was asked for.
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-        command = [self._python, *flags, "-c", _BOOTSTRAP, json.dumps(path), f"--control={control}"]
+        command = [self._python, *flags, "-c", _BOOTSTRAP, json.dumps(path), str(_PACKAGE), f"--control={control}"]
         if self._redirection is not None:
             command.append(f"--redirection={self._redirection.dumps()}")
         if threading.current_thread() is threading.main_thread():

@@ -1,9 +1,10 @@
-"""What the ranks of one launch report."""
+"""What the ranks of one launch report, and what the time of the launches of a call was spent on."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
@@ -145,3 +146,34 @@ def timed_window(launches: Sequence[Launch]) -> Window | None:
     ranks = [[rank.window for rank in launch.ranks if rank.window is not None] for launch in launches]
     known = [(max(begin for begin, _ in each), min(end for _, end in each)) for each in ranks if each]
     return (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeSpent:
+    """Seconds of one call of a verb, by what they were spent on; together they are its wall time.
+
+    Attributes:
+        starting: of launchers, and of launches until their first step and from their last one to their end.
+        verifying: comparing with a single process.
+        counting: what one step does.
+        measuring: steps that were timed, and their warm-up.
+        diagnosing: steps that show growth of memory, phases and communication; the profile.
+        other: judging, launches that failed, and what lies between launches.
+    """
+
+    starting: float = 0.0
+    verifying: float = 0.0
+    counting: float = 0.0
+    measuring: float = 0.0
+    diagnosing: float = 0.0
+    other: float = 0.0
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """The parts by name."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
+    @property
+    def total(self) -> float:
+        """The wall time of the call."""
+        return math.fsum(self.parts.values())

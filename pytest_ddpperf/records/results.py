@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import BenchmarkId, Interval, Measurement, Plan, Series
 from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.records.verdict import Verdict
@@ -129,8 +130,8 @@ class PairedRevision:
     paired: ClassVar[bool] = True
     differs: ClassVar[tuple[str, ...]] = ()  # both sides run on one machine, now
     recorded_differ: ClassVar[tuple[str, ...]] = ()
-    counted_differs: ClassVar[tuple[str, ...]] = ()
-    kernels_differ: ClassVar[tuple[str, ...]] = ()
+    counted_differs: tuple[str, ...] = ()  # as in StoredBaseline, where that side runs in another environment
+    kernels_differ: tuple[str, ...] = ()
     revision: str  # in words: 3f2a1c0 (main)
     commit: str | None  # full hash; None for a folder that is no git checkout
     record: BaselineRecord | None = None  # None where that revision cannot run the benchmark
@@ -139,6 +140,14 @@ class PairedRevision:
     # Of the project: the files that the candidate and the reference imported, by module; None for not imported.
     modules: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     candidate_launches: int = 0
+    python: str | None = None  # the interpreter of its ranks, as it was given; None for that of this environment
+    packages: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)  # that differ: there and here
+
+    @property
+    def named(self) -> str:
+        """It in words: ``revision 3f2a1c0 (main)``, ``this checkout under new/bin/python``."""
+        words = self.revision if self.revision == "this checkout" else f"revision {self.revision}"
+        return words if self.python is None else f"{words} under {self.python}"
 
     @property
     def counted(self) -> BaselineRecord | None:
@@ -149,9 +158,9 @@ class PairedRevision:
     def origin(self) -> str:
         """The revision in words, and how it was measured."""
         if self.record is None:
-            return f"revision {self.revision} cannot run it"
+            return f"{self.named} cannot run it"
         launches = f"{self.candidate_launches}+{self.launches} launches" if self.candidate_launches else "counted only"
-        return f"revision {self.revision}, side by side, {launches}"
+        return f"{self.named}, side by side, {launches}"
 
 
 Reference: TypeAlias = "StoredBaseline | PairedRevision"
@@ -208,37 +217,6 @@ class Comparison:
     bound: float | None = None
     controlled: bool = False
     paired: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TimeSpent:
-    """Seconds of one call of a verb, by what they were spent on; together they are its wall time.
-
-    Attributes:
-        starting: of launchers, and of launches until their first step and from their last one to their end.
-        verifying: comparing with a single process.
-        counting: what one step does.
-        measuring: steps that were timed, and their warm-up.
-        diagnosing: steps that show growth of memory, phases and communication; the profile.
-        other: judging, launches that failed, and what lies between launches.
-    """
-
-    starting: float = 0.0
-    verifying: float = 0.0
-    counting: float = 0.0
-    measuring: float = 0.0
-    diagnosing: float = 0.0
-    other: float = 0.0
-
-    @property
-    def parts(self) -> Mapping[str, float]:
-        """The parts by name."""
-        return {part.name: getattr(self, part.name) for part in fields(self)}
-
-    @property
-    def total(self) -> float:
-        """The wall time of the call."""
-        return math.fsum(self.parts.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, reference_text, ungated_counts
 from pytest_ddpperf.reports.lines import words_of
+from pytest_ddpperf.reports.upgrades import cannot_run, other_environment, told_counts
 from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values, span
 
 CONFIRMED = "those after them had to confirm it"  # launches that follow a suspicion
@@ -417,11 +418,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
     # The other revision.
     "settled": _settled,
     "not_settled": lambda reason: f"not settled side by side with the commit of the baseline: {reason}",
-    "cannot_run": lambda revision, reason, submodules: (
-        f"revision {revision} cannot run it: {reason}"
-        + "; its submodules are not checked out, which --ddpperf-against-setup='git submodule update --init' does"
-        * submodules
-    ),
+    "cannot_run": cannot_run,
+    "other_environment": other_environment,
+    "told_counts": told_counts,
     "no_name_to_look_up": lambda option, names: (
         f"this checkout's on both sides, for want of a name at the top of a module that {option} could look up: "
         f"{', '.join(names)}"

@@ -223,11 +223,11 @@ def _verdict(result: Result, *, stored: bool) -> str:
 def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str, str]:
     """What headers and verdicts mean that do not tell it themselves."""
     memory = [LABELS[kind] for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
-    others = " or ".join(dict.fromkeys(result.paired.revision for result in results if result.paired is not None))
+    others = " or ".join(dict.fromkeys(result.paired.named for result in results if result.paired is not None))
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
     known = {result.verdict for result in results}
     meanings = {
-        "compared": f"with revision {others}{f', this being {here}' if here else ''}" if others else "",
+        "compared": f"with {others}{f', this being {here}' if here else ''}" if others else "",
         "memory": "; or ".join(memory),
         "eff.": "scaling efficiency, 1 where ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
@@ -249,7 +249,7 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
 def _compared_with(results: Sequence[Result], others: str, here: str) -> str:
     """From what the step time changed."""
     if others:
-        return f"revision {others}{f' to {here}' if here else ''}, measured side by side"
+        return f"{others}{f' to {here}' if here else ''}, measured side by side"
     runs = [len(result.baseline.each_run) for result in results if result.baseline is not None]
     of_runs = f", of {span(str, runs)} runs" if max(runs, default=1) > 1 else ""
     settled = "; where settled from its commit, measured side by side"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from pytest_ddpperf.records.results import Result, TimeSpent
+from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.table import NOTHING, Table, render

@@ -78,16 +78,24 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
         needed = KNOBS[name].needs
         if needed is not None and getattr(settings, name) and not getattr(settings, needed):
             raise SettingError(f"{KNOBS[name].option} is for {_PURPOSES[needed]}: give {KNOBS[needed].option}")
-    if settings.against is not None:
-        against = f"--ddpperf-against={settings.against} reads no baseline and "
+    for name in ("against", "against_python"):
+        if getattr(settings, name) is None:
+            continue
+        against = f"{KNOBS[name].option}={getattr(settings, name)} reads no baseline and "
         if settings.save is not None:
             raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
         if settings.baseline is not None and "baseline" in said:
             raise SettingError(f"{against}--ddpperf-baseline={settings.baseline} names some: give one of them")
+    if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
+        raise SettingError(
+            f"{KNOBS['against_setup'].option} makes an environment of its own and {KNOBS['against_python'].option} "
+            "names one: give one of them, and build or install the revision in the named one"
+        )
     if settings.calibrate is not None:
         asked = {
             "save": settings.save is not None,
             "against": settings.against is not None,
+            "against_python": settings.against_python is not None,
             "counted_only": settings.counted_only,
             "history": settings.history is not None and "history" in said,
         }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.against.revision_side import RevisionSide
-from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression, extended
 from pytest_ddpperf.judge.benchmark import broken, settled, unfit
 from pytest_ddpperf.judge.decision import failing_verdict
@@ -20,8 +19,9 @@ from pytest_ddpperf.judge.judge import TOLERANCE, Judge, References, StoredRefer
 from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.metrics.scaling import DeriveSeries, gated_if_paired
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Measurement, Spread
-from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, StoredBaseline, TimeSpent, record_of
+from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.time_spent import time_text
@@ -29,56 +29,10 @@ from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
 from pytest_ddpperf.run.fitting import fitting_results
 from pytest_ddpperf.run.probe import focused
+from pytest_ddpperf.run.references import Lacking, PairedReferences, environment_beside, with_environments
 from pytest_ddpperf.run.settling import not_settled, side_of_baselines, times_of, why_unsettled
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lacking:
-    """A benchmark that the reference cannot run."""
-
-    benchmark: tuple[str, int]
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairedReferences:
-    """Makes the reference of each candidate out of the measurements of both sides."""
-
-    revision: Revision
-    variants: tuple[Variant, ...]  # the candidates
-    derive: DeriveSeries  # applied to the references too, unless one of them is lacking
-    lacking: Mapping[tuple[str, int], str]  # by benchmark, why the reference cannot run it
-    paired: ClassVar[bool] = True
-    timed: ClassVar[bool] = True
-
-    @property
-    def both_sides(self) -> list[Variant]:
-        """All that is measured: the candidates, then the references that are not lacking, in the same order."""
-        kept = [variant for variant in self.variants if variant.key not in self.lacking]
-        return [*self.variants, *(replace(variant, of_reference=True) for variant in kept)]
-
-    def of(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
-        """The reference of each candidate, by the measurements of both sides."""
-        others = tuple(measured[len(self.variants) :])
-        derived = iter(others if self.lacking else self.derive(others))
-        return tuple(
-            PairedRevision(revision=self.revision.label, commit=self.revision.commit, lacking=self.lacking[variant.key])
-            if variant.key in self.lacking
-            else self._reference(next(derived), candidate)
-            for variant, candidate in zip(self.variants, measured, strict=False)
-        )
-
-    def _reference(self, measured: Measurement, candidate: Measurement) -> PairedRevision:
-        commit = self.revision.commit
-        return PairedRevision(
-            revision=self.revision.label,
-            commit=commit,
-            record=record_of(measured, Provenance(date="", commit=commit)),  # it is never stored
-            launches=len(measured.launches),
-            candidate_launches=len(candidate.launches),
-        )
 
 
 class JudgedRun(BenchmarkRun):
@@ -230,12 +184,18 @@ class JudgedRun(BenchmarkRun):
     ) -> tuple[Result, ...]:
         """The results beside the reference, measured again without each benchmark that the reference cannot run."""
         __tracebackhide__ = True
-        references = PairedReferences(revision=paired.revision, variants=variants, derive=derive, lacking={})
+        references = PairedReferences(
+            revision=paired.revision,
+            variants=variants,
+            derive=derive,
+            lacking={},
+            environment=partial(environment_beside, self._session),
+        )
         results = self._paired_judgement(references)
         while isinstance(results, Lacking):
             references = replace(references, lacking={**references.lacking, results.benchmark: results.reason})
             results = self._paired_judgement(references)
-        return tuple(map(paired.with_imports, results))
+        return tuple(with_environments(paired.with_imports(result)) for result in results)
 
     def _paired_judgement(self, references: PairedReferences) -> tuple[Result, ...] | Lacking:
         """The results beside the reference, or the first benchmark that it cannot run, in whichever launch."""

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from pytest_ddpperf.judge.sequential import Look, Next
     from pytest_ddpperf.records.batch_size import Search
     from pytest_ddpperf.records.convergence import Convergence
+    from pytest_ddpperf.records.launch import TimeSpent
     from pytest_ddpperf.records.measurement import Spread
-    from pytest_ddpperf.records.results import Result, TimeSpent
+    from pytest_ddpperf.records.results import Result
     from pytest_ddpperf.run.dealing import Need
     from pytest_ddpperf.run.planning import Budget
     from pytest_ddpperf.run.pool import Pool

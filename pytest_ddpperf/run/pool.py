@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.units import format_clock, format_count
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.batch_size import Search
     from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.measurement import Spread
-    from pytest_ddpperf.records.results import TimeSpent
     from pytest_ddpperf.run.dealing import Need
     from pytest_ddpperf.run.recording import Recording
 

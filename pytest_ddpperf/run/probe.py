@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Result
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.against.interpreter import Interpreter
 
 BenchmarkKey = tuple[str, int]  # name and number of ranks
 
@@ -22,6 +27,13 @@ class Probe:
     metric: str | None = None  # the only metric that counts for the verdict; None for all that usually count
     benchmark: BenchmarkKey | None = None  # the only benchmark in which the metric counts; None for all
     test: str | None = None  # node id of the only test to run; None for all
+    python: Interpreter | None = None  # that runs this checkout in place of ``measured``, a commit
+
+    def revision(self, beside: Revision) -> Revision:
+        """What is measured in place of this checkout, beside a reference of the same repository."""
+        if self.python is not None:
+            return replace(beside, python=self.python)
+        return Revision(self.measured, self.measured, beside.root, python=beside.python)
 
 
 @dataclass(frozen=True)

@@ -82,12 +82,10 @@ class Session:
         self._echo = echo = line.echo if line.echoes else None  # is told what ranks print, while they run
         self.probe = probe  # None where this run is none of a bisection
         if revision is not None:
-            own = settings.against_tests and probe is None  # a search runs this checkout's at every commit
+            own = settings.against_tests and not revision.here and probe is None  # searches run this checkout's
             self.reference = self._side(revision, tests=own, echo=echo and partial(echo, who="reference rank"))
         if revision is not None and probe is not None:
-            from pytest_ddpperf.against.worktree import Revision
-
-            self.candidate = self._side(Revision(probe.measured, probe.measured, revision.root), echo=echo)
+            self.candidate = self._side(probe.revision(revision), echo=echo)
         self._of_commits: dict[str, RevisionSide] = {}  # of baselines
         self._launchers: Launchers | None = None
         self._archive: Archive | None = None
@@ -101,7 +99,7 @@ class Session:
         """The launchers of the candidate; their zygotes live until the session ends."""
         if self._launchers is None:
             self._threads = thread_count(pinned(os.environ, mark=""))  # as long as the zygotes live
-            naming = ("save", "against", "calibrate", "json", "history")
+            naming = ("save", "against", "against_python", "calibrate", "json", "history")
             if any(getattr(self.settings, name) is not None for name in naming):
                 _ = self._code  # what results name is read now, as it may be changed while it is measured
             if self.reference is not None:
@@ -124,8 +122,8 @@ class Session:
         own = str(self._root)
         return (own,) if side is None else (side.redirection.path(own), own)
 
-    def _torch(self, settings: Settings) -> TorchMachine:
-        return self.launchers[0].machine(gpus=settings.device != "cpu")
+    def _torch(self, settings: Settings, side: RevisionSide | None = None) -> TorchMachine:
+        return (side or self).launchers[0].machine(gpus=settings.device != "cpu")
 
     @property
     def archive(self) -> Archive:
@@ -152,9 +150,11 @@ class Session:
         """The numbers of ranks that the settings ask for: by default one per GPU, else 2."""
         return settings.world_size or (len(self._torch(settings).gpus.names) or DEFAULT_WORLD_SIZE,)
 
-    def environment(self, settings: Settings, world_size: int, variables: Variables = ()) -> Environment:
-        """The facts that a benchmark with so many ranks, which have these variables besides, depends on."""
-        machine = self._torch(settings)
+    def environment(
+        self, settings: Settings, world_size: int, variables: Variables = (), side: RevisionSide | None = None
+    ) -> Environment:
+        """The facts that so many ranks, which have these variables besides, depend on; ``side``: the candidate's."""
+        machine = self._torch(settings, side)
         placement = place(settings.device, settings.backend, world_size, machine)
         self.complaints += {placement.remark} - {"", *self.complaints}
         gpus = None

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
 
-from pytest_ddpperf.records.results import TimeSpent
+from pytest_ddpperf.records.launch import TimeSpent
 
 
 class TimeSheet:

@@ -12,7 +12,7 @@ from pytest_ddpperf.judge.decision import DecisionContext, decide_count
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.measurement import Measurement, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
+from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
@@ -346,3 +346,42 @@ def test_a_baseline_from_before_details_were_told_by_rank_is_as_good_as_it_was()
     now = merged([parts_of("collective_bytes", {"broadcast": size}) for size in (100.0, 80.0)])
     before = replace(now, details_by_rank={})
     assert decide_count("collective_bytes", before, now) is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("calls", "told", "verdict"),
+    [(2.0, (), Verdict.UNCHANGED), (3.0, (("collective_calls", 2.0, 3.0),), Verdict.REGRESSED)],
+)
+def test_counts_beside_another_torch_are_told_and_gate_nothing(
+    calls: float, told: tuple[tuple[str, float, float], ...], verdict: Verdict
+) -> None:
+    """A slower step is still a regression; without times nothing is judged."""
+    then, now = counts(collective_calls=2.0, flops=8.0), counts(collective_calls=calls, flops=8.0)
+    measurement = replace(MEASURED, counts=now, series=counted_series(now))
+    differs = ("torch 2.11 -> 2.13",)
+    beside = PairedRevision(
+        revision="this checkout", commit=None, record=replace(BASELINE, counts=then), counted_differs=differs
+    )
+    result = compare("t.py::test_a", measurement, beside, DecisionContext(tolerance=0.05, alpha=0.0025))
+    assert (result["collective_calls"].verdict, result["collective_calls"].gated) == (verdict, False)
+    assert result["collective_calls"].note is None or result["collective_calls"].note.code == "count_changed"
+    facts = {"differs": differs, "changed": told, "number": 2}
+    assert [finding.facts for finding in result.findings if finding.code == "told_counts"] == [facts]
+    assert result.verdict is Verdict.INCOMPATIBLE
+    alike = compare(
+        "t.py::test_a", measurement, replace(beside, counted_differs=()), DecisionContext(tolerance=0.05, alpha=0.0025)
+    )
+    assert alike.verdict is verdict
+
+
+def test_counts_that_only_another_torch_has_are_not_lost() -> None:
+    """What one torch counts and another does not is nothing that the code has lost."""
+    then, now = counts(collective_calls=2.0, graph_breaks=1.0), counts(collective_calls=2.0)
+    measurement = replace(MEASURED, counts=now, series=counted_series(now))
+    record = replace(BASELINE, counts=then, series=counted_series(then))
+    codes = {}
+    for differs in ((), ("torch 2.11 -> 2.13",)):
+        beside = PairedRevision(revision="main", commit=None, record=record, counted_differs=differs)
+        result = compare("t.py::test_a", measurement, beside, DecisionContext(tolerance=0.05, alpha=0.0025))
+        codes[bool(differs)] = any(finding.code == "lost_metric" for finding in result.findings)
+    assert codes == {False: True, True: False}

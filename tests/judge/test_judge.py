@@ -27,8 +27,8 @@ from pytest_ddpperf.records.measurement import Measurement, Plan, Spread
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
-from pytest_ddpperf.run.judging import PairedReferences
 from pytest_ddpperf.run.planning import budget_of
+from pytest_ddpperf.run.references import PairedReferences
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import t_quantile

@@ -13,11 +13,11 @@ from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
 from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.launch import Launch, TimeSpent
 from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan, Spread
 from pytest_ddpperf.records.noise import Calibration
 from pytest_ddpperf.records.phases import PHASES
-from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline, TimeSpent
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.stored import Stored
 from pytest_ddpperf.reports.summary import SummaryData

@@ -340,6 +340,9 @@ def test_the_other_side_is_told_with_what_was_imported(results: list[Result]) ->
             "demo": {"here": "/here/demo.py", "there": "/there/demo.py"},
             "demo.new": {"here": "/here/new.py", "there": None},
         },
+        "python": None,
+        "environment": None,
+        "packages": {},
     }
 
 

@@ -216,14 +216,50 @@ CASES = [
     ),
     Case(
         "cannot_run",
-        {"revision": "v1", "reason": "it raised", "submodules": False},
+        {"revision": "revision v1", "reason": "it raised", "submodules": False},
         "revision v1 cannot run it: it raised",
     ),
     Case(
         "cannot_run",
-        {"revision": "v1", "reason": "it raised", "submodules": True},
+        {"revision": "revision v1", "reason": "it raised", "submodules": True},
         "revision v1 cannot run it: it raised; its submodules are not checked out, which "
         "--ddpperf-against-setup='git submodule update --init' does",
+    ),
+    Case(
+        "other_environment",
+        {
+            "python": "new/bin/python",
+            "differ": ("torch 2.11 -> 2.13",),
+            "packages": {"torch": ("2.11.0", "2.13.0"), "old-lib": ("1", None)},
+        },
+        "new/bin/python -> this environment: torch 2.11 -> 2.13; packages: torch 2.11.0 -> 2.13.0, old-lib 1 -> none",
+    ),
+    Case(
+        "other_environment",
+        {
+            "python": "new/bin/python",
+            "differ": (),
+            "packages": {**{f"p{i}": ("1", "2") for i in range(9)}, "q": ("1", None), "r": (None, "1")},
+        },
+        "new/bin/python -> this environment: no fact of the environment differs; packages: "
+        + "".join(f"p{i} 1 -> 2, " for i in range(8))
+        + "1 more, 2 that one side alone has",
+    ),
+    Case(
+        "told_counts",
+        {
+            "differs": ("torch 2.11 -> 2.13",),
+            "changed": (("operators", 120.0, 118.0), ("flops", 1e6, 2e6)),
+            "number": 9,
+        },
+        "counts gate nothing, for another torch may do the same work otherwise (torch 2.11 -> 2.13): operators 120 -> "
+        "118, flops 1 MFLOP -> 2 MFLOP",
+    ),
+    Case(
+        "told_counts",
+        {"differs": ("torch 2.11 -> 2.13",), "changed": (), "number": 9},
+        "counts gate nothing, for another torch may do the same work otherwise (torch 2.11 -> 2.13): all 9 are the "
+        "same",
     ),
     Case(
         "no_name_to_look_up",

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.records.results import Result, TimeSpent
+from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.summary import SummaryData, summary_parts
 from pytest_ddpperf.reports.time_spent import time_part, time_text
 

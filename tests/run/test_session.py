@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_ddpperf.against.git import Checkout
+from pytest_ddpperf.against.interpreter import Interpreter
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
@@ -75,6 +76,18 @@ def test_a_search_runs_the_tests_of_this_checkout_at_every_commit(
     session = Session(Settings(against_tests=True), tmp_path, LiveLine(None, None), revision=revision, probe=probe)
     assert session.reference is not None
     assert session.reference.tests is theirs
+
+
+def test_a_commit_of_a_search_runs_in_the_environment_of_the_good_end(tmp_path: Path) -> None:
+    """Only code differs between commits, and only environments between lists of packages."""
+    good, other = (
+        Interpreter(given=name, python=name, tag="cpython-311", version="3.11.7", prefixes=(), path=())
+        for name in ("good", "other")
+    )
+    commit = Probe("1" * 40).revision(Revision("v1", "0" * 40, tmp_path, python=good))
+    assert (commit.commit, commit.python) == ("1" * 40, good)
+    here = Revision("this checkout", "0" * 40, tmp_path, tmp_path, good)
+    assert Probe("3", python=other).revision(here) == Revision("this checkout", "0" * 40, tmp_path, tmp_path, other)
 
 
 def noise_known(session: Session) -> Noise | None:

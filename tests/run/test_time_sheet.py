@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddpperf.records.results import TimeSpent
+from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.run.time_sheet import TimeSheet
 
 

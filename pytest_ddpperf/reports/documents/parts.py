@@ -200,15 +200,28 @@ class ModuleData(Document):
     there: str | None = about("Of the other one; null where it was not imported.", itemgetter(1))
 
 
-class AgainstData(Document):
-    """The other side of a run with --ddpperf-against."""
+class PackageData(Document):
+    """The versions of a package in two environments."""
 
-    revision: str = about("The revision in words: 3f2a1c0 (main).")
+    there: str | None = about("Of the reference; null where it is not installed.", itemgetter(0))
+    here: str | None = about("Of the candidate; null where it is not installed.", itemgetter(1))
+
+
+class AgainstData(Document):
+    """The other side of a run with --ddpperf-against or --ddpperf-against-python."""
+
+    revision: str = about("The revision in words: 3f2a1c0 (main), or this checkout.")
     commit: str | None = about("Its full hash; null for a folder that is no git checkout.")
     launches: Natural = about(
         "Number of launches of that side that the verdict rests on; 0 where it cannot run the benchmark."
     )
     modules: dict[str, ModuleData] = about("By module of the project, the file that the ranks of each side imported.")
+    python: str | None = about("The interpreter of its ranks, as given; null for that of this environment.")
+    environment: EnvironmentData | None = about(
+        "The environment of that side; null where it cannot run the benchmark.",
+        lambda paired: None if paired.record is None else paired.record.environment,
+    )
+    packages: dict[str, PackageData] = about("The installed packages that differ between both environments, by name.")
 
 
 class ProvenanceData(Document):

@@ -165,7 +165,9 @@ class ResultData(BenchmarkData):
         "on: together its wall time.",
         "spent",
     )
-    against: AgainstData | None = about("The other side of a run with --ddpperf-against; null without.", "paired")
+    against: AgainstData | None = about(
+        "The other side of a run with --ddpperf-against or --ddpperf-against-python; null without.", "paired"
+    )
     settled: AgainstData | None = about(
         "The commit of the stored baseline, where times were settled side by side with it, and what else its launches "
         "left open; null elsewhere."

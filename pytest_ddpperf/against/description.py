@@ -1,0 +1,39 @@
+"""What an interpreter says of itself, as JSON.
+
+It runs as a file, also in Pythons that are refused, and needs only the standard library. Its arguments are names of
+modules; it tells which of them cannot be imported there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+
+def described(wanted: list[str]) -> dict[str, Any]:
+    """The facts; the folder of this file is not on the search path."""
+    path = [entry for entry in sys.path[1:] if entry]
+    facts: dict[str, Any] = {
+        "tag": getattr(sys.implementation, "cache_tag", None),
+        "version": sys.version.split()[0],
+        "prefixes": [sys.prefix, sys.base_prefix],
+        "path": path,
+    }
+    sys.path[:] = path
+    try:
+        from importlib.metadata import distributions
+        from importlib.util import find_spec
+    except ImportError:  # before Python 3.8, which its tag tells
+        return facts
+    packages: dict[str, str] = {}
+    for one in distributions():
+        name = one.metadata["Name"]
+        if name:
+            packages.setdefault(re.sub(r"[-_.]+", "-", name).lower(), one.version)  # the first one is imported
+    return dict(facts, packages=packages, lacking=[name for name in wanted if find_spec(name) is None])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(described(sys.argv[1:])))

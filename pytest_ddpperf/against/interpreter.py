@@ -1,0 +1,140 @@
+"""The interpreter of another virtual environment: what it is asked, and when it is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.redirection import PACKAGES, TOOL, interpreter_folders, within
+from pytest_ddpperf.settings import KNOBS
+
+_NEEDED = ("torch", "cloudpickle", "numpy")  # what ranks need of it; this package comes from here
+_ANSWER_SECONDS = 60.0
+_TOOL = TOOL.replace("_", "-")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interpreter:
+    """The Python of an environment, and what is installed there."""
+
+    given: str  # the user's name for it
+    python: str  # the absolute path; links are kept, because they tell the environment
+    tag: str  # such as cpython-311
+    version: str
+    prefixes: tuple[str, ...]
+    path: tuple[str, ...]  # that it searches by itself
+    packages: Mapping[str, str] = field(default_factory=dict)  # version by name
+    lacking: tuple[str, ...] = ()  # modules that were asked for and cannot be imported there
+
+    def folders(self, root: str) -> tuple[str, ...]:
+        """The folders inside ``root`` that belong to it, such as a virtual environment."""
+        candidates = {*self.prefixes, *(entry for entry in self.path if Path(entry).name in PACKAGES)}
+        return tuple(sorted(folder for folder in candidates if folder != root and within(folder, root)))
+
+
+def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> Interpreter:
+    """The interpreter that ``given`` names, relative to ``invoked``, if ranks can run there with this one's functions.
+
+    ``needed``: modules that ranks need there beside those that they always do.
+
+    Raises:
+        SettingError: it is no interpreter, is of another minor version, or lacks a package.
+    """
+    said = f"{KNOBS['against_python'].option}={given}"
+    python = os.path.abspath(invoked / Path(given).expanduser())  # noqa: PTH100 - a link is followed by resolve
+    if Path(python).is_dir():
+        inside = Path(python, "bin", "python")
+        hint = f"give {Path(given, 'bin', 'python')}" if inside.exists() else "it has no bin/python"
+        raise SettingError(f"{said}: expected the interpreter of a virtual environment, and this is a folder: {hint}")
+    if not Path(python).exists():
+        raise SettingError(f"{said}: there is no such file; make an environment with {_venv('NEW')}")
+    found, own = _asked(given, python, (*_NEEDED, *needed)), own_interpreter()
+    if found.tag != own.tag:
+        raise SettingError(
+            f"{said}: it is Python {found.version} ({found.tag}) and this is {own.version} ({own.tag}): functions "
+            f"travel to ranks as the code of one minor version; make the other environment with {_venv('NEW')}"
+        )
+    if found.lacking:
+        names = " ".join(found.lacking)
+        raise SettingError(f"{said}: ranks need {names.replace(' ', ', ')} there: {given} -m pip install {names}")
+    (here, there) = (one.packages.get("cloudpickle", "") for one in (own, found))
+    if here.partition(".")[0] != there.partition(".")[0]:
+        raise SettingError(
+            f"{said}: it has cloudpickle {there} and this environment {here}, which do not read each other's "
+            f"functions: {given} -m pip install cloudpickle=={here}"
+        )
+    return found
+
+
+def _venv(folder: str) -> str:
+    return f"{Path(sys.executable).name} -m venv {folder}"
+
+
+@cache
+def own_interpreter() -> Interpreter:
+    """This interpreter, as it would be started anew."""
+    return _asked(sys.executable, sys.executable, ())
+
+
+def _asked(given: str, python: str, wanted: tuple[str, ...]) -> Interpreter:
+    environ = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
+    command, problem = [python, str(Path(__file__).with_name("description.py")), *wanted], ""
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter that was asked for
+            command,
+            env=environ,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_ANSWER_SECONDS,
+            encoding="utf-8",
+            errors="replace",
+        )
+        facts = json.loads(done.stdout)
+        return Interpreter(
+            given=given,
+            python=python,
+            tag=str(facts["tag"]),
+            version=facts["version"],
+            prefixes=tuple(facts["prefixes"]),
+            path=tuple(facts["path"]),
+            packages=facts.get("packages", {}),
+            lacking=tuple(facts.get("lacking", ())),
+        )
+    except OSError as error:
+        problem = str(error.strerror)
+    except subprocess.SubprocessError as error:
+        problem = str(error)
+    except (ValueError, KeyError, TypeError):
+        problem = next(iter(reversed(done.stderr.strip().splitlines())), "it does not answer")
+    hint = "" if shutil.which(python) else "; it cannot be executed"
+    raise SettingError(f"{KNOBS['against_python'].option}={given}: this is no Python 3: {problem}{hint}")
+
+
+def foreign_entries(root: str) -> tuple[str, ...]:
+    """The entries of ``sys.path`` that belong to this environment and not to the project at ``root``."""
+    kept = interpreter_folders(root)
+    return tuple(
+        entry
+        for entry in own_interpreter().path
+        if not within(os.path.realpath(entry), root) or any(within(entry, folder) for folder in kept)
+    )
+
+
+def differing(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """The packages that differ between two environments: versions there and here, None for not installed.
+
+    Those that both have come first. The plugin is this environment's on both sides.
+    """
+    pairs = {name: (there.get(name), here.get(name)) for name in sorted({*there, *here} - {_TOOL})}
+    changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return dict(sorted(changed.items(), key=lambda item: None in item[1]))

@@ -1,0 +1,124 @@
+"""Interpreters of other environments: what they say of themselves, and which are refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.against.interpreter import differing, foreign_entries, other_interpreter, own_interpreter
+from pytest_ddpperf.against.revision_side import under
+from pytest_ddpperf.against.worktree import reference
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.redirection import Redirection
+from pytest_ddpperf.settings import Settings
+from tests.factories import virtual_environment
+
+NEEDED = {"torch": "2.13.0", "cloudpickle": "3.1.3", "numpy": "2.4.6"}
+
+
+def stand_in(folder: Path, **facts: Any) -> Path:
+    """A file that answers as an interpreter with these facts would."""
+    told = {"tag": own_interpreter().tag, "version": "3.9.1", "prefixes": ["/x", "/x"], "path": [], "packages": {}}
+    (folder / "answer").write_text(json.dumps({**told, **facts}))
+    script = folder / "python"
+    script.write_text(f"#!/bin/sh\ncat {folder / 'answer'}\n")
+    script.chmod(0o755)
+    return script
+
+
+def test_an_environment_tells_its_packages_and_its_path_and_nothing_of_pythonpath(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "mine"))
+    python = virtual_environment(tmp_path / "new", {**NEEDED, "Some_Lib.x": "1.5"})
+    found = other_interpreter("new/bin/python", tmp_path)
+    site = next((tmp_path / "new").glob("lib/*/site-packages"))
+    assert (found.given, found.python, found.tag) == ("new/bin/python", str(python), own_interpreter().tag)
+    assert found.packages == {**NEEDED, "some-lib-x": "1.5"}
+    assert found.path[-1] == str(site)
+    assert not any("mine" in entry or "against" in entry for entry in found.path)
+    assert found.folders(str(tmp_path)) == (str(tmp_path / "new"), str(site))
+    assert found.folders("/elsewhere") == ()
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ({}, "ranks need torch, cloudpickle, numpy there: new/bin/python -m pip install torch cloudpickle numpy"),
+        ({"torch": "2.13.0", "numpy": "2"}, "ranks need cloudpickle there: new/bin/python -m pip install cloudpickle"),
+        ({**NEEDED, "cloudpickle": "2.2.1"}, "it has cloudpickle 2.2.1 and this environment 3.*cloudpickle==3"),
+    ],
+)
+def test_what_ranks_need_is_asked_for_before_any_test(tmp_path: Path, packages: Mapping[str, str], said: str) -> None:
+    virtual_environment(tmp_path / "new", packages)
+    with pytest.raises(SettingError, match=f"^--ddpperf-against-python=new/bin/python: {said}"):
+        other_interpreter("new/bin/python", tmp_path)
+
+
+def test_another_minor_version_is_refused(tmp_path: Path) -> None:
+    stand_in(tmp_path, tag="cpython-39")
+    ours = f"{sys.version.split()[0]} ({sys.implementation.cache_tag})".replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(SettingError, match=rf"it is Python 3.9.1 \(cpython-39\) and this is {ours}: .* -m venv NEW$"):
+        other_interpreter("python", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("gone", "there is no such file; make an environment with .* -m venv NEW$"),
+        ("new", "expected the interpreter of a virtual environment, and this is a folder: give new/bin/python$"),
+        ("empty", "expected the interpreter .*: it has no bin/python$"),
+        ("text", "this is no Python 3: Permission denied; it cannot be executed$"),
+        ("false", "this is no Python 3: no interpreter here$"),
+    ],
+)
+def test_what_is_no_interpreter_is_told(tmp_path: Path, given: str, said: str) -> None:
+    virtual_environment(tmp_path / "new")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("no program")
+    (tmp_path / "false").write_text("#!/bin/sh\necho no interpreter here >&2; exit 3\n")
+    (tmp_path / "false").chmod(0o755)
+    with pytest.raises(SettingError, match=f"^--ddpperf-against-python={given}: {said}"):
+        other_interpreter(given, tmp_path)
+
+
+def test_this_environment_is_no_other_one_unless_a_revision_runs_in_it(tmp_path: Path) -> None:
+    settings = Settings(against_python=sys.executable)
+    with pytest.raises(SettingError, match="this is the environment that pytest runs in, so both sides would be alike"):
+        reference(settings, tmp_path, tmp_path)
+    (tmp_path / "old").mkdir()
+    both = reference(Settings(against="old", against_python=sys.executable), tmp_path, tmp_path)
+    assert (both.label, both.python, both.here) == ("old", other_interpreter(sys.executable, tmp_path), False)
+
+
+def test_packages_that_both_have_come_first_and_the_plugin_does_not_count() -> None:
+    there = {"torch": "2.11.0", "a-lib": "1", "pytest-ddpperf": "0.1", "same": "3"}
+    here = {"torch": "2.13.0", "b-lib": "2", "same": "3"}
+    assert list(differing(there, here).items()) == [
+        ("torch", ("2.11.0", "2.13.0")),
+        ("a-lib", ("1", None)),
+        ("b-lib", (None, "2")),
+    ]
+
+
+def test_ranks_of_another_environment_have_its_packages_and_the_project_s_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "project"
+    virtual_environment(root / ".venv-new", NEEDED)
+    python = other_interpreter(".venv-new/bin/python", root)
+    found = under(python, Redirection(root=str(root), target=str(root)))
+    own = own_interpreter().path
+    path = found.search_path([str(root), "/from/pythonpath", *own])
+    assert path == (str(root), "/from/pythonpath", *python.path)
+    assert found.search_path(path) == path
+    assert found.path(python.path[-1]) == python.path[-1]  # it lies in the project, and is none of it
+    assert {entry for entry in own if Path(entry).name == "site-packages"} <= set(foreign_entries(str(root)))
+    moved = under(python, Redirection(root=str(root), target="/other"))
+    assert moved.search_path([str(root), *own]) == ("/other", *python.path)
+    assert Redirection.loads(moved.dumps()) == moved
