@@ -398,8 +398,8 @@ COMMANDS: Mapping[tuple[str, ...], str] = {
         "test_x",
     ): r"ddpperf: error: --json test_x: a file would be FILE.json; for a test: ddpperf trend",
     ("calibrate", "--runs", "1"): r".*argument --runs: expected a whole number of at least 2",
-    ("bisect",): r"ddpperf bisect: error: .*required: --good",
-    ("bisect", "test_x.py::test_it"): r"ddpperf bisect: error: .*required: --good",
+    ("bisect",): r"ddpperf bisect: error: one of the arguments --good --packages is required",
+    ("bisect", "test_x.py::test_it"): r"ddpperf bisect: error: one of the arguments --good --packages is required",
     ("bisect", "--good", "main", "test_x.py::test_it"): r"ddpperf: error: .*in no git repository; run it in a checkout",
 }
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_ddpperf.cli.bisect.commits import Answer, CommitRange
+from pytest_ddpperf.cli.bisect.packages import PackageRange
 from pytest_ddpperf.cli.bisect.target import FORCED, Target, targets, undecided
 from pytest_ddpperf.judge.detection import PAIRED_LOOKS
 from pytest_ddpperf.records.counts import COUNTS
@@ -25,6 +26,9 @@ MAX_ERROR = 0.05  # of all answers of a bisection together: the ends and the pro
 ATTEMPTS = 4  # at a probe that decides nothing, each with twice the launches of the one before
 MORE_LAUNCHES, MORE_TIME = 2, 4
 COUNTED: Mapping[str, object] = {"counted_only": True}  # what has no noise needs no launches
+
+Searched = CommitRange | PackageRange
+"""What is searched; what is said here of commits also holds for lists of packages."""
 
 RunProbe = Callable[[Probe, str], Outcome]
 """Runs a probe, which compares its commit with the commit of this full hash."""
@@ -96,7 +100,7 @@ def middle_tolerance(bad: ShiftEstimate, comparison: Comparison) -> float:
 class Endpoints:
     """How the bad end differs from the good end."""
 
-    commits: CommitRange  # before any probe
+    commits: Searched  # before any probe
     target: Target
     comparison: Comparison  # of the bad end with the good end
     shift: ShiftEstimate  # in the comparison
@@ -125,12 +129,12 @@ class Endpoints:
         return self.error < MAX_ERROR or self.commits.next is None
 
 
-def error_share(left: float, commits: CommitRange) -> float:
+def error_share(left: float, commits: Searched) -> float:
     """What the next answer may be wrong by, of the error that is left to all answers; one share is always kept."""
     return left / (commits.expected_probes + 1)
 
 
-def endpoints_of(commits: CommitRange, target: Target, outcome: Outcome) -> Endpoints | None:
+def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoints | None:
     """The ends as an outcome shows them; None where it does not show how much they differ."""
     comparison = target.comparison(outcome)
     if isinstance(comparison, str) or (shift := shift_of(comparison)) is None:
@@ -139,7 +143,7 @@ def endpoints_of(commits: CommitRange, target: Target, outcome: Outcome) -> Endp
 
 
 def measured_ends(
-    commits: CommitRange, metric: str | None, run: RunProbe
+    commits: Searched, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
     """The ends, the last outcome, and all targets that are worse, the followed one first; None where none is worse.
 
@@ -190,20 +194,25 @@ class Bisector:
 
     def __init__(self, endpoints: Endpoints, run: RunProbe) -> None:
         self.endpoints = endpoints
-        self.commits = endpoints.commits  # with the answers so far
+        self.commits: Searched = endpoints.commits  # with the answers so far
         self.error = endpoints.error  # of the ends and of the answers so far together
         self._error_left = MAX_ERROR - endpoints.error  # for the answers to come
         self._run = run
 
     def probe(self, commit: str) -> Classification:
-        """Measures a commit, again and for longer while that decides nothing, and narrows the suspects."""
+        """Measures a commit, and narrows the suspects."""
+        found = self.classified(commit)
+        self.commits = self.commits.answered(commit, found.answer)
+        return found
+
+    def classified(self, commit: str) -> Classification:
+        """Measures a commit, again and for longer while that decides nothing."""
         found, allowed = Classification("skipped"), error_share(self._error_left, self.commits)
         for outcome in self._attempts(commit, self.commits.good, self._midway):
             found = self._classified(outcome, allowed)
             if found.answer != "skipped":
                 self._error_left -= allowed
                 break
-        self.commits = self.commits.answered(commit, found.answer)
         self.error += found.error
         return found
 

@@ -6,12 +6,23 @@ import argparse
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from pytest_ddpperf.cli.bisect.bisector import ATTEMPTS, MAX_ERROR, MORE_TIME, Bisector, Endpoints, measured_ends
+from pytest_ddpperf.cli.bisect.bisector import (
+    ATTEMPTS,
+    MAX_ERROR,
+    MORE_TIME,
+    Bisector,
+    Endpoints,
+    RunProbe,
+    Searched,
+    measured_ends,
+)
 from pytest_ddpperf.cli.bisect.commits import SHORT, CommitRange, commits_between
+from pytest_ddpperf.cli.bisect.environments import cache_folder
+from pytest_ddpperf.cli.bisect.package_search import conclusion, prepared
 from pytest_ddpperf.cli.bisect.processes import command_line, run_probe
 from pytest_ddpperf.cli.bisect.target import Target, compared, not_compared, obstacle, undecided
 from pytest_ddpperf.errors import SettingError
@@ -30,10 +41,28 @@ _SPANS = ((3600.0, "h"), (60.0, "min"))
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command; all others are pytest's, in the order as given."""
     parser.usage = (
-        "ddpperf bisect [-h] --good REV [--bad REV] [--metric NAME] [--first-parent] "
-        "[TESTS and options of pytest, such as perf -k small ...]"
+        "ddpperf bisect [-h] {--good REV [--bad REV] [--first-parent] | --packages OLD NEW [--pip-args ARGS] "
+        "[--base-packages]} [--metric NAME] [TESTS and options of pytest, such as perf -k small ...]"
     )
-    parser.add_argument("--good", required=True, metavar="REV", help="a commit from before the change")
+    searched = parser.add_mutually_exclusive_group(required=True)
+    searched.add_argument("--good", metavar="REV", help="a commit from before the change")
+    searched.add_argument(
+        "--packages",
+        nargs=2,
+        metavar=("OLD", "NEW"),
+        help="search packages in place of commits: two files of pip freeze, from before the change and with it",
+    )
+    parser.add_argument(
+        "--pip-args",
+        default="",
+        metavar="ARGS",
+        help="further arguments of pip install, such as '--index-url URL' or '--no-index --find-links DIR'",
+    )
+    parser.add_argument(
+        "--base-packages",
+        action="store_true",
+        help="let the environments also find what is installed here: the files need not list it",
+    )
     parser.add_argument("--bad", default="HEAD", metavar="REV", help="a commit that has it (default: %(default)s)")
     parser.add_argument("--metric", metavar="NAME", help="what to follow (default: what is worse at --bad)")
     parser.add_argument(
@@ -46,11 +75,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Bisects and prints the result; the exit status is ``FOUND`` only where the result is one commit."""
-    commits = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
+    """Bisects and prints the result; the exit status is ``FOUND`` only where the result is one commit or change."""
     try:
         with _ending_on_sigterm():
-            return _bisect(commits, options)
+            if options.packages is not None:
+                _tell(f"environments are kept in {cache_folder()}")
+                options.good, options.bad = options.packages
+                packages, of_packages = prepared(
+                    (options.good, options.bad), options.pip_args, options.rest, base=options.base_packages
+                )
+                return _bisect(packages, options, of_packages, _conclude_packages)
+            commits = commits_between(options.good, options.bad, Path.cwd(), first_parent=options.first_parent)
+            return _bisect(commits, options, partial(run_probe, arguments=options.rest), _conclude)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
@@ -66,9 +102,7 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _bisect(commits: CommitRange, options: argparse.Namespace) -> int:
-    run = partial(run_probe, arguments=options.rest)
-
+def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe, conclude: Callable[[Bisector], int]) -> int:
     def run_ends(probe: Probe, against: str) -> Outcome:
         seconds = probe.settings.get("max_time")  # only a probe after the first one says how long it may take
         if isinstance(seconds, float):
@@ -101,7 +135,7 @@ def _bisect(commits: CommitRange, options: argparse.Namespace) -> int:
         fits = terminal_width() is None or len(f"{probe} {text}") <= (terminal_width() or 0)
         _tell(text if fits else f"\n{INDENT}{text}")
     _tell("")
-    return _conclude(bisector)
+    return conclude(bisector)
 
 
 def _tell(*texts: str) -> None:
@@ -145,7 +179,7 @@ def _ends_text(endpoints: Endpoints, worse: list[Target]) -> str:
 
 def _duration_lines(endpoints: Endpoints) -> list[str]:
     """How many commits there are to search, and how long the probes may take; counts take seconds."""
-    commits = f"{format_count(len(endpoints.commits.suspects), 'commit')} to search"
+    commits = f"{format_count(len(endpoints.commits.suspects), endpoints.commits.noun)} to search"
     most = endpoints.effort.get("max_time")
     if most is None:
         return [commits]
@@ -174,6 +208,8 @@ def span(seconds: float) -> str:
 def _conclude(bisector: Bisector) -> int:
     """Print the suspects; where there is one, compare it with its parent."""
     commits, suspects = bisector.commits, bisector.commits.suspects
+    if not isinstance(commits, CommitRange):
+        raise TypeError(commits)
     if len(suspects) > 1:
         _tell(f"the first bad commit is one of these {len(suspects)}; all but the last say nothing of themselves")
         _tell(*(f"  {line}" for line in first_of([*map(commits.short, suspects)])), _sureness(bisector))
@@ -188,6 +224,13 @@ def _conclude(bisector: Bisector) -> int:
     _tell(_sureness(bisector))
     if not found:
         _tell("  not so against the one before: the change came with several commits, or a probe was wrong")
+    return FOUND if found else NOT_FOUND
+
+
+def _conclude_packages(bisector: Bisector) -> int:
+    """Print the packages; where that is one change, whether it makes the difference alone."""
+    lines, found = conclusion(bisector)
+    _tell(*lines, _sureness(bisector))
     return FOUND if found else NOT_FOUND
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, no_repository, top_folder
 from pytest_ddpperf.errors import SettingError
@@ -26,6 +26,7 @@ class CommitRange:
     The search assumes that one commit made the change and that no later commit undid it. Commits are full hashes.
     """
 
+    noun: ClassVar[str] = "commit"
     root: Path  # the top folder of the repository
     good: str
     bad: str

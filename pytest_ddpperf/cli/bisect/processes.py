@@ -29,6 +29,8 @@ _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILIN
 def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
     """The outcome of a probe, whose commit is compared with the commit ``against``; ``arguments`` are for pytest.
 
+    Where the probe has an interpreter in place of a commit, ``against`` is another one.
+
     The probe leaves neither process nor checkout behind, also when it is interrupted.
     """
     with tempfile.TemporaryDirectory(prefix=FOLDER) as name:
@@ -38,7 +40,7 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
         aside = {"json": folder / "results.json", "history": folder / "history.sqlite"}
         command = [
             *(sys.executable, "-m", "pytest_ddpperf.cli.bisect.probe_session", name, str(os.getpid()), *arguments),
-            f"{KNOBS['against'].option}={against}",
+            f"{KNOBS['against' if probe.python is None else 'against_python'].option}={against}",
             *(f"{KNOBS[knob].option}={path}" for knob, path in aside.items()),
         ]
         with (folder / "output").open("wb") as output:

@@ -1,0 +1,79 @@
+"""The search for a package: what a probe of two environments is, and what the search found."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_ddpperf.against.interpreter import Interpreter
+from pytest_ddpperf.cli.bisect.bisector import Bisector, RunProbe
+from pytest_ddpperf.cli.bisect.environments import Environments, PipRefused, cache_folder
+from pytest_ddpperf.cli.bisect.packages import ALONE, PackageRange, Pins, packages_between, read_pins, require_changes
+from pytest_ddpperf.cli.bisect.processes import run_probe
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.reports.phrases import first_of
+from pytest_ddpperf.run.probe import Outcome, Probe
+
+
+def prepared(
+    files: tuple[str, str], pip_arguments: str, arguments: Sequence[str], *, base: bool
+) -> tuple[PackageRange, RunProbe]:
+    """The changes between two files and what runs a probe of two states; ``arguments`` are for pytest.
+
+    Raises:
+        SettingError: a file cannot be read, or pip cannot install what it lists.
+    """
+    environments = Environments(folder=cache_folder(), pip=tuple(shlex.split(pip_arguments)), base=base)
+    old, new = (read_pins(Path(given), given) for given in files)
+    require_changes(old, new, files)
+    sides = [_whole(environments, given, pins).path for given, pins in zip(files, (old, new), strict=True)]
+    packages = packages_between(old, new, files, sides)
+
+    def run(probe: Probe, against: str) -> Outcome:
+        try:
+            python = environments.python(packages.pins(probe.measured))
+        except PipRefused as error:
+            return Outcome((), {"pip": f"pip refuses: {error}"}, Path.cwd())
+        reference = environments.python(packages.pins(against))
+        return run_probe(replace(probe, python=python), reference.python, arguments)
+
+    return packages, run
+
+
+def _whole(environments: Environments, given: str, pins: Pins) -> Interpreter:
+    """The environment of a file."""
+    try:
+        return environments.python(pins)
+    except PipRefused as error:
+        raise SettingError(f"--packages {given}: pip cannot install it: {error}; see --pip-args") from None
+
+
+def conclusion(bisector: Bisector) -> tuple[list[str], bool]:
+    """What makes the difference, in lines, and whether it is one change that does so by itself.
+
+    A change that others came before is measured once more, without them.
+    """
+    packages, (*others, found) = bisector.commits, bisector.commits.suspects
+    if not isinstance(packages, PackageRange):
+        raise TypeError(packages)
+    if others:
+        changes = [packages.changes(state) for state in (*others, found)]
+        return ["one of these changes makes the difference:", *(f"  {line}" for line in first_of(changes))], False
+    step, text = packages.steps[int(found) - 1], packages.changes(found)
+    lines = [f"{text} makes the difference"]
+    if len(step) > 1:
+        lines.append("  pip changes none of these alone: they need each other's versions")
+    earlier = [name for before in packages.steps[: int(found) - 1] for name in before]
+    if not earlier:
+        return [*lines, f"  it does so alone, with all else as in {packages.names[0]}"], True
+    alone = bisector.classified(ALONE + found)
+    if alone.answer == "bad":
+        return [*lines, f"  it does so alone, with all else as in {packages.names[0]}: {alone.text}".rstrip(", ")], True
+    changed = ", ".join(first_of(earlier))
+    if alone.answer == "good":
+        told = f"  only together with changes of {changed}; alone it does not: {alone.text}".rstrip(", ")
+    else:
+        told = f"  after changes of {changed}; whether it does so alone is not known: {alone.text}"
+    return [*lines, told], False

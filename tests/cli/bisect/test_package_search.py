@@ -1,0 +1,167 @@
+"""The search for a package: on made-up probes, and for real with small packages that are built here."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_ddpperf
+from pytest_ddpperf.cli.bisect import command
+from pytest_ddpperf.cli.bisect.environments import Environments, PipRefused
+from pytest_ddpperf.cli.bisect.packages import PackageRange
+from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.run.probe import Outcome, Probe
+
+SUITE = """
+import pytest
+
+pytestmark = pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+
+
+def build(ctx):
+    import planted
+    import torch
+
+    tensor = torch.ones(4)
+
+    def step():
+        for _ in range(planted.CALLS):
+            torch.distributed.all_reduce(tensor)
+        return 1.0
+
+    return step
+
+
+def test_calls(ddpperf):
+    ddpperf.check(build)
+"""
+
+
+def wheel(folder: Path, name: str, version: str, body: str = "", requires: Sequence[str] = ()) -> None:
+    """Build a wheel of one module."""
+    info = f"{name}-{version}.dist-info"
+    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    files = {
+        f"{name}.py": body,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for file, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(file, text)
+
+
+@pytest.fixture
+def found(
+    made: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Collection[str]], tuple[int, str]]:
+    """Searches five changes, of which these together make the difference; the last two go together."""
+    old, new = ({name: f"{name}=={version}" for name in "abcde"} for version in (1, 2))
+    packages = PackageRange(old, new, (("a",), ("b",), ("c",), ("d", "e")), ("old.txt", "new.txt"))
+
+    def search(culprits: Collection[str]) -> tuple[int, str]:
+        def run(probe: Probe, against: str) -> Outcome:
+            def calls(state: str) -> float:
+                changed = {name for name, line in packages.pins(state).items() if line == new[name]}
+                return 2.0 + (set(culprits) <= changed)
+
+            outcome: Outcome = made.outcome(made.counted(calls(against), calls(probe.measured)))
+            return outcome
+
+        monkeypatch.setattr(command, "prepared", lambda *_, **__: (packages, run))
+        status = main(["bisect", "t.py", "--packages", "old.txt", "new.txt"])
+        return status, capsys.readouterr().out
+
+    return search
+
+
+@pytest.mark.parametrize(
+    ("culprits", "status", "told"),
+    [
+        ("a", 0, "\na 1 -> 2 makes the difference\n  it does so alone, with all else as in old.txt\n"),
+        ("c", 0, "\nc 1 -> 2 makes the difference\n  it does so alone, with all else as in old.txt: 2 -> 3 per step\n"),
+        (
+            "d",
+            0,
+            "\nd 1 -> 2, e 1 -> 2 makes the difference\n  pip changes none of these alone: they need each other's",
+        ),
+        (
+            "ac",
+            1,
+            "\nc 1 -> 2 makes the difference\n  only together with changes of a, b; alone it does not: 2 -> 2 per",
+        ),
+    ],
+)
+def test_the_change_is_told_and_whether_it_is_enough(found: Any, culprits: str, status: int, told: str) -> None:
+    ended, out = found(culprits)
+    assert told in out
+    assert "\ngood old.txt\nbad  new.txt\n" in out
+    assert "\n4 changes to search\n" in out
+    assert ended == status
+
+
+def test_commits_and_packages_are_not_searched_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bisect", "--good", "v0", "--packages", "old.txt", "new.txt"])
+    assert "argument --packages: not allowed with argument --good" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_environment_is_made_once_and_pip_s_refusal_is_told(tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheel(wheels, "planted", "1.0")
+    wheel(wheels, "needy", "1.0", requires=["planted==2.0"])
+    environments = Environments(folder=tmp_path / "cache", pip=("--no-index", "--find-links", str(wheels)), base=True)
+    pins = {"planted": "planted==1.0"}
+    python = environments.python(pins)
+    assert (python.packages["planted"], python.prefixes[0] == sys.prefix) == ("1.0", False)
+    with pytest.raises(PipRefused, match=r"^Cannot install .* and planted==1.0 .* conflicting dep"):
+        environments.python({**pins, "needy": "needy==1.0"})
+    shutil.rmtree(wheels)
+    assert environments.python(pins) == python  # pip is not asked again
+    bare = replace(environments, base=False)
+    with pytest.raises(SettingError, match=r"ranks need torch, cloudpickle, numpy there: .* or give --base-packages$"):
+        bare.python({})
+
+
+@pytest.mark.slow
+def test_a_planted_package_is_named(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven packages change, two of them together; one makes a rank send twice as often."""
+    wheels = tmp_path / "wheels"
+    for version in (1, 2):
+        wheel(wheels, "planted", f"{version}.0", f"CALLS = {version}\n")
+        wheel(wheels, "needy", f"{version}.0", requires=[f"needed=={version}.0"])
+        for name in ("alpha", "beta", "needed", "omega", "psi"):
+            wheel(wheels, name, f"{version}.0")
+    names = ("alpha", "beta", "needed", "needy", "omega", "planted", "psi")
+    for version in (1, 2):
+        (pytester.path / f"v{version}.txt").write_text("".join(f"{name}=={version}.0\n" for name in names))
+    pytester.makepyfile(test_it=SUITE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(pytest_ddpperf.__file__).parents[1]))
+    pip = f"--pip-args=--no-index --find-links {wheels}"
+    run = pytester.run(
+        *(sys.executable, "-c", "import sys; from pytest_ddpperf.cli.command import main; sys.exit(main())"),
+        *("bisect", "-q", "test_it.py"),
+        *("--packages", "v1.txt", "v2.txt", "--base-packages", pip),
+    )
+    run.stdout.fnmatch_lines(
+        [
+            "good v1.txt",
+            "6 changes to search",
+            "planted 1.0 -> 2.0 makes the difference",
+            "  it does so alone, with all else as in v1.txt: 1 -> 2 per step",
+            "  sure: counts have no noise",
+        ]
+    )
+    assert run.ret == 0
