@@ -74,7 +74,7 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
 
 _READ_AT_IMPORT = re.compile(
     r"(?!\w+_CACHE_DIR$)(?:PYTORCH_(?!NVML_)|TORCH(?!ELASTIC_)|KINETO_|TRITON_|CUBLAS|CUDNN_|CUDA_LAUNCH_BLOCKING$"
-    r"|OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|ATEN_|LD_|MALLOC_|GLIBC_TUNABLES$)"
+    r"|(?:OMP|MKL|OPENBLAS)_(?!NUM_THREADS$)|KMP_|GOMP_|DNNL_|ONEDNN_|ATEN_|LD_|MALLOC_|GLIBC_TUNABLES$)"
 )
 """Variables that torch and its libraries read when they are loaded, such as PYTORCH_CUDA_ALLOC_CONF, and their like."""
 

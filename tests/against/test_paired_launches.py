@@ -95,7 +95,7 @@ def test_a_function_inside_another_one_is_not_measured_as_the_other_revisions(
     side: Any = SimpleNamespace(
         redirection=Redirection(root=str(here), target=str(there)),
         revision=SimpleNamespace(label="3f2a1c0"),
-        launchers=[SimpleNamespace(run=called_with)],
+        launchers=SimpleNamespace(with_variables=lambda _: [SimpleNamespace(run=called_with)]),
         tests=True,
     )
     paired = PairedLaunches(side, [], strict=strict)

@@ -129,6 +129,10 @@ class Side:
         self.started: list[int] = []
         self.kept: list[int] = []
 
+    def with_variables(self, _: object) -> Side:
+        """The same side: no variant here has variables of its own."""
+        return self
+
     def missing_bytes(self, number: int, _scope: str, _ranks: int) -> int:
         return 300 * MIB * max(0, number - self.running) + self.preloaded * number
 
@@ -238,6 +242,10 @@ def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
         def note(self, *_: object) -> None:
             """Keep nothing."""
 
+        def with_variables(self, _: object) -> Fake:
+            """The same launchers."""
+            return self
+
     session: Any = SimpleNamespace(launchers=Fake([SimpleNamespace(run=run)]))
     step = make_variant("mine")
     for timeout in (30.0, 900_000.0):
@@ -328,8 +336,10 @@ class Preparing:
         self.prepared: dict[bytes, Any] = {}
         self.pool = Pool(None, 1)
         self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
-        self.launchers = SimpleNamespace(
-            wait=lambda slots, *_: self.noted.append(f"{slots} there"), missing_bytes=lambda *_: 0
+        self.launchers: Any = SimpleNamespace(
+            wait=lambda slots, *_: self.noted.append(f"{slots} there"),
+            missing_bytes=lambda *_: 0,
+            with_variables=lambda _: self.launchers,
         )
         monkeypatch.setattr(BenchmarkLaunches, "launch", lambda _launches, *asked, **how: self._launch(*asked, **how))
 
@@ -379,7 +389,8 @@ def test_side_by_side_counts_alone_are_not_remembered(
 ) -> None:
     """Nothing else would tell what both sides import."""
     session: Any = Preparing(monkeypatch)
-    paired: Any = SimpleNamespace(launchers=SimpleNamespace(wait=lambda *_: None, missing_bytes=lambda *_: 0))
+    side: Any = SimpleNamespace(wait=lambda *_: None, missing_bytes=lambda *_: 0, with_variables=lambda _: side)
+    paired: Any = SimpleNamespace(launchers=side)
     passes = preparing(Settings(counted_only=counted_only), session, paired)
     for _ in range(2):
         passes.prepared([make_variant("mine", subject=own_step)])
