@@ -155,7 +155,12 @@ def growing_memory(measurement: Measurement) -> Finding | None:
 
 
 def mean_allocated(measurement: Measurement) -> Samples | None:
-    """Bytes that the rank with the most holds after a step, averaged over the steps that show growth."""
+    """Bytes that the rank with the most holds after a step, averaged over the steps that show growth; of GPUs alone.
+
+    On the CPU the whole heap is read, in which the imports of a process lie too.
+    """
+    if measurement.environment.device == "cpu":
+        return None
     known = (
         complete(fmean(rank.held[1:]) if rank.held[1:] else None for rank in one.ranks) for one in measurement.every
     )

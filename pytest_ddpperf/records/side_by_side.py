@@ -108,7 +108,7 @@ class SideBySide:
     @property
     def unbeaten(self) -> tuple[str, ...]:
         """Those that no other one beats in speed and memory both (Pareto), by their values."""
-        found = {name: (self._value(name, "speedup"), -self._value(name, "memory_ratio")) for name in self._known}
+        found = {name: (self._value(name, "speedup"), -self._value(name, "memory_ratio")) for name in self.compared}
         return tuple(
             name
             for name, (speed, memory) in found.items()
@@ -119,14 +119,14 @@ class SideBySide:
         )
 
     @property
-    def _known(self) -> list[str]:
+    def compared(self) -> list[str]:
         """Those with both figures; nothing where the base alone has them."""
         needed = {"speedup", "memory_ratio"}
         known = [name for name in self.names if needed <= {series.metric for series in self[name].series}]
         return known if len(known) > 1 else []
 
     def _best(self, metric: str, better: int) -> tuple[str, ...]:
-        known = self._known
+        known = self.compared
         if not known:
             return ()
         best = max(known, key=lambda name: better * self._value(name, metric))

@@ -33,8 +33,12 @@ def _comparisons(results: Sequence[Result]) -> list[tuple[str, SideBySide]]:
 
 def _line(test: str, compared: SideBySide) -> str:
     """What pays in one comparison; several names where their intervals do not tell them apart."""
-    if not compared.fastest:
-        return ""
-    fast, lean, unbeaten = map(" or ".join, (compared.fastest, compared.leanest, compared.unbeaten))
-    both = "" if compared.unbeaten == compared.fastest else f"; none beats {unbeaten} in both"
-    return f"{test.partition('::')[2]}: fastest {fast}; least memory {lean}{both}"
+    known = len(compared.compared)
+    told = [
+        f"{word} {' or '.join(names)}"
+        for word, names in (("fastest", compared.fastest), ("least memory", compared.leanest))
+        if 0 < len(names) < known
+    ]
+    if len(told) > 1 and len(compared.unbeaten) < known:
+        told.append(f"beaten in both by none: {' and '.join(compared.unbeaten)}")
+    return f"{test.partition('::')[2]}: {'; '.join(told)}" if told else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.lines import shortened
@@ -18,6 +18,7 @@ from pytest_ddpperf.units import format_change, format_count, format_percent, si
 
 _NAMED = 3  # undecided benchmarks
 _NAME = 40  # characters of their names
+_TELLING = 0.4  # the width of an interval of the common change beyond which it says nothing
 _Named: TypeAlias = "Sequence[tuple[str, Result]]"
 
 
@@ -49,8 +50,9 @@ def overall_lines(results: Sequence[Result], accepted: Collection[str] = ()) -> 
     ``accepted`` are the tests whose results became the baseline.
     """
     common = overall(results).common_change
-    together = [_together(common)] if common is not None else []
-    return [*together, _verdicts_line(results, accepted)] if results else []
+    told = common is not None and (common.slower or common.interval.high - common.interval.low <= _TELLING)
+    together = [_together(common)] if told and common is not None else []
+    return [*together, *_targets(results), _verdicts_line(results, accepted)] if results else []
 
 
 def _together(common: CommonChange) -> str:
@@ -87,10 +89,27 @@ def _could_be(named: _Named) -> str:
     if not undecided:
         return ""
     largest_first = sorted(undecided, key=lambda each: -(each[1].bound or 0.0))
-    told = [f"{name} {bound_text(metric)}".rstrip() for name, metric in largest_first]
+    told = [" ".join(filter(None, (name, *_figure(metric)))) for name, metric in largest_first]
     more = [f"{len(told) - _NAMED} more"] if len(told) > _NAMED else []
     slower = all(metric.series.metric == "step_time" for _, metric in undecided)
     return f"could be {'slower' if slower else 'worse'}: {' and '.join([', '.join(told[:_NAMED]), *more])}"
+
+
+def _figure(metric: Comparison) -> tuple[str, str]:
+    """The metric, where it is not the step time, and its bound, where that does not rule a worsening out.
+
+    What a disturbed machine may hide lies beyond the bound.
+    """
+    name = "" if metric.series.metric == "step_time" else metric.series.metric
+    return name, bound_text(metric) if (metric.bound or 0.0) > 0 else "disturbed"
+
+
+def _targets(results: Sequence[Result]) -> list[str]:
+    """How many targets were missed, are open and were met; nothing where the tests have none."""
+    codes = Counter(finding.code for result in results for finding in result.findings)
+    numbers = {"missed": codes["target_missed"], "inconclusive": codes["target_open"], "met": codes["target_met"]}
+    told = [f"{number} {word}" for word, number in numbers.items() if number]
+    return [f"{format_count(sum(numbers.values()), 'target')}: {', '.join(told)}"] if told else []
 
 
 def _counted(named: _Named) -> str:

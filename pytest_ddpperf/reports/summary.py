@@ -29,7 +29,7 @@ from pytest_ddpperf.reports.table import NOTHING, Table, render
 from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import Scale, format_count, format_number, format_percent, scale, signed_percent, span
 
-_BOUND_MEANING = f"the step is slower by no more than this, with {format_percent(1 - UNPROVEN)} confidence"
+_BOUND_MEANING = f"the step is slower by no more than this, one-sided, with {format_percent(1 - UNPROVEN)} confidence"
 _VERDICTS = {
     Verdict.INCONCLUSIVE: "a slowdown beyond the resolution (--ddpperf-resolution) may hide",
     Verdict.DOES_NOT_FIT: "a rank ran out of memory; the others were measured without it",

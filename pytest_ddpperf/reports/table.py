@@ -222,8 +222,8 @@ def _aligned(cells: tuple[str, ...]) -> tuple[str, ...]:
 
 def _parts(cell: str) -> tuple[str, str]:
     """``41.8 [41.2, 42.4]`` in two: the value, and the interval with the space before it."""
-    value, space, interval = cell.partition(" [")
-    return value, space + interval
+    value = cell.partition("[")[0].rstrip()
+    return value, cell.removeprefix(value)
 
 
 def _paragraph(table: Table, row: tuple[str, ...], width: int, paint: Callable[[str], str]) -> list[str]:

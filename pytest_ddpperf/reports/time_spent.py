@@ -21,7 +21,7 @@ def time_text(spent: TimeSpent) -> str:
     decimals = int(spent.total < _SHORT)
     parts = _rounded(spent, decimals)
     told = ", ".join(f"{name} {seconds:.{decimals}f}" for name, seconds in parts.items() if seconds)
-    return f"{sum(parts.values()):.{decimals}f} s: {told}"
+    return ": ".join(filter(None, (f"{sum(parts.values()):.{decimals}f} s", told)))
 
 
 def time_part(results: Sequence[Result], width: int | None, *, every: bool = False) -> str:

@@ -62,6 +62,7 @@ class BenchmarkRun:
         part: Part | None = None,
     ) -> None:
         self.settings = settings
+        self.rest = False  # whether max_time is what an earlier measuring has left
         self.part = part_of(session.pool, test) if part is None else part
         self.sections = sections  # titles and texts for the test's report
         self.measured: tuple[Measurement, ...] = ()  # of the candidate
@@ -141,7 +142,7 @@ class BenchmarkRun:
                 if self.settings.profile and not self.part.silent:
                     variants = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
                 self.launches.ready()
-                budget = replace(self.launches.budget(compared=compared), first=first)
+                budget = replace(self.launches.budget(compared=compared), first=first, rest=self.rest)
                 timed = TimedLaunches(self.launches, self.sections, recording)
                 budget = self.part.limited(budget, recording, self.settings.max_time)
                 measurements = measure(variants, budget, timed, observer, recording)

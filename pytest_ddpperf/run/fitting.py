@@ -29,6 +29,9 @@ def fitting_results(
             if not error.out_of_memory or error.shared or error.benchmark is None or len(variants) == 1:
                 raise
             if len(left) == 1:
-                raise extended(error, before="nothing fits into memory: ") from error.__cause__
+                told = [f"{name}: {reason}\n" for (name, _), reason in reasons.items()]
+                raise extended(
+                    error, before=f"nothing fits into memory\n{''.join(told)}{left[0].name}: "
+                ) from error.__cause__
             reasons[error.benchmark] = error.headline
             sections.append((f"{error.benchmark[0]}, out of memory", str(error)))

@@ -145,9 +145,10 @@ class JudgedRun(BenchmarkRun):
         left = self.part.rest(self.settings.max_time, spent)
         settings = {"max_time": left, "profile": False, **settings}
         changed = replace(self.settings, **settings)
-        return JudgedRun(
-            self._session, self._test, changed, self.sections, paired, times=self.launches.times, part=self.part
-        )
+        times = self.launches.times
+        run = JudgedRun(self._session, self._test, changed, self.sections, paired, times=times, part=self.part)
+        run.rest = True
+        return run
 
     def _beside_commit(
         self,

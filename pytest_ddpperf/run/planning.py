@@ -77,6 +77,7 @@ class Budget:
     memory: int | None = None  # bytes for the ranks of launches that run at the same time; None where unknown
     first: int | None = None  # launches before the first look, where that is not after ``launches``
     shared: bool = False  # whether max_time is a share of the session's budget
+    rest: bool = False  # whether max_time is what an earlier measuring has left of the setting
 
     @property
     def few(self) -> int:

@@ -203,7 +203,7 @@ class _Measuring:
         """The measurements, with a remark where the time was up before the launches that a first look takes."""
         made, budget = self._rounds.made, self._budget
         findings = list(self._findings)
-        if made < budget.few and not budget.shared:
+        if made < budget.few and not budget.shared and not budget.rest:
             enough = math.ceil(self._elapsed + self._round_seconds * (budget.launches - made))
             wanted, now = budget.launches, budget.max_time
             findings.append(

@@ -84,7 +84,7 @@ def test_targets_of_a_comparison_are_by_name() -> None:
         ({"mfu": True}, r"expected a number, in 1"),
         ({"mfu": {2: 0.5}}, r"^ddpperf.expect\(mfu={2: 0.5}\): one benchmark was measured; give one number$"),
         ({"peak": 0.5}, r"^ddpperf.expect\(peak=0.5\): expected a number of bytes, such as 2GiB"),
-        ({"speed": 1}, r"^ddpperf.expect\(speed=...\): no metric 'speed'; there are mfu, peak$"),
+        ({"speed": 1}, r"^ddpperf.expect\(speed=...\): no metric 'speed'; did you mean speedup\? There are mfu, peak$"),
     ],
 )
 def test_what_is_no_target_is_refused(wanted: dict[str, Any], said: str) -> None:

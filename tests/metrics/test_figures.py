@@ -89,9 +89,11 @@ def test_computing_stands_beside_communicating_where_a_profile_has_both() -> Non
 def test_the_memory_that_is_held_is_the_mean_after_steps_of_the_rank_with_the_most() -> None:
     """The reading before the first step does not count: means of 6 and 8."""
     ranks = (make_rank_launch(0, held=(100, 5, 7)), make_rank_launch(1, held=(0, 8, 8)))
-    held = found(measurement(ranks))["mean_allocated"]
+    gpu = make_environment(device="cuda")
+    held = found(measurement(ranks, environment=gpu))["mean_allocated"]
     assert (held.samples, held.unit, held.gated) == ((8.0,), "B", False)
-    assert "mean_allocated" not in found(measurement((ranks[0], make_rank_launch(1))))
+    assert "mean_allocated" not in found(measurement((ranks[0], make_rank_launch(1)), environment=gpu))
+    assert "mean_allocated" not in found(measurement(ranks)), "the heap of the CPU has the imports, too"
 
 
 LAYERS, WIDTH, BATCH = 4, 1024, 256

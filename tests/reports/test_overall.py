@@ -69,7 +69,7 @@ def test_a_benchmark_whose_memory_is_undecided_is_not_called_slower(make_result:
     memory = comparison("peak_resident", 4e8, Verdict.INCONCLUSIVE, bound=0.12)
     step = comparison("step_time", 0.04, Verdict.UNCHANGED, bound=0.02)
     result = make_result(test="t.py::test_a[bucketed]", verdict=Verdict.INCONCLUSIVE, comparisons=(step, memory))
-    assert "1 inconclusive (could be worse: test_a[bucketed] +12.0 %)" in overall_lines([result])[0]
+    assert "1 inconclusive (could be worse: test_a[bucketed] peak_resident +12.0 %)" in overall_lines([result])[0]
 
 
 def test_counts_that_are_compared_without_times_are_told(timed: Make) -> None:

@@ -21,7 +21,7 @@ from pytest_ddpperf.reports.table import Table, render
 from tests.factories import make_environment
 from tests.reports.conftest import comparison, notes_of
 
-BOUND = "the step is slower by no more than this, with 95 % confidence"
+BOUND = "the step is slower by no more than this, one-sided, with 95 % confidence"
 MEMORY = "peak resident memory above the level before the model was built, program files left out"
 SAVE = "--ddpperf-save stores one that is"
 Make = Callable[..., Result]
