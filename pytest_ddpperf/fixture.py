@@ -514,4 +514,5 @@ def _each(measured: Measured) -> Sequence[Measurement]:
     """All benchmarks of what a verb gave back."""
     if isinstance(measured, Measurement):
         return (measured,)
-    return getattr(measured, "points", ()) or getattr(measured, "measurements", ())
+    several: Sequence[Measurement] = getattr(measured, "points", ()) or getattr(measured, "measurements", ())
+    return tuple(each for each in several if not each.unfit)

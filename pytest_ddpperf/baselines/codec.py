@@ -154,7 +154,7 @@ _SHAPES = {
             "counted": Provenance,
             "lost": Share,
         },
-        optional=("recipe", "counts", "dirty", "counted", "turns", "lost", "runs"),
+        optional=("recipe", "counts", "dirty", "counted", "turns", "over", "lost", "runs"),
         make=_record,
         write=_record_fields,
     ),

@@ -104,11 +104,11 @@ class Store:
             raise BaselineError(f"baseline file {file}: there is no such file")
         return content
 
-    def remove(self, test: str, name: str, environment: Environment) -> None:
-        """Removes the record of a benchmark, where there is one."""
+    def remove(self, test: str, name: str, environment: Environment) -> bool:
+        """Removes the record of a benchmark; whether there was one."""
         file = self.file(test, environment)
         if not any(record.name == name for record in self._records(test, environment_key(environment))):
-            return
+            return False
         with locked(file.parent), saving(file):
             content = self.read(file)
             kept = tuple(record for record in content.records if record.name != name)
@@ -116,6 +116,7 @@ class Store:
                 write_file(file, encode(replace(content, records=kept), file))
             else:
                 file.unlink()
+        return True
 
     def save(self, test: str, records: Sequence[BaselineRecord]) -> tuple[SavedRecord, ...]:
         """Stores records of a test beside its others; a record of the same name and environment is replaced.

@@ -18,6 +18,7 @@ from pytest_ddpperf.judge.decision import (
 from pytest_ddpperf.judge.metric import compare_metric
 from pytest_ddpperf.metrics.control import pace
 from pytest_ddpperf.metrics.findings import findings_of
+from pytest_ddpperf.metrics.scaling import SPEEDUP
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
@@ -160,6 +161,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
         if series.gated
         and not (told and series.scale == "exact")
         and not series.rules.paired_only
+        and not (series.metric == SPEEDUP and reference.record.over != measurement.over)
         and (measurement.diagnoses or not series.rules.diagnosed)
         and series.metric not in there
         and (series.scale == "exact") in looked_at

@@ -31,7 +31,7 @@ from pytest_ddpperf.metrics.control import controlled, pace
 from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Control, Measurement, Series
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, StoredBaseline
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Reference, StoredBaseline
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change
@@ -143,8 +143,15 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
         return Finding("other_kind", {"then": " ".join(_kind(base)), "now": " ".join(_kind(series))})
     if reference.differs:
         return Finding("incomparable", {"differs": reference.differs})
+    return _made_otherwise(series, measurement, record)
+
+
+def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
+    """What sets a comparable record of the metric apart from the measurement; None where nothing does."""
     if series.rules.interleaved and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
+    if series.rules.partnered and record.over not in {None, measurement.over}:
+        return Finding("other_base", {"then": record.over, "now": measurement.over})
     then, now = (plan.warmup + plan.steps for plan in (record.plan, measurement.plan))
     if series.rules.after_steps and then != now:
         return Finding("loss_of_other_step", {"then": then, "now": now})

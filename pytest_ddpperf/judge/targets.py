@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -103,7 +104,8 @@ def _chosen(measured: Measured, metric: str, wanted: object) -> Iterable[tuple[s
         words = {name: str(name) for name in known}
         if isinstance(wanted, Mapping):
             wanted = {measured.canonical(name): number for name, number in wanted.items()}
-    asked = wanted if isinstance(wanted, Mapping) else dict.fromkeys(known, wanted)
+    fitting = [which for which, each in known.items() if not each.unfit]
+    asked = wanted if isinstance(wanted, Mapping) else dict.fromkeys(fitting, wanted)
     for which in asked:
         if which not in known:
             there = ", ".join(map(repr, known))
@@ -129,10 +131,10 @@ def _number(metric: str, wanted: object, unit: str) -> float:
     """What is wanted as a number in the metric's unit."""
     if unit == "B":
         try:
-            return byte_count(wanted)
+            return byte_count(int(wanted) if isinstance(wanted, float) and wanted.is_integer() else wanted)
         except ValueError as error:
             raise SettingError(f"ddpperf.expect({metric}={wanted!r}): expected {error}") from None
-    if isinstance(wanted, bool) or not isinstance(wanted, (int, float)):
+    if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or math.isnan(wanted):
         raise SettingError(f"ddpperf.expect({metric}={wanted!r}): expected a number, in {unit}")
     return float(wanted)
 

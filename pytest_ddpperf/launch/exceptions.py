@@ -117,8 +117,10 @@ def _phase(error: BaseException) -> str:
     """The phase of training in which memory ran out: the outermost that the frames of the first error tell."""
     if _kind(error) != "memory":
         return ""
-    while error.__cause__ is not None:
+    seen = {id(error)}
+    while error.__cause__ is not None and id(error.__cause__) not in seen:
         error = error.__cause__
+        seen.add(id(error))
     for frame, _ in reversed(_frames(error)):
         file, function = frame.f_code.co_filename, frame.f_code.co_name
         for of_file, of_function, phase in _PHASES:

@@ -48,6 +48,7 @@ class BaselineRecord(BenchmarkId):
     dirty: bool = False  # whether tracked files differed from the commit
     counted: Provenance | None = None  # of the counts, where these are of another run than the rest
     turns: bool = False  # as in Measurement
+    over: str | None = None  # as in Measurement
     lost: float = 0.0  # as in Measurement; of several runs the median
     runs: tuple[StoredRun, ...] = ()  # the oldest first, as are the samples; empty where it is of one run
 
@@ -97,6 +98,7 @@ def record_of(
         counts=measured.counts,
         dirty=provenance.dirty,
         turns=measured.turns,
+        over=measured.over,
         lost=measured.lost,
     )
 

@@ -26,7 +26,8 @@ def _comparisons(results: Sequence[Result]) -> list[tuple[str, SideBySide]]:
     return [
         (test, SideBySide(over=over, names=tuple(one.name for one in all_of), measurements=measured))
         for (test, over), others in groups.items()
-        if (all_of := [*(one for one in results if (one.test, one.name) == (test, over)), *others])
+        if len({one.name for one in others}) == len(others)  # else the test compares several times
+        and (all_of := [*(one for one in results if (one.test, one.name) == (test, over)), *others])
         and (measured := tuple(one.measurement for one in all_of))
     ]
 

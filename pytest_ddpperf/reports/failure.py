@@ -88,6 +88,8 @@ def _told(result: Result, verdict: Verdict, accept: str, failing: Collection[Ver
 
 def _cure(result: Result, verdict: Verdict, accept: str) -> list[str]:
     """How to accept what is meant; nothing is stored beside another revision."""
+    if result.paired is None and result.measurement.unfit:
+        return [f"accept: {accept} --ddpperf-force-save"]
     if result.paired is None:
         return [f"{_ACCEPT[verdict]}: {accept}"] if verdict in _ACCEPT else []
     return [f"accept: {ACCEPT_PAIRED}"] if verdict is Verdict.REGRESSED else []

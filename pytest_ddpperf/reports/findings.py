@@ -395,6 +395,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     # What cannot be compared.
     "incomparable": lambda differs: f"the baseline is not comparable: {', '.join(differs)}",
     "other_kind": lambda then, now: f"the baseline has this metric as {then}, not as {now}",
+    "other_base": lambda then, now: f"the baseline's speedup is over {then}, this one over {now}",
     "timed_otherwise": _timed_otherwise,
     "loss_of_other_step": lambda then, now: (
         f"the baseline's loss is that after {format_count(then, 'step')}, this one after {now}"

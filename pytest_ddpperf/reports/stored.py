@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from pytest_ddpperf.baselines.calibration import Calibrated
@@ -108,30 +109,34 @@ class Stored:
     saved: Sequence[tuple[Result, SavedRecord]] = ()
     undecided: Sequence[Result] = ()  # which are not stored
     apart: Sequence[Result] = ()  # which are not added to the stored runs of their commit
+    unfit: Sequence[Result] = ()  # which do not fit into memory, and whose baselines stay
+    removed: Sequence[Result] = ()  # whose baselines were removed, for they do not fit any more
     failed: Collection[str] = ()  # tests of which nothing is stored
     noise: Sequence[tuple[Calibrated, Path]] = ()
 
     @property
     def left_out(self) -> set[str]:
         """The tests of which a result that would count as accepted is not stored."""
-        return {*self.failed, *(result.test for result in self.apart)}
+        return {*self.failed, *(result.test for result in (*self.apart, *self.unfit))}
 
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
     """How many baselines were saved where, what changed in each in a line of its own, and what was not stored."""
-    results = [*(result for result, _ in stored.saved), *stored.undecided, *stored.apart]
+    others = (stored.undecided, stored.apart, stored.unfit, stored.removed)
+    results = [*(result for result, _ in stored.saved), *(result for each in others for result in each)]
     names = names_of(results)
     failed = [test.partition("::")[2] for test in stored.failed]
     short = {} if width is None else shortened([*names, *failed], width // 3)
     changed = [(name, _changes(saved)) for name, (_, saved) in zip(names, stored.saved, strict=False)]
-    left = names[len(stored.saved) :]
-    undecided, apart = (
-        whom(those, len(results), short, width) if those else ""
-        for those in (left[: len(stored.undecided)], left[len(stored.undecided) :])
+    ends = list(accumulate(map(len, others), initial=len(stored.saved)))
+    undecided, apart, unfit, removed = (
+        whom(those, len(results), short, width) if (those := names[begin:end]) else "" for begin, end in pairwise(ends)
     )
     left_out = {
         "inconclusive, so not stored without --ddpperf-force-save": undecided,
         "far from the stored runs of this commit, so not added without --ddpperf-force-save": apart,
+        "does not fit into memory, so a baseline stays without --ddpperf-force-save": unfit,
+        "does not fit into memory, and its baseline is removed": removed,
         "failed, so not stored": named_metrics([short.get(name, name) for name in failed]),
     }
     return [

@@ -32,6 +32,8 @@ class Archive:
     def __init__(self, settings: Settings, root: Path) -> None:
         self.saved: list[tuple[Result, SavedRecord]] = []
         self.undecided: list[Result] = []  # which were not stored
+        self.unfit: list[Result] = []  # whose baselines stay
+        self.removed: list[Result] = []  # whose baselines are gone, for they do not fit any more
         self.apart: list[Result] = []  # which were not added to the stored runs of the same commit
         self.noise: list[tuple[Calibrated, Path]] = []
         self.complaints: list[str] = []  # what could not be read, and spoils no benchmark
@@ -131,15 +133,26 @@ class Archive:
         """What became of baselines and noise; of ``failed`` tests nothing is stored."""
         from pytest_ddpperf.reports.stored import Stored
 
-        return Stored(saved=self.saved, undecided=self.undecided, apart=self.apart, failed=failed, noise=self.noise)
+        return Stored(
+            saved=self.saved,
+            undecided=self.undecided,
+            apart=self.apart,
+            unfit=self.unfit,
+            removed=self.removed,
+            failed=failed,
+            noise=self.noise,
+        )
 
     def store(self, test: str, results: Sequence[Result], now: Provenance) -> Mapping[int, Result]:
         """Stores the results of a test that may be stored; gives these with their warnings, by ``id``."""
         store = Store(self._baselines, self._settings.save or DEFAULT_SET)
-        for result in (result for result in results if result.measurement.unfit):  # what fitted is accepted to be gone
-            store.remove(test, result.name, result.measurement.environment)
         fitting = (result for result in results if not result.measurement.unfit)
         accepted = [(result, record) for result in fitting if (record := self._record(store, test, result, now))]
+        for result in (result for result in results if result.measurement.unfit):
+            if not self._settings.force_save:  # it may have run out of memory for once
+                self.unfit.append(result)
+            elif store.remove(test, result.name, result.measurement.environment):
+                self.removed.append(result)
         by_key = {result.measurement.key: result for result, _ in accepted}
         for saved in store.save(test, [record for _, record in accepted]):
             first = self._saved_before(test, saved.new.name, saved.file)

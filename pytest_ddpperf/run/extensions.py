@@ -53,9 +53,9 @@ class Extensions:
         rows = self._called(hook)
         if not rows:
             return ()
-        from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
+        from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 
-        known = {*(row.name for row in METRICS), *COUNTS, EFFICIENCY, SPEEDUP}
+        known = {*(row.name for row in METRICS), *COUNTS, EFFICIENCY, MEMORY, SPEEDUP}
         for given in rows:
             for row in given if isinstance(given, Sequence) else (given,):
                 if not isinstance(row, Metric):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
 
 from pytest_ddpperf.errors import RankFailed, extended
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.run.variant import Variant
+
+TRIES = 2  # of a benchmark that ran out of memory: another process may have taken it
 
 
 def fitting_results(
@@ -17,10 +20,13 @@ def fitting_results(
 ) -> tuple[Result, ...]:
     """The results of the variants that fit; ``reasons`` gets why others do not, ``sections`` their ranks' errors.
 
+    What runs out of memory once is tried again.
+
     Raises:
         RankFailed: nothing fits, or a rank failed for another reason.
     """
     __tracebackhide__ = True
+    tries: Counter[tuple[str, int]] = Counter()
     while True:
         left = [variant for variant in variants if variant.key not in reasons]
         try:
@@ -28,10 +34,12 @@ def fitting_results(
         except RankFailed as error:
             if not error.out_of_memory or error.shared or error.benchmark is None or len(variants) == 1:
                 raise
-            if len(left) == 1:
-                told = [f"{name}: {reason}\n" for (name, _), reason in reasons.items()]
-                raise extended(
-                    error, before=f"nothing fits into memory\n{''.join(told)}{left[0].name}: "
-                ) from error.__cause__
+            tries[error.benchmark] += 1
+            if tries[error.benchmark] < TRIES:
+                continue
+            others = "".join(f"{name}: {reason}\n" for (name, _), reason in reasons.items())
             reasons[error.benchmark] = error.headline
+            if len(left) == 1:
+                before = f"nothing fits into memory\n{others}{left[0].name}: "
+                raise extended(error, before=before) from error.__cause__
             sections.append((f"{error.benchmark[0]}, out of memory", str(error)))

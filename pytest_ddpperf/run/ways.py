@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.launch.environment import OWNED, Variables
+from pytest_ddpperf.launch.environment import OWNED, TASK_VARIABLES, Variables
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.script import Subject
@@ -125,6 +125,9 @@ def _with_settings(
             "{'fp32': {}, 'bf16': {'precision': 'bf16'}}"
         )
     named = {}
+    words = [word for own in ways.values() for word in own if not isinstance(word, str)]
+    if words:
+        raise SettingError(f"ddpperf.compare(ways=...): {words[0]!r}: expected the name of a setting")
     for name, own in ways.items():
         settings = dict(own)
         named[str(name)] = Contender(
@@ -147,7 +150,9 @@ def _variables(way: str, given: object) -> Variables:
             raise SettingError(f"{where}: {name!r}: expected the name of an environment variable")
         if isinstance(value, bool) or not isinstance(value, (str, int, float)) or "\0" in str(value):
             raise SettingError(f"{where}: {name}={value!r}: expected a text or a number")
-        if name in OWNED:
+        if name in OWNED or TASK_VARIABLES.match(name):
             raise SettingError(f"{where}: {name}: the plugin sets it for ranks; leave it out")
+        if name.startswith("PYTHON"):
+            raise SettingError(f"{where}: {name}: ranks are forked from a Python that runs, which reads it no more")
         found.append((name, str(value)))
     return tuple(sorted(found))

@@ -15,7 +15,7 @@ from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Interval, Plan, Series, Spread
+from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan, Series, Spread
 from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
@@ -219,6 +219,22 @@ def two_launches(factor: float, moved: tuple[float, ...] = BLOCKS) -> Series:
     """Of step times that lie 2 % to either side of so many seconds, and know by their blocks what to expect."""
     samples = [factor * math.exp(0.02), factor * math.exp(-0.02)]
     return replace(series("step_time", samples), within=(moved,) * 2, own=0.03)
+
+
+def test_a_speedup_over_another_way_is_not_compared() -> None:
+    """The first way of a test may change; then no gain was lost."""
+    rules = MetricRules(partnered=True)
+    then, now = (
+        replace(series("throughput", STEADY, factor=factor), metric="speedup", unit="1", rules=rules)
+        for factor in (2, 1)
+    )
+    step = series("step_time", STEADY)
+    base = replace(found(), record=replace(stored(step, then), over="fp32"))
+    result = judged(replace(measured(step, now), over="bf16"), base)
+    assert result["speedup"].verdict is Verdict.INCOMPATIBLE
+    assert words_of_note(result["speedup"].note) == "the baseline's speedup is over fp32, this one over bf16"
+    assert judged(measured(step), base)["step_time"].verdict is Verdict.UNCHANGED
+    assert not [text for text in findings(judged(measured(step), base)) if "gated no more" in text]
 
 
 def change_of(new: Series, base: Series, *, turns: bool) -> Interval:

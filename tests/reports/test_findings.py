@@ -45,6 +45,7 @@ class Case(NamedTuple):
 
 
 CASES = [
+    Case("other_base", {"then": "fp32", "now": "bf16"}, "the baseline's speedup is over fp32, this one over bf16"),
     Case(
         "unconfirmed",
         {},

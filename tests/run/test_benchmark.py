@@ -493,8 +493,14 @@ def test_what_does_not_fit_is_a_row_and_the_others_are_measured(inner: pytest.Py
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["regressed: it does not fit into memory: rank *; the reference fitted"])
     assert results[0]["verdict"] == "regressed"
-    run, results = run_suite(inner, THREE, "--ddpperf-save")
-    run.assert_outcomes(passed=1)
+    run.stdout.fnmatch_lines(["  accept: pytest * --ddpperf-save --ddpperf-force-save"])
+    run, _ = run_suite(inner, THREE, "--ddpperf-save")
+    run.stdout.fnmatch_lines(
+        ["does not fit into memory, so a baseline stays without --ddpperf-force-save: test_it hun*"]
+    )
+    run_suite(inner, THREE)[0].assert_outcomes(failed=1)
+    run, results = run_suite(inner, THREE, "--ddpperf-save", "--ddpperf-force-save")
+    run.stdout.fnmatch_lines(["does not fit into memory, and its baseline is removed: test_it hungry*"])
     run, results = run_suite(inner, THREE)
     run.assert_outcomes(passed=1)
     assert results[0]["verdict"] == "does_not_fit"

@@ -1,0 +1,60 @@
+"""What does not fit is left out, and what ran out of memory for once is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import RankFailed, extended
+from pytest_ddpperf.run.fitting import fitting_results
+from pytest_ddpperf.run.variant import Variant
+from tests.factories import make_variant
+
+VARIANTS = [make_variant(name) for name in ("a", "b", "c")]
+
+
+def out_of_memory(name: str, *, shared: bool = False) -> RankFailed:
+    error = extended(RankFailed(f"{name} ran out", out_of_memory=True), benchmark=(name, VARIANTS[0].world_size))
+    error.shared = shared
+    return error
+
+
+def run(failures: dict[str, int], *, shared: bool = False) -> tuple[Any, dict[Any, str], list[list[str]]]:
+    """What comes of variants that run out of memory so often, the reasons, and the variants of each try."""
+    reasons: dict[tuple[str, int], str] = {}
+    tried: list[list[str]] = []
+
+    def results_of(left: Sequence[Variant]) -> Any:
+        names = [variant.name for variant in left]
+        tried.append(names)
+        for name in names:
+            if failures.get(name, 0) > 0:
+                failures[name] -= 1
+                raise out_of_memory(name, shared=shared)
+        return tuple(names)
+
+    return fitting_results(results_of, VARIANTS, reasons, []), reasons, tried
+
+
+def test_what_ran_out_of_memory_once_is_tried_again() -> None:
+    found, reasons, tried = run({"b": 1})
+    assert (found, reasons, len(tried)) == (("a", "b", "c"), {}, 2)
+
+
+def test_what_runs_out_of_memory_again_is_left_out() -> None:
+    found, reasons, tried = run({"b": 2})
+    assert found == ("a", "c")
+    assert list(reasons.values()) == ["b ran out"]
+    assert tried[-1] == ["a", "c"]
+
+
+def test_where_others_use_the_memory_it_is_no_fault_of_the_benchmark() -> None:
+    with pytest.raises(RankFailed, match=r"^b ran out$"):
+        run({"b": 2}, shared=True)
+
+
+def test_where_nothing_fits_all_are_named() -> None:
+    with pytest.raises(RankFailed, match=r"^nothing fits into memory\na: a ran out\nb: b ran out\nc: c ran out$"):
+        run({"a": 2, "b": 2, "c": 2})
