@@ -36,7 +36,8 @@ HOOKS: Mapping[str, ast.FunctionDef] = {
     for node in ast.parse((Path(pytest_ddpperf.__file__).parent / "hookspecs.py").read_text()).body
     if isinstance(node, ast.FunctionDef)
 }
-_EXTRAS = Path(__file__).parents[1] / "examples" / "ddpperf_extras"
+_EXAMPLES = Path(__file__).parents[1] / "examples"
+_EXTRAS = _EXAMPLES / "ddpperf_extras"
 EXAMPLE_TEXT = (_EXTRAS / "ddpperf_extras.py").read_text(encoding="utf-8")
 EXAMPLE = ast.parse(EXAMPLE_TEXT)
 PROJECT = (_EXTRAS / "pyproject.toml").read_text(encoding="utf-8").partition("\n\n")[2].partition("\n\n[tool.")[0]
@@ -79,15 +80,25 @@ def hook_text(name: str) -> str:
 
 
 def example_text(name: str) -> str:
-    """A function of the example plugin, its imports, or its package."""
+    """A function of the example plugin, its imports, its package, or the tests of another example."""
     if name == "package":
         return f"```toml\n{PROJECT}\n```"
+    if (_EXAMPLES / name).is_dir():
+        return tests_text(name)
     nodes = EXAMPLE.body
     chosen = [node for node in nodes if getattr(node, "name", "") == name]
     if name == "imports":
         chosen = nodes[1 : [isinstance(node, ast.FunctionDef) for node in nodes].index(True)]  # all but its docstring
     lines = EXAMPLE_TEXT.splitlines()[chosen[0].lineno - 1 : chosen[-1].end_lineno]
     return "\n".join(["```python", *lines, "```"])
+
+
+def tests_text(project: str) -> str:
+    """The tests of an example project, without their docstring and imports."""
+    text = (_EXAMPLES / project / "test_speed.py").read_text(encoding="utf-8")
+    _, *nodes = (node for node in ast.parse(text).body if not isinstance(node, ast.Import | ast.ImportFrom))
+    first = min(node.lineno for node in (nodes[0], *getattr(nodes[0], "decorator_list", ())))
+    return "\n".join(["```python", *text.splitlines()[first - 1 :], "```"])
 
 
 def record_table(name: str) -> str:

@@ -53,11 +53,6 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-def needs(*packages: str) -> pytest.MarkDecorator:
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is not installed")
-
-
 def test_every_python_example_is_run() -> None:
     blocks = sum(GENERATED.sub("", text).count("```python") for text in PAGES.values())
     assert blocks == sum(len(EXAMPLE.findall(text)) for text in PAGES.values())
@@ -76,8 +71,6 @@ def test_every_python_example_is_run() -> None:
         (("workload", "converge"), 2),
         (("workload", "growing model"), 2),
         (("training script", "script"), 1),
-        pytest.param(("hugging face",), 1, marks=needs("transformers", "accelerate")),
-        pytest.param(("lightning",), 1, marks=needs("lightning")),
     ],
 )
 def test_the_examples_run(inner: pytest.Pytester, names: tuple[str, ...], passed: int) -> None:

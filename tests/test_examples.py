@@ -1,16 +1,33 @@
-"""The example of a plugin adds a strategy, a metric, a fact and a report, and its metric is a gate."""
+"""The example of a plugin adds a strategy, a metric, a fact and a report, and its metric is a gate.
+
+The example projects pass as their READMEs say.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "ddpperf_extras"
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "ddpperf_extras"
+PROJECTS = {file.parent.name: file.parent for file in sorted(ROOT.glob("examples/*/requirements.txt"))}
+EXPOSING = {  # the tests whose communication can be left out
+    "accelerate_loop": {"test_step"},
+    "ddp_loop": {"test_step"},
+    "fsdp2": {"test_workload"},
+    "hf_trainer": {"test_step"},
+    "lightning": {"test_step"},
+    "torchtitan_like": set[str](),
+}
 SUITE = """
 import pytest
 import torch
@@ -209,3 +226,57 @@ def test_an_error_in_a_hook_is_told_in_one_line_with_its_place(inner: pytest.Pyt
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines([f"{place}: *nosuch*"])
     run.stdout.no_fnmatch_line("*pytest_ddpperf/run/*")
+
+
+def requirements(project: str) -> list[str]:
+    """The packages that a project needs."""
+    lines = (PROJECTS[project] / "requirements.txt").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def command(project: str) -> tuple[str, ...]:
+    """What the project's README has typed: to install, and to test."""
+    (line,) = re.findall(r"^```sh\n(.*)\n```$", (PROJECTS[project] / "README.md").read_text(), re.MULTILINE)
+    return tuple(line.split(" && "))
+
+
+@pytest.mark.parametrize("project", EXPOSING)
+def test_the_readme_of_a_project_has_its_one_command(project: str) -> None:
+    installs, tests = command(project)
+    assert installs == f"pip install -c constraints.txt -e . -r examples/{project}/requirements.txt"
+    assert tests == f"pytest -q examples/{project}"
+    assert len((PROJECTS[project] / "README.md").read_text().splitlines()) <= 25
+    pinned = re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert {*requirements(project)} <= {*pinned, "pytest-ddpperf"}
+
+
+def test_every_project_is_tested() -> None:
+    assert list(PROJECTS) == list(EXPOSING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("project", EXPOSING)
+def test_a_project_passes_with_its_command(project: str, tmp_path: Path) -> None:
+    """In a copy. Its tests measure correct training, which is compared with that of a single process."""
+    missing = [name for name in requirements(project) if find_spec(name.replace("-", "_")) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+    shutil.copytree(
+        PROJECTS[project], tmp_path / "examples" / project, ignore=shutil.ignore_patterns("__pycache__", ".*")
+    )
+    results = tmp_path / "results.json"
+    options = (
+        f"--ddpperf-json={results}",
+        "--ddpperf-communication=true",
+        "--ddpperf-max-time=60",
+    )  # on a busy machine
+    tests = command(project)[1].split()
+    run = subprocess.run(
+        [sys.executable, "-m", *tests, *options], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = json.loads(results.read_text())["results"]
+    assert {result["verdict"] for result in found} == {"new"}
+    assert not [text for result in found for text in result["findings"] if "single process" in text]
+    exposing = {result["test"].partition("::")[2] for result in found if "exposed_communication" in result["metrics"]}
+    assert exposing == EXPOSING[project]

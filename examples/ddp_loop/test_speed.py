@@ -1,0 +1,35 @@
+"""Is the script as fast as it was, does it train what one process would, and does it still synchronise only once?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+from train import ACCUMULATED, Training, batches_of, make_data
+
+from pytest_ddpperf import Ddpperf, RankContext, Script
+
+BATCH = 32
+EPOCHS = 2000  # more than any launch needs
+
+
+def test_script(ddpperf: Ddpperf) -> None:
+    one_process = Script("train.py", "--batch-size", 2 * BATCH)  # the samples of two ranks
+    ddpperf.check(Script("train.py", "--epochs", EPOCHS), reference=one_process, samples_per_step=ACCUMULATED * BATCH)
+
+
+def test_step(ddpperf: Ddpperf) -> None:
+    ddpperf.check(one_step, reference=one_step, samples_per_step=ACCUMULATED * BATCH)
+    ddpperf.expect(collectives={"all_reduce": 1}, optimizer_steps=1)  # one bucket; no_sync holds the first batch back
+
+
+def one_step(ctx: RankContext) -> Callable[[], Tensor]:
+    """A step of the script's own class; one process takes the samples of two ranks."""
+    training = Training()
+    steps = batches_of(make_data(), 2 * BATCH // ctx.world_size, EPOCHS)
+
+    def step() -> Tensor:
+        return training.step(next(steps))
+
+    step.unsynchronised = training.model.no_sync  # measures exposed communication
+    return step
