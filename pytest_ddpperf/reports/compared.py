@@ -8,6 +8,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.side_by_side import SideBySide
 
 _MOST = 5  # comparisons that the summary tells of
+_FEW = 2  # ways that none beats: more say nothing
 
 
 def what_pays(results: Sequence[Result]) -> list[str]:
@@ -40,6 +41,6 @@ def _line(test: str, compared: SideBySide) -> str:
         for word, names in (("fastest", compared.fastest), ("least memory", compared.leanest))
         if 0 < len(names) < known
     ]
-    if len(told) > 1 and len(compared.unbeaten) < known:
+    if len(told) > 1 and len(compared.unbeaten) <= _FEW < known:
         told.append(f"beaten in both by none: {' and '.join(compared.unbeaten)}")
     return f"{test.partition('::')[2]}: {'; '.join(told)}" if told else ""
