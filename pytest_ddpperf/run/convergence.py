@@ -16,7 +16,7 @@ from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.run.ways import GivenStrategies, GivenStrategy, several
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.workload import Workload, located
 
 MIN_WAYS = 2
 POINTS = 10  # of a curve, where the call does not say how many steps lie between them
@@ -91,6 +91,8 @@ def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mappin
         )
         for number in range(plan.launches)
     ]
+    for ranks in launches:
+        _require_same_batches(first.subject, (*names, f"{names[0]} from weights moved by rounding"), ranks)
     curves = [[_curve([rank[way] for rank in ranks]) for ranks in launches] for way in range(len(names) + 1)]
     *found, moved = (trained(name, own) for name, own in zip((*names, "moved"), curves, strict=True))
     quantities = tuple(curves[0][0].values)
@@ -109,6 +111,21 @@ def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mappin
         strategies=tuple(found),
         kept=held(found, moved, exact, rules),
     )
+
+
+def _require_same_batches(workload: Any, names: Sequence[str], ranks: Sequence[tuple[RankTraining, ...]]) -> None:
+    """Refuses trainings of a launch on other batches than the first one's: they may end elsewhere."""
+    for rank, trainings in enumerate(ranks):
+        for name, training in zip(names, trainings, strict=True):
+            pairs = zip(trainings[0].batches, training.batches, strict=True)
+            step = next((step for step, (theirs, its) in enumerate(pairs, 1) if theirs != its), None)
+            if step is not None:
+                given = located(workload.batch or workload.loader)
+                raise WorkloadError(
+                    f"{given} gave {name} another batch than {names[0]} at step {step} on rank {rank}: it must give "
+                    "every strategy the same ones; torch, numpy and random are seeded, so draw from their global "
+                    "generators, or from one that it makes anew with a fixed seed"
+                )
 
 
 def _curve(ranks: Sequence[RankTraining]) -> Curve:

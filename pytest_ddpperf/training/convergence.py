@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -53,10 +54,13 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
         choose_kernels(settings, ctx.device)
         first = [data() for _ in range(settings.accumulation_steps)]
         _require_shares(ctx, workload, first)
-        steps, losses, points = [], list[float](), list[dict[str, float]]()
+        steps, losses, points, sums = [], list[float](), list[dict[str, float]](), list[int]()
         for step in range(1, job.steps + 1):
             seed(_STEPS_SEED + base + step * ctx.world_size + ctx.rank)  # for all strategies the same dropout
-            loss = trainer.backward(lambda: first.pop(0) if first else data())
+            # All are drawn before the model runs, which may take other random numbers by another strategy.
+            micro = first if step == 1 else [data() for _ in range(settings.accumulation_steps)]
+            sums.append(_checksum(micro))
+            loss = trainer.backward(iter(micro).__next__)
             trainer.update()
             losses.append(loss_value(loss, f"at step {step} of {job.steps} on rank {ctx.rank}") or 0.0)
             if step % job.every == 0 or step == job.steps:
@@ -66,7 +70,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
                 losses.clear()
     parallel = trainer.parallel
     exact = not parallel.lossy and tolerances.tolerance(parallel.precision) <= tolerances.tolerance(settings.precision)
-    return RankTraining(steps=tuple(steps), values=_by_name(points), exact=exact)
+    return RankTraining(steps=tuple(steps), values=_by_name(points), exact=exact, batches=tuple(sums))
 
 
 def _by_name(points: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
@@ -75,15 +79,13 @@ def _by_name(points: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ..
 
 def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
     """Refuses ranks that train on the same batch: then a rank that keeps its own gradients has the right ones."""
-    tensors = [leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor)]
-    sketch = math.fsum(_sketch(tensor) for tensor in tensors)
-    mine = torch.tensor([sketch], dtype=torch.float64, device=ctx.device)
+    mine = torch.tensor([_checksum(first)], device=ctx.device)
     ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(ranks, mine)
-    sketches = [rank.item() for rank in ranks]
-    if len(set(sketches)) == len(sketches):
+    sums = [rank.item() for rank in ranks]
+    if len(set(sums)) == len(sums):
         return
-    same = [rank for rank, found in enumerate(sketches) if sketches.count(found) > 1]
+    same = [rank for rank, found in enumerate(sums) if sums.count(found) > 1]
     given = workload.batch if workload.loader is None else workload.loader
     assert given is not None  # noqa: S101  a Workload has one of the two
     raise WorkloadError(
@@ -93,10 +95,13 @@ def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
     )
 
 
-def _sketch(tensor: torch.Tensor) -> float:
-    """A number that other values would hardly have."""
-    values = tensor.detach().flatten().to("cpu", torch.float64)
-    return float(values @ torch.arange(1, len(values) + 1, dtype=torch.float64).cos())
+def _checksum(batches: Any) -> int:
+    """A number that other tensors would hardly have."""
+    total = 0
+    for leaf in tree_leaves(batches):
+        if isinstance(leaf, torch.Tensor):
+            total = zlib.crc32(leaf.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().data, total)
+    return total
 
 
 def _evaluate(ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str) -> dict[str, float]:

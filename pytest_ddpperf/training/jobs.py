@@ -166,6 +166,7 @@ class RankTraining:
     steps: tuple[int, ...]  # before each point of the curve
     values: Mapping[str, tuple[float, ...]]  # by quantity, of each point
     exact: bool  # whether gradients are averaged as exactly as the precision of training allows
+    batches: tuple[int, ...] = ()  # of each step, a checksum of what it was trained on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -25,9 +26,10 @@ DATA_SEED = MODEL_SEED + 1  # weights and data must not use the same random numb
 
 
 def seed(number: int) -> None:
-    """Seeds the random numbers of torch and Python."""
+    """Seeds the random numbers of torch, Python and numpy."""
     torch.manual_seed(number)
     random.seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002  datasets draw from the global one
 
 
 def build_model(workload: Workload, number: int = MODEL_SEED) -> nn.Module:

@@ -8,6 +8,7 @@ SUITE = """
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -117,6 +118,46 @@ def test_it(ddpperf):
     assert [line for line in result.outlines if line.startswith("test_it flat ")] != []
 
 
+def test_batches_are_drawn_alike_or_refused(inner: pytest.Pytester) -> None:
+    """numpy is seeded like torch; a generator that goes on from one training to the next is not."""
+    result = run(
+        inner,
+        """
+from pytest_ddpperf.errors import WorkloadError
+
+going_on = np.random.default_rng(0)
+
+
+def drawing(rng):
+    while True:
+        inputs = torch.from_numpy(rng.normal(size=(16, 8)).astype("float32"))
+        yield inputs, inputs[:, :3].argmax(dim=1)
+
+
+def loader_of(rng):
+    def load(rank, world_size):
+        if rng is going_on:
+            rng.normal(size=rank)
+        return drawing(rng)
+
+    return replace(workload, batch=None, loader=load)
+
+
+def test_global(ddpperf):
+    found = ddpperf.converge(loader_of(np.random), strategies=["ddp", "flat"], **train)
+    assert {row.agreement for row in found.kept} == {"equal"}
+
+
+def test_own(ddpperf):
+    with pytest.raises(WorkloadError) as raised:
+        ddpperf.converge(loader_of(going_on), strategies=["ddp", "flat"], **train)
+    assert "gave flat another batch than ddp at step 1 on rank 0" in str(raised.value)
+    assert "load (test_converge.py:" in str(raised.value)
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
 def test_a_lossy_strategy_may_train_to_something_else(inner: pytest.Pytester) -> None:
     result = run(
         inner,
@@ -143,7 +184,7 @@ WRONG = {
     f"workload, {BOTH}, metric='f1'": "evaluate(model, device) gave accuracy; name one of these",
     f"replace(workload, evaluate=lambda m, d: 'good'), {BOTH}": "gave metric='good': evaluate(model, device) must",
     f"replace(workload, evaluate=lambda m, d: {{'loss': 1}}), {BOTH}": "gave a metric named loss, which is that of",
-    f"replace(workload, batch=alike), {BOTH}": "alike (test_converge.py:46) gave ranks 0 and 1 the same first batch",
+    f"replace(workload, batch=alike), {BOTH}": "alike (test_converge.py:47) gave ranks 0 and 1 the same first batch",
 }
 
 
