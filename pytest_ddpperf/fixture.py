@@ -276,7 +276,7 @@ class Ddpperf:
             every: steps from one point of a curve to the next (default: a tenth of them).
             metric: what is held besides the loss (default: the first that is evaluated).
             better: ``higher`` or ``lower``, of the metric.
-            launches: each trains by all strategies, with weights and batches of its own.
+            launches: three or more; each trains by all strategies, with weights and batches of its own.
             tolerance: a share of the first strategy's value.
             knobs: any setting of a test that changes what a step does, or the group: ``precision``, ``world_size``.
 

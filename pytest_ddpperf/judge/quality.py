@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
 from pytest_ddpperf.records.measurement import Better
@@ -11,6 +12,7 @@ from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 
 SAME_LOSS = 1e-4  # share of the loss by which strategies that average gradients exactly may differ in any case
+SMALLEST = 0.01  # of the largest value on the first one's curves: changes are no shares of less, which may be about 0
 MOVED = 8.0  # times what it does to move all weights by a unit in the last place: other rounding may do more
 
 
@@ -56,7 +58,8 @@ def held(
 
 def _kept(first: Trainings, other: Trainings, moved: Trainings | None, quantity: str, rules: QualityRules) -> Standing:
     base = first.finals[quantity]
-    size = abs(base.value) or 1.0
+    largest = max(abs(value) for curve in first.curves for value in curve.values[quantity])
+    size = max(abs(base.value), SMALLEST * largest) or 1.0
     sign = -1 if quantity != LOSS and rules.better == "higher" else 1
     differences = _differences(other, first, quantity)
     allowed = None
@@ -66,7 +69,9 @@ def _kept(first: Trainings, other: Trainings, moved: Trainings | None, quantity:
     return Standing(
         name=other.name,
         quantity=quantity,
-        worse=_final([sign * difference / size for difference in differences]),
+        worse=_widened(
+            _final([sign * difference / size for difference in differences]), _resolution(first, other, quantity) / size
+        ),
         apart=max(map(abs, differences)),
         allowed=allowed,
         tolerance=rules.tolerance,
@@ -76,6 +81,22 @@ def _kept(first: Trainings, other: Trainings, moved: Trainings | None, quantity:
 def _differences(one: Trainings, other: Trainings, quantity: str) -> list[float]:
     samples = one.finals[quantity].samples, other.finals[quantity].samples
     return [mine - theirs for mine, theirs in zip(*samples, strict=True)]
+
+
+def _resolution(one: Trainings, other: Trainings, quantity: str) -> float:
+    """The smallest difference of two values on the curves: a share of 64 samples has steps of a 64th."""
+    values = sorted({value for each in (one, other) for curve in each.curves for value in curve.values[quantity]})
+    return min((above - below for below, above in pairwise(values)), default=0.0)
+
+
+def _widened(final: FinalValue, by: float) -> FinalValue:
+    """With an interval of at least that to both sides: launches that all differ by one step do not scatter."""
+    value, interval = final.value, final.interval
+    if interval is None:
+        return final
+    return replace(
+        final, interval=replace(interval, low=min(interval.low, value - by), high=max(interval.high, value + by))
+    )
 
 
 def _final(samples: Sequence[float]) -> FinalValue:

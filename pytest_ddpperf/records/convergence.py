@@ -64,12 +64,11 @@ class Standing:
     @property
     def agreement(self) -> Agreement:
         """``worse`` by more than the tolerance beyond chance; ``differs`` by more than rounding explains."""
-        low = self.worse.value if self.worse.interval is None else self.worse.interval.low
-        if low > self.tolerance:
+        if self.allowed is not None and self.apart <= self.allowed:
+            return "equal"
+        if self.worse.interval is not None and self.worse.interval.low > self.tolerance:
             return "worse"
-        if self.allowed is None:
-            return "within tolerance"
-        return "equal" if self.apart <= self.allowed else "differs"
+        return "within tolerance" if self.allowed is None else "differs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from pytest_ddpperf.errors import QualityLost, SettingError, WorkloadError
 from pytest_ddpperf.judge.quality import QualityRules, held, lost, trained
-from pytest_ddpperf.parsers import fraction, positive_int
+from pytest_ddpperf.parsers import fraction, positive_int, three_or_more
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.variant import Variant
@@ -49,8 +49,9 @@ def ways_of(
 
 def plan_of(workload: Workload, **given: Any) -> TrainingPlan:
     """What the arguments of a call ask for; SettingError for one that does not fit."""
-    given["every"] = given["every"] or max(1, (given["steps"] if isinstance(given["steps"], int) else 1) // POINTS)
-    parsers = {"steps": positive_int, "every": positive_int, "launches": positive_int, "tolerance": fraction}
+    if given["every"] is None:
+        given["every"] = max(1, (given["steps"] if isinstance(given["steps"], int) else 1) // POINTS)
+    parsers = {"steps": positive_int, "every": positive_int, "launches": three_or_more, "tolerance": fraction}
     given |= {word: _parsed(word, given[word], parse) for word, parse in parsers.items()}
     if given["better"] not in {"higher", "lower"}:
         raise SettingError(f"ddpperf.converge(better={given['better']!r}): expected one of higher, lower")

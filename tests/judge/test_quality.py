@@ -13,11 +13,10 @@ RULES = QualityRules(metric="accuracy", better="higher", tolerance=0.02)
 
 
 def ending(name: str, losses: Sequence[float], accuracies: Sequence[float] = (0.8, 0.8)) -> Trainings:
-    """A strategy whose launches end there."""
+    """A strategy whose launches end there; the metric has steps of 0.01."""
     ends = zip(losses, accuracies, strict=True)
-    return trained(
-        name, [Curve(steps=(5, 10), values={"loss": (9.0, loss), "accuracy": (0.1, share)}) for loss, share in ends]
-    )
+    curves = [{"loss": (9.0, 9.001, loss), "accuracy": (0.1, 0.11, share)} for loss, share in ends]
+    return trained(name, [Curve(steps=(3, 6, 10), values=values) for values in curves])
 
 
 FIRST = ending("ddp", (0.5, 0.7))
@@ -71,6 +70,36 @@ def test_a_metric_is_worse_in_its_own_direction() -> None:
     assert kept(ending("x", (0.5, 0.7), (0.7, 0.7)), exact=False, rules=as_error)["accuracy"].worse.value < 0
 
 
+def test_what_rounding_explains_is_equal_even_where_it_is_worse_by_more_than_the_tolerance() -> None:
+    """Rounding moves the loss by 0.1, so 0.8 is allowed; 0.3 more in both launches is 50 % worse."""
+    rows = held([FIRST, ending("flat", (0.8, 1.0))], ending("moved", (0.6, 0.8)), {"flat"}, RULES)
+    assert rows[0].worse.value == pytest.approx(0.5)
+    assert rows[0].agreement == "equal"
+
+
+def test_one_step_of_a_metric_in_every_launch_is_not_worse_but_two_are() -> None:
+    """Steps of 0.01 of 0.4 are 2.5 %: more than the tolerance, and what a single sample makes."""
+    first, *others = (
+        ending(name, (0.5, 0.7), (share, share)) for name, share in (("a", 0.4), ("b", 0.39), ("c", 0.38))
+    )
+    one, two = (row for row in held([first, *others], first, set(), RULES) if row.quantity == "accuracy")
+    assert one.agreement == "within tolerance"
+    assert two.agreement == "worse"
+    assert two.worse.interval is not None
+    assert (two.worse.interval.low, two.worse.interval.high) == pytest.approx((0.025, 0.075))
+
+
+def test_a_single_launch_says_nothing_of_chance() -> None:
+    rows = held([ending("a", [0.5], [0.8]), ending("b", [0.9], [0.8])], ending("a", [0.5], [0.8]), set(), RULES)
+    assert rows[0].agreement == "within tolerance"
+
+
+def test_a_loss_near_zero_is_held_to_a_hundredth_of_where_it_began() -> None:
+    """0.009 more, of the 0.09001 that is a hundredth of 9.001."""
+    first, other = ending("a", (1e-6, 1e-6)), ending("b", (0.009, 0.009))
+    assert held([first, other], first, set(), RULES)[0].worse.value == pytest.approx(0.1, rel=1e-3)
+
+
 def test_a_failure_names_both_ends_and_why_they_have_to_agree() -> None:
     assert lost(convergence(ending("flat", (0.5, 0.7)), exact=True)) == []
     apart, worse = lost(convergence(ending("flat", (0.53, 0.72), (0.7, 0.7)), exact=True))
@@ -79,14 +108,14 @@ def test_a_failure_names_both_ends_and_why_they_have_to_agree() -> None:
         "0.008; both average gradients exactly, so they have to agree"
     )
     assert worse == (
-        "flat ends with accuracy 0.700, ddp with 0.800: worse by 12.5 % [95 % CI +12.5 .. +12.5] in 2 launches of "
+        "flat ends with accuracy 0.700, ddp with 0.800: worse by 12.5 % [95 % CI +11.3 .. +13.8] in 2 launches of "
         "10 steps, tolerance 2 %"
     )
 
 
 def test_curves_and_ends_are_found_by_name() -> None:
     found = convergence(ending("flat", (0.5, 0.7)), exact=True)
-    assert found.curves["flat"][1].values["loss"] == (9.0, 0.7)
+    assert found.curves["flat"][1].values["loss"] == (9.0, 9.001, 0.7)
     assert found.final("flat").value == pytest.approx(0.8)
     assert found.final("flat", "loss").value == pytest.approx(0.6)
     with pytest.raises(KeyError, match=r"'fsdp2' was not trained; there are \['ddp', 'flat'\]"):

@@ -36,7 +36,7 @@ workload = Workload(
     samples_per_step=16,
     evaluate=accuracy,
 )
-train = {"steps": 12, "launches": 2, "world_size": 2, "device": "cpu"}
+train = {"steps": 12, "launches": 3, "world_size": 2, "device": "cpu"}
 
 
 def averaging(module, ctx, left_out=0, divide=True):
@@ -68,13 +68,13 @@ def test_it(ddpperf):
     found = ddpperf.converge(workload, strategies=ways, every=5, **train)
     assert found.metric == "accuracy"
     for curves in found.curves.values():
-        assert [curve.steps for curve in curves] == [(5, 10, 12)] * 2
+        assert [curve.steps for curve in curves] == [(5, 10, 12)] * 3
         for curve in curves:
             assert curve.values["loss"][-1] < curve.values["loss"][0]
             assert {len(values) for values in curve.values.values()} == {3}
-    first, second = found.final("ddp", "loss").samples
+    first, second, third = found.final("ddp", "loss").samples
     assert abs(first - second) > 1e-3
-    assert found.final("own", "loss").samples == pytest.approx((first, second), rel=1e-4)
+    assert found.final("own", "loss").samples == pytest.approx((first, second, third), rel=1e-4)
     assert [row.agreement for row in found.kept] == ["equal"] * 4
     assert all(row.allowed < 0.02 for row in found.kept)
 """,
@@ -177,7 +177,8 @@ WRONG = {
     "workload, strategies=['ddp']": "expected a Workload and a list of two strategies or more",
     f"averaging, {BOTH}": "expected a Workload and a list of two strategies or more",
     "workload, strategies='ddp'": "expected a Workload and a list of two strategies or more",
-    f"workload, {BOTH}, every=-1": "ddpperf.converge(every=-1): expected",
+    f"workload, {BOTH}, every=0": "ddpperf.converge(every=0): expected a whole number of at least 1",
+    f"workload, {BOTH}, **train | {{'launches': 2}}": "(launches=2): expected a whole number of at least 3",
     f"workload, {BOTH}, tolerance=2": "ddpperf.converge(tolerance=2): expected a fraction",
     f"workload, {BOTH}, better='more'": "ddpperf.converge(better='more'): expected one of higher, lower",
     f"replace(workload, evaluate=None), {BOTH}, metric='f1'": "this Workload evaluates nothing; give it evaluate=",
@@ -202,7 +203,7 @@ CASES = {WRONG!r}
 @pytest.mark.parametrize("call", CASES)
 def test_it(ddpperf, call):
     with pytest.raises(DdpperfError) as raised:
-        eval(f"ddpperf.converge({{call}}, **train)")
+        eval(f"ddpperf.converge({{call}})" if "train" in call else f"ddpperf.converge({{call}}, **train)")
     assert CASES[call] in str(raised.value)
 """,
     )
