@@ -38,7 +38,12 @@ def trained(name: str, curves: Sequence[Curve]) -> Trainings:
 
 
 def held(
-    strategies: Sequence[Trainings], moved: Trainings, exact: Collection[str], rules: QualityRules
+    strategies: Sequence[Trainings],
+    moved: Trainings,
+    exact: Collection[str],
+    rules: QualityRules,
+    *,
+    same_buffers: bool = True,
 ) -> tuple[Standing, ...]:
     """How each strategy but the first stands to the first one: a row for the loss, and one for the metric.
 
@@ -47,10 +52,14 @@ def held(
         moved: the first one again, from weights that differ by rounding alone.
         exact: the names of those that average gradients as exactly as the first one.
         rules: what they are held to.
+        same_buffers: whether all ranks ended with the same buffers. Statistics of a rank's own batches, as of a
+            BatchNorm, are those of rank 0 by DDP alone: then no metric has to be equal.
     """
     first, *others = strategies
     return tuple(
-        _kept(first, other, moved if other.name in exact else None, quantity, rules)
+        _kept(
+            first, other, moved if other.name in exact and (quantity == LOSS or same_buffers) else None, quantity, rules
+        )
         for other in others
         for quantity in dict.fromkeys((LOSS, rules.metric))
     )

@@ -12,7 +12,7 @@ from pytest_ddpperf.units import signed_percent, significant
 _LEGEND = {
     "worse": "than the first strategy, in the same launches; below 0 where it is better",
     "equal": "the same but for rounding, which is known from the first strategy with weights moved by it",
-    "within tolerance": "not worse by more than the tolerance; it does not average gradients exactly",
+    "within tolerance": "not worse by more than the tolerance; gradients are not exact, or ranks have other buffers",
 }
 
 

@@ -73,6 +73,8 @@ def _parsed(word: str, value: object, parse: Callable[[object], Any]) -> Any:
 def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mapping[str, Variant]) -> Convergence:
     """Trains by all strategies in each launch, and says how they stand to the first."""
     __tracebackhide__ = True
+    if run.settings.compile == "step":
+        raise SettingError("compile=step: ddpperf.converge compiles no whole step; use compile=model, or compile=no")
     names = tuple(variants)
     first = variants[names[0]]
     strategies = tuple(variant.resolved for variant in variants.values() if variant.resolved is not None)
@@ -105,12 +107,15 @@ def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mappin
     metric = plan.metric or quantities[min(1, len(quantities) - 1)]
     rules = QualityRules(metric=metric, better=plan.better, tolerance=plan.tolerance)
     exact = {name for way, name in enumerate(names) if launches[0][0][0].exact and launches[0][0][way].exact}
+    same_buffers = all(
+        len({rank[way].buffers for rank in ranks}) == 1 for ranks in launches for way in range(len(names))
+    )
     return Convergence(
         test=test,
         world_size=first.world_size,
         metric=metric,
         strategies=tuple(found),
-        kept=held(found, moved, exact, rules),
+        kept=held(found, moved, exact, rules, same_buffers=same_buffers),
     )
 
 

@@ -46,7 +46,10 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
     workload, settings, base = job.subject, job.settings, _APART * job.launch
     module = build_model(workload, MODEL_SEED + base)
     if moved:
-        move(module.parameters(), tolerances.unit(settings.precision), draw=job.launch)
+        for parameter in module.parameters():
+            if parameter.is_floating_point() or parameter.is_complex():
+                unit = max(tolerances.unit(settings.precision), torch.finfo(parameter.dtype).eps)
+                move([parameter], unit, draw=job.launch)
     trainer = Trainer(ctx, workload, strategy, settings, warmup=settings.warmup, module=module)
     seed(DATA_SEED + base + ctx.rank)
     loader = settings.loader if workload.batch is None else None
@@ -69,8 +72,9 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
                 steps.append(step)
                 losses.clear()
     parallel = trainer.parallel
+    buffers = _checksum([buffer for buffer in parallel.module.buffers() if buffer.is_floating_point()])
     exact = not parallel.lossy and tolerances.tolerance(parallel.precision) <= tolerances.tolerance(settings.precision)
-    return RankTraining(steps=tuple(steps), values=_by_name(points), exact=exact, batches=tuple(sums))
+    return RankTraining(steps=tuple(steps), values=_by_name(points), exact=exact, batches=tuple(sums), buffers=buffers)
 
 
 def _by_name(points: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
@@ -108,11 +112,12 @@ def _evaluate(ctx: RankView, workload: Workload, module: torch.nn.Module, unname
     """What the workload's own function says of the module, by name."""
     if workload.evaluate is None:
         return {}
-    training = module.training
+    modes = [(each, each.training) for each in module.modules()]
     module.eval()
     with torch.no_grad():
         given: Any = workload.evaluate(module, ctx.device)
-    module.train(training)
+    for each, training in modes:
+        each.training = training
     named = given if isinstance(given, Mapping) else {unnamed: given}
     found = {}
     for name, value in named.items():

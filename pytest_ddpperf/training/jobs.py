@@ -167,6 +167,7 @@ class RankTraining:
     values: Mapping[str, tuple[float, ...]]  # by quantity, of each point
     exact: bool  # whether gradients are averaged as exactly as the precision of training allows
     batches: tuple[int, ...] = ()  # of each step, a checksum of what it was trained on
+    buffers: int = 0  # a checksum of the module's floating-point buffers at the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,13 @@ def test_one_step_of_a_metric_in_every_launch_is_not_worse_but_two_are() -> None
     assert (two.worse.interval.low, two.worse.interval.high) == pytest.approx((0.025, 0.075))
 
 
+def test_where_ranks_have_their_own_buffers_only_the_loss_has_to_be_equal() -> None:
+    higher = ending("flat", (0.5, 0.7), (0.9, 0.9))
+    for same, agreement in ((True, "differs"), (False, "within tolerance")):
+        rows = held([FIRST, higher], MOVED, {"flat"}, RULES, same_buffers=same)
+        assert [row.agreement for row in rows] == ["equal", agreement]
+
+
 def test_a_single_launch_says_nothing_of_chance() -> None:
     rows = held([ending("a", [0.5], [0.8]), ending("b", [0.9], [0.8])], ending("a", [0.5], [0.8]), set(), RULES)
     assert rows[0].agreement == "within tolerance"

@@ -158,6 +158,47 @@ def test_own(ddpperf):
     result.assert_outcomes(passed=2)
 
 
+def test_models_with_statistics_frozen_parts_and_small_types_train_alike(inner: pytest.Pytester) -> None:
+    """Ranks have statistics of their own in a BatchNorm; a bf16 model moves by 2**-7; a frozen part stays in eval."""
+    result = run(
+        inner,
+        """
+def still(model, inputs):
+    assert not model[2].training
+
+
+def normed():
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, momentum=0.9), nn.Dropout(0.5), nn.Linear(16, 3))
+    model[2].eval()
+    model.register_forward_pre_hook(still)
+    return model
+
+
+
+def test_statistics(ddpperf):
+    found = ddpperf.converge(replace(workload, model=normed), strategies=["ddp", "flat"], every=2, **train)
+    assert [row.agreement for row in found.kept] == ["equal", "within tolerance"]
+
+
+def low():
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)).bfloat16()
+
+
+def low_batch():
+    inputs, targets = batch()
+    return inputs.bfloat16(), targets
+
+
+def test_bf16(ddpperf):
+    small = replace(workload, model=low, batch=low_batch, evaluate=None)
+    found = ddpperf.converge(small, strategies=["ddp", "flat"], **train)
+    assert [row.agreement for row in found.kept] == ["equal"]
+    assert found.kept[0].allowed > 1e-3
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
 def test_a_lossy_strategy_may_train_to_something_else(inner: pytest.Pytester) -> None:
     result = run(
         inner,
@@ -179,6 +220,7 @@ WRONG = {
     "workload, strategies='ddp'": "expected a Workload and a list of two strategies or more",
     f"workload, {BOTH}, every=0": "ddpperf.converge(every=0): expected a whole number of at least 1",
     f"workload, {BOTH}, **train | {{'launches': 2}}": "(launches=2): expected a whole number of at least 3",
+    f"workload, {BOTH}, compile='step'": "compile=step: ddpperf.converge compiles no whole step; use compile=model",
     f"workload, {BOTH}, tolerance=2": "ddpperf.converge(tolerance=2): expected a fraction",
     f"workload, {BOTH}, better='more'": "ddpperf.converge(better='more'): expected one of higher, lower",
     f"replace(workload, evaluate=None), {BOTH}, metric='f1'": "this Workload evaluates nothing; give it evaluate=",
