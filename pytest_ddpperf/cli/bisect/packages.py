@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -173,11 +174,13 @@ def _unmet(requirements: Sequence[str], installed: Installed) -> set[str]:
     from packaging.requirements import Requirement
 
     unmet = set()
-    for requirement in map(Requirement, requirements):
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        name = _normal(requirement.name)
-        version = installed.get(name, ("", ()))[0]
-        if not version or not requirement.specifier.contains(version, prereleases=True):
-            unmet.add(name)
+    for line in requirements:
+        with suppress(ValueError):  # metadata that pip no longer reads, such as torch>=1.8.*, asks for nothing
+            requirement = Requirement(line)
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+                continue
+            name = _normal(requirement.name)
+            version = installed.get(name, ("", ()))[0]
+            if not version or not requirement.specifier.contains(version, prereleases=True):
+                unmet.add(name)
     return unmet

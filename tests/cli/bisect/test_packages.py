@@ -90,3 +90,7 @@ def test_packages_that_need_each_other_s_versions_change_together() -> None:
     old["torch"] = ("2.11.0", ["triton>=3.6"])
     groups = together(["fresh", "other", "sympy", "torch", "triton"], old, new)
     assert groups == (("fresh", "torch"), ("other",), ("sympy",), ("triton",))
+    # Metadata that no longer counts as valid asks for nothing.
+    new["torch"] = ("2.13.0", ["sympy>=1.8.*", "fresh", "triton>=3.6"])
+    groups = together(["fresh", "sympy", "torch", "triton"], old, new)
+    assert groups == (("fresh", "torch"), ("sympy",), ("triton",))
