@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pytest_ddpperf.launch.redirection import PACKAGES, TOOL, interpreter_folder
 from pytest_ddpperf.settings import KNOBS
 
 _NEEDED = ("torch", "cloudpickle", "numpy")  # what ranks need of it; this package comes from here
+_TORCH = (2, 11)  # the oldest that this package runs on
 _ANSWER_SECONDS = 60.0
 _TOOL = TOOL.replace("_", "-")
 
@@ -65,6 +67,13 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
     if found.lacking:
         names = " ".join(found.lacking)
         raise SettingError(f"{said}: ranks need {names.replace(' ', ', ')} there: {given} -m pip install {names}")
+    torch = found.packages.get("torch", "")
+    numbers = re.match(r"(\d+)\.(\d+)", torch)
+    if numbers is not None and tuple(map(int, numbers.groups())) < _TORCH:
+        oldest = ".".join(map(str, _TORCH))
+        raise SettingError(
+            f"{said}: it has torch {torch}, and ranks need {oldest} or newer: {given} -m pip install 'torch>={oldest}'"
+        )
     (here, there) = (one.packages.get("cloudpickle", "") for one in (own, found))
     if here.partition(".")[0] != there.partition(".")[0]:
         raise SettingError(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.against.interpreter import differing, foreign_entries, other_interpreter, own_interpreter
+from pytest_ddpperf.against.interpreter import _TORCH, differing, foreign_entries, other_interpreter, own_interpreter
 from pytest_ddpperf.against.revision_side import under
 from pytest_ddpperf.against.worktree import reference
 from pytest_ddpperf.errors import SettingError
@@ -46,11 +46,20 @@ def test_an_environment_tells_its_packages_and_its_path_and_nothing_of_pythonpat
     assert found.folders("/elsewhere") == ()
 
 
+def test_the_oldest_torch_is_that_of_the_package_s_metadata() -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"torch>={".".join(map(str, _TORCH))}"' in project
+
+
 @pytest.mark.parametrize(
     ("packages", "said"),
     [
         ({}, "ranks need torch, cloudpickle, numpy there: new/bin/python -m pip install torch cloudpickle numpy"),
         ({"torch": "2.13.0", "numpy": "2"}, "ranks need cloudpickle there: new/bin/python -m pip install cloudpickle"),
+        (
+            {**NEEDED, "torch": "2.10.1+cpu"},
+            r"it has torch 2.10.1\+cpu, and ranks need 2.11 or newer: new/bin/python -m pip install 'torch>=2.11'",
+        ),
         ({**NEEDED, "cloudpickle": "2.2.1"}, "it has cloudpickle 2.2.1 and this environment 3.*cloudpickle==3"),
     ],
 )
