@@ -39,7 +39,7 @@ class Environments:
 
         Raises:
             PipRefused: pip cannot install them.
-            SettingError: ranks need a package that is not among them.
+            SettingError: no environment can be made, or ranks need a package that is not among them.
         """
         place = self.folder / self._key(pins)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,12 @@ class Environments:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def _make(self, place: Path, pins: Pins) -> None:
-        _run([sys.executable, "-m", "venv", str(place)])
+        try:
+            _run([sys.executable, "-m", "venv", str(place)])
+        except PipRefused as error:
+            raise SettingError(
+                f"--packages: {sys.executable} -m venv {place} fails, of which it says: {error}"
+            ) from None
         if self.base:
             (site,) = (place / "lib").glob("python*/site-packages")
             lines = (f"import site; site.addsitedir({entry!r})\n" for entry in _own())

@@ -116,6 +116,16 @@ def test_commits_and_packages_are_not_searched_at_once(capsys: pytest.CaptureFix
     assert "argument --packages: not allowed with argument --good" in capsys.readouterr().err
 
 
+def test_what_venv_says_is_not_taken_for_a_refusal_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho ensurepip is not available\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    said = rf"^--packages: {python} -m venv {tmp_path}/cache/\w+ fails, of which it says: ensurepip is not available$"
+    with pytest.raises(SettingError, match=said):
+        Environments(folder=tmp_path / "cache").python({})
+
+
 @pytest.mark.slow
 def test_an_environment_is_made_once_and_pip_s_refusal_is_told(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
