@@ -46,6 +46,8 @@ def mfu(measurement: Measurement) -> Samples | None:
     """Model FLOPs utilisation: ``flops_rate`` as a share of what the GPU could do in the precision of the products."""
     rates, precision = flops_rate(measurement), _precision_of_products(measurement)
     environment = measurement.environment
+    if "activation_checkpointing" in measurement.recipe:
+        return None  # what is computed again counts in flops, and is no FLOP of the model
     if rates is None or precision is None or environment.device != "cuda" or environment.oversubscribed:
         return None
     from pytest_ddpperf.metrics.peaks import peak_flops

@@ -12,6 +12,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
+from pytest_ddpperf.settings import Settings
 from tests.factories import PROFILE, make_environment, make_rank_launch
 
 
@@ -195,6 +196,13 @@ def test_without_a_peak_there_is_no_share_of_it() -> None:
     others = ({"device": "cpu"}, {"world_size": 2}, {"device_model": "NVIDIA A100-SXM4-80GB MIG 1g.10gb"})
     for environment, given in [(gpu, mixed), *((make_environment(**{**facts, **other}), counts) for other in others)]:
         assert names(environment, given) == {"flops_rate"}
+
+
+def test_what_checkpointing_computes_again_is_no_utilisation_by_the_model() -> None:
+    gpu = make_environment(device="cuda", device_model="NVIDIA H100 80GB HBM3", device_count=1, world_size=1)
+    recipe = dict(Settings(activation_checkpointing=True).recipe)
+    measured = measurement((make_rank_launch(0),), counts=counted_stack(), environment=gpu, recipe=recipe)
+    assert {"mfu", "flops_rate"} & set(found(measured)) == {"flops_rate"}
 
 
 @pytest.mark.parametrize(
