@@ -261,7 +261,7 @@ class Settings:
         None,
         optional(mesh, "none"),
         "sizes of the dimensions of ctx.mesh by name, such as dp=2,tp=2, for steps of your own. Ranks along dimensions "
-        "other than dp, data, ddp and fsdp work on the same samples",
+        "other than dp, data, ddp, fsdp, hsdp, replicate and shard work on the same samples",
         "NAME=N[,NAME=N...]",
     )
     baseline_dir: Path = _knob(  # noqa: RUF009 - a field, declared

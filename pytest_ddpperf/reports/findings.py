@@ -273,6 +273,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"the model of {model} is in eval mode, without dropout and with fixed statistics of BatchNorm: call train()"
     ),
     "left_by_steps": _left_by_steps,
+    "mesh_without_data": lambda mesh, names: (
+        f"{mesh}: all ranks count as working on the same samples, for no dimension is one of data, whose name begins "
+        f"with {', '.join(names[:-1])} or {names[-1]}"
+    ),
     # How it was verified, launched and timed.
     "unverified": lambda reason: f"not held against a single process: {reason}",
     "lenient_verification": _lenient_verification,

@@ -144,7 +144,7 @@ class VerbCall:
         if name is not None and not isinstance(name, str):
             raise SettingError(f"name={name!r}: expected a text, such as name={str(name)!r}")
         resolved = self._strategy(subject, strategy, environment.world_size)
-        self._require_mesh(subject, environment.world_size)
+        of_mesh = self._require_mesh(subject, environment.world_size)
         recipe, findings = self._recipe(subject)
         if self.variables:
             recipe = {**recipe, "env": " ".join(f"{name}={value}" for name, value in self.variables)}
@@ -157,7 +157,11 @@ class VerbCall:
             strategy=words,
             resolved=resolved,
             recipe=recipe,
-            findings=(*findings, *([_UNCHECKED] * self._unchecked(resolved, reference, environment.world_size))),
+            findings=(
+                *findings,
+                *of_mesh,
+                *([_UNCHECKED] * self._unchecked(resolved, reference, environment.world_size)),
+            ),
             mode=mode,
             environment=environment,
             samples_per_step=self.samples_per_step,
@@ -171,10 +175,15 @@ class VerbCall:
         """Whether nothing tells that ranks train what a single process trains, though it is to be checked."""
         return resolved is None and reference is None and world_size > 1 and self.settings.verify
 
-    def _require_mesh(self, subject: Subject, world_size: int) -> None:
-        """Refuses a mesh that nobody asks for, and one of more or fewer ranks than the group has."""
+    def _require_mesh(self, subject: Subject, world_size: int) -> tuple[Finding, ...]:
+        """Refuses a mesh that nobody asks for, and one of more or fewer ranks than the group has.
+
+        Gives a finding for one without a dimension of data: that may be meant, or a name that is not known.
+        """
         if self.settings.mesh is None:
-            return
+            return ()
+        from pytest_ddpperf.training.mesh import OF_DATA, shares_data
+
         said = f"mesh={','.join(f'{name}={size}' for name, size in self.settings.mesh.items())}"
         ranks = math.prod(self.settings.mesh.values())
         if isinstance(subject, (Workload, Script)):
@@ -184,6 +193,9 @@ class VerbCall:
             raise SettingError(
                 f"{said} has {format_count(ranks, 'rank')}, and the group {world_size}; give world_size={ranks}"
             )
+        elif ranks > 1 and not shares_data(self.settings.mesh):
+            return (Finding("mesh_without_data", {"mesh": said, "names": OF_DATA}),)
+        return ()
 
     def _found(self, subject: Subject) -> Subject:
         return subject.found_in(self.folders) if isinstance(subject, Script) else subject

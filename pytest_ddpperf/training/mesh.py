@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.strategies.parallel import RankView
 
-_OF_DATA = ("dp", "data", "ddp", "fsdp")  # how dimensions are called whose ranks have samples of their own
+OF_DATA = ("dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard")
+"""How the names of dimensions begin whose ranks have samples of their own."""
 
 
 def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
@@ -23,7 +24,12 @@ def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
     return init_device_mesh(ctx.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
+def shares_data(sizes: Mapping[str, int]) -> bool:
+    """Whether a dimension is one of data; without any, all ranks count as working on the same samples."""
+    return any(name.startswith(OF_DATA) for name in sizes)
+
+
 def share_of_samples(sizes: Mapping[str, int]) -> float:
     """The part of its samples that a rank counts, so that ranks which work on the same ones count them once."""
-    own = math.prod(size for name, size in sizes.items() if name.startswith(_OF_DATA))
+    own = math.prod(size for name, size in sizes.items() if name.startswith(OF_DATA))
     return own / math.prod(sizes.values())

@@ -151,6 +151,12 @@ CASES = [
         {"text": "mfu: 0.4, the target is at least 0.3"},
         "target met: mfu: 0.4, the target is at least 0.3",
     ),
+    Case(
+        "mesh_without_data",
+        {"mesh": "mesh=tp=2", "names": ("dp", "data", "shard")},
+        "mesh=tp=2: all ranks count as working on the same samples, for no dimension is one of data, whose name begins "
+        "with dp, data or shard",
+    ),
     Case("target_missed", {"text": "mfu: 0.2"}, "target missed: mfu: 0.2"),
     Case("target_open", {"text": "mfu: 0.3"}, "target inconclusive: mfu: 0.3"),
     Case("does_not_fit", {"reason": "no", "fitted": True}, "it does not fit into memory: no; the reference fitted"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddpperf.parsers import mesh
-from pytest_ddpperf.training.mesh import share_of_samples
+from pytest_ddpperf.training.mesh import share_of_samples, shares_data
 
 SUITE = """
 import torch
@@ -34,6 +34,7 @@ def test_it(ddpperf):
     for sizes, samples in (({"tp": 2}, 8), ({"dp": 2, "tp": 1}, 16)):
         measured = ddpperf.measure(build, mesh=sizes, world_size=2, communication=False, **plain)
         assert measured.effective_batch_size == samples
+        assert ("mesh_without_data" in {one.code for one in measured.findings}) is ("dp" not in sizes)
         one_step = measured["throughput"].value * measured["step_time"].value
         assert abs(one_step - samples) < 0.05 * samples
 """
@@ -46,10 +47,22 @@ def test_a_tensor_parallel_group_counts_the_samples_of_one_rank(inner: pytest.Py
 
 @pytest.mark.parametrize(
     ("sizes", "share"),
-    [({"tp": 2}, 0.5), ({"dp": 2, "tp": 2}, 0.5), ({"dp_replicate": 2, "dp_shard": 2}, 1), ({"pp": 2, "data": 4}, 0.5)],
+    [
+        ({"tp": 2}, 0.5),
+        ({"dp": 2, "tp": 2}, 0.5),
+        ({"dp_replicate": 2, "dp_shard": 2}, 1),
+        ({"pp": 2, "data": 4}, 0.5),
+        ({"replicate": 2, "shard": 2}, 1),
+        ({"hsdp": 2, "cp": 2}, 0.5),
+    ],
 )
 def test_ranks_that_work_on_the_same_samples_count_them_once(sizes: dict[str, int], share: float) -> None:
     assert share_of_samples(sizes) == share
+
+
+@pytest.mark.parametrize(("sizes", "known"), [({"tp": 2, "workers": 2}, False), ({"tp": 2, "shard": 1}, True)])
+def test_a_mesh_tells_whether_it_shares_out_data(sizes: dict[str, int], known: bool) -> None:  # noqa: FBT001
+    assert shares_data(sizes) is known
 
 
 def test_a_mesh_is_written_in_words_or_as_a_mapping() -> None:
