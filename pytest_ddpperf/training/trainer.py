@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.strategy import Strategy
 
 _AMPERE = 8  # major compute capability with TF32 and bf16
+_ENDED = "Tried to step "  # says OneCycleLR at its end; how many steps are made depends on the machine
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -220,9 +221,14 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(self.parallel.module.parameters(), max_norm)
 
     def schedule(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-        """Sets the learning rate of the next step."""
+        """Sets the learning rate of the next step; the last rate stays once a schedule has ended."""
         with Section("lr_scheduling"):
-            scheduler.step()
+            try:
+                scheduler.step()
+            except ValueError as error:
+                if _ENDED not in str(error):
+                    raise
+                self._scheduler = None
 
     def _require_whole_optimizer(self) -> None:
         """Refuses fp16 if the optimizer lacks parameters: their gradients would be neither unscaled nor checked."""

@@ -317,6 +317,29 @@ def test_the_scheduler_steps_after_each_optimizer_step(make_ctx: Any) -> None:
     assert weight(one) == 1 - 0.5 - 0.25 - 0.125
 
 
+def test_the_last_learning_rate_stays_when_a_schedule_has_ended(make_ctx: Any) -> None:
+    def cycle(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=3, cycle_momentum=False)
+
+    one, rates = Trainer(make_ctx(), replace(LINE, scheduler=cycle), Strategy("single"), Settings()), []
+    for _ in range(6):
+        one.backward(inputs(1))
+        one.update()
+        rates.append(one.optimizer.param_groups[0]["lr"])
+    assert rates[0] != rates[2]
+    assert rates[3:] == [rates[2]] * 3
+
+
+def test_another_error_of_a_scheduler_is_raised(make_ctx: Any) -> None:
+    def broken(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float("x") if step else 1.0)
+
+    one = Trainer(make_ctx(), replace(LINE, scheduler=broken), Strategy("single"), Settings())
+    one.backward(inputs(1))
+    with pytest.raises(ValueError, match="could not convert"):
+        one.update()
+
+
 @pytest.mark.filterwarnings("error")
 def test_the_scheduler_waits_while_fp16_overflows(make_ctx: Any) -> None:
     one = Trainer(make_ctx(), replace(LINE, scheduler=halving), Strategy("single"), Settings(precision="fp16"))
