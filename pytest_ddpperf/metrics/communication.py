@@ -92,6 +92,12 @@ def no_memory_headroom(measurement: Measurement) -> Finding | None:
     return Finding("no_memory_headroom", {"launches": len(lacking), "needed": needed, "free": free})
 
 
+def synchronisation_kept(measurement: Measurement) -> Finding | None:
+    """Exposed communication was not measured because a step of the user's own left nothing out."""
+    reason = next((launch.ranks[0].kept for launch in measurement.every if launch.ranks[0].kept), None)
+    return None if reason is None else Finding("synchronisation_kept", {"reason": reason})
+
+
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
     """Of each diagnosed launch the typical synchronised and the typical unsynchronised step; None without any."""
     return [pair for pair in map(_pair, measurement.every) if pair is not None] or None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pytest_ddpperf.metrics.communication import no_memory_headroom
+from pytest_ddpperf.metrics.communication import no_memory_headroom, synchronisation_kept
 from pytest_ddpperf.metrics.health import health_findings
 from pytest_ddpperf.metrics.launch_figures import once, typical_step
 from pytest_ddpperf.metrics.memory import full_gpu_memory, growing_memory, no_allocator_statistics, uneven_memory
@@ -39,6 +39,7 @@ def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
         full_gpu_memory,
         no_allocator_statistics,
         no_memory_headroom,
+        synchronisation_kept,
     )
     found = (rule(measurement) for rule in rules)
     return (*(finding for finding in found if finding is not None), *health_findings(measurement))

@@ -54,6 +54,7 @@ class RankLaunch:
         phases: where the time of steps after the timed ones went; None where they were not taken apart.
         communication: steps after those, with and without synchronisation of gradients; None where they were not run.
         no_headroom: why not, where copies of the training state would not fit into memory; the same on all ranks.
+        kept: why not, where a step of the user's own leaves no synchronisation out; empty where it does.
         held: bytes that the process held before and after each of a few steps of a pass of their own; empty where the
             system does not tell.
         samples_per_step: this rank's samples in one step; None where unknown.
@@ -88,6 +89,7 @@ class RankLaunch:
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None
     no_headroom: MemoryHeadroom | None = None
+    kept: str = ""
     held: tuple[int, ...] = ()
     device_memory: DeviceMemory | None = None
     epoch_steps: float | None = None

@@ -331,6 +331,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "uneven_memory": _uneven_memory,
     "full_gpu_memory": _full_gpu_memory,
     "no_memory_headroom": _no_memory_headroom,
+    "synchronisation_kept": lambda reason: (
+        f"exposed communication was not measured: {reason}: it must leave out what averages gradients, and a step must "
+        "be a whole optimizer step"
+    ),
     # What else the machine did.
     "cores_used_by_others": lambda least, most, seen, launches: (
         f"other processes used {span(format_percent, (least, most))} of the cores in {_seen(seen, launches)}"

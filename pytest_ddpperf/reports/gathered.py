@@ -123,6 +123,7 @@ _TOGETHER: Mapping[str, _Merging] = {
     "unseen_work": {"share": max, **_SUMS},
     "negative_scaling": {},
     "memory_growth": {"least": min, "most": max, "ranks": lambda ranks: sorted(_union(ranks)), "world_size": max},
+    "synchronisation_kept": {},
     "no_memory_headroom": {**_SUMS, "needed": max, "free": min},
     # What a verdict rests on.
     "launches_needed": {"known": _none},

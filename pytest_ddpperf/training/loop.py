@@ -241,6 +241,7 @@ def works_in_background() -> bool:
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | None) -> dict[str, Any]:
     """Runs the diagnosing passes one after the other, each with steps of its own; returns fields of ``RankLaunch``."""
     from pytest_ddpperf.instruments.phases.diagnosis import diagnose
+    from pytest_ddpperf.training.separable import SynchronisationKept
 
     steps = job.diagnosed_steps
     for _ in range(_MAX_DIAGNOSES):
@@ -256,7 +257,10 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
     headroom = headroom_for(trainer.snapshot_bytes(), ctx.device)
     if not headroom.enough:
         return {"phases": phases, "no_headroom": headroom}
-    times = alternating_blocks(step.run, trainer, ctx.device, steps=steps, period=step.period, seed=job.seed)
+    try:
+        times = alternating_blocks(step.run, trainer, ctx.device, steps=steps, period=step.period, seed=job.seed)
+    except SynchronisationKept as kept:
+        return {"phases": phases, "kept": str(kept)}
     return {"phases": phases, "communication": times}
 
 

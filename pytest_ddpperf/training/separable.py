@@ -16,6 +16,10 @@ from pytest_ddpperf.training.workload import unfit
 from pytest_ddpperf.units import format_count
 
 
+class SynchronisationKept(Exception):
+    """A step sends as much where its synchronisation should be left out; says so, the same on all ranks."""
+
+
 class Separable(Protocol):
     """What trains with the gradients of all ranks, and can train without those of the others."""
 
@@ -59,16 +63,19 @@ class OwnSynchronisation:
     def still_sent(self, run: Callable[[], Any]) -> str:
         """What a step without synchronisation sends all the same, in words.
 
-        Runs a step with and one without. Raises a WorkloadError where both make as many collective calls.
+        Runs a step with and one without; a collective. Raises SynchronisationKept where both make as many calls of
+        collectives: it leaves nothing out, or sends only in every few calls, and this was none of them.
         """
         whole = _collectives_of(run)
         with self.unsynchronised():
             alone = _collectives_of(run)
-        if whole and alone >= whole:
-            raise WorkloadError(
-                f"{self.who}: within unsynchronised() a step makes {format_count(alone, 'collective call')}, and "
-                f"{whole} without it: it must leave out what averages gradients, such as "
-                "step.unsynchronised = model.no_sync of DistributedDataParallel"
+        of_ranks: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, (whole, alone))
+        kept = next(((whole, alone) for whole, alone in of_ranks if whole and alone >= whole), None)
+        if kept is not None:
+            raise SynchronisationKept(
+                f"within unsynchronised() a step of {self.who} makes {format_count(kept[1], 'collective call')}, and "
+                f"{kept[0]} without it"
             )
         return f"{alone} of {format_count(whole, 'collective call')}" if alone else ""
 

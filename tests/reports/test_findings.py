@@ -501,6 +501,12 @@ CASES = [
         "take 6.00 GiB of its memory, and 4.00 GiB are free for them",
     ),
     Case(
+        "synchronisation_kept",
+        {"reason": "within unsynchronised() a step of build makes 1 collective call, and 1 without it"},
+        "exposed communication was not measured: within unsynchronised() a step of build makes 1 collective call, and "
+        "1 without it: it must leave out what averages gradients, and a step must be a whole optimizer step",
+    ),
+    Case(
         "cores_used_by_others",
         {"least": 0.12, "most": 0.38, **SEEN},
         "other processes used 12 % to 38 % of the cores in 2 of 3 launches",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -277,6 +278,16 @@ def own_step(ctx: RankView, offers: str) -> Any:
             torch.distributed.all_reduce(loss.detach())
         return loss.detach()
 
+    def accumulating() -> torch.Tensor:
+        with model.no_sync():
+            loss: torch.Tensor = model(batch).square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's is not annotated here
+        torch.distributed.all_reduce(loss.detach())
+        return loss.detach()
+
+    if offers == "every 100th":
+        accumulating.unsynchronised = model.no_sync  # type: ignore[attr-defined]  # what a user may give to a function
+        return accumulating
     offered = {"nothing": None, "part": model.no_sync, "all": model.no_sync, "useless": nullcontext, "wrong": 3}[offers]
     if offered is not None:
         step.unsynchronised = offered  # type: ignore[attr-defined]  # what a user may give to a function
@@ -300,22 +311,25 @@ def test_a_users_step_takes_part_where_it_offers_to_leave_out_its_synchronisatio
             assert (len(times.synchronised), len(times.unsynchronised), times.still_sent) == (4, 4, sent)
 
 
-@pytest.mark.parametrize(
-    ("offers", "message"),
-    [
-        (
-            "useless",
-            r"<lambda> \(.*\): within unsynchronised\(\) a step makes 1 collective call, and 1 without it: it m",
-        ),
-        (
-            "wrong",
-            r"the unsynchronised of the step of <lambda> \(.*\) must be called without .*: it is a value of type",
-        ),
-    ],
-)
-def test_what_leaves_nothing_out_is_named(launcher: Launcher, offers: str, message: str) -> None:
-    with pytest.raises(WorkloadError, match=message):
-        launcher.run(blocks_of_own_step, offers, world_size=2, backend="gloo", device="cpu")
+def test_what_is_no_context_is_named(launcher: Launcher) -> None:
+    said = r"the unsynchronised of the step of <lambda> \(.*\) must be called without .*: it is a value of type"
+    with pytest.raises(WorkloadError, match=said):
+        launcher.run(blocks_of_own_step, "wrong", world_size=2, backend="gloo", device="cpu")
+
+
+def launched(ctx: RankView, offers: str) -> RankLaunch:
+    job = LaunchJob(lambda ctx: own_step(ctx, offers), None, Settings(), Plan(warmup=2, steps=5))
+    return run_launch(ctx, job)
+
+
+@pytest.mark.parametrize("offers", ["useless", "every 100th"])
+def test_a_step_that_leaves_nothing_out_has_no_exposed_communication(launcher: Launcher, offers: str) -> None:
+    """The second one averages gradients over many calls, and sends its loss in each."""
+    said = r"^within unsynchronised\(\) a step of <lambda> \(.*\) makes 1 collective call, and 1 without it$"
+    for rank in launcher.run(launched, offers, world_size=2, backend="gloo", device="cpu").values:
+        assert rank.communication is None
+        assert rank.phases is not None
+        assert re.match(said, rank.kept)
 
 
 def test_it_can_be_left_out_and_needs_to_know_what_is_trained(make_ctx: Any) -> None:
