@@ -178,7 +178,7 @@ class Ddpperf:
             raise SettingError(f"ddpperf.scaling(mode={mode!r}): expected one of {', '.join(get_args(Mode))}")
         if world_sizes is not None:
             knobs = {**knobs, "world_size": several_sizes(world_sizes)}
-        call = self._call("scaling", knobs, samples_per_step, tokens_per_step)
+        call = self._call("scaling", knobs, samples_per_step, tokens_per_step, counts=grows(subject))
         sizes = self._session.world_sizes(call.settings)
         if world_sizes is None and len(sizes) == 1:
             sizes = powers_of_two(sizes[0])
@@ -461,10 +461,13 @@ class Ddpperf:
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
         others: Sequence[str] = OWN_WORDS,
+        *,
+        counts: bool = False,
     ) -> VerbCall:
         """What a call asks for; ``others`` are the keyword arguments of the verb besides settings."""
         session = self._session
-        settings = session.forced(overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others))
+        given = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
+        settings = session.forced(given, counts=counts)
         require_consistent(settings)
         return VerbCall(
             settings=settings,

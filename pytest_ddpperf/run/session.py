@@ -141,9 +141,11 @@ class Session:
 
         return checkout(self._root, self._root / self.settings.baseline_dir)
 
-    def forced(self, settings: Settings) -> Settings:
-        """The settings with those of the probe on top, if this run is one."""
-        stronger = {} if self.probe is None else self.probe.settings
+    def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
+        """The settings with those of the probe on top, if this run is one; ``counts``: what is measured needs them."""
+        stronger = {} if self.probe is None else dict(self.probe.settings)
+        if counts:
+            stronger.pop("counted", None)  # which saves time where nothing needs counts
         return overlay(settings, stronger, lambda knob, raw: f"{knob.name}={raw}")
 
     def world_sizes(self, settings: Settings) -> tuple[int, ...]:
