@@ -16,7 +16,7 @@ from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.run.ways import GivenStrategies, GivenStrategy, several
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
-from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.training.workload import Workload, located, require_same_names
 
 MIN_WAYS = 2
 POINTS = 10  # of a curve, where the call does not say how many steps lie between them
@@ -44,7 +44,9 @@ def ways_of(
         raise SettingError(
             "ddpperf.converge: expected a Workload and a list of two strategies or more, such as ['ddp', 'fsdp2']"
         )
-    return {name: way.strategy for name, way in several(subject, given, None, more=more).by_name.items()}
+    return {
+        name: way.strategy for name, way in several(subject, given, None, more=more, verb="converge").by_name.items()
+    }
 
 
 def plan_of(workload: Workload, **given: Any) -> TrainingPlan:
@@ -78,32 +80,22 @@ def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mappin
     names = tuple(variants)
     first = variants[names[0]]
     strategies = tuple(variant.resolved for variant in variants.values() if variant.resolved is not None)
-    launches = [
-        run.trained(
-            first,
-            ConvergeJob(
-                subject=first.subject,
-                strategies=strategies,
-                settings=run.settings,
-                steps=plan.steps,
-                every=plan.every,
-                launch=number,
-                metric=plan.metric,
-            ),
-            f"launch {number + 1} of {plan.launches}",
+    launches = list[Sequence[tuple[RankTraining, ...]]]()
+    for number in range(plan.launches):
+        job = ConvergeJob(
+            subject=first.subject,
+            strategies=strategies,
+            settings=run.settings,
+            steps=plan.steps,
+            every=plan.every,
+            launch=number,
+            metric=plan.metric,
         )
-        for number in range(plan.launches)
-    ]
-    for ranks in launches:
-        _require_same_batches(first.subject, (*names, f"{names[0]} from weights moved by rounding"), ranks)
+        launches.append(run.trained(first, job, f"launch {number + 1} of {plan.launches}"))
+        _require_same_batches(job.subject, (*names, f"{names[0]} from weights moved by rounding"), launches[-1])
+        quantities = _quantities(job.subject, plan, launches)
     curves = [[_curve([rank[way] for rank in ranks]) for ranks in launches] for way in range(len(names) + 1)]
     *found, moved = (trained(name, own) for name, own in zip((*names, "moved"), curves, strict=True))
-    quantities = tuple(curves[0][0].values)
-    if plan.metric is not None and plan.metric not in quantities:
-        raise WorkloadError(
-            f"ddpperf.converge(metric={plan.metric!r}): evaluate(model, device) gave {', '.join(quantities[1:])}; name "
-            "one of these"
-        )
     metric = plan.metric or quantities[min(1, len(quantities) - 1)]
     rules = QualityRules(metric=metric, better=plan.better, tolerance=plan.tolerance)
     exact = {name for way, name in enumerate(names) if launches[0][0][0].exact and launches[0][0][way].exact}
@@ -117,6 +109,22 @@ def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mappin
         strategies=tuple(found),
         kept=held(found, moved, exact, rules, same_buffers=same_buffers),
     )
+
+
+def _quantities(
+    workload: Any, plan: TrainingPlan, launches: Sequence[Sequence[tuple[RankTraining, ...]]]
+) -> tuple[str, ...]:
+    """What all trainings evaluate, the loss first; refuses a metric that is not among them."""
+    names = tuple(launches[0][0][0].values)
+    for rank, trainings in enumerate(launches[-1]):
+        for training in trainings:
+            require_same_names(workload, training.values, names, f"on rank {rank} in launch {len(launches)}")
+    if plan.metric is not None and plan.metric not in names:
+        raise WorkloadError(
+            f"ddpperf.converge(metric={plan.metric!r}): evaluate(model, device) gave {', '.join(names[1:])}; name "
+            "one of these"
+        )
+    return names
 
 
 def _require_same_batches(workload: Any, names: Sequence[str], ranks: Sequence[tuple[RankTraining, ...]]) -> None:

@@ -46,6 +46,8 @@ def several(  # noqa: PLR0917 - the arguments of compare
     strategy: GivenStrategy = None,
     more: Mapping[str, Callable[..., Any]] = NO_MORE,
     ways: GivenWays = None,
+    *,
+    verb: str = "compare",
 ) -> Contenders:
     """What a call of ``compare`` names: subjects, strategies of one Workload, or ways with settings of their own."""
     canonical: Callable[[Any], str] = str
@@ -79,7 +81,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
         twice = next((each for each in chosen if chosen.count(each) > 1), None)
         if twice is not None:
             raise SettingError(
-                f"ddpperf.compare({given}): {twice} is given twice; give strategies names to compare it so"
+                f"ddpperf.{verb}({given}): {twice} is given twice; give strategies names to {verb} it so"
             )
 
         def canonical(written: Any) -> str:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.errors import DdpperfError, QualityLost, WorkloadError, extended
 from pytest_ddpperf.records.convergence import LOSS
 from pytest_ddpperf.training.correctness import tolerances
 from pytest_ddpperf.training.correctness.reference import move
@@ -22,7 +22,7 @@ from pytest_ddpperf.training.jobs import ConvergeJob, RankTraining
 from pytest_ddpperf.training.model import DATA_SEED, MODEL_SEED, build_model, seed
 from pytest_ddpperf.training.timing import loss_value
 from pytest_ddpperf.training.trainer import Trainer, choose_kernels
-from pytest_ddpperf.training.workload import Workload, located
+from pytest_ddpperf.training.workload import Workload, located, require_same_names
 
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
@@ -37,7 +37,10 @@ def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]
     ways = [(strategy, False) for strategy in job.strategies]
     found = []
     for strategy, moved in (*ways, (job.strategies[0], True)):
-        found.append(_train(ctx, job, strategy, moved=moved))
+        try:
+            found.append(_train(ctx, job, strategy, moved=moved))
+        except DdpperfError as error:
+            raise extended(error, before=f"strategy {strategy}: ") from error.__cause__
         gc.collect()  # a model and its wrapper hold each other
     return tuple(found)
 
@@ -65,7 +68,10 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
             sums.append(_checksum(micro))
             loss = trainer.backward(iter(micro).__next__)
             trainer.update()
-            losses.append(loss_value(loss, f"at step {step} of {job.steps} on rank {ctx.rank}") or 0.0)
+            when = f"at step {step} of {job.steps} on rank {ctx.rank}"
+            if strategy is not job.strategies[0] and not math.isfinite(loss):
+                raise QualityLost(f"loss is {float(loss)} {when}; by {job.strategies[0]} it is finite to the end")
+            losses.append(loss_value(loss, when) or 0.0)
             if step % job.every == 0 or step == job.steps:
                 evaluated = _evaluate(ctx, workload, trainer.parallel.module, job.metric or "metric")
                 points.append({LOSS: math.fsum(losses) / len(losses), **evaluated})
@@ -74,10 +80,14 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
     parallel = trainer.parallel
     buffers = _checksum([buffer for buffer in parallel.module.buffers() if buffer.is_floating_point()])
     exact = not parallel.lossy and tolerances.tolerance(parallel.precision) <= tolerances.tolerance(settings.precision)
-    return RankTraining(steps=tuple(steps), values=_by_name(points), exact=exact, batches=tuple(sums), buffers=buffers)
+    return RankTraining(
+        steps=tuple(steps), values=_by_name(workload, points), exact=exact, batches=tuple(sums), buffers=buffers
+    )
 
 
-def _by_name(points: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
+def _by_name(workload: Workload, points: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
+    for point in points:
+        require_same_names(workload, point, points[0], "at a later point")
     return {name: tuple(point[name] for point in points) for name in points[0]}
 
 

@@ -160,6 +160,17 @@ def _takes(function: Callable[..., object], *names: str, **options: object) -> b
     return True
 
 
+def require_same_names(workload: Workload, names: Iterable[str], others: Iterable[str], where: str) -> None:
+    """Raises a WorkloadError unless the same metrics are evaluated in both places."""
+    odd = sorted({*names} ^ {*others})
+    if odd:
+        assert workload.evaluate is not None  # noqa: S101  the loss alone has one name
+        raise WorkloadError(
+            f"{located(workload.evaluate)} gave {', '.join(odd)} not everywhere; other names came {where}: "
+            "evaluate(model, device) must give the same names on every rank and at every point"
+        )
+
+
 def located(function: Callable[..., object]) -> str:
     """A function's name and place for messages: ``build (perf_tests/test_x.py:12)``."""
     name = _name(function)

@@ -224,6 +224,11 @@ WRONG = {
     f"workload, {BOTH}, tolerance=2": "ddpperf.converge(tolerance=2): expected a fraction",
     f"workload, {BOTH}, better='more'": "ddpperf.converge(better='more'): expected one of higher, lower",
     f"replace(workload, evaluate=None), {BOTH}, metric='f1'": "this Workload evaluates nothing; give it evaluate=",
+    "workload, strategies=['ddp', 'ddp']": "ddpperf.converge(strategies=['ddp', 'ddp']): ddp is given twice",
+    f"replace(workload, evaluate=by_rank), {BOTH}": "gave rank0, rank1 not everywhere; other names came on rank 1 in",
+    f"replace(workload, evaluate=by_point), {BOTH}": "gave first not everywhere; other names came at a later point",
+    "workload, strategies={'ddp': 'ddp', 'bad': exploding}, every=12": "; by ddp it is finite to the end",
+    "workload, strategies={'bad': exploding, 'ddp': 'ddp'}, every=12": "strategy exploding(): loss is nan at step 2 of",
     f"workload, {BOTH}, metric='f1'": "evaluate(model, device) gave accuracy; name one of these",
     f"replace(workload, evaluate=lambda m, d: 'good'), {BOTH}": "gave metric='good': evaluate(model, device) must",
     f"replace(workload, evaluate=lambda m, d: {{'loss': 1}}), {BOTH}": "gave a metric named loss, which is that of",
@@ -237,6 +242,26 @@ def test_what_cannot_be_trained_is_named(inner: pytest.Pytester) -> None:
         f"""
 def alike():
     return torch.ones(4, 8), torch.ones(4).long()
+
+
+def by_rank(model, device):
+    return {{f"rank{{dist.get_rank()}}": 1.0}}
+
+
+points = []
+
+
+def by_point(model, device):
+    points.append(1)
+    return {{"first": 1.0}} if len(points) == 1 else {{}}
+
+
+def exploding(module, ctx):
+    def synchronise():
+        for parameter in module.parameters():
+            parameter.grad *= float("nan")
+
+    return Parallel(module, synchronise)
 
 
 CASES = {WRONG!r}
