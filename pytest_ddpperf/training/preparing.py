@@ -142,9 +142,16 @@ def _timed_and_counted(
     memory = watch_memory(ctx.device)  # from here on peaks are the step's own
     with within_limit(ctx, job.training), closing(build_step(ctx, job.training)) as step:
         first = time.monotonic()
-        graphs = [compiled_graphs()]
-        warmup = warm_up(ctx, job.training, step, lambda: graphs.append(compiled_graphs()))
-        compiled = compiled_since(graphs[-1])
+        known = compiled_graphs()
+        compiled = compiled_since(known)
+
+        def look(ran: int) -> None:
+            nonlocal known, compiled
+            known = compiled_graphs() if ran == 1 else known
+            # How many more steps a warm-up takes depends on the machine, and what is counted must not.
+            compiled = compiled_since(known) if ran == plan.warmup else compiled
+
+        warmup = warm_up(ctx, job.training, step, look)
         before = _at_work()
         control = control_step(job.training)
         timed = time_steps(ctx, job.training, step, warmup=warmup, turns=None, control=control)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock, clock_for, collector_paused
 from pytest_ddpperf.records.communication import BlockTimes
-from pytest_ddpperf.strategies.parallel import nothing
 from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, blocks_for
 
 if TYPE_CHECKING:
@@ -50,11 +49,11 @@ def keeping_loss(run: Callable[[], Any], number: int, kept: list[Any]) -> Callab
     return keeping
 
 
-def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_first: Callable[[], object] = nothing) -> int:
+def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int], object] | None = None) -> int:
     """Runs untimed steps, and returns their number, which is the same on all ranks.
 
-    Where times do not matter, it goes on until a step updates the parameters. ``after_first`` is called after the
-    first step, if there is one.
+    Where times do not matter, it goes on until a step updates the parameters. ``after_each`` is called with the
+    number of steps so far, but not in what clocks need.
     """
     run, ran, seconds = checked_run(ctx, step), 0, warmup_seconds(ctx.device, job)
     begun = time.monotonic()
@@ -70,8 +69,9 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_first: Callable[[],
             )
         ran += 1
         run()
+        if after_each is not None:
+            after_each(ran)
         if ran == 1:  # which compiles, and loads kernels
-            after_first()
             begun = time.monotonic()
     while seconds and on_any_rank(ctx, step, time.monotonic() - begun < seconds):
         ran += _RUN_AHEAD

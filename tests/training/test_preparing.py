@@ -182,6 +182,25 @@ def test_one_step_is_built_and_goes_on(
         assert found.timed.loss == warmup + steps
 
 
+@pytest.mark.parametrize(("warmup", "again"), [(0, 0), (1, 0), (3, 2)])
+def test_what_is_compiled_again_is_counted_in_the_planned_warm_up_alone(
+    make_ctx: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, warmup: int, again: int
+) -> None:
+    """Each of the first 20 steps compiles a graph; on CUDA a warm-up goes on for as long as clocks need."""
+    step = Steps()
+    monkeypatch.setattr("pytest_ddpperf.instruments.torch_internals.compiled_graphs", lambda: min(step.calls, 20))
+    monkeypatch.setattr(preparing, "compiled_graphs", lambda: min(step.calls, 20))
+    monkeypatch.setattr("pytest_ddpperf.training.timing.warmup_seconds", lambda *_: 1.0)
+    clock = iter(range(100))
+    monkeypatch.setattr(
+        "pytest_ddpperf.training.timing.time", SimpleNamespace(monotonic=lambda: 0.1 * next(clock), process_time=int)
+    )
+    job = LaunchJob(lambda _ctx: step, None, Settings(), Plan(warmup=warmup, steps=5))
+    found = prepare_launch(make_ctx(), PrepareJob(job, timed=True, counted=True))
+    assert found.counts is not None
+    assert found.counts.totals["recompiles"] == again
+
+
 def test_only_what_a_timed_launch_has_not_to_do_is_beside_it(
     make_ctx: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
