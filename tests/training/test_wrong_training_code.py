@@ -193,7 +193,7 @@ TOLD_BY_RANKS = [
     Row(
         "outputs_tuple",
         "workload(model=lambda: InTuple(8, 4))",
-        r"not tuple; the model's output is no tensor: take the tensor out of it in",
+        r"not tuple while it was compared with a single process; the model's output is no tensor: take the tensor out",
     ),
     Row(
         "slurm", "lambda ctx: os.environ['SLURM_PROCID']", r"a rank has torchrun's variables, such as RANK, LOCAL_RANK"
@@ -273,7 +273,7 @@ TOLD_BY_RANKS = [
     Row(
         "optimizer_late",
         "workload(optimizer=counted)",
-        r"empty parameter list; an iterator of parameters ends after one pass: begin",
+        r"empty parameter list while it was compared with a single process; an iterator of parameters ends after one",
     ),
     Row("build_none", "nothing", r"returned None; it must return a callable that runs one training step"),
     Row(
