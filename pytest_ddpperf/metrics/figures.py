@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from statistics import fmean, stdev
 
-from pytest_ddpperf.metrics.launch_figures import Samples, complete, gpus_of, of_launches, typical_step, used_gpus
+from pytest_ddpperf.metrics.launch_figures import (
+    Samples,
+    complete,
+    gpus_of,
+    of_launches,
+    of_lone_launches,
+    typical_step,
+    used_gpus,
+)
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 
@@ -74,31 +82,17 @@ def _precision_of_products(measurement: Measurement) -> str | None:
     return {"0": "fp32", "1": "tf32"}.get(forced, asked)
 
 
-def gpu_utilisation(measurement: Measurement) -> Samples | None:
-    """The share of the time in which something ran on a GPU, averaged over the GPUs of the ranks.
-
-    Interleaved launches have none: what runs on their GPUs is that of all of them.
-    """
-    return None if measurement.turns else _gpu_utilisation(measurement)
-
-
-@of_launches
-def _gpu_utilisation(launch: Launch) -> float | None:
+@of_lone_launches
+def gpu_utilisation(launch: Launch) -> float | None:
+    """The share of the time in which something ran on a GPU, averaged over the GPUs of the ranks."""
     gpus = gpus_of(launch)
     shares = complete(None if gpu.mig else gpu.utilisation for gpu in gpus)
     return fmean(shares) if shares and len(gpus) == len(used_gpus(launch)) else None
 
 
-def cpu_energy_per_step(measurement: Measurement) -> Samples | None:
-    """Joules that the processor packages take for a step, whoever computes on them; None where they do not tell.
-
-    Interleaved launches have none: the power is that of all of them.
-    """
-    return None if measurement.turns else _cpu_energy_per_step(measurement)
-
-
-@of_launches
-def _cpu_energy_per_step(launch: Launch) -> float | None:
+@of_lone_launches
+def cpu_energy_per_step(launch: Launch) -> float | None:
+    """Joules that the processor packages take for a step, whoever computes on them; None where they do not tell."""
     power = None if launch.health is None else launch.health.cpu.power
     return power * fmean(launch.step_times) if power else None
 

@@ -85,16 +85,15 @@ def used_gpus(launch: Launch) -> set[str | None]:
     return {rank.device_memory.device for rank in launch.ranks if rank.device_memory is not None}
 
 
-def energy_per_step(measurement: Measurement) -> Samples | None:
-    """Joules that the GPUs of the ranks take for a step; None where the driver does not tell, as of MIG instances.
-
-    Interleaved launches have none: the power of their GPUs is that of all of them.
-    """
-    return None if measurement.turns else _energy_per_step(measurement)
+def of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
+    """The same for what is read of the whole machine: interleaved launches have none, for it is that of all of them."""
+    samples = of_launches(figure)
+    return lambda measurement: None if measurement.turns else samples(measurement)
 
 
-@of_launches
-def _energy_per_step(launch: Launch) -> float | None:
+@of_lone_launches
+def energy_per_step(launch: Launch) -> float | None:
+    """Joules that the GPUs of the ranks take for a step; None where the driver does not tell, as of MIG instances."""
     gpus = gpus_of(launch)
     powers = complete(None if gpu.mig else gpu.power for gpu in gpus)
     if not powers or len(gpus) < len(used_gpus(launch)):
