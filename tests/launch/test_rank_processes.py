@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, RankFailed, RankSkipped, RanksTimedOut
+from pytest_ddpperf.launch.conduct import Launch, LaunchEnd
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Finished
-from pytest_ddpperf.launch.rank_processes import LaunchEnd, RankProcesses
+from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.streams import Channel
 
 if TYPE_CHECKING:
@@ -356,9 +357,9 @@ def test_reports_that_have_arrived_count_after_the_deadline() -> None:
         control = ours
 
     with ours, theirs, RankProcesses([cast("ZygoteProcess", Zygote())] * 2) as ranks:
-        for rank in ranks.ranks:
+        for rank in ranks.ranks.values():
             Channel(rank.of_rank).send(Finished(b"", 1))
-        assert ranks.watch(time.monotonic() - 1) is LaunchEnd.FINISHED
+        assert Launch([ranks]).watch(time.monotonic() - 1) is LaunchEnd.FINISHED
 
 
 class Reduced:

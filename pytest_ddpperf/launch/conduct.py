@@ -1,0 +1,254 @@
+"""One launch from the first fork to the last exit: its ranks, on this machine and on others, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import socket
+import time
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import LaunchError, RanksTimedOut
+from pytest_ddpperf.launch import failures, processes, stacks
+from pytest_ddpperf.launch.rank_processes import STACK_SECONDS, RankProcesses
+from pytest_ddpperf.launch.streams import titled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Protocol
+
+    from pytest_ddpperf.launch.failures import RankEnd
+    from pytest_ddpperf.launch.flight_recorder import Stall
+    from pytest_ddpperf.launch.messages import Job, RankCalls
+    from pytest_ddpperf.launch.rank_processes import Echo
+    from pytest_ddpperf.launch.zygote_process import ZygoteProcess
+
+    class Ranks(Protocol):
+        """Some of the ranks of a launch; those of another node are reached over a link."""
+
+        @property
+        def states(self) -> Sequence[RankEnd]:
+            """How each rank stands, as far as is known here, without its output."""
+
+        @property
+        def ends(self) -> Sequence[RankEnd]:
+            """The same with what each rank has printed."""
+
+        def register(self, selector: selectors.BaseSelector) -> None:
+            """Register what tells of the ranks; the data of each key is the function that takes it."""
+
+        def tend(self) -> None:
+            """Hand on what ranks have printed, and keep their files short."""
+
+        def signal(self, ranks: Sequence[int], number: int) -> None:
+            """Send a signal to those of these ranks that still run."""
+
+        def dismiss(self) -> None:
+            """Let the ranks end."""
+
+        def ask_stacks(self, deadline: float) -> None:
+            """Begin to ask for stacks, where that can be begun."""
+
+        def stacks(self, deadline: float) -> dict[int, str]:
+            """The stacks of each rank that has not finished; the text may be empty."""
+
+        def calls(self, deadline: float) -> dict[int, RankCalls]:
+            """What ranks have called of NCCL; without those that do not answer in time."""
+
+    class RanksElsewhere(Ranks, Protocol):
+        """Ranks of another node."""
+
+        def fork(self, job: Job) -> None:
+            """Start the ranks on a job."""
+
+        def sweep(self, seconds: float) -> None:
+            """Leave no process of the launch; then ``ends`` has all that was printed."""
+
+
+GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
+CUDA_GRACE = 1.0  # the same on CUDA, whose errors ranks notice only when they wait for the device
+_END_SECONDS, _CUDA_END_SECONDS = 3.0, 15.0  # of a rank: the driver frees a GPU's memory meanwhile
+_TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
+_ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
+_OTHERS_SECONDS = 2.0
+_CALLS_SECONDS = 1.0
+
+
+def end_seconds(job: Job) -> float:
+    """The seconds that the ranks of a job may take to end; one that looks for GPUs has started their driver."""
+    return _CUDA_END_SECONDS if job.probes or job.device != "cpu" else _END_SECONDS
+
+
+def conduct(
+    zygotes: Sequence[ZygoteProcess],
+    job: Job,
+    sweep: Callable[[], None],
+    echo: Echo | None = None,
+    elsewhere: Sequence[RanksElsewhere] = (),
+) -> tuple[list[RankEnd], float]:
+    """Run a job on fresh ranks, each of its zygote, sweep, and return how each ended and the seconds that it took.
+
+    The first ranks are this machine's, those ``elsewhere`` follow.
+    """
+    started = time.monotonic()
+    kills = processes.out_of_memory_kills()
+    with RankProcesses(zygotes, echo) as here:
+        launch = Launch([here, *elsewhere], pause=_TRIM_SECONDS if echo is None else _ECHO_SECONDS)
+        try:
+            with _listening(job) as listener:
+                bound = replace(job, listening=listener.getsockname()[1])
+                here.fork(bound, listener if job.group is not None else None)
+            for other in elsewhere:
+                other.fork(bound)
+            outcome = launch.watch(started + job.timeout, CUDA_GRACE if job.device == "cuda" else GRACE)
+            standing: dict[int, str] = {}
+            stalled: Stall | None = None
+            if outcome is LaunchEnd.FINISHED:
+                launch.dismiss(end_seconds(job))
+            else:
+                for zygote in set(zygotes):
+                    zygote.require_running()
+            if outcome is LaunchEnd.LATE:
+                standing = launch.stacks()
+                if job.group == "nccl":
+                    from pytest_ddpperf.launch.flight_recorder import stall
+
+                    stalled = stall(launch.calls())
+                suspect = stacks.suspect(standing, [rank for rank in range(job.world_size) if rank not in standing])
+                if suspect is not None and stalled is None:
+                    with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
+                        launch.hear_others(suspect)
+            elif any(rank.mismatch for rank in launch.ends):
+                with contextlib.suppress(LaunchError):  # nor the ranks' failure
+                    launch.hear_others()
+                    standing = launch.stacks()
+        finally:
+            with contextlib.ExitStack() as sweeping:  # all, whatever one of them raises
+                for other in elsewhere:
+                    sweeping.callback(other.sweep, end_seconds(job))
+                sweeping.callback(sweep)
+        seconds = time.monotonic() - started
+        ends = launch.ends
+    if outcome is LaunchEnd.LATE:
+        raise _timed_out(ends, standing, job, max(zygote.threads for zygote in zygotes) - 1, stalled)
+    if outcome is LaunchEnd.FAILED:
+        killed = processes.out_of_memory_kills() > kills
+        raise failures.failure(ends, job.world_size, out_of_memory=killed, stacks=standing)
+    return ends, seconds
+
+
+@contextlib.contextmanager
+def _listening(job: Job) -> Iterator[socket.socket]:
+    """Bind the port of the store that rank 0 serves: no other process can take it between the choice and the use."""
+    with socket.create_server(("127.0.0.1", 0), backlog=max(128, job.world_size)) as listener:
+        yield listener
+
+
+def _timed_out(
+    ends: list[RankEnd], standing: dict[int, str], job: Job, threads: int, stalled: Stall | None
+) -> RanksTimedOut:
+    finished = [end.rank for end in ends if end.rank not in standing]
+    called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
+    nccl = job.group == "nccl"
+    first_line, guilty = stacks.roll_call(standing, finished, job.world_size, job.timeout, called, nccl=nccl)
+    hints = [stacks.mismatch_hint(standing, finished, nccl=nccl)] if job.world_size > 1 else []
+    if stalled is not None:
+        guilty, hints = stalled.rank, [stalled.text]
+    if threads:
+        more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
+        hints.append(f"the process that ranks are forked from has {more} stays locked on the ranks")
+    return RanksTimedOut(
+        "\n\n".join(filter(None, (first_line, *hints, stacks.listing(standing, guilty)))),
+        rank=guilty,
+        sections=titled((end.rank, end.output) for end in ends),
+    )
+
+
+class LaunchEnd(Enum):
+    """How the wait for the ranks ended."""
+
+    FINISHED = "every function has returned"
+    FAILED = "a rank has failed"
+    LATE = "the deadline has passed"
+
+
+class Launch:
+    """All ranks of a launch, in the order of their numbers; ``pause`` is how often their output is looked after."""
+
+    def __init__(self, parts: Sequence[Ranks], pause: float = _TRIM_SECONDS) -> None:
+        self._parts, self._pause = parts, pause
+
+    @property
+    def states(self) -> list[RankEnd]:
+        """How each rank stands, without its output."""
+        return [state for part in self._parts for state in part.states]
+
+    @property
+    def ends(self) -> list[RankEnd]:
+        """How each rank stands, with what it has printed."""
+        return [end for part in self._parts for end in part.ends]
+
+    def watch(self, deadline: float, grace: float = GRACE) -> LaunchEnd:
+        """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed."""
+        until = deadline
+
+        def waits_until() -> float | None:
+            nonlocal until
+            states = self.states
+            if until == deadline and any(rank.failed for rank in states):
+                until = min(deadline, time.monotonic() + grace)
+            return None if all(rank.over for rank in states) else until
+
+        self._wait(waits_until)
+        states = self.states
+        if any(rank.failed for rank in states):
+            return LaunchEnd.FAILED
+        return LaunchEnd.FINISHED if all(rank.over for rank in states) else LaunchEnd.LATE
+
+    def _wait(self, until: Callable[[], float | None]) -> None:
+        """Take what ranks tell until the time that ``until`` gives; None: no longer."""
+        with selectors.DefaultSelector() as selector:
+            for part in self._parts:
+                part.register(selector)
+            late = False
+            while not late:
+                deadline = until()
+                if deadline is None:
+                    break
+                remaining = deadline - time.monotonic()
+                late = remaining <= 0  # what has arrived by now counts: this process may have been stopped meanwhile
+                for key, _ in selector.select(max(0.0, min(remaining, self._pause))):
+                    key.data()
+                for part in self._parts:
+                    part.tend()
+
+    def hear_others(self, *first: int) -> None:
+        """End these ranks and those that have reported: what waits for them fails, and reports what it has called."""
+        deadline = time.monotonic() + _OTHERS_SECONDS
+        while not all(rank.over for rank in self.states) and time.monotonic() < deadline:
+            reported = (rank.rank for rank in self.states if rank.report is not None)
+            for part in self._parts:
+                part.signal((*first, *reported), signal.SIGKILL)
+            self.watch(deadline)
+
+    def dismiss(self, seconds: float) -> None:
+        """Let all ranks end together, and wait so many seconds at most until they have."""
+        for part in self._parts:
+            part.dismiss()
+        deadline = time.monotonic() + seconds
+        self._wait(lambda: deadline if any(rank.status is None for rank in self.states) else None)
+
+    def stacks(self) -> dict[int, str]:
+        """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
+        deadline = time.monotonic() + STACK_SECONDS
+        for part in self._parts:
+            part.ask_stacks(deadline)
+        return {rank: text for part in self._parts for rank, text in part.stacks(deadline).items()}
+
+    def calls(self) -> dict[int, RankCalls]:
+        """Ask ranks which collectives of NCCL they have called; without those that do not answer in time."""
+        deadline = time.monotonic() + _CALLS_SECONDS
+        return {rank: calls for part in self._parts for rank, calls in part.calls(deadline).items()}
