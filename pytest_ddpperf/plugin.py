@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,16 +11,19 @@ import pytest
 
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError
 from pytest_ddpperf.run.configuration import (
+    LAUNCHED,
     declare,
     given_options,
     item_settings,
+    mark_ours,
     marker_line,
+    may_be_task,
     require_known,
-    require_no_launcher,
     require_other_mark,
     require_outputs,
     require_system,
     settings_of,
+    write_at_end,
 )
 
 if TYPE_CHECKING:
@@ -89,12 +91,18 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_ddpperf.run.screening import Screening
 
             config.pluginmanager.register(Screening(partial(session_of, config)))
+        if may_be_task(settings):
+            from pytest_ddpperf.run.launched import Launched
+
+            config.pluginmanager.register(Launched(settings.meeting, partial(session_of, config)), LAUNCHED)
     except (SettingError, BaselineError, HistoryError) as error:
         raise pytest.UsageError(str(error)) from None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check every marker before the first test runs."""
+    """Check every marker before the first test runs, and mark what measures or has ranks for ``-m ddpperf``."""
+    mark_ours(items)
     marks = {mark.name for item in items for mark in item.iter_markers()}
     declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     try:
@@ -106,17 +114,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(str(error)) from None
 
 
+@pytest.hookimpl(tryfirst=True)  # before the terminal's header ends
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Count the tests that measure, refuse what none of them could do, and repeat them for further runs."""
     config = session.config
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
     measuring = [item for item, names in zip(session.items, fixtures, strict=True) if "ddpperf" in names]
     config.stash[TESTS] = len(measuring)
+    others = config.pluginmanager.get_plugin(LAUNCHED)
+    if others is not None and others.follows(session):
+        return
     if config.option.collectonly or not any({"ddpperf", "ddpperf_group"} & names for names in fixtures):
         return
     session.items += measuring * (config.stash[SETTINGS].runs_to_save - 1)
     try:
-        require_no_launcher(terminal=getattr(config.pluginmanager.get_plugin("terminalreporter"), "isatty", False))
         if config.stash[TESTS] and REVISION in config.stash and not hasattr(config, "workerinput"):
             session_of(config).check_out_reference()
     except (SettingError, LaunchError) as error:
@@ -260,6 +271,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     settings = config.stash[SETTINGS]
     if hasattr(config, "workerinput"):
         return
+    write = partial(write_at_end, session_of, session)
     if left_out := config.stash.get(NUMBER_LEFT_OUT, 0):
         from pytest_ddpperf.units import format_count
 
@@ -271,26 +283,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if settings.json is not None or settings.history is not None:
         # Without any result, too: a file of an earlier run must not pass for this one's.
         ended = session.shouldfail or session.shouldstop or "interrupted" * (exitstatus == pytest.ExitCode.INTERRUPTED)
-        for write in (partial(session_of(config).write_json, str(ended) or None), session_of(config).record):
-            _write(session, write)
+        for output in (partial(session_of(config).write_json, str(ended) or None), session_of(config).record):
+            write(output)
     if SESSION in config.stash:
-        _write(session, config.stash[SESSION].collect_reports)
+        write(config.stash[SESSION].collect_reports)
         if not config.pluginmanager.has_plugin("terminalreporter"):  # nobody else tells
-            _write(session, lambda: sys.stderr.writelines(f"{line}\n" for line in config.stash[SESSION].summary().last))
-
-
-def _write(session: pytest.Session, write: Callable[[], None]) -> None:
-    capture = session.config.pluginmanager.get_plugin("capturemanager")
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    try:
-        # Where the file is standard output, pytest must not take the text for what a test prints.
-        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
-            if reporter is not None:
-                reporter.ensure_newline()
-            write()
-    except (SettingError, HistoryError) as error:
-        session.config.stash[SESSION].complaints.append(str(error))
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            write(lambda: sys.stderr.writelines(f"{line}\n" for line in config.stash[SESSION].summary().last))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

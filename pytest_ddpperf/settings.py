@@ -347,6 +347,22 @@ class Settings:
         "auto|none|NAME[,...]",
         per_test=False,
     )
+    nodes: str = _knob(
+        "auto",
+        one_of("auto", "off"),
+        "what processes of torchrun, srun or mpirun do. auto: rank 0 runs the tests, whose ranks are started on all "
+        "nodes; off: this process is alone, and the launcher's variables are left over",
+        "auto|off",
+        per_test=False,
+    )
+    meeting: Path | None = _knob(  # noqa: RUF009 - a field, declared
+        None,
+        path,
+        "folder that all nodes share, in which the processes of srun or mpirun find each other; on one node, and under "
+        "torchrun, none is needed",
+        "DIR",
+        per_test=False,
+    )
     calibrate: int | None = _knob(
         None,
         optional(several, "none"),

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, editable_fo
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.interpreter import Interpreter
+    from pytest_ddpperf.launch.parts import OtherNodes
     from pytest_ddpperf.launch.rank_processes import Echo
 
 _SHOWN_LINES = 20
@@ -42,13 +43,17 @@ class RevisionSide:
         asked: Sequence[str] = (),  # the setting ``preload``
         tests: bool = False,
         echo: Echo | None = None,
+        nodes: Callable[[Sequence[str], Redirection | None, Launcher | None], OtherNodes | None] | None = None,
     ) -> None:
         self.revision = revision
         self.tests = tests
         preload = (*preload, *(("pytest",) if tests else ()))  # the first import of test modules
-        self.launchers = Launchers(
-            lambda first: Launcher(preload=preload, redirection=self.redirection, echo=echo, like=first), asked
-        )
+
+        def make(first: Launcher | None) -> Launcher:
+            others = None if nodes is None else nodes(preload, self.redirection, first)
+            return Launcher(preload=preload, redirection=self.redirection, echo=echo, like=first, nodes=others)
+
+        self.launchers = Launchers(make, asked)
         self._setup = setup
         self._lock = threading.Lock()
         self._worktree: Worktree | None = None

@@ -18,55 +18,13 @@ from pytest_ddpperf.launch.streams import titled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Protocol
 
     from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.flight_recorder import Stall
     from pytest_ddpperf.launch.messages import Job, RankCalls
+    from pytest_ddpperf.launch.parts import Ranks, RanksElsewhere
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
-
-    class Ranks(Protocol):
-        """Some of the ranks of a launch; those of another node are reached over a link."""
-
-        @property
-        def states(self) -> Sequence[RankEnd]:
-            """How each rank stands, as far as is known here, without its output."""
-
-        @property
-        def ends(self) -> Sequence[RankEnd]:
-            """The same with what each rank has printed."""
-
-        def register(self, selector: selectors.BaseSelector) -> None:
-            """Register what tells of the ranks; the data of each key is the function that takes it."""
-
-        def tend(self) -> None:
-            """Hand on what ranks have printed, and keep their files short."""
-
-        def signal(self, ranks: Sequence[int], number: int) -> None:
-            """Send a signal to those of these ranks that still run."""
-
-        def dismiss(self) -> None:
-            """Let the ranks end."""
-
-        def ask_stacks(self, deadline: float) -> None:
-            """Begin to ask for stacks, where that can be begun."""
-
-        def stacks(self, deadline: float) -> dict[int, str]:
-            """The stacks of each rank that has not finished; the text may be empty."""
-
-        def calls(self, deadline: float) -> dict[int, RankCalls]:
-            """What ranks have called of NCCL; without those that do not answer in time."""
-
-    class RanksElsewhere(Ranks, Protocol):
-        """Ranks of another node."""
-
-        def fork(self, job: Job) -> None:
-            """Start the ranks on a job."""
-
-        def sweep(self, seconds: float) -> None:
-            """Leave no process of the launch; then ``ends`` has all that was printed."""
-
 
 GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
 CUDA_GRACE = 1.0  # the same on CUDA, whose errors ranks notice only when they wait for the device
@@ -96,7 +54,7 @@ def conduct(
     started = time.monotonic()
     kills = processes.out_of_memory_kills()
     with RankProcesses(zygotes, echo) as here:
-        launch = Launch([here, *elsewhere], pause=_TRIM_SECONDS if echo is None else _ECHO_SECONDS)
+        launch = LaunchedRanks([here, *elsewhere], pause=_TRIM_SECONDS if echo is None else _ECHO_SECONDS)
         try:
             with _listening(job) as listener:
                 bound = replace(job, listening=listener.getsockname()[1])
@@ -104,27 +62,12 @@ def conduct(
             for other in elsewhere:
                 other.fork(bound)
             outcome = launch.watch(started + job.timeout, CUDA_GRACE if job.device == "cuda" else GRACE)
-            standing: dict[int, str] = {}
-            stalled: Stall | None = None
             if outcome is LaunchEnd.FINISHED:
                 launch.dismiss(end_seconds(job))
             else:
                 for zygote in set(zygotes):
                     zygote.require_running()
-            if outcome is LaunchEnd.LATE:
-                standing = launch.stacks()
-                if job.group == "nccl":
-                    from pytest_ddpperf.launch.flight_recorder import stall
-
-                    stalled = stall(launch.calls())
-                suspect = stacks.suspect(standing, [rank for rank in range(job.world_size) if rank not in standing])
-                if suspect is not None and stalled is None:
-                    with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
-                        launch.hear_others(suspect)
-            elif any(rank.mismatch for rank in launch.ends):
-                with contextlib.suppress(LaunchError):  # nor the ranks' failure
-                    launch.hear_others()
-                    standing = launch.stacks()
+            standing, stalled = _standing(launch, outcome, job)
         finally:
             with contextlib.ExitStack() as sweeping:  # all, whatever one of them raises
                 for other in elsewhere:
@@ -138,6 +81,27 @@ def conduct(
         killed = processes.out_of_memory_kills() > kills
         raise failures.failure(ends, job.world_size, out_of_memory=killed, stacks=standing)
     return ends, seconds
+
+
+def _standing(launch: LaunchedRanks, outcome: LaunchEnd, job: Job) -> tuple[dict[int, str], Stall | None]:
+    """Where the ranks of a launch that has not finished stand, and what NCCL's ranks wait for."""
+    standing: dict[int, str] = {}
+    stalled: Stall | None = None
+    if outcome is LaunchEnd.LATE:
+        standing = launch.stacks()
+        if job.group == "nccl":
+            from pytest_ddpperf.launch.flight_recorder import stall
+
+            stalled = stall(launch.calls())
+        suspect = stacks.suspect(standing, [rank for rank in range(job.world_size) if rank not in standing])
+        if suspect is not None and stalled is None:
+            with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
+                launch.hear_others(suspect)
+    elif any(rank.mismatch for rank in launch.ends):
+        with contextlib.suppress(LaunchError):  # nor the ranks' failure
+            launch.hear_others()
+            standing = launch.stacks()
+    return standing, stalled
 
 
 @contextlib.contextmanager
@@ -175,7 +139,7 @@ class LaunchEnd(Enum):
     LATE = "the deadline has passed"
 
 
-class Launch:
+class LaunchedRanks:
     """All ranks of a launch, in the order of their numbers; ``pause`` is how often their output is looked after."""
 
     def __init__(self, parts: Sequence[Ranks], pause: float = _TRIM_SECONDS) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_ddpperf.errors import LaunchError
 
@@ -17,17 +17,23 @@ Variables: TypeAlias = "tuple[tuple[str, str], ...]"
 """Variables that some ranks have besides those of all, names with values, sorted."""
 
 
-def group_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """The variables that torchrun would have set on this rank of a single machine."""
+def group_variables(
+    rank: int, world_size: int, port: int, *, local: tuple[int, int] | None = None, node: int = 0, nodes: int = 1
+) -> dict[str, str]:
+    """The variables that torchrun would have set on this rank; ``local``: its number among those of its node.
+
+    The store is always at this node: what connects there is led to rank 0.
+    """
+    local_rank, local_world_size = local or (rank, world_size)
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(local_world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
+        "GROUP_RANK": str(node),
+        "GROUP_WORLD_SIZE": str(nodes),
         "ROLE_NAME": "default",
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(world_size),
@@ -43,14 +49,11 @@ TASK_VARIABLES = re.compile(
     r"TORCHELASTIC_|OMPI_COMM_WORLD_|PMI_|PMIX_|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|TASK|STEP_)"
 )
 """Variables of a task of torchrun, srun or mpirun, and the numbers of tasks; those that name the job stay."""
-_STARTED_BY = (  # launcher, variable that only it sets, number of processes
-    ("torchrun", "TORCHELASTIC_RUN_ID", "WORLD_SIZE"),
-    ("srun", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),  # sbatch alone sets SLURM_NTASKS, too
-    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("mpirun", "PMI_RANK", "PMI_SIZE"),  # MPICH and Intel MPI
-)
 MARK = "PYTEST_DDPPERF_ZYGOTE"
 """The variable that names a process's zygote: with it the whole tree can be found after the zygote's death."""
+
+
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
@@ -67,7 +70,7 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         MARK: mark,
     }
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+    for name in _INTERFACES:
         fixed[name] = "lo"  # even where the user's cluster sets another one: these ranks are on one machine
     return fixed
 
@@ -100,38 +103,21 @@ def _nccl_defaults(environ: Mapping[str, str]) -> dict[str, str]:
     return {"NCCL_DEBUG": "WARN"} if asked else defaults
 
 
-def inherited(environ: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
+def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: str = "") -> dict[str, str]:
     """Give ranks ``environ`` without the variables of another launcher, with NCCL's defaults, and ``fixed`` on top.
 
-    Lightning, accelerate and DeepSpeed take the variables of a Slurm or MPI task for those of a rank.
+    Lightning, accelerate and DeepSpeed take the variables of a Slurm or MPI task for those of a rank. Ranks of several
+    nodes use the user's network interface, else this one.
     """
     kept = {
         name: value
         for name, value in environ.items()
         if name not in LAUNCHER_VARIABLES and not TASK_VARIABLES.match(name)
     }
-    return {**_nccl_defaults(environ), **kept, **fixed}
-
-
-class LaunchedBy(NamedTuple):
-    """A launcher that started several processes."""
-
-    launcher: str
-    variable: str  # that has their number
-    processes: int
-
-
-def started_by(environ: Mapping[str, str], *, terminal: bool = False) -> LaunchedBy | None:
-    """The launcher that started this process as one of several, if one did.
-
-    ``terminal`` says that this process prints to a terminal. Of a step of srun only a shell does (``--pty``), which has
-    the variables of all tasks and is alone.
-    """
-    for launcher, mark, number in _STARTED_BY:
-        processes = environ.get(number, "")
-        if mark in environ and processes.isdecimal() and int(processes) > 1 and not (terminal and launcher == "srun"):
-            return LaunchedBy(launcher, number, int(processes))
-    return None
+    if not interface:
+        return {**_nccl_defaults(environ), **kept, **fixed}
+    chosen = {name: environ.get(name) or interface for name in _INTERFACES}
+    return {"NCCL_DEBUG": "WARN", **kept, **fixed, **chosen}
 
 
 def thread_count(environ: Mapping[str, str]) -> int:

@@ -7,8 +7,10 @@ import contextlib
 import os
 import sys
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
@@ -21,12 +23,11 @@ from pytest_ddpperf.launch.streams import RankOutput, titled
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from typing_extensions import Self
 
     from pytest_ddpperf.launch.environment import Variables
     from pytest_ddpperf.launch.messages import SeenImport
+    from pytest_ddpperf.launch.parts import OtherNodes
     from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
@@ -59,6 +60,14 @@ class LaunchResult(Generic[T]):
         return titled(enumerate(self.outputs))
 
 
+class Forking(NamedTuple):
+    """What the ranks of this machine are forked from: a zygote each, the job as it is here, and what sweeps after."""
+
+    zygotes: list[ZygoteProcess]
+    job: Job
+    sweep: Callable[[], None]
+
+
 class Launcher:
     """Owns the zygote, the process that ranks are forked from; the first launch starts it.
 
@@ -74,8 +83,9 @@ class Launcher:
         redirection: Redirection | None = None,  # another checkout that ranks import the project from
         echo: Echo | None = None,  # is told what ranks print, while they run
         like: Launcher | None = None,  # with the same arguments: its zygote is copied, which spares torch's import
+        nodes: OtherNodes | None = None,  # on which ranks of large launches are started as well
     ) -> None:
-        self._like = like
+        self._like, self.nodes = like, nodes
         self._variables: dict[str, str] = {}
         self.remarks: dict[str, str] = {}  # on GPUs, the first on each
         self._environ, self._echo = environ, echo
@@ -144,7 +154,7 @@ class Launcher:
         """
         with self._lock:
             zygote = self._ready()
-            (environ, path), found = self._of_ranks(zygote), self._preloaded
+            environ, found = self._of_ranks(zygote), self._preloaded
             if found is not None and found.serve(wanted) and found.fits(environ):
                 return
             self._drop_preloaded()
@@ -154,7 +164,7 @@ class Launcher:
                 with like.idle_preloaded() as original:
                     self._preloaded = None if original is None else original.duplicate()
                 return
-            request = Preload(environ=environ, path=path, directory=environment.current_folder())
+            request = Preload(environ=environ, path=self._search_path(), directory=environment.current_folder())
             self._preloaded = preloaded(zygote, request, wanted, judged)
 
     def has_preloaded(self, wanted: Wanted) -> bool:
@@ -177,8 +187,9 @@ class Launcher:
         if key not in self._machines:
 
             def ask(shown: Gpus, processes: int) -> tuple[TorchMachine, ...]:
-                alone = {"world_size": processes, "device": "cpu", "gpus": shown, "group": None, "mode": None}
-                return self._launch(Call(probe, (gpus,)), _PROBE_SECONDS, probes=gpus, **alone).values
+                alone: dict[str, Any] = {"device": "cpu", "gpus": shown, "group": None, "mode": None}
+                call = Call(probe, (gpus,))
+                return self._launch(call, _PROBE_SECONDS, (processes,), probes=gpus, **alone).values
 
             self._machines[key] = find_machine(environ, ask)
         return self._machines[key]
@@ -211,20 +222,23 @@ class Launcher:
             LaunchError: this machine cannot start such ranks.
         """
         check_names(device, backend, world_size)
+        gpus = Gpus()
         if not 0 < timeout <= MAX_TIMEOUT:
             seconds = f"seconds, above 0 and up to {MAX_TIMEOUT:.0f}"
             raise SettingError(f"timeout {timeout!r} is no deadline; it takes {seconds}")
-        gpus = Gpus()
         if device != "cpu" or backend != "gloo":
             # A CPU group needs no probe: every torch that ranks can use has gloo.
             machine = self.machine(gpus=device != "cpu")
-            placed = place(device, backend, world_size, machine)
+            counts = self.counts(world_size, device, machine)
+            placed = place(device, backend, counts[0], machine)
             device, backend = placed.device, placed.backend
             gpus = machine.gpus if device == "cuda" else gpus
+        else:
+            counts = self.counts(world_size, device)
         return self._launch(
             Call(function, args),
             timeout,
-            world_size=world_size,
+            counts=counts,
             device=device,
             gpus=gpus,
             group=backend,
@@ -249,37 +263,66 @@ class Launcher:
         environ = os.environ if self._environ is None else self._environ
         return {**environ, **self._variables} if self._variables else environ
 
-    def _launch(self, call: Call, timeout: float, **of_job: Any) -> LaunchResult[Any]:
-        dumped = payload.dump_call(call)
-        with self._lock:
-            zygote = self._ready()
-            environ, path = self._of_ranks(zygote)
-            job = Job(
-                call=dumped,
-                timeout=timeout,
-                environ=environ,
-                path=path,
-                directory=environment.current_folder(),
-                **of_job,
-            )
-            zygotes, found = [zygote] * job.world_size, self._preloaded
-            if found is not None and found.fits(environ):
-                zygotes = found.of(job.world_size)
-            if job.device != "cpu" and zygotes[0].remark:
-                self.remarks["forked"] = zygotes[0].remark
-            sweeping = end_seconds(job) + 2.0
-            ends, seconds = conduct(zygotes, job, lambda: self._sweep(zygotes, sweeping), self._echo)
+    def counts(self, world_size: int, device: str, machine: TorchMachine | None = None) -> tuple[int, ...]:
+        """How many of so many ranks each node has that takes part, this one first.
+
+        Raises:
+            RankSkipped: the ranks cannot be dealt out evenly.
+        """
+        if self.nodes is None or world_size == 1:
+            return (world_size,)
+        gpus = len(machine.gpus.names) if machine is not None and device != "cpu" else 0
+        return self.nodes.counts(world_size, gpus)
+
+    def _launch(self, call: Call, timeout: float, counts: tuple[int, ...] = (1,), **of_job: Any) -> LaunchResult[Any]:
+        nodes = self.nodes if len(counts) > 1 else None
+        job = Job(
+            call=payload.dump_call(call),
+            timeout=timeout,
+            world_size=sum(counts),
+            local_world_size=counts[0],
+            nodes=len(counts),
+            interface="" if nodes is None else nodes.interface,
+            path=self._search_path(),
+            directory=environment.current_folder(),
+            **of_job,
+        )
+        with self.forking(job) as (zygotes, job, sweep):
+            elsewhere = nodes.ranks(counts, self._environment(), self._echo) if nodes is not None else ()
+            ends, seconds = conduct(zygotes, job, sweep, self._echo, elsewhere)
             for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
                 self.remarks.setdefault(report.remark.partition(":")[0], report.remark)
         outputs = tuple(end.output for end in ends)
         return LaunchResult(payload.values_of(ends, timeout - seconds), outputs, seconds, ends[0].imports)
 
-    def _of_ranks(self, zygote: ZygoteProcess) -> tuple[dict[str, str], tuple[str, ...]]:
-        """The environment variables and the search path of ranks."""
-        environ, path = environment.inherited(self._environment(), zygote.pinned), environment.search_path()
-        if self._redirection is None:
-            return environ, path
-        return self._redirection.environ(environ), self._redirection.search_path(path)
+    @contextlib.contextmanager
+    def forking(self, job: Job) -> Iterator[Forking]:
+        """Lend a zygote for each rank that a job has on this machine; other launches wait meanwhile.
+
+        Raises:
+            LaunchError: this machine cannot start such ranks.
+        """
+        with self._lock:
+            zygote = self._ready()
+            environ = self._of_ranks(zygote, job.interface)
+            here = job.directory if Path(job.directory).is_dir() else environment.current_folder()
+            job = replace(job, environ=environ, directory=here)
+            zygotes, found = [zygote] * job.local_world_size, self._preloaded
+            if found is not None and job.local_world_size == job.world_size and found.fits(environ):
+                zygotes = found.of(job.world_size)
+            if job.device != "cpu" and zygotes[0].remark:
+                self.remarks["forked"] = zygotes[0].remark
+            sweeping = end_seconds(job) + 2.0
+            yield Forking(zygotes, job, lambda: self._sweep(zygotes, sweeping))
+
+    def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:
+        """The environment variables of ranks; ``interface``: by which those of several nodes talk."""
+        environ = environment.inherited(self._environment(), zygote.pinned, interface)
+        return environ if self._redirection is None else self._redirection.environ(environ)
+
+    def _search_path(self) -> tuple[str, ...]:
+        path = environment.search_path()
+        return path if self._redirection is None else self._redirection.search_path(path)
 
     def _started(self) -> ZygoteProcess:
         require_linux()
@@ -320,6 +363,8 @@ class Launcher:
             (zygote.close if self._owner == os.getpid() else zygote.forget)()
 
     def _drop(self) -> None:
+        if self.nodes is not None:
+            self.nodes.close()
         self._drop_preloaded()
         zygote, self._zygote = self._zygote, None
         if zygote is None:

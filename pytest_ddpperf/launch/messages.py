@@ -35,15 +35,20 @@ class Job:
     group: str | None  # backend of the process group; None for a lone process without a group
     mode: Mode | None
     timeout: float  # seconds of the controller's deadline; torch's own lies behind it
-    environ: Mapping[str, str]
-    path: tuple[str, ...]
-    directory: str
+    environ: Mapping[str, str] = field(default_factory=dict)  # filled in on each node
+    path: tuple[str, ...] = ()
+    directory: str = ""
     preload: tuple[str, ...] = ()  # modules that the zygote imports before it forks
     own_group: bool = False  # whether the function makes the process group itself
     interleaved: bool = False  # whether other launches run at the same time
     listening: int = 0  # port of the store that rank 0 serves; known when its socket is bound
     gpus: Gpus = field(default_factory=Gpus)  # that ranks are dealt out on; on CPU none
     probes: bool = False  # whether the function looks for GPUs, and so starts their driver
+    first_rank: int = 0  # of those of this node
+    local_world_size: int = 0  # the ranks of this node
+    node: int = 0
+    nodes: int = 1  # that take part
+    interface: str = ""  # by which ranks of several nodes talk
 
 
 @dataclass(frozen=True)

@@ -162,10 +162,14 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
 
     os.environ.clear()
     os.environ.update(job.environ)
+    local, others = rank - job.first_rank, job.local_world_size or job.world_size
     if job.group is not None:
-        os.environ.update(environment.group_variables(rank, job.world_size, job.listening))
+        variables = environment.group_variables(
+            rank, job.world_size, job.listening, local=(local, others), node=job.node, nodes=job.nodes
+        )
+        os.environ.update(variables)
     if job.gpus.instances:  # read when CUDA is initialised, which no process above this one does
-        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus.instances[rank % len(job.gpus.instances)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus.instances[local % len(job.gpus.instances)]
     sys.path[:] = job.path
     os.chdir(job.directory)
     torch.set_num_threads(environment.thread_count(os.environ))
@@ -174,15 +178,15 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
         from pytest_ddpperf.launch.devices import claim_gpu
 
         count = len(job.gpus.names)
-        device = torch.device("cuda", 0 if job.gpus.instances else rank % count)
-        addresses = [job.gpus.pci[other % count] for other in range(job.world_size)]
+        device = torch.device("cuda", 0 if job.gpus.instances else local % count)
+        addresses = [job.gpus.pci[other % count] for other in range(others)]
         # Other launches, or ranks that share the GPU and whose function makes the group, may be at work by now.
-        check_memory = not job.interleaved and (job.world_size <= count or not job.own_group)
-        remark = claim_gpu(device, addresses, rank, check_memory=check_memory)
+        check_memory = not job.interleaved and (others <= count or not job.own_group)
+        remark = claim_gpu(device, addresses, local, check_memory=check_memory)
     store = None
     if job.group is not None:
         store = _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)
-    return RankContext(rank, job.world_size, rank, job.world_size, device, job.group or "none", job.mode), store, remark
+    return RankContext(rank, job.world_size, local, others, device, job.group or "none", job.mode), store, remark
 
 
 def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, listening: int | None) -> object:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.parsers import SWITCH_WORDS, closest
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
     import pytest
+
+    from pytest_ddpperf.run.session import Session
 
 MARKER = "ddpperf"
 _ALIKE = 0.8  # of difflib: what is less alike is hardly meant
@@ -146,6 +148,18 @@ def item_settings(settings: Settings, item: pytest.Item) -> Settings:
     return settings
 
 
+def uses_ranks(item: pytest.Item) -> bool:
+    """Whether a test uses our fixtures."""
+    return not {"ddpperf", "ddpperf_group"}.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def mark_ours(items: Iterable[pytest.Item]) -> None:
+    """Marks the tests that use our fixtures, so that ``-m ddpperf`` picks them."""
+    for item in items:
+        if uses_ranks(item) and item.get_closest_marker(MARKER) is None:
+            item.add_marker(MARKER)
+
+
 def require_other_mark(mark: str) -> None:
     """Refuses a marker that nobody has declared where ours is hardly meant otherwise."""
     if closest(mark, [MARKER], _ALIKE):
@@ -171,18 +185,13 @@ def _require_no_test(knob: Knob, raw: str, folder: Path) -> None:
     raise SettingError(f"{knob.option}={raw}: expected {expected}, and {raw} is a test, a file or a folder: {cure}")
 
 
-def require_no_launcher(*, terminal: bool) -> None:
-    """Refuses to start ranks in one of several processes of a launcher; ``terminal``: whether somebody watches."""
-    from pytest_ddpperf.launch.environment import started_by
+LAUNCHED = "ddpperf-launched"  # the name of a plugin
+_OF_TASKS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # of what launchers start
 
-    launched = started_by(os.environ, terminal=terminal)
-    if launched is not None:
-        launcher, variable, processes = launched
-        raise SettingError(
-            f"{launcher} started {processes} processes ({variable}={processes}), and each of them runs this suite: "
-            f"pytest starts the ranks itself, so start one pytest without {launcher}, or unset {variable} if it is "
-            f"left over: pytest --ddpperf-world-size={processes}"
-        )
+
+def may_be_task(settings: Settings) -> bool:
+    """Whether a launcher may have started this process as one of several."""
+    return settings.nodes == "auto" and not os.environ.keys().isdisjoint(_OF_TASKS)
 
 
 def require_system() -> None:
@@ -225,3 +234,20 @@ def given_options(config: pytest.Config) -> tuple[str, ...]:
     return tuple(
         knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None
     )
+
+
+def write_at_end(session_of: Callable[[pytest.Config], Session], session: pytest.Session, write: Any) -> None:
+    """Writes a file of results; what prevents that is told in the summary, and fails the run."""
+    import contextlib
+
+    capture = session.config.pluginmanager.get_plugin("capturemanager")
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    try:
+        # Where the file is standard output, pytest must not take the text for what a test prints.
+        with contextlib.nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            if reporter is not None:
+                reporter.ensure_newline()
+            write()
+    except (SettingError, HistoryError) as error:
+        session_of(session.config).complaints.append(str(error))
+        session.exitstatus = 1  # of pytest: tests failed

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from pytest_ddpperf.against.revision_side import RevisionSide
     from pytest_ddpperf.against.worktree import Revision
     from pytest_ddpperf.baselines.calibration import Calibrated
+    from pytest_ddpperf.launch.nodes.cluster import Cluster
+    from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
     from pytest_ddpperf.launch.rank_processes import Echo
+    from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.batch_size import Search
     from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.results import Provenance, Result
@@ -88,6 +91,7 @@ class Session:
             self.candidate = self._side(probe.revision(revision), echo=echo)
         self._of_commits: dict[str, RevisionSide] = {}  # of baselines
         self._launchers: Launchers | None = None
+        self.cluster: Cluster | None = None  # of a launcher's processes, which this one controls
         self._archive: Archive | None = None
         self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
         self._unstored: set[str] = set()  # tests that failed
@@ -105,11 +109,22 @@ class Session:
             if self.reference is not None:
                 self.reference.start()
             self._launchers = (
-                Launchers(lambda first: Launcher(preload=PRELOADED, echo=self._echo, like=first), self.settings.preload)
-                if self.candidate is None
-                else self.candidate.launchers
+                Launchers(self._launcher, self.settings.preload) if self.candidate is None else self.candidate.launchers
             )
         return self._launchers
+
+    def _launcher(self, first: Launcher | None) -> Launcher:
+        return Launcher(preload=PRELOADED, echo=self._echo, like=first, nodes=self._nodes(PRELOADED, None, first))
+
+    def _nodes(
+        self, preload: Sequence[str], redirection: Redirection | None, like: Launcher | None
+    ) -> NodeLaunchers | None:
+        """What a launcher reaches other nodes by; None where this node is the only one."""
+        if self.cluster is None or not self.cluster.nodes:
+            return None
+        from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
+
+        return NodeLaunchers(self.cluster, preload, redirection, like)
 
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
@@ -150,22 +165,27 @@ class Session:
 
     def world_sizes(self, settings: Settings) -> tuple[int, ...]:
         """The numbers of ranks that the settings ask for: by default one per GPU, else 2."""
-        return settings.world_size or (len(self._torch(settings).gpus.names) or DEFAULT_WORLD_SIZE,)
+        if settings.world_size is not None:
+            return settings.world_size
+        nodes = 1 if self.cluster is None else 1 + len(self.cluster.nodes)
+        return (nodes * len(self._torch(settings).gpus.names) or max(nodes, DEFAULT_WORLD_SIZE),)
 
     def environment(
         self, settings: Settings, world_size: int, variables: Variables = (), side: RevisionSide | None = None
     ) -> Environment:
         """The facts that so many ranks, which have these variables besides, depend on; ``side``: the candidate's."""
         machine = self._torch(settings, side)
-        placement = place(settings.device, settings.backend, world_size, machine)
+        counts = self.launchers[0].counts(world_size, settings.device, machine)
+        placement = place(settings.device, settings.backend, counts[0], machine)
         self.complaints += {placement.remark} - {"", *self.complaints}
         gpus = None
         if placement.device == "cuda":
             from pytest_ddpperf.instruments.gpu_facts import gpu_facts
 
-            gpus = gpu_facts(self.gpus(world_size), machine.gpu_software, {**os.environ, **dict(variables)})
+            gpus = gpu_facts(self.gpus(counts[0]), machine.gpu_software, {**os.environ, **dict(variables)})
         named = {"OMP_NUM_THREADS": str(self._threads), **dict(variables)}
-        found = environment(machine_facts(), machine, placement, world_size, threads=thread_count(named), gpus=gpus)
+        facts, threads = machine_facts(), thread_count(named)
+        found = environment(facts, machine, placement, world_size, threads=threads, gpus=gpus, nodes=len(counts))
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def gpus(self, world_size: int) -> tuple[str, ...]:
@@ -224,7 +244,8 @@ class Session:
         from pytest_ddpperf.against.revision_side import RevisionSide
 
         settings = self.settings
-        return RevisionSide(revision, settings.against_setup, PRELOADED, asked=settings.preload, tests=tests, echo=echo)
+        setup, asked = settings.against_setup, settings.preload
+        return RevisionSide(revision, setup, PRELOADED, asked=asked, tests=tests, echo=echo, nodes=self._nodes)
 
     def accept_command(self, test: str) -> str:
         """The command that makes the result of a test the baseline that it was compared with."""

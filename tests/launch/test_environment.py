@@ -13,7 +13,6 @@ from pytest_ddpperf.launch.environment import (
     pinned,
     read_at_import,
     search_path,
-    started_by,
     thread_count,
 )
 
@@ -51,32 +50,6 @@ def test_no_task_of_slurm_or_mpi_reaches_the_ranks(name: str) -> None:
         "SLURM_JOB_ID": "7",
         "SLURM_CPUS_ON_NODE": "8",
     }
-
-
-@pytest.mark.parametrize(
-    ("variables", "found"),
-    [
-        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "2"}, ("torchrun", "WORLD_SIZE", 2)),
-        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1"}, None),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, None),  # of a pod, which is one process on one machine
-        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}, ("srun", "SLURM_STEP_NUM_TASKS", 4)),
-        ({"SLURM_JOB_ID": "9", "SLURM_NTASKS": "4"}, None),  # sbatch without srun
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, ("mpirun", "OMPI_COMM_WORLD_SIZE", 3)),
-        ({"PMI_RANK": "1", "PMI_SIZE": "3"}, ("mpirun", "PMI_SIZE", 3)),
-        ({"PMI_RANK": "1", "PMI_SIZE": "many"}, None),
-        ({}, None),
-    ],
-)
-def test_one_of_several_processes_knows_its_launcher(
-    variables: dict[str, str], found: tuple[str, str, int] | None
-) -> None:
-    assert started_by(variables) == found
-
-
-def test_a_shell_of_srun_is_alone() -> None:
-    """``srun --ntasks=4 --pty bash`` has one shell, with the variables of all tasks."""
-    assert started_by({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}, terminal=True) is None
-    assert started_by({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4"}, terminal=True) is not None
 
 
 def test_ranks_find_what_torchrun_would_have_set() -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, RankFailed, RankSkipped, RanksTimedOut
-from pytest_ddpperf.launch.conduct import Launch, LaunchEnd
+from pytest_ddpperf.launch.conduct import LaunchedRanks, LaunchEnd
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Finished
 from pytest_ddpperf.launch.rank_processes import RankProcesses
@@ -359,7 +359,7 @@ def test_reports_that_have_arrived_count_after_the_deadline() -> None:
     with ours, theirs, RankProcesses([cast("ZygoteProcess", Zygote())] * 2) as ranks:
         for rank in ranks.ranks.values():
             Channel(rank.of_rank).send(Finished(b"", 1))
-        assert Launch([ranks]).watch(time.monotonic() - 1) is LaunchEnd.FINISHED
+        assert LaunchedRanks([ranks]).watch(time.monotonic() - 1) is LaunchEnd.FINISHED
 
 
 class Reduced:

@@ -1,0 +1,233 @@
+"""Two nodes without two machines: network namespaces with a link between them, and torchrun in both.
+
+    python benchmarks/two_nodes.py                            # an all-reduce over a link of 1 ms and 1 Gbit/s
+    python benchmarks/two_nodes.py --suite perf_tests         # a suite, over a link that is not shaped
+
+It needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and ``ip`` of iproute2. The link is shaped by shaped_link.py, which
+needs no netem. The all-reduce is compared with the time that the ring algorithm needs at least: 2 (n-1)/n of the bytes
+at the link's rate, and 2 (n-1) times its delay (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
+clusters of workstations", 2009).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+ADDRESSES = ("10.213.7.1", "10.213.7.2")
+_PORT = 29431
+_ROOT = Path(__file__).parents[1]
+MEGABYTES, DELAY_MS, RATE_GBIT = 25, 1.0, 1.0
+
+_TEST = """
+import time
+import torch
+import torch.distributed as dist
+
+def reduce(ctx, size, times):
+    tensor = torch.zeros(size // 4)
+    taken = []
+    for _ in range(times):
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(tensor)
+        taken.append(time.perf_counter() - start)
+    return taken
+
+def test_all_reduce(ddpperf_group):
+    taken = ddpperf_group.run(reduce, {size}, {times}).values
+    print("taken", *(max(each) for each in zip(*taken)))
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How torchrun of a node ended."""
+
+    status: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A link: bytes per second each way, and seconds that a packet takes."""
+
+    rate: float
+    delay: float
+
+
+class TwoNodes:
+    """Two network namespaces and a link between them: a pair of virtual interfaces, or one of this shape."""
+
+    def __init__(self, shape: Shape | None = None) -> None:
+        self._shape = shape
+        name = f"ddp{os.getpid()}"
+        self.names = (f"{name}a", f"{name}b")
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            for name in self.names:
+                _run("ip", "netns", "add", name)
+                self._open.callback(_run, "ip", "netns", "del", name)
+            first, second = self.names
+            if self._shape is None:
+                _run(
+                    "ip", "link", "add", first, "netns", first, "type", "veth", "peer", "name", second, "netns", second
+                )
+            else:
+                self._forward(self._shape)
+            for name, address in zip(self.names, ADDRESSES, strict=True):
+                _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", name)
+                for interface in ("lo", name):
+                    _run("ip", "-n", name, "link", "set", interface, "up")
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def _forward(self, shape: Shape) -> None:
+        """Start the process that packets pass."""
+        script = str(Path(__file__).with_name("shaped_link.py"))
+        command = [sys.executable, script, *self.names, f"--rate={shape.rate}", f"--delay={shape.delay}"]
+        forwarding = self._open.enter_context(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        if forwarding.stdin is None or forwarding.stdout is None or forwarding.stdout.readline() != "ready\n":
+            raise OSError("the link cannot be shaped")
+        for name in self.names:  # large packets: fewer of them pass the process
+            _run("ip", "-n", name, "link", "set", name, "mtu", "32000", "txqueuelen", "2000")
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    @contextlib.contextmanager
+    def started(
+        self, arguments: Sequence[str], folder: Path, *, processes: int = 1, environ: dict[str, str] | None = None
+    ) -> Iterator[list[subprocess.Popen[bytes]]]:
+        """Within, torchrun runs pytest on both nodes; it is killed at the end."""
+        with contextlib.ExitStack() as opened:
+            tasks = []
+            for node, (name, address) in enumerate(zip(self.names, ADDRESSES, strict=True)):
+                torchrun = [
+                    sys.executable,
+                    "-m",
+                    "torch.distributed.run",
+                    "--nnodes=2",
+                    f"--nproc-per-node={processes}",
+                ]
+                meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:{_PORT}", "--rdzv-id=two-nodes"]
+                own = [f"--rdzv-conf=is_host={int(not node)}", f"--local-addr={address}"]
+                task = subprocess.Popen(
+                    ["ip", "netns", "exec", name, *torchrun, *meeting, *own, "-m", "pytest", *arguments],
+                    cwd=folder,
+                    env={**os.environ, **(environ or {})},
+                    stdout=opened.enter_context(self.output(folder, node).open("wb")),
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                opened.callback(_end, task)
+                tasks.append(task)
+            yield tasks
+
+    @staticmethod
+    def output(folder: Path, node: int) -> Path:
+        """The file that has what torchrun of a node prints."""
+        return folder / f"node{node}.txt"
+
+    def run(self, arguments: Sequence[str], folder: Path, *, processes: int = 1, seconds: float = 600.0) -> list[Ended]:
+        """Run pytest under torchrun on both nodes until it ends there."""
+        with self.started(arguments, folder, processes=processes) as tasks:
+            statuses = [task.wait(seconds) for task in tasks]
+        return [Ended(status, self.output(folder, node).read_text()) for node, status in enumerate(statuses)]
+
+
+def why_not() -> str:
+    """Why this machine has no namespaces for two nodes; empty where it has."""
+    if shutil.which("ip") is None:
+        return "iproute2 is not installed"
+    try:
+        with TwoNodes():
+            return ""
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces are not allowed here: {error.stderr.strip()}"
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def _end(task: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(task.pid, signal.SIGTERM if task.poll() is None else signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        task.wait(10)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(task.pid, signal.SIGKILL)
+    task.wait()
+
+
+def ring_seconds(size: int, ranks: int, rate: float, delay: float) -> float:
+    """The least seconds of a ring all-reduce of ``size`` bytes at ``rate`` bytes/s and ``delay`` s a message."""
+    return 2 * (ranks - 1) / ranks * size / rate + 2 * (ranks - 1) * delay
+
+
+def all_reduce(times: int) -> bool:
+    """Time an all-reduce over the shaped link; whether it lies between the ring's time and 1.5 times that."""
+    size, least = MEGABYTES * 10**6, ring_seconds(MEGABYTES * 10**6, 2, RATE_GBIT * 1e9 / 8, DELAY_MS / 1e3)
+    shape = Shape(RATE_GBIT * 1e9 / 8, DELAY_MS / 1e3)
+    with tempfile.TemporaryDirectory() as folder, TwoNodes(shape) as nodes:
+        Path(folder, "test_link.py").write_text(_TEST.format(size=size, times=times))
+        ended = nodes.run(["-p", "no:cacheprovider", "-rP", "-q"], Path(folder))
+    found = [line for line in ended[0].text.splitlines() if line.startswith("taken ")]
+    if not found:
+        print(ended[0].text, ended[1].text)
+        return False
+    taken = [float(word) for word in found[0].split()[1:]]
+    middle = statistics.median(taken)
+    print(f"all-reduce of {MEGABYTES} MB over {RATE_GBIT} Gbit/s and {DELAY_MS} ms, {times} times")
+    print(f"  ring formula {least * 1e3:.1f} ms; median {middle * 1e3:.1f} ms ({middle / least:.2f} times the formula)")
+    print(f"  least {min(taken) * 1e3:.1f} ms, most {max(taken) * 1e3:.1f} ms")
+    return least <= min(taken) and middle <= 1.5 * least
+
+
+def suite(path: str, ranks: int, arguments: Sequence[str]) -> bool:
+    """Run a suite on two nodes; whether both end with status 0."""
+    with TwoNodes() as nodes, tempfile.TemporaryDirectory() as folder:
+        Path(folder, "pytest.ini").write_text("")
+        given = [str(Path(path).resolve()), "--rootdir", str(_ROOT), f"--ddpperf-world-size={ranks}", *arguments]
+        ended = nodes.run(["-p", "no:cacheprovider", *given], Path(folder), seconds=3600)
+    for node, each in enumerate(ended):
+        print(f"node {node} ended with status {each.status}\n{each.text}")
+    return all(each.status == 0 for each in ended)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=9, help="all-reduces")
+    parser.add_argument("--suite", help="a file or folder of tests to run in place of the all-reduce")
+    parser.add_argument("--ranks", type=int, default=4, help="of the suite")
+    options, others = parser.parse_known_args()
+    reason = why_not()
+    if reason:
+        sys.exit(reason)
+    good = all_reduce(options.times) if options.suite is None else suite(options.suite, options.ranks, others)
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The agent of a node: it has launchers as the controller has, and starts the ranks that the controller asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.messages import Signal
+from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, connect
+from pytest_ddpperf.launch.nodes.messages import (
+    AskCalls,
+    AskGpus,
+    AskStacks,
+    Begin,
+    Calls,
+    Close,
+    Dismiss,
+    GpuCount,
+    NodeSwept,
+    Opened,
+    OpenLauncher,
+    Ping,
+    Printed,
+    Stacks,
+    States,
+    SweepNode,
+)
+from pytest_ddpperf.launch.nodes.network import interface_of
+from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
+from pytest_ddpperf.launch.rank_processes import RankProcesses
+from pytest_ddpperf.launch.redirection import Redirection
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.failures import RankEnd
+    from pytest_ddpperf.launch.messages import Job
+    from pytest_ddpperf.launch.nodes.meeting import Card
+
+_TEND_SECONDS = 0.1
+_END_SECONDS = 20.0  # in which launches end that the controller no longer waits for
+GONE = 1  # the status of a task whose controller is gone
+
+
+class Agent:
+    """Serves the controller over ``link``; ``card`` says where further links lead."""
+
+    def __init__(self, link: Link, card: Card, node: int) -> None:
+        self._link, self._card, self._node = link, card, node
+        self._hosts: dict[int, _Host] = {}
+
+    def serve(self) -> int:
+        """Do what the controller asks for until it closes the link; return the status that this task ends with."""
+        try:
+            while True:
+                message = self._link.receive()
+                if isinstance(message, Close):
+                    return message.status
+                if isinstance(message, Ping):
+                    self._link.send(Ping(time.time_ns()))
+                elif isinstance(message, OpenLauncher):
+                    self._open(message)
+        except LinkEnded:
+            return GONE
+        finally:
+            with contextlib.ExitStack() as closing:
+                for host in self._hosts.values():
+                    closing.callback(host.close)
+
+    def _open(self, request: OpenLauncher) -> None:
+        link = _connected(self._card)
+        link.send(Opened(self._node, request.number))
+        like = None if request.like is None else self._hosts[request.like]
+        host = _Host(link, self._card, request, None if like is None else like.launcher)
+        self._hosts[request.number] = host
+        host.start()
+
+
+def _connected(card: Card) -> Link:
+    try:
+        return connect((card.host, card.port), card.key)
+    except (OSError, ForeignPeer) as error:
+        raise LinkEnded(f"the controller is gone: {error}") from None
+
+
+class _Host(threading.Thread):
+    """One launcher of this node, and the link by which one of the controller's asks it for ranks."""
+
+    def __init__(self, link: Link, card: Card, request: OpenLauncher, like: Launcher | None) -> None:
+        super().__init__(name=f"ddpperf-node-{request.number}", daemon=True)
+        self._link, self._card = link, card
+        self._base = dict(os.environ)
+        self._environ = dict(self._base)  # as it is for the ranks of the next launch
+        redirection = None if request.redirection is None else Redirection.loads(request.redirection)
+        self.launcher = Launcher(environ=self._environ, preload=request.preload, redirection=redirection, like=like)
+
+    def run(self) -> None:
+        """Serve until the link ends."""
+        try:
+            while True:
+                message = self._link.receive()
+                if isinstance(message, Begin):
+                    self._launch(message)
+                elif isinstance(message, AskGpus):
+                    self._link.send(GpuCount(self._gpus()))
+        except LinkEnded:
+            return
+        except Exception as error:  # noqa: BLE001  the controller reports it
+            with contextlib.suppress(LinkEnded):
+                self._link.send(NodeSwept(reason=f"{type(error).__name__}: {error}"))
+        finally:
+            self._link.close()
+            self.launcher.close()
+
+    def close(self) -> None:
+        """End the launch that is under way, if one is, and the launcher."""
+        self._link.close()
+        if self.is_alive():
+            self.launcher.abort()
+            self.join(_END_SECONDS)
+
+    def _gpus(self) -> int:
+        try:
+            return len(self.launcher.machine().gpus.names)
+        except LaunchError as error:
+            print(error, file=sys.stderr)  # noqa: T201  the controller says that the node has no GPU
+            return 0
+
+    def _launch(self, begin: Begin) -> None:
+        try:
+            kept = {name: value for name, value in self._base.items() if name not in begin.changes}
+            self._environ.clear()
+            self._environ.update(kept, **{name: value for name, value in begin.changes.items() if value is not None})
+            job = replace(begin.job, interface=interface_of(self._link.address, os.environ))
+            if job.device != "cpu":
+                job = replace(job, gpus=self.launcher.machine().gpus)
+            ends = self._conduct(job, echo=begin.echo)
+        except LinkEnded:
+            raise
+        except LaunchError as error:
+            self._link.send(NodeSwept(reason=str(error)))
+        else:
+            self._link.send(NodeSwept(ends))
+
+    def _conduct(self, job: Job, *, echo: bool) -> tuple[RankEnd, ...]:
+        def printed(rank: int, lines: list[str]) -> None:
+            self._link.send(Printed(rank, tuple(lines)))
+
+        with (
+            self.launcher.forking(job) as (zygotes, here, sweep),
+            StoreTunnel(self._card, job.listening) as tunnel,
+            RankProcesses(zygotes, printed if echo else None, job.first_rank) as ranks,
+        ):
+            try:
+                ranks.fork(replace(here, listening=tunnel.port))
+                _Conducted(self._link, ranks).until_swept()
+            finally:
+                sweep()
+            return tuple(replace(end, report=None) for end in ranks.ends)
+
+
+class _Conducted:
+    """The ranks of a launch on this node, and what the controller knows of them."""
+
+    def __init__(self, link: Link, ranks: RankProcesses) -> None:
+        self._link, self._ranks = link, ranks
+        self._told: dict[int, RankEnd] = {}
+        self._over = False
+
+    def until_swept(self) -> None:
+        """Tell the controller how the ranks stand, and do what it asks for, until it asks for the end."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._link, selectors.EVENT_READ, self._hear)
+            self._ranks.register(selector)
+            while not self._over:
+                for key, _ in selector.select(_TEND_SECONDS):
+                    key.data()
+                self._ranks.tend()
+                self._tell()
+
+    def _tell(self) -> None:
+        new = [state for state in self._ranks.states if state.over and self._told.get(state.rank) is not state]
+        if not new:
+            return
+        known = {rank for rank, told in self._told.items() if told.report is not None}
+        self._told.update({state.rank: state for state in new})
+        ends = [end for end in self._ranks.ends if end.rank in {state.rank for state in new}]
+        self._link.send(States(tuple(replace(end, report=None) if end.rank in known else end for end in ends)))
+
+    def _hear(self) -> None:
+        for message in self._link.received():
+            deadline = time.monotonic() + getattr(message, "seconds", 0.0)
+            if isinstance(message, Signal):
+                self._ranks.signal(message.ranks, message.number)
+            elif isinstance(message, Dismiss):
+                self._ranks.dismiss()
+            elif isinstance(message, AskStacks):
+                self._link.send(Stacks(self._ranks.stacks(deadline)))
+            elif isinstance(message, AskCalls):
+                self._link.send(Calls(self._ranks.calls(deadline)))
+            elif isinstance(message, SweepNode):
+                self._over = True

@@ -1,0 +1,265 @@
+"""The controller's side: it meets the other tasks, makes one of each other node its agent, and reaches ranks there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.launch.nodes.link import KEY_BYTES, ForeignPeer, Link, LinkEnded, accept
+from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card
+from pytest_ddpperf.launch.nodes.messages import (
+    AskGpus,
+    Close,
+    GpuCount,
+    Hello,
+    Opened,
+    OpenLauncher,
+    Ping,
+    ReachStore,
+    Role,
+)
+from pytest_ddpperf.launch.nodes.network import interface_of
+from pytest_ddpperf.launch.nodes.tunnel import end, lead_to_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+_PINGS = 4
+_PING_SECONDS = 5.0
+_OPEN_SECONDS = 30.0
+_PROBE_SECONDS = 180.0
+_MOST_STRANGERS = 64  # connections at a time that have not proved yet to know the key
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """Another node, and the link to its agent."""
+
+    number: int
+    hello: Hello
+    link: Link
+    ahead: int  # of the node's clock, in nanoseconds
+    uncertain: int  # by so much either way
+
+
+class Cluster:
+    """All nodes of a run, as the controller sees them. ``close`` ends the tasks of the other nodes."""
+
+    def __init__(self, host: str, own: Hello, size: int, version: str) -> None:
+        self._own, self._size = own, size
+        self._environ = dict(os.environ)
+        self._listening = socket.create_server((host, 0), backlog=size, family=_family(host))
+        self.card = Card(host, self._listening.getsockname()[1], secrets.token_bytes(KEY_BYTES), version)
+        self._met: dict[int, tuple[Link, Hello]] = {}
+        self._opened: dict[tuple[int, int], Link] = {}
+        self._news = threading.Condition()
+        self._strangers = threading.Semaphore(_MOST_STRANGERS)
+        self._stores: set[int] = set()
+        self._known: frozenset[str] = frozenset()  # addresses; any until all have come
+        self._gpus: dict[int, int] = {}
+        self.nodes: tuple[Node, ...] = ()
+        threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
+
+    def gather(self, seconds: float = MEETING_SECONDS) -> None:
+        """Wait for all tasks, and give each its role.
+
+        Raises:
+            SettingError: a task lacks what the controller has.
+            LaunchError: a task has not come in time.
+        """
+        expected = set(range(1, self._size))
+        with self._news:
+            self._news.wait_for(lambda: expected <= self._met.keys(), seconds)
+            missing = sorted(expected - self._met.keys())
+            met = dict(self._met)
+        if missing:
+            raise LaunchError(
+                f"rank {missing[0]} of the launcher did not meet the controller within {seconds:.0f} s"
+                f"{f', nor did {len(missing) - 1} more' if missing[1:] else ''}: its tests may have failed to import, "
+                "or a firewall is in the way"
+            )
+        self._known = frozenset(link.peer for link, _ in met.values())
+        for _, hello in met.values():
+            self._require_alike(hello)
+        of_machine: dict[str, list[Hello]] = defaultdict(list)
+        for hello in (self._own, *(met[rank][1] for rank in sorted(met))):
+            of_machine[hello.machine].append(hello)
+        agents = [hello.rank for hellos in of_machine.values() for hello in agents_of(hellos)]
+        cores = {machine: frozenset().union(*(one.cores for one in hellos)) for machine, hellos in of_machine.items()}
+        use_cores(cores[self._own.machine])
+        found = []
+        for rank, (link, hello) in sorted(met.items()):
+            number = agents.index(rank) if rank in agents else None
+            link.name = f"rank {rank} of the launcher" if number is None else f"node {number} ({hello.host})"
+            link.send(Role(node=number, cores=cores[hello.machine]))
+            if number is not None:
+                ahead, uncertain = offset(link)
+                found.append(Node(number=number, hello=hello, link=link, ahead=ahead, uncertain=uncertain))
+        self.nodes = tuple(sorted(found, key=lambda node: node.number))
+
+    def _require_alike(self, hello: Hello) -> None:
+        for name, own in self._own.needed.items():
+            other = hello.needed.get(name, "none")
+            if other != own:
+                raise SettingError(
+                    f"{name} is {own} on the controller, and {other} on {hello.host} (rank {hello.rank} of the "
+                    "launcher); all nodes need the same"
+                )
+
+    @property
+    def differences(self) -> list[str]:
+        """Facts in which nodes differ from the controller's, in words."""
+        return [
+            f"{name} is {own} on the controller, and {other} on node {node.number} ({node.hello.host})"
+            for node in self.nodes
+            for name, own in self._own.facts.items()
+            if (other := node.hello.facts.get(name, "unknown")) != own
+        ]
+
+    @property
+    def interface(self) -> str:
+        """The network interface of this node by which ranks of several nodes talk."""
+        return interface_of(self.nodes[0].link.address if self.nodes else self.card.host, os.environ)
+
+    def changes(self, environ: Mapping[str, str]) -> dict[str, str | None]:
+        """The variables in which an environment differs from that at the start; None for one that is gone."""
+        gone: dict[str, str | None] = dict.fromkeys(self._environ.keys() - environ.keys())
+        return gone | {name: value for name, value in environ.items() if self._environ.get(name) != value}
+
+    @contextlib.contextmanager
+    def store(self, port: int) -> Iterator[None]:
+        """Within, ranks of other nodes reach this port of the controller's loopback."""
+        self._stores.add(port)
+        try:
+            yield
+        finally:
+            self._stores.discard(port)
+
+    def opened(self, node: Node, request: OpenLauncher) -> Link:
+        """A link to a new launcher of a node."""
+        node.link.send(request)
+        key = node.number, request.number
+        with self._news:
+            if not self._news.wait_for(lambda: key in self._opened, _OPEN_SECONDS):
+                raise LinkEnded(f"{node.link.name} did not answer within {_OPEN_SECONDS:.0f} s")
+            link = self._opened.pop(key)
+        link.name = node.link.name
+        return link
+
+    @property
+    def lost(self) -> str:
+        """Which agent is gone; empty while all are there."""
+        return next(filter(None, (_end_of(node.link) for node in self.nodes)), "")
+
+    def close(self, status: int) -> None:
+        """End all tasks with this exit status."""
+        for link, _ in tuple(self._met.values()):
+            with contextlib.suppress(LinkEnded):
+                link.send(Close(status))
+            link.close()
+        end(self._listening)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connected, (address, *_) = self._listening.accept()
+            except OSError:
+                return
+            foreign = self._known and address not in self._known
+            if foreign or not self._strangers.acquire(blocking=False):
+                connected.close()
+                continue
+            threading.Thread(target=self._welcome, args=(connected,), name="ddpperf-nodes", daemon=True).start()
+
+    def _welcome(self, connected: socket.socket) -> None:
+        try:
+            try:
+                link = accept(connected, self.card.key)
+            finally:
+                self._strangers.release()
+            first = link.receive(_PING_SECONDS)
+        except (ForeignPeer, LinkEnded):
+            return
+        with self._news:
+            if isinstance(first, Hello) and first.rank not in self._met:
+                self._met[first.rank] = link, first
+            elif isinstance(first, Opened):
+                self._opened[first.node, first.number] = link
+            elif isinstance(first, ReachStore) and first.port in self._stores:
+                self._news.notify_all()
+                threading.Thread(target=_to_store, args=(link, first.port), name="ddpperf-store", daemon=True).start()
+            else:
+                link.close()
+            self._news.notify_all()
+
+    def gpus_of(self, node: Node, link: Link) -> int:
+        """The GPUs that ranks of a node can use, asked over the link to a launcher there; its agent looks once."""
+        if node.number not in self._gpus:
+            link.send(AskGpus())
+            answer = link.receive(_PROBE_SECONDS)
+            self._gpus[node.number] = answer.number if isinstance(answer, GpuCount) else 0
+        return self._gpus[node.number]
+
+
+def _end_of(link: Link) -> str:
+    """Why a link has ended on which nothing is awaited; empty while it has not."""
+    try:
+        link.received()
+    except LinkEnded as error:
+        return str(error)
+    return ""
+
+
+def _to_store(link: Link, port: int) -> None:
+    with contextlib.suppress(OSError, LinkEnded):
+        lead_to_store(link, port)
+    link.close()
+
+
+def agents_of(hellos: Sequence[Hello]) -> list[Hello]:
+    """The tasks of one node that become its agents: the first, and each that may use a GPU which no earlier one may."""
+    seen: set[str] = set()
+    agents: list[Hello] = []
+    for hello in hellos:
+        if not agents or set(hello.gpus) - seen:
+            agents.append(hello)
+        seen |= set(hello.gpus)
+    return agents
+
+
+def use_cores(cores: frozenset[int]) -> None:
+    """Let this process and its ranks use these cores: launchers bind each task to some of its node's."""
+    with contextlib.suppress(OSError):  # a control group forbids it
+        os.sched_setaffinity(0, cores)
+
+
+def offset(link: Link) -> tuple[int, int]:
+    """How far a peer's clock is ahead of this one's, and the uncertainty, in nanoseconds.
+
+    From the fastest of some pings, as in NTP (RFC 5905, section 8) with a message that is answered at once.
+    """
+    found = []
+    for _ in range(_PINGS):
+        sent = time.time_ns()
+        link.send(Ping())
+        answer = link.receive(_PING_SECONDS)
+        if isinstance(answer, Ping):
+            took = time.time_ns() - sent
+            found.append((took, answer.clock - sent - took // 2))
+    if not found:
+        raise LinkEnded(f"{link.name} did not answer within {_PING_SECONDS:.0f} s")
+    took, ahead = min(found)
+    return ahead, took // 2
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

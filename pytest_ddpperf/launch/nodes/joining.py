@@ -1,0 +1,187 @@
+"""How a task joins a run: as the controller, which the others meet, or as one that follows it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import LaunchError, RankFailed, SettingError
+from pytest_ddpperf.instruments.host import machine_facts
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.nodes.agent import GONE, Agent
+from pytest_ddpperf.launch.nodes.cluster import Cluster, use_cores
+from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, connect
+from pytest_ddpperf.launch.nodes.meeting import (
+    MEETING_SECONDS,
+    STORE_VARIABLES,
+    Card,
+    FileMeeting,
+    exchange,
+    private_folder,
+    wait_for,
+)
+from pytest_ddpperf.launch.nodes.messages import Close, Hello, Role
+from pytest_ddpperf.launch.nodes.network import LOOPBACK, own_address
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.nodes.tasks import Task
+
+_RETRY_SECONDS = 0.2
+_USAGE_ERROR = 4  # the status of pytest
+
+
+def hello(task: Task, root: Path, tests: Sequence[str], files: Iterable[Path]) -> Hello:
+    """What this task says of itself; ``tests`` are the ids of those that it would run, in these files."""
+    digest = hashlib.sha256("\n".join(tests).encode())
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    facts = machine_facts()
+    driver = Path("/proc/driver/nvidia/version")
+    return Hello(
+        rank=task.rank,
+        host=socket.gethostname(),
+        machine=_machine(),
+        cores=frozenset(os.sched_getaffinity(0)),
+        needed={
+            "torch": _version("torch"),
+            "pytest-ddpperf": _version("pytest-ddpperf"),
+            "the root folder": str(root),
+            "the digest of the tests": digest.hexdigest()[:12],
+        },
+        facts={
+            "Python": platform.python_version(),
+            "the CPU": facts.cpu_model,
+            "the number of cores": str(facts.cores),
+            "the kernel": platform.release(),
+            "the GPU driver": driver.read_text().splitlines()[0] if driver.exists() else "none",
+        },
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _machine() -> str:
+    """What tells a node from others: the start of its kernel, and its network, for containers have their own."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/net').readlink()}"
+
+
+def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
+    """Meet the other tasks as their controller.
+
+    Raises:
+        SettingError: the tasks cannot meet so, or lack what this one has.
+        LaunchError: a task has not come in time.
+    """
+    host = LOOPBACK if task.one_node else own_address(_master(task), os.environ)
+    cluster = Cluster(host, own, task.size, own.needed["pytest-ddpperf"])
+    try:
+        meetings = [FileMeeting(task, each) for each in _folders(task, folder)]
+        for meeting in meetings:
+            meeting.publish(cluster.card)
+        try:
+            if _by_store(task, folder):
+                _exchanged(task, cluster.card.dumps())
+            cluster.gather()
+        finally:
+            for meeting in meetings:
+                meeting.end()
+    except BaseException:
+        cluster.close(_USAGE_ERROR)
+        raise
+    return cluster
+
+
+def follow(task: Task, own: Hello, folder: Path | None) -> int:
+    """Meet the controller, do what it asks for until it ends, and return the status that this task ends with.
+
+    Raises:
+        SettingError: the tasks cannot meet so.
+        LaunchError: the controller has not come in time.
+    """
+    link, card = _met(task, own, folder)
+    try:
+        role = link.receive(MEETING_SECONDS)
+        if isinstance(role, Close):
+            return role.status
+        if not isinstance(role, Role):
+            return GONE
+        use_cores(role.cores)
+        if role.node is not None:
+            return Agent(link, card, role.node).serve()
+        message = link.receive()
+        return message.status if isinstance(message, Close) else GONE
+    except LinkEnded:
+        return GONE
+    finally:
+        link.close()
+
+
+def _met(task: Task, own: Hello, folder: Path | None) -> tuple[Link, Card]:
+    """The link to the controller; a card that an earlier run has left leads nowhere, and is read again."""
+    (meeting, *_) = (FileMeeting(task, each) for each in _folders(task, folder))
+    find: Callable[[], Card | None] = meeting.find
+    if _by_store(task, folder) and task.local_rank == 0:
+        card = Card.loads(_exchanged(task, None))
+        meeting.publish(card)
+        find = lambda: card  # noqa: E731
+    deadline = time.monotonic() + MEETING_SECONDS
+    while True:
+        card = wait_for(find, deadline - time.monotonic())
+        try:
+            link = connect((card.host, card.port), card.key)
+            link.send(own)
+        except (OSError, ForeignPeer, LinkEnded) as error:
+            if time.monotonic() > deadline:
+                reason = f"the controller at {card.host} port {card.port} does not answer: {error}"
+                raise LaunchError(f"{reason}; check that the nodes reach each other there") from None
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return link, card
+
+
+def _folders(task: Task, folder: Path | None) -> list[Path]:
+    """The folders in which tasks look for the card."""
+    if folder is not None:
+        return [folder]
+    if not task.one_node and task.launcher != "torchrun":
+        raise SettingError(
+            f"the {task.size} processes of {task.launcher} may be on several nodes, and cannot find each other: "
+            "name a folder that all nodes share: --ddpperf-meeting=DIR"
+        )
+    return [private_folder()]
+
+
+def _by_store(task: Task, folder: Path | None) -> bool:
+    return folder is None and not task.one_node
+
+
+def _master(task: Task) -> str:
+    return os.environ.get("MASTER_ADDR", "") if task.launcher == "torchrun" else ""
+
+
+def _exchanged(task: Task, text: str | None) -> str:
+    variables = {name: os.environ[name] for name in STORE_VARIABLES if name in os.environ}
+    try:
+        with Launcher() as launcher:
+            seconds = MEETING_SECONDS
+            args = (task, variables, text, seconds)
+            alone = {"world_size": 1, "device": "cpu", "backend": "gloo"}
+            return launcher.run(exchange, *args, timeout=seconds + 10, **alone).rank(0)  # type: ignore[arg-type]
+    except RankFailed as error:
+        raise LaunchError(
+            f"torchrun's store at {variables.get('MASTER_ADDR')} port {variables.get('MASTER_PORT')} does not lead to "
+            f"the other nodes; name a folder that all nodes share: --ddpperf-meeting=DIR\n{error}"
+        ) from None

@@ -1,0 +1,107 @@
+"""How one launcher of the controller has ranks on other nodes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import RankSkipped
+from pytest_ddpperf.launch.nodes.messages import OpenLauncher
+from pytest_ddpperf.launch.nodes.ranks import NodeRanks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_ddpperf.launch.launcher import Launcher
+    from pytest_ddpperf.launch.nodes.cluster import Cluster, Node
+    from pytest_ddpperf.launch.nodes.link import Link
+    from pytest_ddpperf.launch.rank_processes import Echo
+    from pytest_ddpperf.launch.redirection import Redirection
+
+_numbers = itertools.count()
+
+
+class NodeLaunchers:
+    """The launchers of other nodes that work with one of the controller's; each starts when it is first needed.
+
+    ``like`` is a launcher of the controller with the same arguments.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        preload: Sequence[str],
+        redirection: Redirection | None = None,
+        like: Launcher | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.number = next(_numbers)
+        self.links: dict[int, Link] = {}
+        self._preload, self._redirection = tuple(preload), redirection
+        self._like = None if like is None or not isinstance(like.nodes, NodeLaunchers) else like.nodes
+
+    @property
+    def interface(self) -> str:
+        """The network interface of this node by which ranks of several nodes talk."""
+        return self.cluster.interface
+
+    def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
+        """How many of so many ranks each node has; ``gpus``: those of this node, 0 where ranks are on the CPU."""
+        nodes = self.cluster.nodes
+        if not gpus:
+            return spread(world_size, 1 + len(nodes))
+        if world_size <= gpus:
+            return (world_size,)
+        others = (self.cluster.gpus_of(node, self.link(node)) for node in nodes)
+        return spread(world_size, 1 + len(nodes), min(gpus, *others))
+
+    def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> list[NodeRanks]:
+        """The ranks of the other nodes in a launch, which have these variables."""
+        first, found = counts[0], []
+        for node, count in zip(self.cluster.nodes, counts[1:], strict=False):
+            ranks = NodeRanks(
+                self.link(node),
+                range(first, first + count),
+                node=node.number,
+                changes=self.cluster.changes(environ),
+                echo=echo,
+                ahead=node.ahead,
+                store=self.cluster.store,
+            )
+            found.append(ranks)
+            first += count
+        return found
+
+    def close(self) -> None:
+        """End the launchers."""
+        for link in self.links.values():
+            link.close()
+        self.links.clear()
+
+    def link(self, node: Node) -> Link:
+        """The link to this node's launcher."""
+        found = self.links.get(node.number)
+        if found is None or found.fileno() < 0:
+            if self._like is not None:
+                self._like.link(node)
+            request = OpenLauncher(
+                number=self.number,
+                preload=self._preload,
+                redirection=None if self._redirection is None else self._redirection.dumps(),
+                like=None if self._like is None else self._like.number,
+            )
+            found = self.links[node.number] = self.cluster.opened(node, request)
+        return found
+
+
+def spread(world_size: int, nodes: int, gpus: int = 0) -> tuple[int, ...]:
+    """Deal ranks out to as few nodes as have a GPU for each, or on the CPU to as many as there are.
+
+    Raises:
+        RankSkipped: the ranks cannot be dealt out evenly.
+    """
+    needed = min(nodes, -(-world_size // gpus) if gpus else world_size)
+    each, left = divmod(world_size, needed)
+    if left:
+        raise RankSkipped(f"{world_size} ranks cannot be dealt out evenly to the {needed} nodes that they need")
+    return (each,) * needed

@@ -1,0 +1,158 @@
+"""How tasks of a launcher find the controller: by its card, in torchrun's store or in a file of its user's alone."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import LaunchError, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.launch.nodes.tasks import Task
+
+MEETING_SECONDS = 120.0  # in which all tasks have imported their tests
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+STORE_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", _AGENT_STORE)
+"""The variables of torchrun that lead to its store."""
+_POLL_SECONDS = 0.05
+_OTHERS = 0o077  # the rights of group and others
+
+
+@dataclass(frozen=True)
+class Card:
+    """The address of the controller, and the key that proves who may talk to it."""
+
+    host: str
+    port: int
+    key: bytes
+    version: str  # of this package
+
+    def dumps(self) -> str:
+        """The card as text."""
+        return json.dumps({**asdict(self), "key": self.key.hex()})
+
+    @classmethod
+    def loads(cls, text: str) -> Card:
+        """The card of ``dumps``; ValueError where the text is none."""
+        try:
+            raw = json.loads(text)
+            return cls(str(raw["host"]), int(raw["port"]), bytes.fromhex(raw["key"]), str(raw["version"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no card: {error!r}") from None
+
+
+class FileMeeting:
+    """A card in a file that its user alone may read and write; ``folder`` is seen by all tasks."""
+
+    def __init__(self, task: Task, folder: Path | None = None) -> None:
+        self._folder = private_folder() if folder is None else folder
+        name = hashlib.sha256(f"{task.launcher} {task.run}".encode()).hexdigest()[:24]  # a name may hold anything
+        self._path = self._folder / f"ddpperf-meeting-{name}"
+
+    def publish(self, card: Card) -> None:
+        """Write the card, in place of one that a run of the same name has left."""
+        written = self._path.with_name(f".{self._path.name}-{uuid.uuid4().hex}")
+        try:
+            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(card.dumps())
+            written.replace(self._path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                written.unlink()
+            raise SettingError(
+                f"the tasks cannot meet in {self._folder}: {error.strerror}; "
+                "name a folder that all nodes share: --ddpperf-meeting=DIR"
+            ) from None
+
+    def find(self) -> Card | None:
+        """The card, if it is there; SettingError where another user could have written it."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SettingError(f"the card {self._path} cannot be read: {error.strerror}; remove it") from None
+        with os.fdopen(descriptor, encoding="utf-8") as file:
+            found = os.fstat(descriptor)
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS or not stat.S_ISREG(found.st_mode):
+                raise SettingError(f"the card {self._path} is another user's, or others may read it; remove it")
+            with contextlib.suppress(ValueError):
+                return Card.loads(file.read())
+        return None
+
+    def end(self) -> None:
+        """Remove the card."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def private_folder() -> Path:
+    """The folder of this user's cards on this machine; SettingError where another user could get at them."""
+    folder = Path(tempfile.gettempdir()) / f"pytest-ddpperf-{os.geteuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS:
+        raise SettingError(
+            f"{folder} is no folder of yours alone; remove it, or name another folder: --ddpperf-meeting=DIR"
+        )
+    return folder
+
+
+def wait_for(find: Callable[[], Card | None], seconds: float = MEETING_SECONDS) -> Card:
+    """The card, once it is there.
+
+    Raises:
+        LaunchError: it has not come in time.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        card = find()
+        if card is not None:
+            return card
+        if time.monotonic() > deadline:
+            raise LaunchError(
+                f"rank 0 of the launcher, which controls the run, was not met within {seconds:.0f} s: "
+                "its tests may have failed to import, or it runs no test with our fixtures"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str | None, seconds: float) -> str:
+    """Give ``text`` to all tasks by torchrun's store, on a rank of a launch of its own; None: wait for it.
+
+    Returns:
+        The text.
+    """
+    from datetime import timedelta
+
+    from torch.distributed.rendezvous import rendezvous
+
+    os.environ.update(variables)
+    timeout = timedelta(seconds=seconds)
+    store, _rank, size = next(rendezvous("env://", timeout=timeout))
+    key = f"pytest-ddpperf/{task.run}/{task.restarts}"
+    if text is None:
+        found = store.get(key).decode()
+        store.add(f"{key}/read", 1)
+        return str(found)
+    store.set(key, text)
+    if variables.get(_AGENT_STORE) != "True":  # then this process serves the store
+        nodes = size // int(variables.get("LOCAL_WORLD_SIZE", "1"))
+        deadline = time.monotonic() + seconds
+        while store.add(f"{key}/read", 0) < nodes - 1 and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+    return text

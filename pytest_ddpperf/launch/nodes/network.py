@@ -1,0 +1,72 @@
+"""Addresses and interfaces of this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
+_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_ANY_PORT = 9  # nothing is sent there: the kernel only looks up the route
+
+
+def interface_of(address: str, environ: Mapping[str, str]) -> str:
+    """The interface by which ranks of several nodes talk: the user's, else the one that has this address."""
+    named = next(filter(None, map(environ.get, _VARIABLES)), "")
+    if named:
+        return named
+    for name, other in addresses():
+        if ipaddress.ip_address(other) == ipaddress.ip_address(address.partition("%")[0]):
+            return name
+    raise LaunchError(f"no network interface has the address {address}; name one: GLOO_SOCKET_IFNAME=eth0")
+
+
+def addresses() -> list[tuple[str, str]]:
+    """Each interface with an address of its own, IPv4 first."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # without an address
+                continue
+            found.append((name, socket.inet_ntoa(answer[20:24])))
+    table = Path("/proc/net/if_inet6")
+    lines = table.read_text(encoding="ascii").splitlines() if table.exists() else []
+    found += [(words[5], str(ipaddress.IPv6Address(bytes.fromhex(words[0])))) for words in map(str.split, lines)]
+    return found
+
+
+def own_address(other: str, environ: Mapping[str, str]) -> str:
+    """The address by which other nodes reach this machine: that of the user's interface, else of the route to a node.
+
+    ``other`` is the name or address of a node, this one perhaps; empty where none is known.
+    """
+    named = next(filter(None, map(environ.get, _VARIABLES)), "")
+    for name, address in addresses() if named else ():
+        if name == named:
+            return address
+    for host in filter(None, (other, socket.gethostname())):
+        try:
+            kind, _, _, _, target = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(kind, socket.SOCK_DGRAM) as asking:
+                asking.connect(target)
+                found = str(asking.getsockname()[0])
+        except OSError:
+            continue
+        if not ipaddress.ip_address(found.partition("%")[0]).is_loopback:  # as many machines call themselves
+            return found
+    for _, address in addresses():
+        if not ipaddress.ip_address(address).is_loopback:
+            return address
+    raise LaunchError("this node has no address for the other nodes; name an interface: GLOO_SOCKET_IFNAME=eth0")

@@ -1,0 +1,90 @@
+"""The task that a launcher has started this process as, read from the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One of several processes that a launcher has started alike; rank 0 is the controller."""
+
+    launcher: str  # torchrun, srun or mpirun
+    variable: str  # that has the number of tasks
+    rank: int
+    size: int
+    local_rank: int  # of the tasks of a machine; the rank where the launcher does not tell
+    one_node: bool  # whether all tasks are known to be on one machine
+    run: str  # what tells this run from others of the same user on a machine
+    restarts: int = 0
+
+    @property
+    def controls(self) -> bool:
+        """Whether this is the task that collects, judges and writes."""
+        return self.rank == 0
+
+
+def task_of(environ: Mapping[str, str], *, terminal: bool = False) -> Task | None:
+    """The task that this process is; None where no launcher has started it as one of several. The innermost one wins.
+
+    ``terminal`` says that this process prints to a terminal. Of a step of srun only a shell does (``--pty``), which has
+    the variables of all tasks and is alone.
+    """
+    readers = (_torchrun, _open_mpi, _mpich, _srun)  # mpirun and torchrun run inside of a step of srun
+    found = next(filter(None, (read(environ) for read in readers)), None)
+    return None if found is None or (terminal and found.launcher == "srun") else found
+
+
+def _number(environ: Mapping[str, str], name: str, otherwise: int = -1) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else otherwise
+
+
+def _task(environ: Mapping[str, str], names: Sequence[str], launcher: str, run: str, restarts: int = 0) -> Task | None:
+    """The task; ``names`` are the variables of its rank, the number of tasks, both of them on its machine."""
+    rank, size, local_rank, local_size = (_number(environ, name) for name in names)
+    if size < 2 or not 0 <= rank < size:  # noqa: PLR2004  several
+        return None
+    return Task(
+        launcher=launcher,
+        variable=names[1],
+        rank=rank,
+        size=size,
+        local_rank=rank if local_rank < 0 else local_rank,
+        one_node=local_size == size,
+        run=run,
+        restarts=restarts,
+    )
+
+
+def _torchrun(environ: Mapping[str, str]) -> Task | None:
+    if "TORCHELASTIC_RUN_ID" not in environ:
+        return None
+    # Runs of one machine may bear the same id; the port of the store is their own.
+    run = f"{environ['TORCHELASTIC_RUN_ID']}-{environ.get('MASTER_PORT', '')}"
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    return _task(environ, names, "torchrun", run, _number(environ, "TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def _srun(environ: Mapping[str, str]) -> Task | None:
+    if "SLURM_STEP_ID" not in environ:
+        return None
+    run = f"{environ.get('SLURM_JOB_ID', '')}-{environ['SLURM_STEP_ID']}"
+    tasks = "SLURM_STEP_NUM_TASKS"  # sbatch alone sets SLURM_NTASKS, too
+    local = tasks if _number(environ, "SLURM_STEP_NUM_NODES") == 1 else ""
+    return _task(environ, ("SLURM_PROCID", tasks, "SLURM_LOCALID", local), "srun", run)
+
+
+def _open_mpi(environ: Mapping[str, str]) -> Task | None:
+    names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+    return _task(environ, names, "mpirun", environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid", ""))
+
+
+def _mpich(environ: Mapping[str, str]) -> Task | None:
+    names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+    return _task(environ, names, "mpirun", environ.get("PMI_JOBID") or f"of-{os.getppid()}")  # one parent on a node

@@ -1,0 +1,92 @@
+"""The store of a launch, which rank 0 serves on its own node only: ranks of other nodes reach it through a link."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.launch.nodes.link import ForeignPeer, LinkEnded, connect
+from pytest_ddpperf.launch.nodes.messages import Ping, ReachStore
+from pytest_ddpperf.launch.streams import readable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from pytest_ddpperf.launch.nodes.link import Link
+    from pytest_ddpperf.launch.nodes.meeting import Card
+
+_CHUNK = 1 << 16
+_SECONDS = 10.0
+
+
+class StoreTunnel:
+    """A port of this machine's loopback that leads to a port of the controller's, while the context is open."""
+
+    def __init__(self, card: Card, port: int) -> None:
+        self._card, self._far = card, port
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port: int = self._listening.getsockname()[1]
+        self._open: set[socket.socket] = set()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, name="ddpperf-store", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end(self._listening)
+        for connected in tuple(self._open):
+            end(connected)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connected, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._lead, args=(connected,), name="ddpperf-store", daemon=True).start()
+
+    def _lead(self, connected: socket.socket) -> None:
+        self._open.add(connected)
+        # Where it cannot be led, the rank learns from torch that its store is gone.
+        with contextlib.suppress(OSError, ForeignPeer, LinkEnded):
+            link = connect((self._card.host, self._card.port), self._card.key)
+            with contextlib.closing(link):
+                link.send(ReachStore(self._far))
+                if isinstance(link.receive(_SECONDS), Ping):
+                    splice(connected, link)
+        self._open.discard(connected)
+        end(connected)
+
+
+def lead_to_store(link: Link, port: int) -> None:
+    """The controller's side: lead a link to the store at this port, and return at its end."""
+    with socket.create_connection(("127.0.0.1", port), _SECONDS) as connected:
+        link.send(Ping())
+        splice(connected, link)
+
+
+def splice(connected: socket.socket, link: Link) -> None:
+    """Carry bytes between a connection and a link until one of them ends."""
+    far, first = link.hand_over()
+    for one in (connected, far):
+        one.settimeout(None)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with contextlib.suppress(OSError):
+        connected.sendall(first)
+        ways = {connected.fileno(): (connected, far), far.fileno(): (far, connected)}
+        while True:
+            for descriptor in readable(ways, None):
+                source, sink = ways[descriptor]
+                data = source.recv(_CHUNK)
+                if not data:
+                    return
+                sink.sendall(data)
+
+
+def end(connected: socket.socket) -> None:
+    """End a connection, and whoever waits for it."""
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
+    connected.close()

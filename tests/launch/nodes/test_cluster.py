@@ -1,0 +1,339 @@
+"""Ranks of two nodes, of which the other is an agent in a thread of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import LaunchError, RankFailed, RankSkipped, RanksTimedOut, SettingError
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.nodes.agent import Agent
+from pytest_ddpperf.launch.nodes.cluster import Cluster, agents_of, offset
+from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers, spread
+from pytest_ddpperf.launch.nodes.link import Link, LinkEnded, connect
+from pytest_ddpperf.launch.nodes.messages import Close, Hello, Ping, Role
+from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
+
+NEEDED = {"torch": "2.13.0", "the tests": "f00d"}
+AT_ONCE = 5.0
+
+
+def hello(rank: int, machine: str = "a", **other: Any) -> Hello:
+    cores = frozenset(os.sched_getaffinity(0))
+    return Hello(rank=rank, host=f"host-{machine}", machine=machine, cores=cores, needed=NEEDED, **other)
+
+
+class Tasks:
+    """A controller, and tasks that follow it in threads."""
+
+    def __init__(self, *others: Hello) -> None:
+        self.cluster = Cluster("127.0.0.1", hello(0), 1 + len(others), "1")
+        self.links: list[Link] = []
+        self.agents: dict[int, Agent] = {}
+        self.roles: dict[int, Role] = {}
+        self.statuses: dict[int, int] = {}
+        self._threads = [threading.Thread(target=self._follow, args=(other,), daemon=True) for other in others]
+        for thread in self._threads:
+            thread.start()
+
+    def _follow(self, own: Hello) -> None:
+        link = connect((self.cluster.card.host, self.cluster.card.port), self.cluster.card.key)
+        self.links.append(link)
+        link.send(own)
+        with contextlib.suppress(LinkEnded):
+            role = link.receive()
+            if isinstance(role, Role):
+                self.roles[own.rank] = role
+                if role.node is not None:
+                    agent = self.agents[own.rank] = Agent(link, self.cluster.card, role.node)
+                    self.statuses[own.rank] = agent.serve()
+            last = link.receive() if own.rank not in self.statuses else None
+            if isinstance(last, Close):
+                self.statuses[own.rank] = last.status
+        link.close()
+
+    def close(self, status: int = 0) -> None:
+        self.cluster.close(status)
+        for thread in self._threads:
+            thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[tuple[Cluster, Launcher]]:
+    tasks = Tasks(hello(1, "b"))
+    tasks.cluster.gather(20)
+    with Launcher(nodes=NodeLaunchers(tasks.cluster, ("pytest_ddpperf.launch.rank",))) as launcher:
+        yield tasks.cluster, launcher
+    tasks.close(3)
+    assert tasks.statuses == {1: 3}
+
+
+def run(launcher: Launcher, function: Any, *args: object, world_size: int = 2, timeout: float = 30.0) -> Any:
+    return launcher.run(function, *args, world_size=world_size, device="cpu", backend="gloo", timeout=timeout)
+
+
+def total(ctx: RankContext) -> float:
+    import torch
+    import torch.distributed as dist
+
+    summed = torch.tensor([float(ctx.rank + 1)])
+    dist.all_reduce(summed)
+    return float(summed.item())
+
+
+def test_ranks_of_two_nodes_make_one_group(two: tuple[Cluster, Launcher]) -> None:
+    def look(ctx: RankContext) -> tuple[object, ...]:
+        print(f"rank {ctx.rank} was here")
+        names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "GLOO_SOCKET_IFNAME")
+        return total(ctx), ctx.local_rank, ctx.local_world_size, *(os.environ[name] for name in names)
+
+    result = run(two[1], look, world_size=4)
+    assert result.values == (
+        (10.0, 0, 2, "0", "0", "2", "0", "2", "lo"),
+        (10.0, 1, 2, "1", "1", "2", "0", "2", "lo"),
+        (10.0, 0, 2, "2", "0", "2", "1", "2", "lo"),
+        (10.0, 1, 2, "3", "1", "2", "1", "2", "lo"),
+    )
+    assert [output.stdout for output in result.outputs] == [f"rank {rank} was here\n" for rank in range(4)]
+
+
+def test_ranks_that_make_their_group_by_themselves_find_the_store(two: tuple[Cluster, Launcher]) -> None:
+    def joins(ctx: RankContext) -> float:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        return total(ctx)
+
+    result = two[1].run(joins, world_size=2, device="cpu", backend="gloo", own_group=True)
+    assert result.values == (3.0, 3.0)
+
+
+def test_one_rank_needs_one_node(two: tuple[Cluster, Launcher]) -> None:
+    assert run(two[1], lambda _: os.environ["GROUP_WORLD_SIZE"], world_size=1).values == ("1",)
+
+
+def test_ranks_that_cannot_be_dealt_out_evenly_are_skipped(two: tuple[Cluster, Launcher]) -> None:
+    with pytest.raises(RankSkipped, match=r"^3 ranks cannot be dealt out evenly to the 2 nodes"):
+        run(two[1], total, world_size=3)
+
+
+def test_variables_that_a_test_has_changed_reach_the_ranks_of_other_nodes(
+    two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(_: RankContext) -> tuple[str | None, ...]:
+        return os.environ.get("DDPPERF_TRIED"), os.environ.get("HOME")
+
+    monkeypatch.setenv("DDPPERF_TRIED", "yes")
+    monkeypatch.delenv("HOME")
+    assert run(two[1], read).values == (("yes", None),) * 2
+    monkeypatch.undo()
+    assert run(two[1], read).values == ((None, os.environ.get("HOME")),) * 2
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_a_rank_of_any_node_that_raises_is_told_first_and_the_next_launch_passes(
+    two: tuple[Cluster, Launcher], guilty: int
+) -> None:
+    def raises(ctx: RankContext) -> None:
+        if ctx.rank == guilty:
+            print("about to")
+            raise ValueError("boom")
+        total(ctx)
+
+    start = time.monotonic()
+    with pytest.raises(RankFailed) as caught:
+        run(two[1], raises)
+    assert time.monotonic() - start < AT_ONCE
+    assert str(caught.value).startswith(f"rank {guilty} of 2 raised ValueError: boom\n")
+    assert any("about to" in text for _, text in caught.value.sections)
+    assert run(two[1], total).values == (3.0, 3.0)
+
+
+def test_a_rank_of_another_node_that_is_killed_is_told(two: tuple[Cluster, Launcher]) -> None:
+    def dies(ctx: RankContext) -> None:
+        if ctx.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        total(ctx)
+
+    with pytest.raises(RankFailed, match=r"^rank 1 of 2 was killed by SIGKILL"):
+        run(two[1], dies)
+
+
+def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two: tuple[Cluster, Launcher]) -> None:
+    def waits_for_nothing(ctx: RankContext) -> None:
+        while ctx.rank == 1:
+            signal.pause()  # the request for its stack wakes it
+        total(ctx)
+
+    with pytest.raises(RanksTimedOut) as caught:
+        run(two[1], waits_for_nothing, timeout=10.0)
+    assert caught.value.rank == 1
+    assert "in waits_for_nothing" in str(caught.value)
+    assert run(two[1], total).values == (3.0, 3.0)
+
+
+def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank() -> None:
+    tasks = Tasks(hello(1, "b"))
+    tasks.cluster.gather(20)
+    pids: list[int] = []
+
+    def waits(ctx: RankContext) -> None:
+        if ctx.rank == 1:
+            signal.pause()
+        total(ctx)
+
+    with Launcher(nodes=NodeLaunchers(tasks.cluster, ("pytest_ddpperf.launch.rank",))) as launcher:
+        assert run(launcher, total).values == (3.0, 3.0)
+        assert tasks.cluster.lost == ""
+        pids += run(launcher, lambda _: os.getppid()).values
+        (host,) = tasks.agents[1]._hosts.values()
+        cut = threading.Timer(1.0, host.close)
+        cut.start()
+        start = time.monotonic()
+        with pytest.raises(LaunchError, match=r"^node 1 \(host-b\) is gone"):
+            run(launcher, waits)
+        assert time.monotonic() - start < 1.0 + AT_ONCE
+    tasks.links[0].close()
+    deadline = time.monotonic() + AT_ONCE
+    while not tasks.cluster.lost and time.monotonic() < deadline:
+        pass
+    assert tasks.cluster.lost.startswith("node 1 (host-b) is gone")
+    tasks.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_one_task_of_each_other_machine_becomes_its_agent_and_the_others_wait_for_the_status() -> None:
+    tasks = Tasks(hello(1), hello(2, "b"), hello(3, "b"), hello(4, "c"))
+    tasks.cluster.gather(20)
+    tasks.close(5)
+    assert {rank: role.node for rank, role in tasks.roles.items()} == {1: None, 2: 1, 3: None, 4: 2}
+    assert tasks.statuses == {1: 5, 2: 5, 3: 5, 4: 5}
+    assert [node.hello.host for node in tasks.cluster.nodes] == ["host-b", "host-c"]
+
+
+def test_tasks_that_a_launcher_has_bound_share_the_cores_of_their_node() -> None:
+    cores = os.sched_getaffinity(0)
+    bound = [replace(hello(rank), cores=frozenset({core})) for rank, core in enumerate(sorted(cores), 1)]
+    tasks = Tasks(*bound)
+    tasks.cluster.gather(20)
+    tasks.close()
+    assert {role.cores for role in tasks.roles.values()} == {frozenset(cores)}
+    assert os.sched_getaffinity(0) == cores
+
+
+def test_a_node_that_lacks_what_the_controller_has_is_refused_by_name() -> None:
+    tasks = Tasks(replace(hello(1, "b"), needed={**NEEDED, "torch": "2.11.0"}))
+    with pytest.raises(SettingError, match=r"^torch is 2\.13\.0 on the controller, and 2\.11\.0 on host-b \(rank 1"):
+        tasks.cluster.gather(20)
+    tasks.close()
+
+
+def test_facts_in_which_nodes_differ_are_told() -> None:
+    tasks = Tasks(hello(1, "b", facts={"Python": "3.11"}))
+    tasks.cluster._own = replace(tasks.cluster._own, facts={"Python": "3.12", "the kernel": "6"})
+    tasks.cluster.gather(20)
+    assert tasks.cluster.differences == [
+        "Python is 3.12 on the controller, and 3.11 on node 1 (host-b)",
+        "the kernel is 6 on the controller, and unknown on node 1 (host-b)",
+    ]
+    tasks.close()
+
+
+def test_a_task_that_does_not_come_is_named() -> None:
+    cluster = Cluster("127.0.0.1", hello(0), 4, "1")
+    with pytest.raises(LaunchError, match=r"^rank 1 of the launcher did not meet .* nor did 2 more"):
+        cluster.gather(0.01)
+    cluster.close(4)
+
+
+def test_no_port_takes_a_connection_without_the_key_or_from_an_address_that_takes_no_part() -> None:
+    tasks = Tasks(hello(1, "b"))
+    address = tasks.cluster.card.host, tasks.cluster.card.port
+    tasks.cluster.gather(20)
+    tasks.cluster._known = frozenset({"10.1.2.3"})
+    with socket.create_connection(address) as stranger:
+        stranger.settimeout(AT_ONCE)
+        assert stranger.recv(1) == b""  # it is not even greeted
+    tasks.cluster._known = frozenset({"127.0.0.1"})
+    with socket.create_connection(address) as stranger:
+        stranger.settimeout(AT_ONCE)
+        greeting = stranger.recv(1000)
+        stranger.sendall(greeting + bytes(32))  # it has no proof
+        while stranger.recv(1000):
+            pass
+    tasks.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(address, 1)
+
+
+def test_only_the_store_of_a_launch_that_runs_is_reached_from_other_nodes(two: tuple[Cluster, Launcher]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as private:
+        port = private.getsockname()[1]
+        with (
+            StoreTunnel(two[0].card, port) as tunnel,
+            socket.create_connection(("127.0.0.1", tunnel.port)) as connected,
+        ):
+            connected.settimeout(AT_ONCE)
+            assert connected.recv(1) == b""
+            private.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                private.accept()
+
+
+@pytest.mark.parametrize(
+    ("world_size", "nodes", "gpus", "counts"),
+    [
+        (1, 2, 0, (1,)),
+        (2, 2, 0, (1, 1)),
+        (4, 2, 0, (2, 2)),
+        (2, 3, 0, (1, 1)),
+        (4, 2, 4, (4,)),
+        (8, 2, 4, (4, 4)),
+        (6, 3, 4, (3, 3)),  # two nodes are enough
+        (12, 2, 4, (6, 6)),  # more ranks than GPUs
+    ],
+)
+def test_ranks_are_dealt_out(world_size: int, nodes: int, gpus: int, counts: tuple[int, ...]) -> None:
+    assert spread(world_size, nodes, gpus) == counts
+
+
+@pytest.mark.parametrize(("world_size", "nodes", "gpus"), [(3, 2, 0), (7, 2, 4), (5, 3, 2)])
+def test_ranks_that_do_not_divide_by_the_nodes_that_they_need_are_skipped(
+    world_size: int, nodes: int, gpus: int
+) -> None:
+    with pytest.raises(RankSkipped):
+        spread(world_size, nodes, gpus)
+
+
+def test_each_task_that_sees_a_gpu_of_its_own_is_an_agent() -> None:
+    """``srun --gpus-per-task=1`` shows each task another GPU; two tasks may see the same ones."""
+    tasks = [hello(0, gpus=("A",)), hello(1, gpus=("B",)), hello(2, gpus=("B", "A")), hello(3)]
+    assert [one.rank for one in agents_of(tasks)] == [0, 1]
+    assert [one.rank for one in agents_of(tasks[3:])] == [3]
+
+
+def test_the_clock_of_a_node_is_read_from_its_fastest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sent at 1000, answered by 1600 with 5300 on the other clock: 300 each way, so the clock is 4000 ahead."""
+    now = iter([0, 900, 1000, 1600, 2000, 3000, 4000, 4700])
+    monkeypatch.setattr(time, "time_ns", lambda: next(now))
+    answers = iter([Ping(9999), Ping(5300), Ping(1), Ping(2)])
+
+    class Answering:
+        def send(self, _: object) -> None:
+            pass
+
+        def receive(self, _: float) -> object:
+            return next(answers)
+
+    assert offset(Answering()) == (4000, 300)  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+"""Tasks find the controller, and nobody else gets at its key."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, private_folder, wait_for
+from pytest_ddpperf.launch.nodes.tasks import Task
+
+CARD = Card("10.0.0.1", 2900, bytes(range(32)), "0.1.0")
+
+
+def task(run: str = "9-1", launcher: str = "srun") -> Task:
+    return Task(launcher=launcher, variable="N", rank=0, size=2, local_rank=0, one_node=True, run=run)
+
+
+def test_a_card_is_read_as_it_was_written() -> None:
+    assert Card.loads(CARD.dumps()) == CARD
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '{"host": 1}', '{"host": "a", "port": "b", "key": "", "version": ""}']
+)
+def test_a_text_that_is_no_card_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Card.loads(text)
+
+
+def test_tasks_of_one_run_find_the_card_that_only_their_user_may_read(tmp_path: Path) -> None:
+    meeting = FileMeeting(task(), tmp_path)
+    assert FileMeeting(task(), tmp_path).find() is None
+    meeting.publish(CARD)
+    (file,) = tmp_path.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert FileMeeting(task(), tmp_path).find() == CARD
+    assert FileMeeting(task("9-2"), tmp_path).find() is None
+    meeting.end()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_card_replaces_one_that_was_left(tmp_path: Path) -> None:
+    FileMeeting(task(), tmp_path).publish(Card("old", 1, b"", ""))
+    FileMeeting(task(), tmp_path).publish(CARD)
+    assert FileMeeting(task(), tmp_path).find() == CARD
+
+
+def test_a_run_of_any_name_stays_within_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    FileMeeting(task("../../etc/x\n\x1b[31m"), folder).publish(CARD)
+    assert len(list(folder.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_card_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    FileMeeting(task(), tmp_path).publish(CARD)
+    (file,) = tmp_path.iterdir()
+    file.chmod(0o644)
+    with pytest.raises(SettingError, match="others may read it"):
+        FileMeeting(task(), tmp_path).find()
+
+
+def test_a_link_in_place_of_a_card_is_not_followed(tmp_path: Path) -> None:
+    FileMeeting(task(), tmp_path).publish(CARD)
+    (file,) = tmp_path.iterdir()
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SettingError, match="cannot be read"):
+        FileMeeting(task(), tmp_path).find()
+
+
+def test_a_folder_that_is_not_there_is_told_with_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"cannot meet in .*No such file.*--ddpperf-meeting"):
+        FileMeeting(task(), tmp_path / "none").publish(CARD)
+
+
+def test_the_folder_of_one_machine_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = private_folder()
+    assert folder == tmp_path / f"pytest-ddpperf-{os.geteuid()}"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert private_folder() == folder
+    folder.chmod(0o777)
+    with pytest.raises(SettingError, match="no folder of yours alone"):
+        private_folder()
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(SettingError, match="no folder of yours alone"):
+        private_folder()
+
+
+def test_a_controller_that_does_not_come_is_told() -> None:
+    found: list[Card | None] = [None, CARD]
+    assert wait_for(lambda: found.pop(0), 5) == CARD
+    with pytest.raises(LaunchError, match=r"rank 0 of the launcher.*was not met within 0 s"):
+        wait_for(lambda: None, 0)

@@ -1,0 +1,317 @@
+"""pytest as one of several processes of a launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from benchmarks.two_nodes import TwoNodes, why_not
+
+SECONDS = 240.0
+
+GROUP = """
+import os
+import pytest
+import torch
+import torch.distributed as dist
+
+def total(ctx):
+    summed = torch.ones(1)
+    dist.all_reduce(summed)
+    return summed.item(), ctx.local_rank, os.environ["GROUP_RANK"]
+"""
+PASSES = (
+    GROUP
+    + """
+def test_sum(ddpperf_group):
+    values = ddpperf_group.run(total).values
+    assert [value[0] for value in values] == [len(values)] * len(values)
+"""
+)
+FAILS = """
+def test_fails(ddpperf_group):
+    def raises(ctx):
+        if ctx.rank == ctx.world_size - 1:
+            raise ValueError("boom")
+        total(ctx)
+    ddpperf_group.run(raises)
+
+def test_skips(ddpperf_group):
+    pytest.skip("not today")
+"""
+PLAIN = "def test_plain(): pass\n"
+
+
+@dataclass(frozen=True)
+class Ended:
+    status: int
+    out: str
+    err: str
+
+
+Launch = Callable[..., list[Ended]]
+
+
+def variables(rank: int, size: int = 2, **others: str) -> dict[str, str]:
+    """Those of a task of srun on one node."""
+    of_step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": str(os.getpid()), "SLURM_STEP_NUM_NODES": "1"}
+    return {
+        **of_step,
+        "SLURM_STEP_NUM_TASKS": str(size),
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank),
+        **others,
+    }
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Run pytest in ``tmp_path`` as all tasks of a launcher, whose variables a function gives by rank."""
+    with ExitStack() as opened:
+
+        def launched(
+            *arguments: str, of_task: Callable[[int], dict[str, str]] = variables, size: int = 2
+        ) -> list[Ended]:
+            clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+            tasks = []
+            for rank in range(size):
+                files = [opened.enter_context((tmp_path / f"{rank}.{name}").open("w+")) for name in ("out", "err")]
+                command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+                environ = {**clean, **of_task(rank)}
+                task = subprocess.Popen(
+                    [*command, *arguments], cwd=tmp_path, env=environ, stdout=files[0], stderr=files[1]
+                )
+                opened.callback(task.wait)
+                opened.callback(task.kill)
+                tasks.append(task)
+            statuses = [task.wait(SECONDS) for task in tasks]
+            texts = [[(tmp_path / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(size)]
+            return [Ended(status, *text) for status, text in zip(statuses, texts, strict=True)]
+
+        yield launched
+
+
+def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_word(
+    tmp_path: Path, launch: Launch
+) -> None:
+    (tmp_path / "test_it.py").write_text(PASSES + FAILS)
+    controller, follower = launch("--junitxml=report.xml", "-rs")
+    assert (controller.status, follower.status) == (1, 1)
+    assert "ddpperf: 2 processes of srun on 1 node\n" in controller.out
+    assert "rank 1 of 2 raised ValueError: boom" in controller.out
+    assert "1 failed, 1 passed, 1 skipped" in controller.out
+    assert (follower.out, follower.err) == ("", "")
+    report = (tmp_path / "report.xml").read_text()
+    assert 'tests="3"' in report
+    assert 'failures="1"' in report
+
+
+def test_a_suite_of_somebody_else_is_run_by_each_process(tmp_path: Path, launch: Launch) -> None:
+    (tmp_path / "test_it.py").write_text(PLAIN)
+    for ended in launch():
+        assert ended.status == 0
+        assert "test session starts" in ended.out
+        assert "1 passed" in ended.out
+        assert "ddpperf:" not in ended.out
+
+
+def test_a_mixed_suite_is_refused_with_the_option_that_separates_it(tmp_path: Path, launch: Launch) -> None:
+    (tmp_path / "test_it.py").write_text(PASSES + PLAIN)
+    controller, follower = launch()
+    assert (controller.status, follower.status) == (4, 4)
+    assert "srun started 2 processes, and 1 of 2 tests do not use the fixtures of pytest-ddpperf" in controller.err
+    assert "pytest -m ddpperf" in controller.err
+    assert follower.out == ""
+
+
+def test_the_option_separates_it(tmp_path: Path, launch: Launch) -> None:
+    (tmp_path / "test_it.py").write_text(PASSES + PLAIN)
+    for ended in launch("-m", "not ddpperf"):
+        assert "1 passed, 1 deselected" in ended.out
+    (chosen, _) = launch("-m", "ddpperf", "--collect-only", "-q")
+    assert "test_it.py::test_sum" in chosen.out
+    assert "test_plain" not in chosen.out
+
+
+def test_a_suite_that_torchrun_has_started_again_is_refused(tmp_path: Path, launch: Launch) -> None:
+    (tmp_path / "test_it.py").write_text(PASSES)
+
+    def again(rank: int) -> dict[str, str]:
+        counts = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+        return {"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "1", **counts}
+
+    controller, _ = launch(of_task=again)
+    assert controller.status == 4
+    assert "would run until it passes; leave --max-restarts at 0" in controller.err
+
+
+def test_tasks_that_may_be_on_several_nodes_are_told_how_to_meet(tmp_path: Path, launch: Launch) -> None:
+    (tmp_path / "test_it.py").write_text(PASSES)
+    for ended in launch(of_task=lambda rank: variables(rank, SLURM_STEP_NUM_NODES="2")):
+        assert ended.status == 4
+        assert "name a folder that all nodes share: --ddpperf-meeting=DIR" in ended.err
+
+
+def test_variables_that_are_left_over_are_ignored_on_demand(tmp_path: Path, launch: Launch) -> None:
+    (tmp_path / "test_it.py").write_text(PASSES)
+    (alone,) = launch("--ddpperf-nodes=off", size=1)
+    assert alone.status == 0
+    assert "1 passed" in alone.out
+
+
+def test_workers_of_xdist_are_no_tasks(tmp_path: Path, launch: Launch) -> None:
+    (tmp_path / "test_it.py").write_text(PASSES)
+    for ended in launch("-n", "1"):
+        assert ended.status == 1
+        assert "srun started 2 processes, and pytest-xdist starts more: leave -n out" in ended.out
+
+
+def test_tasks_meet_in_a_folder_and_a_killed_controller_ends_them(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("import os, signal\ndef test_dies(ddpperf_group): os.kill(os.getpid(), 9)\n")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    (tmp_path / "meeting").mkdir()
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--rootdir",
+        str(tmp_path),
+        f"--ddpperf-meeting={tmp_path}/meeting",
+    ]
+    tasks = [
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**clean, **variables(rank, SLURM_STEP_NUM_NODES="2")},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert tasks[0].wait(SECONDS) == -signal.SIGKILL
+        assert tasks[1].wait(5) == 1
+    finally:
+        for task in tasks:
+            task.kill()
+            task.wait()
+    assert list((tmp_path / "meeting").iterdir()) == []
+
+
+def torchrun(folder: Path, *arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), *arguments]
+    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+@pytest.mark.slow  # torchrun imports torch for itself
+def test_torchrun_shows_one_report_and_names_the_first_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(PASSES)
+    passed = torchrun(tmp_path)
+    assert passed.returncode == 0
+    assert passed.stdout.count("1 passed") == 1
+    (tmp_path / "test_it.py").write_text(PASSES + FAILS)
+    failed = torchrun(tmp_path)
+    assert failed.returncode == 1
+    assert failed.stdout.count("test session starts") == 1
+    assert "test_it.py::test_fails: rank 1 of 2 raised ValueError: boom" in failed.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.system("command -v mpirun > /dev/null") != 0, reason="mpirun is not installed")  # noqa: S605
+def test_mpirun_shows_one_report_and_ranks_have_the_cores_of_all_tasks(tmp_path: Path) -> None:
+    """OpenMPI binds each of two tasks to a core."""
+    (tmp_path / "test_it.py").write_text(
+        PASSES
+        + "def cores(ctx): return len(os.sched_getaffinity(0))\n"
+        "def test_cores(ddpperf_group): assert set(ddpperf_group.run(cores).values) == {CORES}\n".replace(
+            "CORES", str(len(os.sched_getaffinity(0)))
+        )
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-m", "pytest"]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", "--rootdir", str(tmp_path)],
+        cwd=tmp_path,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("2 passed") == 1
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[TwoNodes]:
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    with TwoNodes() as two:
+        yield two
+
+
+def on_nodes(nodes: TwoNodes, folder: Path, *arguments: str, processes: int = 1) -> Sequence[tuple[int, str]]:
+    given = ["-p", "no:cacheprovider", "--rootdir", str(folder), *arguments]
+    return [(ended.status, ended.text) for ended in nodes.run(given, folder, processes=processes, seconds=SECONDS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ranks_of_a_run_are_on_both_nodes_under_torchrun(nodes: TwoNodes, tmp_path: Path, processes: int) -> None:
+    (tmp_path / "test_it.py").write_text(
+        PASSES + "def test_places(ddpperf_group):\n"
+        "    assert [value[1:] for value in ddpperf_group.run(total).values] == "
+        "[(0, '0'), (1, '0'), (0, '1'), (1, '1')]\n"
+    )
+    first, second = on_nodes(nodes, tmp_path, "--ddpperf-world-size=4", processes=processes)
+    assert (first[0], second[0]) == (0, 0), first[1] + second[1]
+    assert f"{2 * processes} processes of torchrun on 2 nodes over {nodes.names[0]}; node 1 is " in first[1]
+    assert "2 passed" in first[1]
+    assert "test session starts" not in second[1]
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_killed_ends_the_run_at_once_and_is_named(nodes: TwoNodes, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        GROUP
+        + """
+def waits(ctx):
+    if ctx.rank == 1:
+        open("waiting", "w").close()
+        while True:
+            time.sleep(1)
+    total(ctx)
+
+import time
+def test_waits(ddpperf_group): ddpperf_group.run(waits)
+def test_next(ddpperf_group): ddpperf_group.run(total)
+"""
+    )
+    given = ["-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    with nodes.started(given, tmp_path) as tasks:
+        deadline = time.monotonic() + SECONDS
+        while not (tmp_path / "waiting").exists() and time.monotonic() < deadline:
+            assert all(task.poll() is None for task in tasks)
+        children = Path(f"/proc/{tasks[1].pid}/task/{tasks[1].pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        killed = time.monotonic()
+        assert tasks[0].wait(SECONDS) == 1
+        took = time.monotonic() - killed
+    text = nodes.output(tmp_path, 0).read_text()
+    assert "node 1 (" in text
+    assert "is gone" in text
+    assert "1 failed" in text
+    assert took < 15.0, text  # torchrun's own end included
