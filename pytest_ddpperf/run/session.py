@@ -329,8 +329,8 @@ class Session:
             from pytest_ddpperf.reports.document import write
             from pytest_ddpperf.reports.documents.results import results_document
 
-            document = results_document(self.results, self._code, self.searches, self.calibrated, interrupted)
-            write(located(self._root, self.settings.json), document)
+            found = (self.results, self._code, self.searches, self.calibrated, interrupted)
+            write(located(self._root, self.settings.json), results_document(*found, convergences=self.convergences))
 
     def record(self) -> None:
         """Adds the run to the history, if that was asked for and anything was measured."""

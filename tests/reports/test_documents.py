@@ -13,8 +13,10 @@ import pytest
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.judge.quality import QualityRules, held, trained
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
+from pytest_ddpperf.records.convergence import Convergence, Curve
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
@@ -159,6 +161,25 @@ def test_a_search_for_the_largest_batch_is_told_with_all_that_was_tried(search: 
             {"size": 5, "fits": True, "peak": 3e6},
         ],
     }
+
+
+def test_trainings_are_told_with_curves_last_values_and_verdicts(validate: Callable[[Any], None]) -> None:
+    first, other = (
+        trained(name, [Curve(steps=(5, 8, 9), values={"loss": (2.0, 1.99, end)}) for end in ends])
+        for name, ends in (("ddp", (1.0, 1.0)), ("own", (1.5, 1.5)))
+    )
+    kept = held([first, other], first, set(), QualityRules(metric="loss", better="lower", tolerance=0.02))
+    found = Convergence(test="t.py::test", world_size=2, metric="loss", strategies=(first, other), kept=kept)
+    document = results_document([], CODE, convergences=[found])
+    validate(json.loads(json.dumps(document)))
+    (told,) = document["convergences"]
+    assert (told["test"], told["world_size"], told["metric"], told["launches"]) == ("t.py::test", 2, "loss", 2)
+    assert [one["name"] for one in told["strategies"]] == ["ddp", "own"]
+    assert told["strategies"][1]["curves"] == [{"steps": [5, 8, 9], "values": {"loss": [2.0, 1.99, 1.5]}}] * 2
+    assert told["strategies"][1]["finals"]["loss"]["value"] == 1.5
+    (row,) = told["kept"]
+    assert (row["name"], row["quantity"], row["worse"]["value"], row["agreement"]) == ("own", "loss", 0.5, "worse")
+    assert (row["worse"]["interval"]["low"], row["apart"], row["allowed"], row["tolerance"]) == (0.49, 0.5, None, 0.02)
 
 
 def test_a_calibrated_benchmark_keeps_to_the_schema(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 SUITE = """
@@ -78,9 +80,13 @@ def test_it(ddpperf):
     assert [row.agreement for row in found.kept] == ["equal"] * 4
     assert all(row.allowed < 0.02 for row in found.kept)
 """,
+        "--ddpperf-json=found.json",
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*ddpperf convergence*", "*test_it ddp *first*", "*test_it own *equal*"])
+    (found,) = json.loads((inner.path / "found.json").read_text())["convergences"]
+    assert [len(one["curves"]) for one in found["strategies"]] == [3, 3, 3]
+    assert {row["agreement"] for row in found["kept"]} == {"equal"}
 
 
 @pytest.mark.parametrize("wrong", ["left_out=1", "left_out=4", "divide=False"])

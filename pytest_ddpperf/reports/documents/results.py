@@ -14,10 +14,12 @@ from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
 from pytest_ddpperf.records.batch_size import Search
+from pytest_ddpperf.records.convergence import Convergence
 from pytest_ddpperf.records.measurement import Better, Family, Mode, Scale
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import Document, IntervalData, MetricName, Natural, NotNegative, Positive, about
 from pytest_ddpperf.reports.documents.calibration import CalibratedData
+from pytest_ddpperf.reports.documents.convergence import ConvergenceData
 from pytest_ddpperf.reports.documents.parts import (
     AgainstData,
     BaselineData,
@@ -58,8 +60,10 @@ def results_document(
     searches: Sequence[Search] = (),
     calibrated: Sequence[Calibrated] = (),
     interrupted: str | None = None,
+    *,
+    convergences: Sequence[Convergence] = (),
 ) -> dict[str, Any]:
-    """The results, searches and calibrated benchmarks of a run, each in the order made, and the code that was run.
+    """What a run measured, searched, calibrated and trained, each in the order made, and the code that was run.
 
     ``interrupted``: why the run ended before all its tests had run; None where it did not.
     """
@@ -76,6 +80,7 @@ def results_document(
             overall=overall(results),
             batch_sizes=searches,
             calibration=calibrated,
+            convergences=convergences,
             interrupted=interrupted,
         )
     )
@@ -266,4 +271,7 @@ class ResultsData(Document):
     calibration: list[CalibratedData] = about(
         "One entry for each benchmark that --ddpperf-calibrate held against itself, in the order measured; empty "
         "otherwise."
+    )
+    convergences: list[ConvergenceData] = about(
+        "One entry for each call of converge, which trains by several strategies, in the order made."
     )
