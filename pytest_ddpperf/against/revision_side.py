@@ -41,6 +41,7 @@ class RevisionSide:
         preload: Sequence[str],
         *,
         asked: Sequence[str] = (),  # the setting ``preload``
+        threads: Mapping[str, str] | None = None,  # as of a launcher
         tests: bool = False,
         echo: Echo | None = None,
         nodes: Callable[[Sequence[str], Redirection | None, Launcher | None], OtherNodes | None] | None = None,
@@ -51,7 +52,8 @@ class RevisionSide:
 
         def make(first: Launcher | None) -> Launcher:
             others = None if nodes is None else nodes(preload, self.redirection, first)
-            return Launcher(preload=preload, redirection=self.redirection, echo=echo, like=first, nodes=others)
+            own = self.redirection
+            return Launcher(threads=threads, preload=preload, redirection=own, echo=echo, like=first, nodes=others)
 
         self.launchers = Launchers(make, asked)
         self._setup = setup

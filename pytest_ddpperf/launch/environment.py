@@ -54,6 +54,7 @@ MARK = "PYTEST_DDPPERF_ZYGOTE"
 
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
@@ -84,7 +85,7 @@ _READ_AT_IMPORT = re.compile(
 OWNED = frozenset(
     {
         *LAUNCHER_VARIABLES,
-        *pinned({}, "").keys() - {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"},
+        *pinned({}, "").keys() - set(_THREADS),
         *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
     }
 )
@@ -118,6 +119,28 @@ def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: s
         return {**_nccl_defaults(environ), **kept, **fixed}
     chosen = {name: environ.get(name) or interface for name in _INTERFACES}
     return {"NCCL_DEBUG": "WARN", **kept, **fixed, **chosen}
+
+
+def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of the variables that say how many threads a rank has."""
+    return {name: environ[name] for name in _THREADS if name in environ}
+
+
+def with_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` with no other ``thread_variables`` than ``threads``."""
+    return {**{name: value for name, value in environ.items() if name not in _THREADS}, **threads}
+
+
+def late_threads(environ: Mapping[str, str], threads: Mapping[str, str]) -> str:
+    """A remark where ``thread_variables`` are other ones than ``threads``, which ranks have; else nothing."""
+    late = [name for name in _THREADS if environ.get(name) != threads.get(name)]
+    if not late:
+        return ""
+    return (
+        f"{late[0]} became {environ.get(late[0], 'unset')} after the first launch, and ranks keep what it was then, "
+        f"{threads.get(late[0], 'unset')}: set it before pytest starts, or for the ranks of one way of ddpperf.compare "
+        "by env"
+    )
 
 
 def thread_count(environ: Mapping[str, str]) -> int:

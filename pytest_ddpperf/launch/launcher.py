@@ -79,6 +79,7 @@ class Launcher:
         self,
         *,
         environ: Mapping[str, str] | None = None,  # of the ranks; by default that of this process at each launch
+        threads: Mapping[str, str] | None = None,  # its variables of threads, if they are others
         preload: Iterable[str] = (),  # modules that ranks find imported; they start no thread and leave CUDA alone
         redirection: Redirection | None = None,  # another checkout that ranks import the project from
         echo: Echo | None = None,  # is told what ranks print, while they run
@@ -88,7 +89,7 @@ class Launcher:
         self._like, self.nodes = like, nodes
         self._variables: dict[str, str] = {}
         self.remarks: dict[str, str] = {}  # on GPUs, the first on each
-        self._environ, self._echo = environ, echo
+        self._environ, self._threads, self._echo = environ, threads, echo
         self._preload = tuple(preload)
         self._redirection = redirection
         self._zygote: ZygoteProcess | None = None
@@ -261,6 +262,7 @@ class Launcher:
 
     def _environment(self) -> Mapping[str, str]:
         environ = os.environ if self._environ is None else self._environ
+        environ = environ if self._threads is None else environment.with_threads(environ, self._threads)
         return {**environ, **self._variables} if self._variables else environ
 
     def counts(self, world_size: int, device: str, machine: TorchMachine | None = None) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.baselines.fingerprint import environment
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.context import TorchMachine, place
-from pytest_ddpperf.launch.environment import Variables, pinned, thread_count
+from pytest_ddpperf.launch.environment import Variables, late_threads, thread_count, thread_variables
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.finding import Finding
@@ -82,6 +82,7 @@ class Session:
         self.complaints: list[str] = []  # of the summary, on the session itself
         self.parts: list[tuple[str, str]] = []  # of the summary, that hooks add; empty before the session has ended
         self.reference = self.candidate = None  # None: stored baselines, and this checkout
+        self._threads: dict[str, str] = {}  # the variables of threads, before the first launch none
         self._echo = echo = line.echo if line.echoes else None  # is told what ranks print, while they run
         self.probe = probe  # None where this run is none of a bisection
         if revision is not None:
@@ -95,14 +96,13 @@ class Session:
         self._archive: Archive | None = None
         self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
         self._unstored: set[str] = set()  # tests that failed
-        self._options, self._root = tuple(options), root
-        self._recorded, self._threads = "", 1
+        self._options, self._root, self._recorded = tuple(options), root, ""
 
     @property
     def launchers(self) -> Launchers:
         """The launchers of the candidate; their zygotes live until the session ends."""
         if self._launchers is None:
-            self._threads = thread_count(pinned(os.environ, mark=""))  # as long as the zygotes live
+            self._threads.update(thread_variables(os.environ))  # of the ranks of all launches
             naming = ("save", "against", "against_python", "calibrate", "json", "history")
             if any(getattr(self.settings, name) is not None for name in naming):
                 _ = self._code  # what results name is read now, as it may be changed while it is measured
@@ -114,7 +114,8 @@ class Session:
         return self._launchers
 
     def _launcher(self, first: Launcher | None) -> Launcher:
-        return Launcher(preload=PRELOADED, echo=self._echo, like=first, nodes=self._nodes(PRELOADED, None, first))
+        nodes = self._nodes(PRELOADED, None, first)
+        return Launcher(threads=self._threads, preload=PRELOADED, echo=self._echo, like=first, nodes=nodes)
 
     def _nodes(
         self, preload: Sequence[str], redirection: Redirection | None, like: Launcher | None
@@ -177,14 +178,13 @@ class Session:
         machine = self._torch(settings, side)
         counts = self.launchers[0].counts(world_size, settings.device, machine)
         placement = place(settings.device, settings.backend, counts[0], machine)
-        self.complaints += {placement.remark} - {"", *self.complaints}
+        self.complaints += {placement.remark, late_threads(os.environ, self._threads)} - {"", *self.complaints}
         gpus = None
         if placement.device == "cuda":
             from pytest_ddpperf.instruments.gpu_facts import gpu_facts
 
             gpus = gpu_facts(self.gpus(counts[0]), machine.gpu_software, {**os.environ, **dict(variables)})
-        named = {"OMP_NUM_THREADS": str(self._threads), **dict(variables)}
-        facts, threads = machine_facts(), thread_count(named)
+        facts, threads = machine_facts(), thread_count({**self._threads, **dict(variables)})
         found = environment(facts, machine, placement, world_size, threads=threads, gpus=gpus, nodes=len(counts))
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
@@ -243,9 +243,11 @@ class Session:
     def _side(self, revision: Revision, *, tests: bool = False, echo: Echo | None = None) -> RevisionSide:
         from pytest_ddpperf.against.revision_side import RevisionSide
 
-        settings = self.settings
-        setup, asked = settings.against_setup, settings.preload
-        return RevisionSide(revision, setup, PRELOADED, asked=asked, tests=tests, echo=echo, nodes=self._nodes)
+        setup, asked, threads = self.settings.against_setup, self.settings.preload, self._threads
+        nodes = self._nodes
+        return RevisionSide(
+            revision, setup, PRELOADED, asked=asked, threads=threads, tests=tests, echo=echo, nodes=nodes
+        )
 
     def accept_command(self, test: str) -> str:
         """The command that makes the result of a test the baseline that it was compared with."""
