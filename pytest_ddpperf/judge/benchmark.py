@@ -145,6 +145,17 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference) -
     )
 
 
+def beside_unfit(result: Result, unfit: Sequence[str]) -> Result:
+    """The result of a benchmark beside those that do not fit, whose absence its notes name."""
+
+    def told(note: Finding | None) -> Finding | None:
+        alone = note is not None and note.code == "timed_otherwise" and note.facts["then_in_turns"]
+        return Finding("partners_do_not_fit", {"names": tuple(unfit)}) if alone else note
+
+    comparisons = tuple(replace(each, note=told(each.note)) for each in result.comparisons)
+    return replace(result, comparisons=comparisons)
+
+
 def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
     """Each gated metric that the comparable reference has and this measurement does not, stand-ins left out.
 

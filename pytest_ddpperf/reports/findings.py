@@ -405,6 +405,11 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "other_kind": lambda then, now: f"the baseline has this metric as {then}, not as {now}",
     "other_base": lambda then, now: f"the baseline's speedup is over {then}, this one over {now}",
     "timed_otherwise": _timed_otherwise,
+    "partners_do_not_fit": lambda names: (
+        "the baseline's steps were timed in turns with those of other launches, these with nothing beside them, for "
+        f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not fit into memory: time each alone with "
+        "--ddpperf-turns=false, or save it anew"
+    ),
     "loss_of_other_step": lambda then, now: (
         f"the baseline's loss is that after {format_count(then, 'step')}, this one after {now}"
     ),

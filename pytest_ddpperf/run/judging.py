@@ -12,7 +12,7 @@ import pytest
 from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression, extended
-from pytest_ddpperf.judge.benchmark import broken, settled, unfit
+from pytest_ddpperf.judge.benchmark import beside_unfit, broken, settled, unfit
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT
 from pytest_ddpperf.judge.judge import TOLERANCE, Judge, References, StoredReferences
@@ -85,7 +85,8 @@ class JudgedRun(BenchmarkRun):
         """The results of all candidates; of several, those that run out of memory are left out of measuring."""
         __tracebackhide__ = True
         fitting = fitting_results(lambda left: self._results(left, derive), variants, self._unfitting, self.sections)
-        measured = {result.measurement.key: result for result in fitting}
+        unfit_ones = [name for name, _ in self._unfitting]
+        measured = {result.measurement.key: beside_unfit(result, unfit_ones) for result in fitting}
         return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:

@@ -144,6 +144,12 @@ CASES = [
         "it anew, or see --ddpperf-turns",
     ),
     Case(
+        "partners_do_not_fit",
+        {"names": ("a", "b")},
+        "the baseline's steps were timed in turns with those of other launches, these with nothing beside them, for a "
+        "and b do not fit into memory: time each alone with --ddpperf-turns=false, or save it anew",
+    ),
+    Case(
         "loss_of_other_step", {"then": 103, "now": 63}, "the baseline's loss is that after 103 steps, this one after 63"
     ),
     Case(

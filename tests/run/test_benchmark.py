@@ -506,6 +506,27 @@ def test_what_does_not_fit_is_a_row_and_the_others_are_measured(inner: pytest.Py
     assert results[0]["verdict"] == "does_not_fit"
 
 
+def test_times_of_a_way_whose_partner_fits_no_more_are_not_compared_and_fail_nothing(inner: pytest.Pytester) -> None:
+    """The baseline's steps were timed in turns with those of the other way, and now nothing runs beside them."""
+    test = f"""{HUNGRY}
+def test_it(ddpperf):
+    strategies = {{"hungry": hungry, "naive": "naive"}}
+    ddpperf.compare(workload, strategies=strategies, memory_limit="128MiB", verify=False)
+"""
+    run_suite(inner, test, "--ddpperf-save")
+    (inner.path / "hungry").touch()
+    run, (hungry, naive) = run_suite(inner, test)
+    run.assert_outcomes(failed=1)
+    assert (hungry["verdict"], naive["verdict"]) == ("regressed", "incompatible")
+    run.stdout.no_fnmatch_line("*naive: incompatible*")
+    run, (hungry, naive) = run_suite(inner, test, "--ddpperf-fail-on=broken")
+    run.assert_outcomes(passed=1)
+    note = naive["metrics"]["step_time"]["note"]
+    assert "for hungry does not fit into memory" in note
+    assert note.endswith("time each alone with --ddpperf-turns=false, or save it anew")
+    assert not any("not in this run" in finding for finding in naive["findings"])
+
+
 def test_where_nothing_fits_each_says_why(inner: pytest.Pytester) -> None:
     (inner.path / "hungry").touch()
     run, results = run_suite(
