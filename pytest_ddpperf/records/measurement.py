@@ -82,6 +82,14 @@ class Plan:
     steps: int
 
 
+UNNAMED = frozenset({"env", "memory_limit"})  # of a recipe: where ranks run, and no training of another name
+
+
+def named(recipe: Mapping[str, str]) -> dict[str, str]:
+    """What of a recipe is part of a name."""
+    return {name: value for name, value in recipe.items() if name not in UNNAMED}
+
+
 def training_text(strategy: str, recipe: Mapping[str, str]) -> str:
     """A strategy and the settings that change what a step does, in one line: ``ddp precision=bf16``."""
     return " ".join((strategy, *(f"{name}={value}" for name, value in recipe.items())))
@@ -96,7 +104,8 @@ class BenchmarkId:
         strategy: how the ranks are synchronised, options included; ``custom`` for a step that brings its own.
         mode: how a point of a scaling curve was measured; None for a plain benchmark.
         environment: the machine, the software and the group.
-        recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``.
+        recipe: the settings that change what a step does, where they are not the defaults: ``{"precision": "bf16"}``;
+            with variables and the limit of memory of its ranks, which are no part of a name.
         world_size: number of ranks.
     """
 
@@ -119,12 +128,12 @@ class BenchmarkId:
     @property
     def plain_name(self) -> str:
         """The name without options: ``ddp`` of ``ddp[bucket_cap_mb=5] precision=bf16``."""
-        return _OPTIONS.sub("", self.name.removesuffix(training_text("", self.recipe)))
+        return _OPTIONS.sub("", self.name.removesuffix(training_text("", named(self.recipe))))
 
     @property
     def training(self) -> str:
-        """Strategy and recipe in one line: the name of a benchmark that was given none."""
-        return training_text(self.strategy, self.recipe)
+        """Strategy and settings in one line: the name of a benchmark that was given none."""
+        return training_text(self.strategy, named(self.recipe))
 
     @property
     def world_size(self) -> int:

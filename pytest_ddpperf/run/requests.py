@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.parsers import world_sizes
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Environment, Mode, training_text
+from pytest_ddpperf.records.measurement import Environment, Mode, named, training_text
 from pytest_ddpperf.run.variant import CUSTOM, Variant
 from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.strategies.strategy import Strategy
@@ -37,6 +37,7 @@ _UNCHECKED = Finding(
     },
 )
 
+MIB = 2**20
 MIN_SIZES = 2  # of a curve
 PLACES = ("world_size", "backend", "device")
 """Settings that a way may have besides those of training: where its ranks run."""
@@ -148,7 +149,10 @@ class VerbCall:
         recipe, findings = self._recipe(subject)
         if self.variables:
             recipe = {**recipe, "env": " ".join(f"{name}={value}" for name, value in self.variables)}
-        said = {word: text for word, text in recipe.items() if word not in self.own and word != "env"}
+        limit = self.settings.memory_limit
+        if limit is not None:
+            recipe = {**recipe, "memory_limit": f"{limit}B" if limit % MIB else f"{limit // MIB}MiB"}
+        said = {word: text for word, text in named(recipe).items() if word not in self.own}
         words = CUSTOM if resolved is None else str(resolved)
         return Variant(
             name=training_text(name or words, said),

@@ -89,7 +89,7 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
     from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
     from pytest_ddpperf.training.step import build_step
 
-    with closing(build_step(ctx, job)) as step:
+    with within_limit(ctx, job), closing(build_step(ctx, job)) as step:
         compiled = warmed_up(checked_run(ctx, step), max(MIN_WARMUP, job.plan.warmup))
         before = _at_work()
         counts = count_warm_step(step.run, _countable(ctx, step, job), compiled)

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf import Workload
+from pytest_ddpperf.baselines.fingerprint import training_differences
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
+from pytest_ddpperf.records.results import Provenance, record_of
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.run.requests import VerbCall, grows, of_size
+from pytest_ddpperf.run.variant import counted_only
 from pytest_ddpperf.run.ways import several
 from pytest_ddpperf.settings import Settings
 from tests.factories import make_environment
@@ -165,3 +168,18 @@ def test_a_warm_up_beside_a_scheduler_is_refused_wherever_it_was_set() -> None:
     ):
         VerbCall(settings=Settings(lr_warmup_steps=3), knobs={}).variant(scheduled, CPU)
     assert VerbCall(settings=Settings(), knobs={}).variant(scheduled, CPU).recipe == {}
+
+
+def test_the_limit_of_memory_is_kept_and_is_no_part_of_a_name() -> None:
+    """A baseline under another one is found, and told to differ."""
+    limited, odd = (
+        VerbCall(settings=Settings(memory_limit=limit, precision="bf16"), knobs={}).variant(WORKLOAD, CPU)
+        for limit in (3 * 2**30, 5)
+    )
+    plain = VerbCall(settings=Settings(precision="bf16"), knobs={}).variant(WORKLOAD, CPU)
+    assert limited.name == plain.name == limited.training
+    assert limited.plain_name == plain.plain_name
+    assert (limited.recipe["memory_limit"], odd.recipe["memory_limit"]) == ("3072MiB", "5B")
+    record = record_of(counted_only(plain), Provenance(date="2026-01-01", commit=None))
+    differs = training_differences(record, limited.strategy, limited.recipe)
+    assert differs == ("memory_limit default -> 3072MiB",)

@@ -18,7 +18,7 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.batch_size import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.jobs import RUN_LAUNCH, LaunchJob
+from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, RUN_LAUNCH, LaunchJob, PrepareJob
 from pytest_ddpperf.training.loop import probe_launch
 from pytest_ddpperf.training.memory_limit import limited
 from pytest_ddpperf.training.trainer import Trainer
@@ -172,6 +172,15 @@ def test_want_of_memory_names_the_phase_of_training(launcher: Launcher, phase: s
     with pytest.raises(RankFailed, match=f"^rank 0 of 1 ran out of memory in {phase}: MemoryError") as failed:
         launcher.run(RUN_LAUNCH, job, world_size=1, backend="gloo", device="cpu")
     assert failed.value.out_of_memory
+
+
+def test_the_limit_holds_where_steps_are_only_counted(launcher: Launcher) -> None:
+    workload = replace(wide_workload(1), model=lambda: cast("Any", torch.ones(2**28)))  # 1 GiB
+    job = LaunchJob(workload, resolve("single"), Settings(memory_limit=256 * MIB), ONE_STEP)
+    with pytest.raises(RankFailed, match=r"^rank 0 of 1 ran out of memory in building the model: MemoryError"):
+        launcher.run(
+            PREPARE_LAUNCH, PrepareJob(job, timed=False, counted=True), world_size=1, backend="gloo", device="cpu"
+        )
 
 
 def test_steps_that_take_more_than_the_limit_fail_where_the_kernel_lets_them(launcher: Launcher) -> None:
