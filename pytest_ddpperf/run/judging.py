@@ -90,7 +90,7 @@ class JudgedRun(BenchmarkRun):
         return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
 
     def _unfit(self, variant: Variant) -> Result:
-        """The result of a candidate that does not fit, beside a reference that may."""
+        """The result of a candidate that does not fit; one preparing launch tells whether another revision fits."""
         __tracebackhide__ = True
         reason = self._unfitting[variant.key]
         if self._paired is None:
@@ -98,7 +98,7 @@ class JudgedRun(BenchmarkRun):
         revision, lacking = self._paired.revision, ""
         try:
             self.prepared([replace(variant, of_reference=True)])
-        except ReferenceFailed as error:
+        except DdpperfError as error:  # whatever becomes of it: the others were measured
             lacking = error.headline
         beside = PairedRevision(revision=revision.label, commit=revision.commit, lacking=lacking)
         return unfit(self._test, variant, reason, beside)
