@@ -19,12 +19,12 @@ from pytest_ddpperf.judge.metric import compare_metric
 from pytest_ddpperf.metrics.control import pace
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.scaling import SPEEDUP
-from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.metrics.table import STEP_TIME, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
-from pytest_ddpperf.records.verdict import OPEN, Verdict
+from pytest_ddpperf.records.verdict import OPEN
 from pytest_ddpperf.stats.intervals import from_log
 
 OTHER_PACE = 0.03  # by how much the control step has to differ from the baseline's to be worth a remark
@@ -130,16 +130,31 @@ def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None 
     )
 
 
-def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference) -> Result:
-    """The result of a benchmark that does not fit into memory; it is a regression where the reference fits."""
-    verdict = decide_unfit(reference)
-    finding = Finding("does_not_fit", {"reason": reason, "fitted": verdict is Verdict.REGRESSED})
-    plan = Plan(warmup=0, steps=0)
+def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, counts: Counts | None = None) -> Result:
+    """The result of a benchmark that does not fit into memory; it is a regression where the reference fits.
+
+    ``counts``: what was counted before it ran out of memory, which is judged as ever.
+    """
+    record = reference.record
+    if isinstance(reference, PairedRevision):
+        fitted = not reference.lacking
+    else:
+        fitted = record is not None and record.timed and not reference.differs
+    finding = Finding("does_not_fit", {"reason": reason, "fitted": fitted})
+    measurement = Measurement(
+        **identity.identity_fields,
+        plan=Plan(warmup=0, steps=0),
+        launches=(),
+        findings=(finding,),
+        counts=counts,
+        series=() if counts is None else counted_series(counts),
+    )
+    counted = tuple(compare_counted(each, measurement, reference) for each in measurement.series)
     return Result(
         test=test,
-        measurement=Measurement(**identity.identity_fields, plan=plan, launches=(), findings=(finding,)),
-        comparisons=(),
-        verdict=verdict,
+        measurement=measurement,
+        comparisons=counted,
+        verdict=decide_unfit(fitted=fitted, counted=counted),
         reference=reference,
         findings=(finding,),
     )

@@ -315,13 +315,10 @@ def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | N
     return max(verdicts & set(failing), key=lambda verdict: verdict.severity, default=None)
 
 
-def decide_unfit(reference: Reference) -> Verdict:
-    """The verdict on a benchmark that does not fit into memory: worse where the reference is known to fit."""
-    if isinstance(reference, PairedRevision):
-        fitted = not reference.lacking
-    else:
-        fitted = reference.record is not None and reference.record.timed and not reference.differs
-    return Verdict.REGRESSED if fitted else Verdict.DOES_NOT_FIT
+def decide_unfit(*, fitted: bool, counted: Sequence[Comparison] = ()) -> Verdict:
+    """The verdict on a benchmark that does not fit into memory: worse where the reference did, or in its counts."""
+    worse = any(each.gated and each.verdict is Verdict.REGRESSED for each in counted)
+    return Verdict.REGRESSED if fitted or worse else Verdict.DOES_NOT_FIT
 
 
 def decide_failure() -> Verdict:

@@ -232,7 +232,7 @@ class Measurement(BenchmarkId):
         """
         __tracebackhide__ = True  # what a reader needs is the line of the test
         by_name = {series.metric: series for series in self.series}
-        if self.unfit:
+        if metric not in by_name and self.unfit:
             raise KeyError(f"no metric {metric!r}: {self.name} does not fit into memory: {self.unfit}")
         if metric not in by_name and not self.launches and self.counts is not None:
             raise NotTimed(f"{metric} was not measured: --ddpperf-counted-only only counts")

@@ -74,7 +74,8 @@ def _told(result: Result, verdict: Verdict, accept: str, failing: Collection[Ver
     general = _general(result, verdict)
     lines = [comparison_text(comparison, seen_in(comparison)) for comparison in heads]
     if general:
-        lines = [general, *incomparable_changes(result)]
+        worse = decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
+        lines = [general, *(comparison_text(each, seen_in(each)) for each in worse), *incomparable_changes(result)]
     details = [
         _measured(result),
         *([] if general else _about_metrics(result, heads)),

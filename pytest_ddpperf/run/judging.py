@@ -92,16 +92,16 @@ class JudgedRun(BenchmarkRun):
     def _unfit(self, variant: Variant) -> Result:
         """The result of a candidate that does not fit; one preparing launch tells whether another revision fits."""
         __tracebackhide__ = True
-        reason = self._unfitting[variant.key]
+        reason, counts = self._unfitting[variant.key], self.counts.get(variant.key)
         if self._paired is None:
-            return unfit(self._test, variant, reason, self._with_baselines([variant])[1][0])
+            return unfit(self._test, variant, reason, self._with_baselines([variant])[1][0], counts)
         revision, lacking = self._paired.revision, ""
         try:
             self.prepared([replace(variant, of_reference=True)])
         except DdpperfError as error:  # whatever becomes of it: the others were measured
             lacking = error.headline
         beside = PairedRevision(revision=revision.label, commit=revision.commit, lacking=lacking)
-        return unfit(self._test, variant, reason, beside)
+        return unfit(self._test, variant, reason, beside, counts)
 
     def _results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:
         """The results of the candidates, beside their stored baselines or the reference."""

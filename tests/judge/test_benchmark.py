@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.benchmark import compare, settled
+from pytest_ddpperf.judge.benchmark import compare, settled, unfit
 from pytest_ddpperf.judge.decision import DecisionContext
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.results import Comparison, PairedRevision, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import findings
 from tests.factories import make_launch
@@ -363,3 +365,36 @@ def test_what_the_commit_of_a_baseline_lacks_is_no_suspect_any_more() -> None:
         Verdict.INCONCLUSIVE,
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again",
     )
+
+
+@pytest.mark.parametrize(
+    ("calls", "fitted", "verdict"),
+    [
+        (2.0, False, Verdict.DOES_NOT_FIT),
+        (1.0, False, Verdict.DOES_NOT_FIT),
+        (3.0, False, Verdict.REGRESSED),
+        (2.0, True, Verdict.REGRESSED),
+    ],
+)
+def test_what_was_counted_of_a_benchmark_that_does_not_fit_is_judged(
+    calls: float, verdict: Verdict, *, fitted: bool
+) -> None:
+    """The baseline makes two calls a step, and was measured where it fitted, or only counted."""
+
+    def counts(calls: float) -> Counts:
+        return Counts(
+            totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={}
+        )
+
+    base = found(*((series("step_time", STEADY),) if fitted else ()))
+    assert base.record is not None
+    base = replace(base, counted=replace(base.record, counts=counts(2.0)))
+    result = unfit("t.py::test", measured(), "rank 0 ran out of memory", base, counts(calls))
+    assert result.verdict is verdict
+    assert result["collective_calls"].change == calls - 2
+    assert result.measurement["collective_calls"].value == calls
+    with pytest.raises(KeyError, match="does not fit into memory: rank 0 ran out of memory"):
+        _ = result.measurement["step_time"]
+    text = failure_text(result, accept="pytest --ddpperf-save")
+    assert ("collective_calls regressed, counted: all_reduce 2 -> 3 calls per step (+1)" in text) is (calls > 2)
+    assert ("; the reference fitted" in text) is fitted
