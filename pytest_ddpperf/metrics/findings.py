@@ -67,7 +67,12 @@ def oversubscription(measurement: Measurement) -> Finding | None:
     each = environment.cores if on_cpu else environment.device_count
     return Finding(
         "oversubscribed",
-        {"ranks": environment.world_size, "shared": each * environment.nodes, "resource": "core" if on_cpu else "GPU"},
+        {
+            "ranks": environment.world_size,
+            "threads": environment.threads if on_cpu else 1,
+            "shared": each * environment.nodes,
+            "resource": "core" if on_cpu else "GPU",
+        },
     )
 
 

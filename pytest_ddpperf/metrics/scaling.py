@@ -51,7 +51,8 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
     """The measurements with speedup and memory over the one named ``over``, from the rounds that measured both.
 
     The first one takes the place of a base that was not measured, for it does not fit. ``gated``: whether a lost gain
-    is a regression; of strategies and subjects the base may become faster by itself.
+    is a regression; of strategies and subjects the base may become faster by itself. No speedup of or over an
+    oversubscribed way is gated.
     """
     base = next((point for point in measured if point.name == over), measured[0])
     gated = gated and base.name == over  # else the gain is over another one than it was before
@@ -61,10 +62,18 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
         else replace(
             point,
             over=base.name,
-            series=(*point.series, *speedup_series(base, point, gated=gated), *memory_series(base, point)),
+            series=(
+                *point.series,
+                *speedup_series(base, point, gated=gated and not _share_cores(base, point)),
+                *memory_series(base, point),
+            ),
         )
         for point in measured
     )
+
+
+def _share_cores(*measured: Measurement) -> bool:
+    return any(each.environment.oversubscribed for each in measured)
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
@@ -154,8 +163,10 @@ def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False
 def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
     """``memory_ratio`` of one way to train over another: quotients of their peaks, a sample for each common round.
 
-    On GPUs of the memory that was allocated, on the CPU of resident memory.
+    On GPUs of the memory that was allocated, on the CPU of resident memory: ways on both have nothing to compare.
     """
+    if base.environment.device != other.environment.device:
+        return ()
     samples = complete(_quotient(_peak(new), _peak(old)) for old, new in _partners(base, other))
     return (replace(_relative(MEMORY, samples, None, gated=False), better="lower"),) if samples else ()
 

@@ -69,9 +69,10 @@ class Environment:
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether ranks have to share a core or a GPU: their times say little about real hardware."""
-        limit = self.cores if self.device == "cpu" else self.device_count
-        return self.world_size > limit * self.nodes
+        """Whether ranks, or their threads, have to share a core or a GPU: times say little about real hardware."""
+        if self.device == "cpu":
+            return self.world_size * self.threads > self.cores * self.nodes
+        return self.world_size > self.device_count * self.nodes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,9 +45,10 @@ def broken_reason(result: Result) -> str:
     return next(iter(reasons), "it could not be measured")
 
 
-def _oversubscribed(ranks: int, shared: int, resource: str) -> str:
+def _oversubscribed(ranks: int, threads: int, shared: int, resource: str) -> str:
     """Ranks that share cores or GPUs."""
-    sharing = f"{format_count(ranks, 'rank')} share {format_count(shared, resource)}"
+    joined = "share" if threads == 1 else f"with {threads} threads each are on"
+    sharing = f"{format_count(ranks, 'rank')} {joined} {format_count(shared, resource)}"
     return f"oversubscribed: {sharing}; step times say little about real hardware"
 
 

@@ -42,7 +42,9 @@ def test_a_calm_measurement_has_no_findings() -> None:
 def test_ranks_that_share_cores_are_named_with_their_numbers() -> None:
     crowded = measurement(SETTLED, ranks=6, cores=2, nodes=2)
 
-    assert findings_of(crowded) == (Finding("oversubscribed", {"ranks": 6, "shared": 4, "resource": "core"}),)
+    assert findings_of(crowded) == (
+        Finding("oversubscribed", {"ranks": 6, "threads": 1, "shared": 4, "resource": "core"}),
+    )
     assert findings_of(measurement(ranks=6, cores=2, nodes=2)) == ()  # only counted
 
 

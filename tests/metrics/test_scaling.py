@@ -225,3 +225,20 @@ def test_the_gain_of_a_way_is_gated_and_that_of_a_strategy_is_not() -> None:
         assert (same, other.over) == (base, "base")
         assert other["speedup"].value == pytest.approx(2.0)
         assert other["speedup"].gated is gated
+
+
+def test_no_gain_of_ways_whose_threads_share_cores_is_gated() -> None:
+    """Two ranks of four threads on eight cores have a core each; on seven they have not."""
+    for cores, gated in ((8, True), (7, False)):
+        crowded = replace(measurement(2, {0: 0.1}, cores=cores), name="more threads")
+        crowded = replace(crowded, environment=replace(crowded.environment, threads=4))
+        base = replace(measurement(2, {0: 0.2}, cores=cores), name="base")
+        for first, second in ((base, crowded), (crowded, base)):
+            _, other = with_speedup([first, second], first.name, gated=True)
+            assert other["speedup"].gated is gated
+
+
+def test_memory_of_ways_on_different_devices_is_not_compared() -> None:
+    base = taking(1.0, memory={"peak_resident": 1000})
+    other = taking(1.0, memory={"peak_resident": 1000, "peak_allocated": 200})
+    assert memory_series(base, replace(other, environment=replace(other.environment, device="cuda"))) == ()

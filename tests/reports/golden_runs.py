@@ -213,7 +213,7 @@ def _note(number: int) -> Finding:
 def _scaling(world_size: int, efficiency: float | None) -> Result:
     """A point of a weak scaling curve."""
     more = () if efficiency is None else (metric("scaling_efficiency", efficiency, Verdict.UNCHANGED, 0.001),)
-    crowded = Finding("oversubscribed", {"ranks": world_size, "shared": 2, "resource": "core"})
+    crowded = Finding("oversubscribed", {"ranks": world_size, "threads": 1, "shared": 2, "resource": "core"})
     return result(
         "perf/test_scaling.py::test_weak_scaling",
         Verdict.UNCHANGED,

@@ -350,13 +350,18 @@ CASES = [
     ),
     Case(
         "oversubscribed",
-        {"ranks": 6, "shared": 4, "resource": "core"},
+        {"ranks": 6, "threads": 1, "shared": 4, "resource": "core"},
         "oversubscribed: 6 ranks share 4 cores; step times say little about real hardware",
     ),
     Case(
         "oversubscribed",
-        {"ranks": 2, "shared": 1, "resource": "GPU"},
+        {"ranks": 2, "threads": 1, "shared": 1, "resource": "GPU"},
         "oversubscribed: 2 ranks share 1 GPU; step times say little about real hardware",
+    ),
+    Case(
+        "oversubscribed",
+        {"ranks": 2, "threads": 4, "shared": 4, "resource": "core"},
+        "oversubscribed: 2 ranks with 4 threads each are on 4 cores; step times say little about real hardware",
     ),
     Case(
         "background_work",

@@ -23,8 +23,17 @@ def told(code: str, *facts: dict[str, Any]) -> str:
     [
         (
             "oversubscribed",
-            {"ranks": 2, "shared": 1, "resource": "core"},
-            {"ranks": 4, "shared": 1, "resource": "core"},
+            {"ranks": 2, "threads": 2, "shared": 3, "resource": "core"},
+            {"ranks": 2, "threads": 4, "shared": 3, "resource": "core"},
+            (
+                "oversubscribed: 2 ranks with 2 to 4 threads each are on 3 cores; step times say little about real "
+                "hardware"
+            ),
+        ),
+        (
+            "oversubscribed",
+            {"ranks": 2, "threads": 1, "shared": 1, "resource": "core"},
+            {"ranks": 4, "threads": 1, "shared": 1, "resource": "core"},
             "oversubscribed: 2 to 4 ranks share 1 core; step times say little about real hardware",
         ),
         (
