@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
-from pytest_ddpperf.records.measurement import Better
-from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.records.measurement import Better, Interval
+from pytest_ddpperf.stats.intervals import CONFIDENCE, center
 from pytest_ddpperf.units import format_count, format_percent, signed_percent, significant
 
 SAME_LOSS = 1e-4  # share of the loss by which strategies that average gradients exactly may differ in any case
@@ -24,11 +24,13 @@ class QualityRules:
         metric: the quantity that is held besides the loss; ``loss`` where nothing is evaluated.
         better: its direction of an improvement.
         tolerance: the share of the first strategy's value by which another one may be worse.
+        confidence: of the intervals of all worsenings together.
     """
 
     metric: str
     better: Better
     tolerance: float
+    confidence: float = CONFIDENCE
 
 
 def trained(name: str, curves: Sequence[Curve]) -> Trainings:
@@ -47,6 +49,8 @@ def held(
 ) -> tuple[Standing, ...]:
     """How each strategy but the first stands to the first one: a row for the loss, and one for the metric.
 
+    All rows share the level of one test (Bonferroni 1936): of n rows each has an interval of 1 - 0.05 / n confidence.
+
     Args:
         strategies: trained on the same batches in the same launches.
         moved: the first one again, from weights that differ by rounding alone.
@@ -56,12 +60,13 @@ def held(
             BatchNorm, are those of rank 0 by DDP alone: then no metric has to be equal.
     """
     first, *others = strategies
+    rows = [(other, quantity) for other in others for quantity in dict.fromkeys((LOSS, rules.metric))]
+    rules = replace(rules, confidence=1 - (1 - rules.confidence) / len(rows))
     return tuple(
         _kept(
             first, other, moved if other.name in exact and (quantity == LOSS or same_buffers) else None, quantity, rules
         )
-        for other in others
-        for quantity in dict.fromkeys((LOSS, rules.metric))
+        for other, quantity in rows
     )
 
 
@@ -79,7 +84,8 @@ def _kept(first: Trainings, other: Trainings, moved: Trainings | None, quantity:
         name=other.name,
         quantity=quantity,
         worse=_widened(
-            _final([sign * difference / size for difference in differences]), _resolution(first, other, quantity) / size
+            _final([sign * difference / size for difference in differences], rules.confidence),
+            _resolution(first, other, quantity) / size,
         ),
         apart=max(map(abs, differences)),
         allowed=allowed,
@@ -108,8 +114,8 @@ def _widened(final: FinalValue, by: float) -> FinalValue:
     )
 
 
-def _final(samples: Sequence[float]) -> FinalValue:
-    value, interval = center(samples, "difference")
+def _final(samples: Sequence[float], confidence: float = CONFIDENCE) -> FinalValue:
+    value, interval = center(samples, "difference", confidence=confidence)
     return FinalValue(value=value, interval=interval, samples=tuple(samples))
 
 
@@ -123,7 +129,7 @@ def lost(found: Convergence) -> list[str]:
         before, after = (significant(found.final(name, kept.quantity).value) for name in (first.name, kept.name))
         ends = f"{kept.name} ends with {kept.quantity} {after}, {first.name} with {before}"
         if kept.agreement == "worse":
-            low = "" if kept.worse.interval is None else f" [95 % CI {_interval(kept)}]"
+            low = "" if kept.worse.interval is None else f" [{_interval(kept.worse.interval)}]"
             lines.append(
                 f"{ends}: worse by {format_percent(kept.worse.value)}{low} {of_all}, tolerance "
                 f"{format_percent(kept.tolerance)}"
@@ -136,6 +142,6 @@ def lost(found: Convergence) -> list[str]:
     return lines
 
 
-def _interval(kept: Standing) -> str:
-    interval = kept.worse.interval
-    return "" if interval is None else f"{signed_percent(interval.low)} .. {signed_percent(interval.high)}"
+def _interval(found: Interval) -> str:
+    ends = f"{signed_percent(found.low)} .. {signed_percent(found.high)}"
+    return f"{100 * found.confidence:.4g} % CI {ends}"

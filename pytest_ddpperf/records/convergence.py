@@ -32,7 +32,7 @@ class FinalValue:
 
     Attributes:
         value: the mean over launches.
-        interval: its 95 % interval over launches; None for a single launch.
+        interval: its 95 % interval over launches; None for a single launch. Worsenings have it all together.
         samples: of each launch.
     """
 

@@ -82,7 +82,12 @@ class Change:
 
 
 def center(
-    samples: Sequence[float], scale: Scale, outliers: Outliers | None = None, expected: Expected | None = None
+    samples: Sequence[float],
+    scale: Scale,
+    outliers: Outliers | None = None,
+    expected: Expected | None = None,
+    *,
+    confidence: float = CONFIDENCE,
 ) -> tuple[float, Interval | None]:
     """The typical value over launches and the t interval around it, in the samples' unit.
 
@@ -93,9 +98,10 @@ def center(
         scale: how the metric is compared.
         outliers: at which end samples are expected that something disturbed; see ``center_of``.
         expected: what launches are expected to scatter by; None to go by the samples alone.
+        confidence: of the interval.
 
     Returns:
-        The value, and its 95 % interval: None for a single sample of which nothing is expected.
+        The value, and its interval: None for a single sample of which nothing is expected.
 
     Raises:
         ValueError: there are no samples.
@@ -109,9 +115,9 @@ def center(
     if side.variance is None:
         return value, None
     if side.variance == 0:
-        return value, Interval(low=value, high=value, confidence=CONFIDENCE)
-    half = t_quantile(0.5 + CONFIDENCE / 2, side.df) * math.sqrt(side.variance)
-    return value, Interval(low=back(side.mean - half), high=back(side.mean + half), confidence=CONFIDENCE)
+        return value, Interval(low=value, high=value, confidence=confidence)
+    half = t_quantile(0.5 + confidence / 2, side.df) * math.sqrt(side.variance)
+    return value, Interval(low=back(side.mean - half), high=back(side.mean + half), confidence=confidence)
 
 
 def change(

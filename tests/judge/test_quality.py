@@ -8,6 +8,7 @@ import pytest
 
 from pytest_ddpperf.judge.quality import QualityRules, held, lost, trained
 from pytest_ddpperf.records.convergence import Convergence, Curve, Standing, Trainings
+from pytest_ddpperf.stats.intervals import t_quantile
 
 RULES = QualityRules(metric="accuracy", better="higher", tolerance=0.02)
 
@@ -115,7 +116,7 @@ def test_a_failure_names_both_ends_and_why_they_have_to_agree() -> None:
         "0.008; both average gradients exactly, so they have to agree"
     )
     assert worse == (
-        "flat ends with accuracy 0.700, ddp with 0.800: worse by 12.5 % [95 % CI +11.3 .. +13.8] in 2 launches of "
+        "flat ends with accuracy 0.700, ddp with 0.800: worse by 12.5 % [97.5 % CI +11.3 .. +13.8] in 2 launches of "
         "10 steps, tolerance 2 %"
     )
 
@@ -129,3 +130,17 @@ def test_curves_and_ends_are_found_by_name() -> None:
         found.final("fsdp2")
     with pytest.raises(KeyError, match=r"no quantity 'f1'; there are \['loss', 'accuracy'\]"):
         found.final("flat", "f1")
+
+
+def test_all_rows_share_the_level_of_one_test() -> None:
+    """Of two rows each has a level of 2.5 %, of four 1.25 %."""
+    others = [ending(name, (0.5, 0.7), (0.76, 0.74)) for name in ("a", "b")]
+    for rows in (others[:1], others):
+        number = 2 * len(rows)  # the loss and the metric of each
+        found = [row for row in held([FIRST, *rows], MOVED, set(), RULES) if row.quantity == "accuracy"]
+        for row in found:
+            interval = row.worse.interval
+            assert interval is not None
+            assert interval.confidence == pytest.approx(1 - 0.05 / number)
+            half = t_quantile(1 - 0.025 / number, 1) * 0.0125  # standard error of 0.05 and 0.075
+            assert interval.high - row.worse.value == pytest.approx(half)
