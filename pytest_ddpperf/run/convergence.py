@@ -92,7 +92,7 @@ def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mappin
             metric=plan.metric,
         )
         launches.append(run.trained(first, job, f"launch {number + 1} of {plan.launches}"))
-        _require_same_batches(job.subject, (*names, f"{names[0]} from weights moved by rounding"), launches[-1])
+        _require_same_start(job.subject, (*names, f"{names[0]} from weights moved by rounding"), launches[-1])
         quantities = _quantities(job.subject, plan, launches)
     curves = [[_curve([rank[way] for rank in ranks]) for ranks in launches] for way in range(len(names) + 1)]
     *found, moved = (trained(name, own) for name, own in zip((*names, "moved"), curves, strict=True))
@@ -127,10 +127,16 @@ def _quantities(
     return names
 
 
-def _require_same_batches(workload: Any, names: Sequence[str], ranks: Sequence[tuple[RankTraining, ...]]) -> None:
-    """Refuses trainings of a launch on other batches than the first one's: they may end elsewhere."""
+def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tuple[RankTraining, ...]]) -> None:
+    """Refuses trainings of a launch from other weights or on other batches than the first one's."""
     for rank, trainings in enumerate(ranks):
         for name, training in zip(names, trainings, strict=True):
+            if training.weights != trainings[0].weights:
+                raise WorkloadError(
+                    f"{located(workload.model)} gave {name} other weights than {names[0]} on rank {rank}: it must give "
+                    "every strategy the same ones; torch, numpy and random are seeded before each call, so draw from "
+                    "their global generators, or from one that it makes anew with a fixed seed"
+                )
             pairs = zip(trainings[0].batches, training.batches, strict=True)
             step = next((step for step, (theirs, its) in enumerate(pairs, 1) if theirs != its), None)
             if step is not None:

@@ -48,6 +48,7 @@ def converge_launch(ctx: RankView, job: ConvergeJob) -> tuple[RankTraining, ...]
 def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) -> RankTraining:
     workload, settings, base = job.subject, job.settings, _APART * job.launch
     module = build_model(workload, MODEL_SEED + base)
+    weights = _checksum([*module.parameters(), *module.buffers()])
     if moved:
         for parameter in module.parameters():
             if parameter.is_floating_point() or parameter.is_complex():
@@ -81,7 +82,12 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
     buffers = _checksum([buffer for buffer in parallel.module.buffers() if buffer.is_floating_point()])
     exact = not parallel.lossy and tolerances.tolerance(parallel.precision) <= tolerances.tolerance(settings.precision)
     return RankTraining(
-        steps=tuple(steps), values=_by_name(workload, points), exact=exact, batches=tuple(sums), buffers=buffers
+        steps=tuple(steps),
+        values=_by_name(workload, points),
+        exact=exact,
+        batches=tuple(sums),
+        buffers=buffers,
+        weights=weights,
     )
 
 

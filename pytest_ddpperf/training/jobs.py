@@ -168,6 +168,7 @@ class RankTraining:
     exact: bool  # whether gradients are averaged as exactly as the precision of training allows
     batches: tuple[int, ...] = ()  # of each step, a checksum of what it was trained on
     buffers: int = 0  # a checksum of the module's floating-point buffers at the end
+    weights: int = 0  # the same of all that the model had when it was built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

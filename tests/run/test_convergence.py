@@ -164,6 +164,32 @@ def test_own(ddpperf):
     result.assert_outcomes(passed=2)
 
 
+def test_models_begin_with_the_same_weights_or_are_refused(inner: pytest.Pytester) -> None:
+    """Weights of a generator that goes on from one training to the next; two launches differ in any case."""
+    result = run(
+        inner,
+        """
+from pytest_ddpperf.errors import WorkloadError
+
+going_on = torch.Generator().manual_seed(0)
+
+
+def model():
+    module = nn.Linear(8, 3)
+    nn.init.normal_(module.weight, generator=going_on)
+    return module
+
+
+def test_it(ddpperf):
+    with pytest.raises(WorkloadError) as raised:
+        ddpperf.converge(replace(workload, model=model), strategies=["ddp", "flat"], **train)
+    assert "model (test_converge.py:" in str(raised.value)
+    assert "gave flat other weights than ddp on rank 0: it must give every strategy the same ones" in str(raised.value)
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
 def test_models_with_statistics_frozen_parts_and_small_types_train_alike(inner: pytest.Pytester) -> None:
     """Ranks have statistics of their own in a BatchNorm; a bf16 model moves by 2**-7; a frozen part stays in eval."""
     result = run(
