@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -33,10 +34,10 @@ class QualityRules:
     confidence: float = CONFIDENCE
 
 
-def trained(name: str, curves: Sequence[Curve]) -> Trainings:
-    """What the launches of a strategy came to."""
+def trained(name: str, curves: Sequence[Curve], *, lost: Sequence[str] = ()) -> Trainings:
+    """What the launches of a strategy came to; ``lost``: what was not finite in some of them."""
     finals = {quantity: _final([curve.values[quantity][-1] for curve in curves]) for quantity in curves[0].values}
-    return Trainings(name=name, curves=tuple(curves), finals=finals)
+    return Trainings(name=name, curves=tuple(curves), finals=finals, lost=tuple(lost))
 
 
 def held(
@@ -71,6 +72,11 @@ def held(
 
 
 def _kept(first: Trainings, other: Trainings, moved: Trainings | None, quantity: str, rules: QualityRules) -> Standing:
+    if other.lost:
+        unknown = FinalValue(value=math.nan, interval=None, samples=())
+        return Standing(
+            name=other.name, quantity=quantity, worse=unknown, apart=math.nan, allowed=None, tolerance=rules.tolerance
+        )
     base = first.finals[quantity]
     largest = max(abs(value) for curve in first.curves for value in curve.values[quantity])
     size = max(abs(base.value), SMALLEST * largest) or 1.0
@@ -115,6 +121,8 @@ def _widened(final: FinalValue, by: float) -> FinalValue:
 
 
 def _final(samples: Sequence[float], confidence: float = CONFIDENCE) -> FinalValue:
+    if not all(map(math.isfinite, samples)):
+        return FinalValue(value=math.nan, interval=None, samples=tuple(samples))
     value, interval = center(samples, "difference", confidence=confidence)
     return FinalValue(value=value, interval=interval, samples=tuple(samples))
 
@@ -124,8 +132,9 @@ def lost(found: Convergence) -> list[str]:
     first = found.strategies[0]
     launches, steps = format_count(len(first.curves), "launch"), first.curves[0].steps[-1]
     of_all = f"in {launches} of {format_count(steps, 'step')}"
-    lines = []
-    for kept in found.kept:
+    of_lost = [one for one in found.strategies if one.lost]
+    lines = [f"{one.name}: {'; '.join(one.lost)}; by {first.name} all is finite to the end" for one in of_lost]
+    for kept in (row for row in found.kept if math.isfinite(row.worse.value)):
         before, after = (significant(found.final(name, kept.quantity).value) for name in (first.name, kept.name))
         ends = f"{kept.name} ends with {kept.quantity} {after}, {first.name} with {before}"
         if kept.agreement == "worse":

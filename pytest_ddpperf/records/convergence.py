@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -48,7 +49,8 @@ class Standing:
     Attributes:
         name: of the strategy.
         quantity: ``loss``, or the name of a metric.
-        worse: by how much it is worse, as a share of the first strategy's value; below 0 where it is better.
+        worse: by how much it is worse, as a share of the first strategy's value; below 0 where it is better. NaN where
+            a training was lost.
         apart: the largest difference in a launch, in the quantity's unit.
         allowed: the largest such difference that rounding explains; None where the strategy's gradients are not exact.
         tolerance: the share by which it may be worse.
@@ -63,7 +65,9 @@ class Standing:
 
     @property
     def agreement(self) -> Agreement:
-        """``worse`` by more than the tolerance beyond chance; ``differs`` by more than rounding explains."""
+        """``worse`` by more than the tolerance beyond chance, or lost; ``differs`` by more than rounding explains."""
+        if not math.isfinite(self.worse.value):
+            return "worse"
         if self.allowed is not None and self.apart <= self.allowed:
             return "equal"
         if self.worse.interval is not None and self.worse.interval.low > self.tolerance:
@@ -73,11 +77,19 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trainings:
-    """The trainings by one strategy: a curve for each launch, and by quantity where they ended."""
+    """The trainings by one strategy.
+
+    Attributes:
+        name: of the strategy.
+        curves: one for each launch; from where a loss or a metric was not finite, a training ends, and all is NaN.
+        finals: by quantity, where trainings ended.
+        lost: what was not finite, a line for each launch that has such: ``loss is nan at step 3 of 40 on rank 0 ...``.
+    """
 
     name: str
     curves: tuple[Curve, ...]
     finals: Mapping[str, FinalValue]
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

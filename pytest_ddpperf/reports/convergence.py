@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pytest_ddpperf.records.convergence import LOSS, Convergence, FinalValue, Standing, Trainings
@@ -48,7 +49,7 @@ def _row(found: Convergence, one: Trainings) -> tuple[str, ...]:
         str(one.curves[0].steps[-1]),
         str(len(one.curves)),
         _text(one.finals[LOSS]),
-        NOTHING if metric is None else f"{metric} {significant(one.finals[metric].value)}",
+        NOTHING if metric is None else f"{metric} {_number(one.finals[metric].value)}",
         _worse(kept.get(LOSS)),
         _worse(kept.get(metric or "")),
         _quality([row.agreement for row in kept.values()]),
@@ -56,11 +57,17 @@ def _row(found: Convergence, one: Trainings) -> tuple[str, ...]:
 
 
 def _text(final: FinalValue) -> str:
-    return with_interval(significant, final.value, final.interval)
+    return with_interval(_number, final.value, final.interval)
+
+
+def _number(value: float) -> str:
+    return significant(value) if math.isfinite(value) else "not finite"
 
 
 def _worse(kept: Standing | None) -> str:
-    return NOTHING if kept is None else with_interval(signed_percent, kept.worse.value, kept.worse.interval)
+    if kept is None or not math.isfinite(kept.worse.value):
+        return NOTHING
+    return with_interval(signed_percent, kept.worse.value, kept.worse.interval)
 
 
 def _quality(agreements: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -94,8 +95,12 @@ def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mappin
         launches.append(run.trained(first, job, f"launch {number + 1} of {plan.launches}"))
         _require_same_start(job.subject, (*names, f"{names[0]} from weights moved by rounding"), launches[-1])
         quantities = _quantities(job.subject, plan, launches)
-    curves = [[_curve([rank[way] for rank in ranks]) for ranks in launches] for way in range(len(names) + 1)]
-    *found, moved = (trained(name, own) for name, own in zip((*names, "moved"), curves, strict=True))
+    of_way = [[[rank[way] for rank in ranks] for ranks in launches] for way in range(len(names) + 1)]
+    points = launches[0][0][0].steps
+    *found, moved = (
+        trained(name, [_curve(ranks, points, quantities) for ranks in own], lost=_lost(own))
+        for name, own in zip((*names, "moved"), of_way, strict=True)
+    )
     metric = plan.metric or quantities[min(1, len(quantities) - 1)]
     rules = QualityRules(metric=metric, better=plan.better, tolerance=plan.tolerance)
     exact = {name for way, name in enumerate(names) if launches[0][0][0].exact and launches[0][0][way].exact}
@@ -117,7 +122,7 @@ def _quantities(
     """What all trainings evaluate, the loss first; refuses a metric that is not among them."""
     names = tuple(launches[0][0][0].values)
     for rank, trainings in enumerate(launches[-1]):
-        for training in trainings:
+        for training in (one for one in trainings if one.values):
             require_same_names(workload, training.values, names, f"on rank {rank} in launch {len(launches)}")
     if plan.metric is not None and plan.metric not in names:
         raise WorkloadError(
@@ -137,7 +142,7 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
                     "every strategy the same ones; torch, numpy and random are seeded before each call, so draw from "
                     "their global generators, or from one that it makes anew with a fixed seed"
                 )
-            pairs = zip(trainings[0].batches, training.batches, strict=True)
+            pairs = zip(trainings[0].batches, training.batches, strict=False)  # one may have ended early
             step = next((step for step, (theirs, its) in enumerate(pairs, 1) if theirs != its), None)
             if step is not None:
                 given = located(workload.batch or workload.loader)
@@ -148,12 +153,22 @@ def _require_same_start(workload: Any, names: Sequence[str], ranks: Sequence[tup
                 )
 
 
-def _curve(ranks: Sequence[RankTraining]) -> Curve:
-    """One training, as the mean over the ranks."""
-    values = {
-        name: tuple(map(fmean, zip(*(rank.values[name] for rank in ranks), strict=True))) for name in ranks[0].values
-    }
-    return Curve(steps=ranks[0].steps, values=values)
+def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Sequence[str]) -> Curve:
+    """One training, as the mean over the ranks; not a number from where it was lost."""
+
+    def mean(name: str, point: int) -> float:
+        values = [rank.values[name][point] for rank in ranks if point < len(rank.steps)]
+        return fmean(values) if values and all(map(math.isfinite, values)) else math.nan
+
+    return Curve(
+        steps=steps, values={name: tuple(mean(name, point) for point in range(len(steps))) for name in quantities}
+    )
+
+
+def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
+    """What ranks found not to be finite, a line for each launch in which one did."""
+    first = ((next((rank.lost for rank in ranks if rank.lost), ""), number) for number, ranks in enumerate(launches, 1))
+    return tuple(f"{lost} in launch {number}" for lost, number in first if lost)
 
 
 def require_quality(found: Convergence) -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-from pytest_ddpperf.errors import DdpperfError, QualityLost, WorkloadError, extended
+from pytest_ddpperf.errors import DdpperfError, WorkloadError, extended
 from pytest_ddpperf.records.convergence import LOSS
 from pytest_ddpperf.training.correctness import tolerances
 from pytest_ddpperf.training.correctness.reference import move
@@ -62,6 +62,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
         first = [data() for _ in range(settings.accumulation_steps)]
         _require_shares(ctx, workload, first)
         steps, losses, points, sums = [], list[float](), list[dict[str, float]](), list[int]()
+        held, lost = strategy is not job.strategies[0], ""
         for step in range(1, job.steps + 1):
             seed(_STEPS_SEED + base + step * ctx.world_size + ctx.rank)  # for all strategies the same dropout
             # All are drawn before the model runs, which may take other random numbers by another strategy.
@@ -70,14 +71,17 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
             loss = trainer.backward(iter(micro).__next__)
             trainer.update()
             when = f"at step {step} of {job.steps} on rank {ctx.rank}"
-            if strategy is not job.strategies[0] and not math.isfinite(loss):
-                raise QualityLost(f"loss is {float(loss)} {when}; by {job.strategies[0]} it is finite to the end")
+            if held and _any_lost(ctx, lost := "" if math.isfinite(loss) else f"loss is {float(loss)} {when}"):
+                break
             losses.append(loss_value(loss, when) or 0.0)
             if step % job.every == 0 or step == job.steps:
-                evaluated = _evaluate(ctx, workload, trainer.parallel.module, job.metric or "metric")
+                evaluated = _evaluate(ctx, workload, trainer.parallel.module, job.metric or "metric", held=held)
                 points.append({LOSS: math.fsum(losses) / len(losses), **evaluated})
                 steps.append(step)
                 losses.clear()
+                odd = next((name for name, value in evaluated.items() if not math.isfinite(value)), None)
+                if held and _any_lost(ctx, lost := "" if odd is None else f"{odd} is {evaluated[odd]} {when}"):
+                    break
     parallel = trainer.parallel
     buffers = _checksum([buffer for buffer in parallel.module.buffers() if buffer.is_floating_point()])
     exact = not parallel.lossy and tolerances.tolerance(parallel.precision) <= tolerances.tolerance(settings.precision)
@@ -88,13 +92,21 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
         batches=tuple(sums),
         buffers=buffers,
         weights=weights,
+        lost=lost,
     )
 
 
 def _by_name(workload: Workload, points: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
     for point in points:
         require_same_names(workload, point, points[0], "at a later point")
-    return {name: tuple(point[name] for point in points) for name in points[0]}
+    return {name: tuple(point[name] for point in points) for name in next(iter(points), ())}
+
+
+def _any_lost(ctx: RankView, lost: str) -> bool:
+    """Whether any rank has lost something, so that all of them stop; a collective."""
+    found = torch.tensor([bool(lost)], dtype=torch.int32, device=ctx.device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return bool(found.item())
 
 
 def _require_shares(ctx: RankView, workload: Workload, first: Any) -> None:
@@ -124,8 +136,10 @@ def _checksum(batches: Any) -> int:
     return total
 
 
-def _evaluate(ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str) -> dict[str, float]:
-    """What the workload's own function says of the module, by name."""
+def _evaluate(
+    ctx: RankView, workload: Workload, module: torch.nn.Module, unnamed: str, *, held: bool
+) -> dict[str, float]:
+    """What the workload's own function says of the module, by name; what is ``held`` to others may be not finite."""
     if workload.evaluate is None:
         return {}
     modes = [(each, each.training) for each in module.modules()]
@@ -138,7 +152,7 @@ def _evaluate(ctx: RankView, workload: Workload, module: torch.nn.Module, unname
     found = {}
     for name, value in named.items():
         number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
-        if not isinstance(number, (int, float)) or not math.isfinite(number) or name == LOSS:
+        if not isinstance(number, (int, float)) or not (held or math.isfinite(number)) or name == LOSS:
             what = "a metric named loss, which is that of training" if name == LOSS else f"{name}={number!r:.60}"
             raise WorkloadError(
                 f"{located(workload.evaluate)} gave {what}: evaluate(model, device) must give a finite number, or "

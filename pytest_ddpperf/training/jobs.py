@@ -161,7 +161,7 @@ class ConvergeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTraining:
-    """One training as a rank saw it."""
+    """One training as a rank saw it, up to where a rank found what is not finite, if any did."""
 
     steps: tuple[int, ...]  # before each point of the curve
     values: Mapping[str, tuple[float, ...]]  # by quantity, of each point
@@ -169,6 +169,7 @@ class RankTraining:
     batches: tuple[int, ...] = ()  # of each step, a checksum of what it was trained on
     buffers: int = 0  # a checksum of the module's floating-point buffers at the end
     weights: int = 0  # the same of all that the model had when it was built
+    lost: str = ""  # what this rank found not to be finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

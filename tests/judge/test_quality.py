@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -144,3 +146,13 @@ def test_all_rows_share_the_level_of_one_test() -> None:
             assert interval.confidence == pytest.approx(1 - 0.05 / number)
             half = t_quantile(1 - 0.025 / number, 1) * 0.0125  # standard error of 0.05 and 0.075
             assert interval.high - row.worse.value == pytest.approx(half)
+
+
+def test_a_strategy_of_which_a_training_was_lost_is_worse_whatever_the_others_say() -> None:
+    other = ending("bad", (0.5, math.nan), (0.8, math.nan))
+    other = replace(other, lost=("loss is nan at step 7 of 10 on rank 1 in launch 2",))
+    assert (other.finals["loss"].interval, math.isnan(other.finals["loss"].value)) == (None, True)
+    assert [row.agreement for row in kept(other, exact=True).values()] == ["worse", "worse"]
+    assert lost(convergence(other, exact=True)) == [
+        "bad: loss is nan at step 7 of 10 on rank 1 in launch 2; by ddp all is finite to the end"
+    ]

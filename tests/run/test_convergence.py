@@ -164,6 +164,49 @@ def test_own(ddpperf):
     result.assert_outcomes(passed=2)
 
 
+def test_a_training_that_is_lost_is_a_verdict_on_its_strategy_alone(inner: pytest.Pytester) -> None:
+    """A loss of one rank, or a metric, that is not finite; the ranks stop together, and the others are held."""
+    result = run(
+        inner,
+        """
+def exploding(module, ctx, at, rank=0):
+    steps = []
+
+    def synchronise():
+        steps.append(1)
+        for parameter in module.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= ctx.world_size * (len(steps) != at or ctx.rank != rank)
+
+    return Parallel(module, synchronise)
+
+
+def by_weights(model, device):
+    return {"accuracy": 1.0 if next(model.parameters()).isfinite().all() else float("nan")}
+
+
+@pytest.mark.parametrize(("at", "every", "said"), [(7, 5, "loss is nan at step 8 of 12 on rank 1 in launch 1; "),
+                                                   (12, 5, "accuracy is nan at step 12 of 12 on rank 1 in launch 1; ")])
+def test_it(ddpperf, at, every, said):
+    ways = {"ddp": "ddp", "bad": partial(exploding, at=at, rank=1), "flat": "flat"}
+    with pytest.raises(QualityLost) as raised:
+        ddpperf.converge(replace(workload, evaluate=by_weights), strategies=ways, every=every, **train)
+    first, *others = str(raised.value).splitlines()
+    assert first.startswith("bad: " + said)
+    assert first.endswith(" in launch 3; by ddp all is finite to the end")
+    assert len(others) == 1
+""",
+        "--ddpperf-json=found.json",
+    )
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["test_it*bad *not finite*worse", "test_it*flat *equal"])
+    found = json.loads((inner.path / "found.json").read_text())["convergences"]
+    assert [one["strategies"][1]["curves"][0]["values"]["accuracy"] for one in found] == [[1, None, None], [1, 1, None]]
+    assert found[0]["strategies"][1]["curves"][0]["values"]["loss"][1:] == [None, None]
+    agreements = [[row["agreement"] for row in one["kept"]] for one in found]
+    assert agreements == [["worse", "worse", "equal", "equal"]] * 2
+
+
 def test_models_begin_with_the_same_weights_or_are_refused(inner: pytest.Pytester) -> None:
     """Weights of a generator that goes on from one training to the next; two launches differ in any case."""
     result = run(
@@ -259,7 +302,7 @@ WRONG = {
     "workload, strategies=['ddp', 'ddp']": "ddpperf.converge(strategies=['ddp', 'ddp']): ddp is given twice",
     f"replace(workload, evaluate=by_rank), {BOTH}": "gave rank0, rank1 not everywhere; other names came on rank 1 in",
     f"replace(workload, evaluate=by_point), {BOTH}": "gave first not everywhere; other names came at a later point",
-    "workload, strategies={'ddp': 'ddp', 'bad': exploding}, every=12": "; by ddp it is finite to the end",
+    "workload, strategies={'ddp': 'ddp', 'bad': exploding}, every=12": "; by ddp all is finite to the end",
     "workload, strategies={'bad': exploding, 'ddp': 'ddp'}, every=12": "strategy exploding(): loss is nan at step 2 of",
     f"workload, {BOTH}, metric='f1'": "evaluate(model, device) gave accuracy; name one of these",
     f"replace(workload, evaluate=lambda m, d: 'good'), {BOTH}": "gave metric='good': evaluate(model, device) must",

@@ -32,6 +32,7 @@ class TrainingsData(Document):
     name: str = about("Of the strategy.")
     curves: list[CurveData] = about("A curve for each launch.")
     finals: dict[str, FinalValueData] = about("By quantity, where trainings ended.")
+    lost: list[str] = about("What was not finite, a line for each launch in which a training ended so.")
 
 
 class StandingData(Document):
@@ -39,7 +40,9 @@ class StandingData(Document):
 
     name: str = about("Of the strategy.")
     quantity: str = about("loss, or the name of the metric.")
-    worse: FinalValueData = about("By how much it is worse, as a share of the first strategy's value.")
+    worse: FinalValueData = about(
+        "By how much it is worse, as a share of the first strategy's value; null where a training was lost."
+    )
     apart: NotNegative | None = about("The largest difference in a launch, in the quantity's unit.")
     allowed: NotNegative | None = about(
         "The largest such difference that rounding explains; null where the strategy's gradients are not exact."
