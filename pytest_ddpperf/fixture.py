@@ -284,7 +284,7 @@ class Ddpperf:
             ``found.curves["ddp"]``, a curve for each launch; ``found.final("ddp")`` with ``value`` and ``interval``.
 
         Raises:
-            QualityLost: a strategy trains to something worse, or to something else.
+            QualityLost: a strategy trains to something worse, or to something else, and ``fail_on`` has ``regressed``.
             DdpperfError: it could not be trained.
         """
         __tracebackhide__ = True
@@ -301,7 +301,7 @@ class Ddpperf:
         known = None if run.part.before is None else run.part.before.convergence
         found = known or converged(run, self._test, plan, variants)
         run.part.converged(found, self._session.convergences)
-        require_quality(found)
+        require_quality(found, call.settings.failing)
         return found
 
     def expect(

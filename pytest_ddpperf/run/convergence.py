@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal, cast
@@ -12,6 +12,7 @@ from pytest_ddpperf.errors import QualityLost, SettingError, WorkloadError
 from pytest_ddpperf.judge.quality import QualityRules, held, lost, trained
 from pytest_ddpperf.parsers import fraction, positive_int, three_or_more
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.run.ways import GivenStrategies, GivenStrategy, several
@@ -171,11 +172,14 @@ def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
     return tuple(f"{lost} in launch {number}" for lost, number in first if lost)
 
 
-def require_quality(found: Convergence) -> None:
-    """Raises QualityLost where a strategy trains to something worse, or to something else, than the first."""
+def require_quality(found: Convergence, failing: Collection[Verdict]) -> None:
+    """Raises QualityLost where a strategy trains to something worse, or to something else, than the first.
+
+    That is as a regression is: where none fails a test, it is only listed.
+    """
     __tracebackhide__ = True
     lines = lost(found)
-    if lines:
+    if lines and Verdict.REGRESSED in failing:
         first = found.strategies[0].name
         cure = "ddpperf.check(workload, strategy=...) compares gradients with a single process and names the parameter"
         raise QualityLost("\n  ".join((*lines, f"all began with the weights of {first} and had its batches; {cure}")))

@@ -103,6 +103,20 @@ def test_it(ddpperf):
     result.stdout.no_fnmatch_line("*run/convergence.py*")
 
 
+def test_lost_quality_fails_as_a_regression_does(inner: pytest.Pytester) -> None:
+    result = run(
+        inner,
+        """
+def test_it(ddpperf):
+    found = ddpperf.converge(workload, strategies={"ddp": "ddp", "wrong": partial(averaging, divide=False)}, **train)
+    assert "differs" in {row.agreement for row in found.kept}
+""",
+        "--ddpperf-fail-on=broken",
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_it wrong *differs*"])
+
+
 def test_within_a_budget_trainings_are_made_once(inner: pytest.Pytester) -> None:
     result = run(
         inner,
