@@ -10,9 +10,10 @@ import pytest
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.judge.targets import targets
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Interval, Measurement, Series
+from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.measurement import Interval, Measurement, MetricRules, Series
 from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
-from tests.factories import make_environment, make_measurement, make_series
+from tests.factories import make_environment, make_launch, make_measurement, make_series
 
 
 def metric(name: str, low: float, high: float, *, better: Any = "higher", unit: str = "1") -> Series:
@@ -96,3 +97,36 @@ def test_the_target_of_what_does_not_fit_says_why() -> None:
     unfit = measured(findings=(Finding("does_not_fit", {"reason": "rank 0 ran out of memory", "fitted": False}),))
     with pytest.raises(SettingError, match="does not fit into memory: rank 0 ran out of memory"):
         targets(unfit, {"throughput": 5})
+
+
+@pytest.mark.parametrize(
+    ("taken", "partnered", "wanted", "outcome"),
+    [
+        (0.0, False, 95.0, "missed"),
+        (0.1, False, 95.0, "open"),  # (0.97 / 0.9) ** 2 = 1.16
+        (0.1, False, 120.0, "missed"),
+        (0.5, False, 120.0, "open"),
+        (0.5, False, 80.0, "met"),  # others make no step faster
+        (0.5, True, 80.0, "open"),  # and may have slowed the partner
+        (0.0, True, 80.0, "met"),
+    ],
+)
+def test_what_the_cores_that_others_took_may_explain_is_open(
+    taken: float, wanted: float, outcome: str, *, partnered: bool
+) -> None:
+    """A throughput of 90, which others may have cut."""
+    series = replace(metric("throughput", 89, 91, unit="samples/s"), rules=MetricRules(timed=True, partnered=partnered))
+    health = Health(cpu=CpuHealth(others=taken), gpus=())
+    launches = tuple(replace(make_launch((1.0,), round=number), health=health) for number in range(3))
+    (target,) = targets(measured(series, launches=launches), {"throughput": wanted})
+    assert target.outcome == outcome
+    assert ("; others took 50 % of the cores" in target.text) is (taken == 0.5 and outcome == "open")
+    assert target.finding.code == f"target_{outcome}"
+
+
+def test_memory_is_missed_whoever_uses_the_cores() -> None:
+    health = Health(cpu=CpuHealth(others=0.5), gpus=())
+    launches = (replace(make_launch((1.0,)), health=health),)
+    series = replace(make_series("peak_allocated", 3 * 2**30, unit="B"), better="lower")
+    (target,) = targets(measured(series, launches=launches), {"peak_allocated": "2GiB"})
+    assert target.outcome == "missed"
