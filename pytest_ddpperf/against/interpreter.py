@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from pytest_ddpperf.errors import SettingError
@@ -67,6 +68,12 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
     if found.lacking:
         names = " ".join(found.lacking)
         raise SettingError(f"{said}: ranks need {names.replace(' ', ', ')} there: {given} -m pip install {names}")
+    shared = _torch_of_both(own)
+    if shared is not None:
+        raise SettingError(
+            f"{said}: PYTHONPATH brings {shared} to the ranks of both sides, before the torch of either environment: "
+            f"take {Path(shared).parents[1]} out of PYTHONPATH"
+        )
     torch = found.packages.get("torch", "")
     numbers = re.match(r"(\d+)\.(\d+)", torch)
     if numbers is not None and tuple(map(int, numbers.groups())) < _TORCH:
@@ -81,6 +88,13 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
             f"functions: {given} -m pip install cloudpickle=={here}"
         )
     return found
+
+
+def _torch_of_both(own: Interpreter) -> str | None:
+    """The torch that ranks of both sides find by PYTHONPATH; entries of this environment reach no reference."""
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    specs = (PathFinder.find_spec("torch", [entry]) for entry in entries if entry and entry not in own.path)
+    return next((spec.origin for spec in specs if spec is not None and spec.origin is not None), None)
 
 
 def _venv(folder: str) -> str:

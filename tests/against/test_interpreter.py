@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,6 +66,24 @@ def test_the_oldest_torch_is_that_of_the_package_s_metadata() -> None:
 )
 def test_what_ranks_need_is_asked_for_before_any_test(tmp_path: Path, packages: Mapping[str, str], said: str) -> None:
     virtual_environment(tmp_path / "new", packages)
+    with pytest.raises(SettingError, match=f"^--ddpperf-against-python=new/bin/python: {said}"):
+        other_interpreter("new/bin/python", tmp_path)
+
+
+def test_a_torch_that_pythonpath_brings_to_both_sides_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of that name is no torch, and this environment's own packages never reach the other one."""
+    virtual_environment(tmp_path / "new", NEEDED)
+    (tmp_path / "harmless" / "torch").mkdir(parents=True)
+    (tmp_path / "mine" / "torch").mkdir(parents=True)
+    torch = tmp_path / "mine" / "torch" / "__init__.py"
+    torch.touch()
+    harmless = [str(tmp_path / "harmless"), *own_interpreter().path]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(harmless))
+    assert other_interpreter("new/bin/python", tmp_path).packages == NEEDED
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*harmless, str(tmp_path / "mine")]))
+    said = rf"PYTHONPATH brings {torch} to the ranks of both sides, .*: take {tmp_path / 'mine'} out of PYTHONPATH$"
     with pytest.raises(SettingError, match=f"^--ddpperf-against-python=new/bin/python: {said}"):
         other_interpreter("new/bin/python", tmp_path)
 
