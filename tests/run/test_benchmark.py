@@ -667,3 +667,31 @@ def test_it(ddpperf):
     run.assert_outcomes(failed=1)
     told = "rank 0 of 2 raised RuntimeError: The size of tensor a (5) must match *"
     run.stdout.fnmatch_lines([f"{told} while it was compared with a single process*"])
+
+
+def test_sizes_of_the_command_line_and_settings_of_a_file_make_benchmarks(inner: pytest.Pytester) -> None:
+    """A file as yaml.safe_load reads it; 8 d + d and 4 d + 4 parameters."""
+    inner.makeconftest("def pytest_addoption(parser):\n    parser.addoption('--d-model', type=int, default=16)\n")
+    settings = [
+        {"strategy": "ddp[bucket_cap_mb=5]", "accumulation_steps": 2, "clip_grad_norm": 1.0},
+        {"strategy": "flat"},
+    ]
+    (inner.path / "configuration.json").write_text(json.dumps(settings))
+    test = """
+import json
+from dataclasses import replace
+
+
+@pytest.mark.parametrize("settings", json.loads(Path("configuration.json").read_text()))
+def test_it(ddpperf, request, settings):
+    d = request.config.getoption("--d-model")
+    sized = replace(workload, model=lambda: nn.Sequential(nn.Linear(8, d), nn.Tanh(), nn.Linear(d, 4)))
+    ddpperf.check(sized, **settings)
+"""
+    for d, given in ((16, ()), (5, ("--d-model=5",))):
+        run, (first, second) = run_suite(inner, test, "--ddpperf-counted-only", "--ddpperf-verify=false", *given)
+        run.assert_outcomes(passed=2)
+        assert first["name"] == "ddp[bucket_cap_mb=5] accumulation_steps=2 clip_grad_norm=1"
+        assert (second["name"], second["recipe"]) == ("flat", {})
+        totals = [result["metrics"]["parameters"]["value"] for result in (first, second)]
+        assert totals == [13 * d + 4] * 2
