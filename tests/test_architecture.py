@@ -18,25 +18,25 @@ PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
-MAX_LINES = 41_000
+MAX_LINES = 45_000
 MAX_FILE = 320
 LONGER = {
     "fixture.py": 530,  # the public docstrings of all verbs
     "judge/decision.py": 340,  # the only place that makes a verdict
-    "launch/launcher.py": 330,  # the docstring of run
+    "launch/launcher.py": 360,  # the docstring of run
     "metrics/table.py": 360,  # one row a metric
     "records/measurement.py": 340,  # the docstrings of what tests hold
     "reports/findings.py": 480,  # one row a finding
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
-    "run/session.py": 330,  # one class, all that a session owns
-    "settings.py": 445,  # one row a knob
+    "run/session.py": 360,  # one class, all that a session owns
+    "settings.py": 465,  # one row a knob
     "stats/intervals.py": 360,  # one family of formulas
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for
 MAX_PLUGIN = 300
 MAX_UNUSED = 10  # modules in pytest's process, by a session without a benchmark
-MAX_LOADED = 92  # modules in pytest's process, by a plain measure
-MAX_TAKING_PART = 82  # files of which a function runs in a plain measure, in any process
+MAX_LOADED = 96  # modules in pytest's process, by a plain measure
+MAX_TAKING_PART = 85  # files of which a function runs in a plain measure, in any process
 
 
 def modules_after(statement: str) -> set[str]:

@@ -18,7 +18,8 @@ from pytest_ddpperf.against.revision_side import RevisionSide
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
 from pytest_ddpperf.launch.environment import Variables
-from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.payload import StandIn, dump_standing_in, travels_by_value
 from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_up, observed, observed_packed, within

@@ -7,12 +7,12 @@ import selectors
 import signal
 import socket
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
-from pytest_ddpperf.launch import failures, processes, stacks
+from pytest_ddpperf.launch import failures, processes, progress, stacks
 from pytest_ddpperf.launch.rank_processes import STACK_SECONDS, RankProcesses
 from pytest_ddpperf.launch.streams import titled
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.flight_recorder import Stall
     from pytest_ddpperf.launch.messages import Job, RankCalls
     from pytest_ddpperf.launch.parts import Ranks, RanksElsewhere
+    from pytest_ddpperf.launch.progress import Progress
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
@@ -33,6 +34,7 @@ _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
 _OTHERS_SECONDS = 2.0
 _CALLS_SECONDS = 1.0
+_LOOK_SECONDS = 0.5  # in which a launch that only is slow may end a step
 
 
 def end_seconds(job: Job) -> float:
@@ -67,7 +69,7 @@ def conduct(
             else:
                 for zygote in set(zygotes):
                     zygote.require_running()
-            standing, stalled = _standing(launch, outcome, job)
+            found = _evidence(launch, outcome, job)
         finally:
             with contextlib.ExitStack() as sweeping:  # all, whatever one of them raises
                 for other in elsewhere:
@@ -76,19 +78,32 @@ def conduct(
         seconds = time.monotonic() - started
         ends = launch.ends
     if outcome is LaunchEnd.LATE:
-        raise _timed_out(ends, standing, job, max(zygote.threads for zygote in zygotes) - 1, stalled)
+        raise _timed_out(ends, found, job, max(zygote.threads for zygote in zygotes) - 1)
     if outcome is LaunchEnd.FAILED:
         killed = processes.out_of_memory_kills() > kills
-        raise failures.failure(ends, job.world_size, out_of_memory=killed, stacks=standing)
+        raise failures.failure(ends, job.world_size, out_of_memory=killed, stacks=found.stacks)
     return ends, seconds
 
 
-def _standing(launch: LaunchedRanks, outcome: LaunchEnd, job: Job) -> tuple[dict[int, str], Stall | None]:
-    """Where the ranks of a launch that has not finished stand, and what NCCL's ranks wait for."""
+@dataclass(frozen=True)
+class _Evidence:
+    """Where the ranks of a launch that has not finished stand, by rank."""
+
+    stacks: dict[int, str] = field(default_factory=dict)
+    stalled: Stall | None = None  # what NCCL's ranks wait for
+    progress: dict[int, Progress] = field(default_factory=dict)
+    advances: bool = False  # whether a rank came further while this one looked
+
+
+def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, job: Job) -> _Evidence:
     standing: dict[int, str] = {}
     stalled: Stall | None = None
+    before: dict[int, Progress] = {}
+    now: dict[int, Progress] = {}
     if outcome is LaunchEnd.LATE:
-        standing = launch.stacks()
+        before, standing = launch.progress(), launch.stacks()
+        launch.look(_LOOK_SECONDS)
+        now = launch.progress()
         if job.group == "nccl":
             from pytest_ddpperf.launch.flight_recorder import stall
 
@@ -101,7 +116,7 @@ def _standing(launch: LaunchedRanks, outcome: LaunchEnd, job: Job) -> tuple[dict
         with contextlib.suppress(LaunchError):  # nor the ranks' failure
             launch.hear_others()
             standing = launch.stacks()
-    return standing, stalled
+    return _Evidence(standing, stalled, now, progress.advanced(before, now))
 
 
 @contextlib.contextmanager
@@ -111,9 +126,8 @@ def _listening(job: Job) -> Iterator[socket.socket]:
         yield listener
 
 
-def _timed_out(
-    ends: list[RankEnd], standing: dict[int, str], job: Job, threads: int, stalled: Stall | None
-) -> RanksTimedOut:
+def _timed_out(ends: list[RankEnd], found: _Evidence, job: Job, threads: int) -> RanksTimedOut:
+    standing, stalled = found.stacks, found.stalled
     finished = [end.rank for end in ends if end.rank not in standing]
     called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
     nccl = job.group == "nccl"
@@ -121,6 +135,9 @@ def _timed_out(
     hints = [stacks.mismatch_hint(standing, finished, nccl=nccl)] if job.world_size > 1 else []
     if stalled is not None:
         guilty, hints = stalled.rank, [stalled.text]
+    hints.insert(0, progress.told(found.progress))
+    if found.advances:
+        hints.insert(1, "steps went on at the deadline, so the launch is slow and does not hang: raise timeout")
     if threads:
         more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
         hints.append(f"the process that ranks are forked from has {more} stays locked on the ranks")
@@ -189,6 +206,11 @@ class LaunchedRanks:
                 for part in self._parts:
                     part.tend()
 
+    def look(self, seconds: float) -> None:
+        """Take what ranks tell for so many seconds."""
+        deadline = time.monotonic() + seconds
+        self._wait(lambda: deadline)
+
     def hear_others(self, *first: int) -> None:
         """End these ranks and those that have reported: what waits for them fails, and reports what it has called."""
         deadline = time.monotonic() + _OTHERS_SECONDS
@@ -204,6 +226,10 @@ class LaunchedRanks:
             part.dismiss()
         deadline = time.monotonic() + seconds
         self._wait(lambda: deadline if any(rank.status is None for rank in self.states) else None)
+
+    def progress(self) -> dict[int, Progress]:
+        """How far each rank has come that has not finished."""
+        return {rank: each for part in self._parts for rank, each in part.progress().items()}
 
     def stacks(self) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""

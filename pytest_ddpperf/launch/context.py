@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 class RankContext:
     """The first argument of every function on a rank. The default process group is already initialised.
 
-    The same function runs on the ranks of one controller or of many.
+    The same function runs on the ranks of one node or of many.
 
     Attributes:
         rank: the global rank, from 0 to ``world_size`` - 1.
         world_size: the number of ranks.
-        local_rank: the rank's number among those of its controller.
-        local_world_size: the number of ranks of its controller.
+        local_rank: the rank's number among those of its node.
+        local_world_size: the number of ranks of its node.
         device: the device that this rank computes on; a CUDA device is also the current device.
         backend: ``gloo`` or ``nccl``.
         mesh: the mesh that the setting ``mesh`` asks for, for steps; None without it.

@@ -8,25 +8,24 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
 from pytest_ddpperf.launch.conduct import conduct, end_seconds
 from pytest_ddpperf.launch.context import VISIBLE, Gpus, TorchMachine, check_names, find_machine, place, probe
+from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading import preloaded
 from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
-from pytest_ddpperf.launch.streams import RankOutput, titled
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_ddpperf.launch.environment import Variables
-    from pytest_ddpperf.launch.messages import SeenImport
     from pytest_ddpperf.launch.parts import OtherNodes
     from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
     from pytest_ddpperf.launch.rank_processes import Echo
@@ -39,25 +38,6 @@ _PROBE_SECONDS = 120.0  # the first contact with a GPU driver can take its time
 MAX_TIMEOUT = 1e6  # seconds; the kernel cannot wait much longer in one call
 _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
 _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
-
-
-@dataclass(frozen=True)
-class LaunchResult(Generic[T]):
-    """The results of a launch: ``values`` and ``outputs`` by rank, and the seconds from the first fork to the end."""
-
-    values: tuple[T, ...]
-    outputs: tuple[RankOutput, ...]
-    seconds: float
-    imports: tuple[SeenImport, ...] = ()  # of rank 0, that no zygote had made before
-
-    def rank(self, rank: int) -> T:
-        """The value that the function returned on ``rank``."""
-        return self.values[rank]
-
-    @property
-    def sections(self) -> tuple[tuple[str, str], ...]:
-        """The output of each rank that printed something, with a title for the test's report."""
-        return titled(enumerate(self.outputs))
 
 
 class Forking(NamedTuple):

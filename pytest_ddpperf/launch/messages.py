@@ -141,7 +141,7 @@ class Unready:
 
 @dataclass(frozen=True)
 class Fork:
-    """The request for a rank, with its descriptors: report socket, stdout, stderr, stacks, job, listening socket."""
+    """The request for a rank. Descriptors: report socket, stdout, stderr, stacks, job, progress, listening socket."""
 
     rank: int
     preload: tuple[str, ...] = ()

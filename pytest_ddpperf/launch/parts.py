@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.messages import Job, RankCalls
+    from pytest_ddpperf.launch.progress import Progress
     from pytest_ddpperf.launch.rank_processes import Echo
 
 
@@ -41,6 +42,9 @@ class Ranks(Protocol):
 
     def stacks(self, deadline: float) -> dict[int, str]:
         """The stacks of each rank that has not finished; the text may be empty."""
+
+    def progress(self) -> dict[int, Progress]:
+        """How far each rank has come that has not finished, as of when the stacks were taken."""
 
     def calls(self, deadline: float) -> dict[int, RankCalls]:
         """What ranks have called of NCCL; without those that do not answer in time."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from pytest_ddpperf.launch import environment, flight_recorder, payload, processes, stacks
+from pytest_ddpperf.launch import environment, flight_recorder, payload, processes, progress, stacks
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.exceptions import failed_report
 from pytest_ddpperf.launch.imports import ImportWatch
@@ -45,6 +45,7 @@ class Descriptors(NamedTuple):
     report: int
     stacks: int
     job: int
+    progress: int
     listening: int | None = None  # rank 0's, where there is a process group
 
 
@@ -56,6 +57,7 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
             os.dup2(descriptor, number)
         files = _detach(descriptors, zygote)
         job: Job = pickle.loads(_content(files.job))
+        progress.begin(files.progress, rank - job.first_rank)
         channel = Channel(socket.socket(fileno=files.report))
         answering = flight_recorder.answer_requests(channel) if job.group == "nccl" else None
         process = _getpid()
@@ -128,15 +130,18 @@ def _report(job: Job, rank: int, listening: int | None) -> RankReport:
     stage: Stage = "join"
     try:
         with _modules_kept():
+            progress.stage("the start")
             # Rank 0 serves the store for as long as it is referred to.
             context, _store, remark = _join(job, rank, listening)
             stage = "load"
+            progress.stage("the load of its function")
             with ImportWatch() as watch:
                 call: Call = pickle.loads(job.call)
                 seed_as_at_the_start()
                 watch.around = _random_numbers
                 gc.collect()
                 stage = "run"
+                progress.stage(progress.FUNCTION)
                 value = call.function(context, *call.arguments)
         stage = "send"
         seen = watch.seen() if rank == 0 else ()

@@ -18,6 +18,7 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import stacks
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Ended, Failed, Finished, Fork, RankCalls, Refused, Signal
+from pytest_ddpperf.launch.progress import Progress, ProgressFile
 from pytest_ddpperf.launch.streams import (
     Channel,
     FollowedOutput,
@@ -99,6 +100,8 @@ class RankProcesses:
             raise LaunchError(
                 f"this process may not open enough files for {len(zygotes)} ranks; raise its limit (ulimit -n)"
             ) from None
+        self._progress = ProgressFile(len(zygotes))
+        self._open.callback(self._progress.close)
         files = ((number, file) for number, rank in self.ranks.items() for file in (rank.stdout, rank.stderr))
         self._followed = [(number, FollowedOutput(file)) for number, file in files]
 
@@ -154,6 +157,7 @@ class RankProcesses:
                 pickle.dump(job, written)
             for zygote, (number, rank) in zip(self._zygotes, self.ranks.items(), strict=True):
                 files = [rank.of_rank.fileno(), rank.stdout.fileno(), rank.stderr.fileno(), rank.stacks.fileno(), file]
+                files.append(self._progress.descriptor)
                 if number == 0 and listener is not None:
                     files.append(listener.fileno())
                 zygote.request(Fork(number, job.preload), files)
@@ -202,6 +206,14 @@ class RankProcesses:
         found = self._told(waiting, stacks.SIGNAL, deadline)
         many = {number: file for number, file in waiting.items() if stacks.lacks_main_thread(found[number])}
         return found | (self._told(many, stacks.MAIN_SIGNAL, deadline) if many else {})
+
+    def progress(self) -> dict[int, Progress]:
+        """How far each rank has come that has not finished, as far as it has begun."""
+        first = min(self.ranks)
+        found = {
+            number: self._progress.read(number - first) for number, rank in self.ranks.items() if not rank.state.over
+        }
+        return {number: each for number, each in found.items() if each is not None}
 
     def calls(self, deadline: float) -> dict[int, RankCalls]:
         """Ask ranks which collectives of NCCL they have called; without those that do not answer in time."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MESSAGE_SIZE = 1 << 16
-_DESCRIPTORS, _COPY_DESCRIPTORS = 6, 2
+_DESCRIPTORS, _COPY_DESCRIPTORS = 7, 2
 _TRACKER_SECONDS = 0.5  # a resource tracker ends as soon as its users have
 _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.judge.sequential import Look, Next
-from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pytest_ddpperf.errors import RankSkipped, SettingError
-from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.workload import unfit

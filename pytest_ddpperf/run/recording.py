@@ -11,7 +11,7 @@ from pytest_ddpperf.errors import DdpperfError
 
 if TYPE_CHECKING:
     from pytest_ddpperf.judge.sequential import Look
-    from pytest_ddpperf.launch.launcher import LaunchResult
+    from pytest_ddpperf.launch.launch_result import LaunchResult
     from pytest_ddpperf.records.health import Health
     from pytest_ddpperf.records.launch import Window
     from pytest_ddpperf.run.planning import LaunchPlans

@@ -25,6 +25,7 @@ from pytest_ddpperf.instruments.memory import (
     watch_memory,
 )
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, meet
+from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.imports import end_watch
 from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.records.communication import MemoryHeadroom
@@ -69,6 +70,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     memory = watch_memory(ctx.device)
     with ExitStack() as opened:
         opened.enter_context(within_limit(ctx, job))
+        progress.stage("the build of its step")
         step = opened.enter_context(closing(build_step(ctx, job)))
         turns = (
             None if job.turns is None else opened.enter_context(closing(TurnClient(job.turns, asking=ctx.rank == 0)))
@@ -93,6 +95,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         taken = most_taken() if turns is None else None
         held: tuple[int, ...] = ()
         if job.growth:
+            progress.stage("the steps that look for growth of memory")
             with collector_paused():
                 held = held_after_steps(step.run, growth_steps(job.diagnosed_steps), ctx.device)
         launch = replace(
@@ -244,6 +247,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
     from pytest_ddpperf.training.separable import SynchronisationKept
 
     steps = job.diagnosed_steps
+    progress.stage("the steps that are diagnosed")
     for _ in range(_MAX_DIAGNOSES):
         overflowed = len(step.skipped_steps)
         begin_together(ctx.device, turns, step)

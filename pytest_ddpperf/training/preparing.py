@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, warmed_up
+from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.finding import Finding
@@ -69,6 +70,7 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
         begun = time.monotonic()
         if job.parts > 1:
             _clean_up(ctx)
+        progress.stage("the comparison with a single process")
         verification = verify_launch(ctx, job.verified)
         verifying = time.monotonic() - begun
     return RankPrepared(
@@ -89,9 +91,11 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
     from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
     from pytest_ddpperf.training.step import build_step
 
+    progress.stage("the build of the step that is counted")
     with within_limit(ctx, job), closing(build_step(ctx, job)) as step:
         compiled = warmed_up(checked_run(ctx, step), max(MIN_WARMUP, job.plan.warmup))
         before = _at_work()
+        progress.stage("the step that is counted")
         counts = count_warm_step(step.run, _countable(ctx, step, job), compiled)
         if remarks is not None:
             remarks += [*step.remarks, *_left_by_steps(before), *not_counted(counts, ctx.device)]

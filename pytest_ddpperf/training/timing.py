@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.clock import Clock, clock_for, collector_paused
+from pytest_ddpperf.launch import progress
 from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.training.jobs import BLOCKS, CUDA_WARMUP_SECONDS, blocks_for
 
@@ -56,6 +57,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
     number of steps so far, but not in what clocks need.
     """
     run, ran, seconds = checked_run(ctx, step), 0, warmup_seconds(ctx.device, job)
+    progress.stage("warm-up step")
     begun = time.monotonic()
 
     def all_overflowed() -> bool:
@@ -85,6 +87,7 @@ def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
 
     def run(steps: int = 1) -> None:
         for _ in range(steps):
+            progress.step()
             with step.group_kept():
                 loss = step.run()
             number = next(made)
@@ -153,6 +156,7 @@ def timed_block(
     else:
         marks = [mark()]
         for _ in range(steps):
+            progress.step()
             loss = run()
             if losses is not None:
                 losses.append(_as_number(loss))
@@ -187,6 +191,7 @@ def timed_blocks(
     seconds: list[float] = []
     cpu: list[float] = []
     loss, losses = None, list[Any]() if keep_losses else None
+    progress.stage("timed step")
     for number, size in enumerate(sizes):
         begin(number / len(sizes))
         before = time.process_time()

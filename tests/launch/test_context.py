@@ -11,7 +11,8 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.context import Gpus, Placement, TorchMachine, place, versions
-from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Call
 
 H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"

@@ -17,7 +17,8 @@ import pytest
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, SettingError
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launcher import Launcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

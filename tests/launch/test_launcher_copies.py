@@ -18,7 +18,8 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import payload
 from pytest_ddpperf.launch.context import Gpus, RankContext, TorchMachine
 from pytest_ddpperf.launch.failures import RankEnd
-from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import Finished
 

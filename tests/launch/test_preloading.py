@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, SettingError
-from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
 from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted, preloaded

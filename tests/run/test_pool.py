@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.judge.sequential import Look, Next
-from pytest_ddpperf.launch.launcher import LaunchResult
+from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.records.batch_size import BatchSize, Search
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Spread

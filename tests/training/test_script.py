@@ -20,7 +20,8 @@ from torch import nn
 from pytest_ddpperf import Script
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
 from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps
-from pytest_ddpperf.launch.launcher import Launcher, LaunchResult
+from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import merged
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
@@ -98,6 +99,7 @@ class _Host(threading.Thread):
         self._base = dict(os.environ)
         self._environ = dict(self._base)  # as it is for the ranks of the next launch
         redirection = None if request.redirection is None else Redirection.loads(request.redirection)
+        self._target = None if redirection is None else redirection.target  # the reference's code
         self.launcher = Launcher(environ=self._environ, preload=request.preload, redirection=redirection, like=like)
 
     def run(self) -> None:
@@ -134,6 +136,9 @@ class _Host(threading.Thread):
 
     def _launch(self, begin: Begin) -> None:
         try:
+            if self._target is not None and not Path(self._target).is_dir():
+                self._link.send(NodeSwept(reason=f"{self._target} is not there; set TMPDIR to a folder of all nodes"))
+                return
             kept = {name: value for name, value in self._base.items() if name not in begin.changes}
             self._environ.clear()
             self._environ.update(kept, **{name: value for name, value in begin.changes.items() if value is not None})
@@ -201,7 +206,8 @@ class _Conducted:
             elif isinstance(message, Dismiss):
                 self._ranks.dismiss()
             elif isinstance(message, AskStacks):
-                self._link.send(Stacks(self._ranks.stacks(deadline)))
+                progress = self._ranks.progress()
+                self._link.send(Stacks(self._ranks.stacks(deadline), progress))
             elif isinstance(message, AskCalls):
                 self._link.send(Calls(self._ranks.calls(deadline)))
             elif isinstance(message, SweepNode):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Job, RankCalls
+from pytest_ddpperf.launch.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +137,7 @@ class Stacks:
     """The answer to ``AskStacks``, by rank."""
 
     texts: Mapping[int, str]
+    progress: Mapping[int, Progress]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.launch.messages import RankCalls
     from pytest_ddpperf.launch.nodes.link import Link
+    from pytest_ddpperf.launch.progress import Progress
     from pytest_ddpperf.launch.rank_processes import Echo
 
 _ANSWER_SECONDS = 3.0  # in which the answer comes after the seconds that were given for it
@@ -57,6 +58,7 @@ class NodeRanks:
         self._store = store
         self._open = contextlib.ExitStack()
         self._stacks: dict[int, str] | None = None
+        self._progress: dict[int, Progress] = {}
         self._calls: dict[int, RankCalls] | None = None
         self._begun = self._swept = False
 
@@ -101,6 +103,10 @@ class NodeRanks:
         self._await(lambda: self._stacks is not None, deadline)
         return self._stacks or {state.rank: "" for state in self.states if not state.over}
 
+    def progress(self) -> dict[int, Progress]:
+        """How far each rank had come when the stacks were taken."""
+        return self._progress
+
     def calls(self, deadline: float) -> dict[int, RankCalls]:
         """What ranks have called of NCCL; without those that do not answer in time."""
         self._calls = None
@@ -139,7 +145,7 @@ class NodeRanks:
             if self._echo is not None:
                 self._echo(message.rank, list(message.lines))
         elif isinstance(message, Stacks):
-            self._stacks = dict(message.texts)
+            self._stacks, self._progress = dict(message.texts), dict(message.progress)
         elif isinstance(message, Calls):
             self._calls = dict(message.ranks)
         elif isinstance(message, NodeSwept):

@@ -1,0 +1,109 @@
+"""How far ranks have come: each writes it into memory that it shares with its controller, which reads it at a deadline.
+
+A write takes less than a microsecond, so timed steps make it too.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.launch.stacks import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SLOT = struct.Struct("=dq40s")  # seconds of the machine's monotonic clock, the step, the stage
+FUNCTION = "its function"  # the stage of a rank whose function tells no other
+_NO_STEP = 0
+_BRIEF = 1.0  # seconds that are not worth telling
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a rank does, and for how many seconds; ``step`` is 0 where the stage has no steps."""
+
+    stage: str
+    step: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        where = f"{self.stage} {self.step}" if self.step else self.stage
+        return f"{where} for {self.seconds:.0f} s" if self.seconds >= _BRIEF else where
+
+
+class ProgressFile:
+    """The controller's side: memory for so many ranks, of which ``descriptor`` is passed to each."""
+
+    def __init__(self, ranks: int) -> None:
+        self.descriptor = os.memfd_create("ddpperf-progress")
+        os.ftruncate(self.descriptor, max(1, ranks) * _SLOT.size)
+
+    def read(self, slot: int) -> Progress | None:
+        """How far a rank has come; None before it has begun."""
+        began, step, stage = _SLOT.unpack(os.pread(self.descriptor, _SLOT.size, slot * _SLOT.size))
+        name = stage.rstrip(b"\0").decode(errors="replace")
+        return Progress(name, step, max(0.0, time.monotonic() - began)) if name else None
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        os.close(self.descriptor)
+
+
+class _Own:
+    """The slot of this process, if it is a rank."""
+
+    memory: mmap.mmap | None = None
+    offset = 0
+    stage, step = b"", _NO_STEP
+
+
+def begin(descriptor: int, slot: int) -> None:
+    """Write the progress of this process, a rank, into its slot from now on."""
+    _Own.memory, _Own.offset = mmap.mmap(descriptor, 0), slot * _SLOT.size
+
+
+def stage(name: str) -> None:
+    """Say what this rank does from now on; nothing where this process is no rank."""
+    _Own.stage, _Own.step = name.encode(), _NO_STEP
+    _write()
+
+
+def step() -> None:
+    """Say that this rank begins the next step of its stage."""
+    _Own.step += 1
+    _write()
+
+
+def _write() -> None:
+    if _Own.memory is not None:
+        _SLOT.pack_into(_Own.memory, _Own.offset, time.monotonic(), _Own.step, _Own.stage)
+
+
+def told(ranks: Mapping[int, Progress]) -> str:
+    """How far ranks have come, in a line; empty where no more is known than that they run their function."""
+    if {each.stage for each in ranks.values()} <= {FUNCTION}:
+        return ""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for rank, each in sorted(ranks.items()):
+        groups.setdefault((each.stage, each.step), []).append(rank)
+    parts = []
+    for found in groups.values():
+        longest = max((ranks[rank] for rank in found), key=lambda each: each.seconds)
+        parts.append(f"{numbers(found)} in {longest.text}")
+    return "; ".join(parts)
+
+
+def advanced(before: Mapping[int, Progress], after: Mapping[int, Progress]) -> bool:
+    """Whether a rank has come further: then the launch is slow, and does not hang."""
+    return any(rank in before and (each.stage, each.step) != _place(before[rank]) for rank, each in after.items())
+
+
+def _place(progress: Progress) -> tuple[str, int]:
+    return progress.stage, progress.step
