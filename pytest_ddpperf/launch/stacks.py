@@ -237,9 +237,9 @@ def _guilty(
 
 
 def minority(groups: Sequence[list[int]]) -> list[int]:
-    """The ranks outside the largest group; all ranks of a lone group, and none of groups of equal size."""
-    if len(groups) == 1:
-        return groups[0]
+    """The ranks outside the largest group; all ranks of a lone group; none of no group and of groups of equal size."""
+    if len(groups) <= 1:
+        return [rank for group in groups for rank in group]
     first, second, *_ = sorted(groups, key=len, reverse=True)
     return [rank for group in groups if group is not first for rank in group] if len(first) > len(second) else []
 

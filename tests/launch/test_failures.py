@@ -337,6 +337,13 @@ def test_who_is_behind_is_not_to_blame_for_another_size() -> None:
     assert "rank 2: in all_reduce (/user/train.py:3 in setup)\n" in str(error)
 
 
+def test_where_all_ranks_receive_another_size_none_is_to_blame() -> None:
+    """gloo has ended all of them, and none is left to tell what it has called."""
+    error = told(*(died(rank, -signal.SIGABRT, 1, ABORTED) for rank in range(2)))
+    assert error.rank is None
+    assert str(error).startswith("ranks called collectives of different sizes: rank 0 of 2 received a piece of 8 bytes")
+
+
 def test_an_abort_is_told_with_its_last_words() -> None:
     stderr = "terminate called after throwing an instance of 'std::length_error'\n  what():  vector::reserve\n"
     assert str(told(died(0, -signal.SIGABRT, 1, stderr))) == "rank 0 of 1 was killed by SIGABRT: vector::reserve"
