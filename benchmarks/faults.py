@@ -2,11 +2,13 @@
 
     python benchmarks/faults.py run --cases 320 --seed 1
     python benchmarks/faults.py run --seed 1 --case 17
+    python benchmarks/faults.py suites --cases 500 --seed 1
     python benchmarks/faults.py report faults.jsonl
 
-Each case is a kind of fault in a phase of a launch, on a rank of 2 to 4; seed and number tell them all. It needs root:
-workers have namespaces of their own, with small file systems for /dev/shm and temporary files, so that nothing can be
-left unseen. ``report`` prints the table.
+Each case is a kind of fault in a phase of a launch, on a rank of 2 to 4; seed and number tell them all. ``run`` has a
+launch or a pytest session for each, ``suites`` has 20 faulty tests in each session, with a good test after each. It
+needs root: workers have namespaces of their own, with small file systems for /dev/shm and temporary files, so that
+nothing can be left unseen. ``report`` prints the table. The status is 1 where a case does not hold.
 """
 
 from __future__ import annotations
@@ -21,14 +23,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.campaign
 
 from benchmarks.campaign.kinds import Case, drawn
 from benchmarks.campaign.report import line, printed
+from benchmarks.campaign.suites import drawn_in_suite
 from benchmarks.campaign.verdicts import Verdict
-from benchmarks.campaign.worker import work
+from benchmarks.campaign.worker import work, work_on_suites
+
+CASES = {"run": "run each case by itself", "suites": "run cases in pytest sessions of 20"}
+DRAWS = {"run": drawn, "suites": drawn_in_suite}
+WORK = {"run": work, "suites": work_on_suites}
 
 
 def run(options: argparse.Namespace) -> None:
     numbers = options.case or list(range(options.first, options.first + options.cases))
+    draw = DRAWS[options.verb]
     if options.kind:
-        numbers = [number for number in numbers if drawn(options.seed, number).kind in options.kind]
+        numbers = [number for number in numbers if draw(options.seed, number).kind in options.kind]
     output = Path(options.output).resolve()
     own = [Path(f"{output}.{worker}") for worker in range(options.workers)]
     isolated = ["unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "--kill-child", sys.executable]
@@ -38,6 +46,7 @@ def run(options: argparse.Namespace) -> None:
                 *isolated,
                 __file__,
                 "work",
+                f"--of={options.verb}",
                 f"--seed={options.seed}",
                 f"--output={file}",
                 *map(str, numbers[worker :: options.workers]),
@@ -55,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def work_here(options: argparse.Namespace) -> None:
-    for verdict in work(options.seed, options.numbers, Path(options.output)):
+    for verdict in WORK[options.of](options.seed, options.numbers, Path(options.output)):
         print(line(verdict), flush=True)
 
 
@@ -67,26 +76,22 @@ def report(options: argparse.Namespace) -> None:
             verdicts.append(Verdict(**{**fields, "case": Case(**fields["case"])}))
     for text in printed(sorted(verdicts, key=lambda verdict: (verdict.case.seed, verdict.case.number))):
         print(text)
+    if not all(verdict.good for verdict in verdicts):
+        sys.exit(1)
 
 
 def listed(options: argparse.Namespace) -> None:
     for number in range(options.cases):
-        print(drawn(options.seed, number))
+        print(DRAWS[options.of](options.seed, number))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True, metavar="run|report|list")
-    running = verbs.add_parser("run", help="run cases and print the table")
-    running.add_argument("--cases", type=int, default=320, help="number of cases (default: %(default)s)")
-    running.add_argument("--first", type=int, default=0, help="number of the first case (default: %(default)s)")
-    running.add_argument("--case", type=int, nargs="*", help="these cases alone")
-    running.add_argument("--kind", nargs="*", help="of all cases those of these kinds")
-    running.add_argument("--seed", type=int, default=1, help="what cases are drawn by (default: %(default)s)")
-    running.add_argument("--workers", type=int, default=2, help="cases at a time (default: %(default)s)")
-    running.add_argument("--output", default="faults.jsonl", help="file that verdicts are added to (%(default)s)")
-    running.set_defaults(command=run)
+    verbs = parser.add_subparsers(required=True, metavar="run|suites|report|list", dest="verb")
+    for verb, cases in CASES.items():
+        _add_run(verbs.add_parser(verb, help=f"{cases}, and print the table"))
     working = verbs.add_parser("work")
+    working.add_argument("--of", choices=CASES)
     working.add_argument("--seed", type=int, required=True)
     working.add_argument("--output", required=True)
     working.add_argument("numbers", type=int, nargs="*")
@@ -95,11 +100,23 @@ def main() -> None:
     reporting.add_argument("files", nargs="+")
     reporting.set_defaults(command=report)
     listing = verbs.add_parser("list", help="print the first cases of a seed")
+    listing.add_argument("--of", choices=CASES, default="run")
     listing.add_argument("--cases", type=int, default=320)
     listing.add_argument("--seed", type=int, default=1)
     listing.set_defaults(command=listed)
     options = parser.parse_args()
     options.command(options)
+
+
+def _add_run(running: argparse.ArgumentParser) -> None:
+    running.add_argument("--cases", type=int, default=320, help="number of cases (default: %(default)s)")
+    running.add_argument("--first", type=int, default=0, help="number of the first case (default: %(default)s)")
+    running.add_argument("--case", type=int, nargs="*", help="these cases alone")
+    running.add_argument("--kind", nargs="*", help="of all cases those of these kinds")
+    running.add_argument("--seed", type=int, default=1, help="what cases are drawn by (default: %(default)s)")
+    running.add_argument("--workers", type=int, default=2, help="cases at a time (default: %(default)s)")
+    running.add_argument("--output", default="faults.jsonl", help="file that verdicts are added to (%(default)s)")
+    running.set_defaults(command=run)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import itertools
 import os
@@ -31,6 +32,11 @@ def sleeps(_: Place) -> None:
 @kind(r"in matches\b")
 def matches(_: Place) -> None:
     re.match(r"(a|aa)+$", "a" * 100 + "b")
+
+
+@kind(r"in sleeps_with_the_interpreter_held\b")
+def sleeps_with_the_interpreter_held(_: Place) -> None:
+    ctypes.PyDLL(None).sleep(1000)
 
 
 @kind(r"in sums\b")

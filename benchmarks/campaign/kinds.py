@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-Way = Literal["launcher", "copy", "turns", "pytest"]
+Way = Literal["launcher", "copy", "turns", "pytest", "suite"]
 Blame = Literal["rank", "other", "majority", "nobody", "any"]
 Ending = Literal["raise", "hang", "exit", "return"]
 
@@ -31,6 +31,8 @@ ENDED: dict[str, str] = {
     "return": r"(?!)",
 }
 SAVING = frozenset({"kills_the_session_while_it_saves"})  # done by the worker, not by a rank
+FULL = frozenset({"fills_the_disk_of_baselines"})  # baselines are on a small file system of their own
+ANY_MOMENT = "any moment"  # the phase of what the worker does to a session beside a stored baseline
 TIMEOUTS = (6.0, 7.0, 8.0)
 SHARE_IN_PYTEST = 0.12  # of the kinds that can be tried in a session as well
 SHARE_OF_COPIES = 0.15
@@ -49,6 +51,12 @@ class Case:
     world_size: int
     timeout: float
     way: Way
+
+    @property
+    def deadline(self) -> float:
+        """The seconds that the launch has: a preparing one counts, times and verifies, and has the time of each."""
+        in_suite = {"verification": 3, "result": 1}.get(self.phase, 2)
+        return self.timeout * {"pytest": 2, "suite": in_suite}.get(self.way, 1)
 
     @property
     def other(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -10,8 +11,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from random import Random
 
-from benchmarks.campaign.kinds import Place, kind
+from benchmarks.campaign.kinds import ANY_MOMENT, Place, kind
 
 PHASES = ("import", "build", "first step", "warm-up", "counted step", "timed steps", "close")
 WHOLE = r"(?s)(?=.*no damage).*"
@@ -127,3 +129,57 @@ def stops_the_session_process_for_a_while(_: Place) -> None:
     os.kill(pid, signal.SIGSTOP)
     time.sleep(2)
     os.kill(pid, signal.SIGCONT)
+
+
+def _at_any_moment(name: str, numbers: tuple[signal.Signals, ...], reason: str) -> None:
+    """A session that gets signals while it starts, imports, measures, judges or ends, beside a stored baseline."""
+
+    def act(place: Place) -> None:
+        pid = int(os.environ["DDPPERF_SESSION_PID"])
+        for number in numbers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            time.sleep(Random(f"{place.case.seed} {place.case.number} pause").random() * 0.4)
+
+    act.__name__ = name
+    kind(WHOLE + reason, phases=(ANY_MOMENT,), blame="nobody", ways=("pytest",))(act)
+
+
+# One that comes before pytest is loaded ends Python, and one that comes after the last test changes nothing.
+_at_any_moment("interrupts_pytest", (signal.SIGINT,), r"status (2|-2|0)\b")
+_at_any_moment("interrupts_pytest_twice", (signal.SIGINT, signal.SIGINT), r"status (2|-2|0|1)\b")
+_at_any_moment("terminates_pytest", (signal.SIGTERM,), r"status (-15|0)\b")
+_at_any_moment("hangs_pytest_up", (signal.SIGHUP,), r"status (-1|0)\b")
+_at_any_moment("kills_pytest", (signal.SIGKILL,), r"status (-9|0)\b")
+
+
+def _zygotes() -> list[int]:
+    """The zygotes of the session that the worker started."""
+    pid, found = int(os.environ["DDPPERF_SESSION_PID"]), []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError, ValueError):
+            if b"--control=" in path.read_bytes() and parent(int(path.parent.name)) == pid:
+                found.append(int(path.parent.name))
+    return found
+
+
+TOLD = WHOLE + r"((forked from|cannot import).*status 1\b|status 0\b)"
+
+
+@kind(TOLD, phases=(ANY_MOMENT,), blame="nobody", ways=("pytest",))
+def kills_a_zygote_of_pytest(_: Place) -> None:
+    for pid in _zygotes()[:1]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@kind(TOLD, phases=(ANY_MOMENT,), blame="nobody", ways=("pytest",))
+def stops_a_zygote_of_pytest(_: Place) -> None:
+    for pid in _zygotes()[:1]:
+        os.kill(pid, signal.SIGSTOP)
+
+
+@kind(WHOLE + r"No space left.*status 1\b", phases=(ANY_MOMENT,), blame="nobody", ways=("pytest",))
+def fills_the_disk_of_baselines(place: Place) -> None:
+    with contextlib.suppress(OSError), Path(place.scratch, "project", "baselines", "full").open("wb") as file:
+        while True:
+            file.write(bytes(1 << 12))

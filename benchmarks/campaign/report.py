@@ -32,7 +32,9 @@ def printed(verdicts: Sequence[Verdict]) -> Iterable[str]:
     yield f"{len(verdicts)} random faults, seed {', '.join(map(str, seeds))}, Python {platform.python_version()}"
     yield (
         f"{len(kinds)} kinds of {len(KINDS)}, {len(pairs)} pairs of kind and phase, "
-        f"{len({verdict.case.phase for verdict in verdicts})} phases, 2 to 4 ranks, deadlines of 6 to 8 s"
+        f"{len({verdict.case.phase for verdict in verdicts})} phases, "
+        f"{_span(verdict.case.world_size for verdict in verdicts)} ranks, deadlines of "
+        f"{_span(verdict.case.timeout for verdict in verdicts)} s"
     )
     ways: dict[str, int] = defaultdict(int)
     for verdict in verdicts:
@@ -48,9 +50,12 @@ def printed(verdicts: Sequence[Verdict]) -> Iterable[str]:
     yield from _numbers(verdicts)
     bad = [verdict for verdict in verdicts if not verdict.good]
     yield ""
-    yield f"{len(bad)} cases that do not hold (repeat: benchmarks/faults.py run --seed SEED --case N)"
+    yield f"{len(bad)} cases that do not hold"
     for verdict in bad:
-        yield f"  seed {verdict.case.seed} case {line(verdict).strip()}"
+        case = verdict.case
+        yield f"  {line(verdict).strip()}"
+        verb = "suites" if case.way == "suite" else "run"
+        yield f"        repeat: python benchmarks/faults.py {verb} --seed {case.seed} --case {case.number}"
         for what in verdict.left:
             yield f"        left: {what}"
         if verdict.said:
@@ -66,12 +71,17 @@ def printed(verdicts: Sequence[Verdict]) -> Iterable[str]:
         yield f"  {name:<44} {sum(by_kind[name])} of {len(by_kind[name])}"
 
 
+def _span(values: Iterable[float]) -> str:
+    least, most = min(found := list(values)), max(found)
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+
+
 def _numbers(verdicts: Sequence[Verdict]) -> Iterable[str]:
     untold = sum(verdict.properties["guilty rank first"] is None and bool(verdict.error) for verdict in verdicts)
     passed = sum(not verdict.error for verdict in verdicts)
     yield f"  {untold} reports name nobody where nobody can tell, and {passed} launches went well in spite of the fault"
     soon = [verdict.seconds for verdict in verdicts if verdict.error == "RankFailed" and verdict.case.way == "launcher"]
-    late = [v.seconds - v.case.timeout for v in verdicts if v.error == "RanksTimedOut" and v.case.way != "pytest"]
+    late = [verdict.seconds - verdict.case.deadline for verdict in verdicts if verdict.error == "RanksTimedOut"]
     if soon:
         yield f"  report of a failed rank after {median(soon):.2f} s (median), {max(soon):.2f} s (most)"
     if late:

@@ -39,6 +39,18 @@ def clears_the_environment(place: Place) -> None:
 
 
 @kind(endings=ENDINGS)
+def changes_global_state(place: Place) -> None:
+    torch = sys.modules["torch"]
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(mode=False)
+    os.chdir("/")
+    os.environ.update(RANK="7", WORLD_SIZE="9", MASTER_PORT="1", OMP_NUM_THREADS="3", TMPDIR="/nowhere")
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    place.end()
+
+
+@kind(endings=ENDINGS)
 def removes_its_folder(place: Place) -> None:
     folder = Path(place.scratch, f"gone.{place.rank}.{time.time_ns()}")
     folder.mkdir()
@@ -61,8 +73,9 @@ def empties_the_search_path(place: Place) -> None:
     place.end()
 
 
-@kind(endings=ENDINGS)
+@kind(endings=ENDINGS, reasons={"return": r"broken on purpose"}, passes="may")
 def breaks_clocks(place: Place) -> None:
+    """A launch that times steps needs them."""
     for name in ("time", "time_ns", "monotonic", "perf_counter", "sleep"):
         setattr(time, name, broken)
     place.end()

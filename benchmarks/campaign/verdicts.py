@@ -38,8 +38,7 @@ def judged(case: Case, outcome: dict[str, Any] | None, left: list[str], said: st
     kind = KINDS[case.kind]
     error, text = ("", "") if outcome is None else (outcome["error"], outcome["text"])
     seconds = float("inf") if outcome is None else outcome["seconds"]
-    late = case.timeout * (2 if case.way == "pytest" else 1) + GRACE  # the preparing launch counts, and times
-    if case.way == "pytest" and outcome is not None and acted is not None:
+    if case.way in {"pytest", "suite"} and outcome is not None and acted is not None:
         seconds = outcome["ended"] - acted
     first = first_named(error, outcome["rank"] if outcome else None, text)
     passes = _may_pass(case)
@@ -52,7 +51,7 @@ def judged(case: Case, outcome: dict[str, Any] | None, left: list[str], said: st
         pattern = kind.reasons[case.ending] if case.ending else kind.reason
         reason = re.search(pattern, text) is not None and outcome["length"] < LONG
     properties = {
-        "in time": seconds <= late,
+        "in time": seconds <= case.deadline + GRACE,
         "guilty rank first": blamed,
         "right reason": reason,
         "nothing left": not left,
@@ -106,6 +105,6 @@ def _blamed(case: Case, first: set[int] | None) -> bool | None:
     if blame == "nobody":
         return first is None
     guilty = case.other if blame == "other" else case.rank
-    if blame == "majority" and first is None and case.world_size == 2:
-        return None  # two ranks contradict each other
+    if blame == "majority" and case.world_size == 2 and (first is None or case.phase == "close"):
+        return None  # two ranks contradict each other; at the end one waits for too much, or one has left too early
     return first is not None and guilty in first and (blame != "rank" or len(first) == 1 or case.world_size == 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -14,34 +13,23 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.campaign.at_fork import SCRATCH
 from benchmarks.campaign.kinds import Case, drawn
-from benchmarks.campaign.sessions import run_session
+from benchmarks.campaign.left import SHARED, Present, left, present, processes, reap
+from benchmarks.campaign.sessions import mount, run_session
+from benchmarks.campaign.suites import SIZE, drawn_in_suite, run_suite
 from benchmarks.campaign.training import written
 from benchmarks.campaign.verdicts import Verdict, judged
 
 ROOT = Path(__file__).parents[2]
-SHARED, BASE = Path("/dev/shm"), Path("/mnt")
+BASE = Path("/mnt")
 TEMPORARY, WORK = BASE / "temporary", BASE / "work"
 READY_SECONDS, LATE_SECONDS, NEXT_SECONDS = 120.0, 40.0, 60.0
-MANAGER_SECONDS = 4.0  # torch's manager of shared memory ends 2 s after its last user
-_NOT_LEFT = ("full", "torchinductor_")  # what a fault has filled the disk with, and torch's cache of the user
-END_SECONDS = 1.0  # for a process that was killed to be reaped
-
-
-@dataclass(kw_only=True, slots=True)
-class Left:
-    """What must be as before."""
-
-    shared: set[str] = field(default_factory=set)
-    temporary: set[str] = field(default_factory=set)
-    sockets: set[str] = field(default_factory=set)
 
 
 def isolate() -> None:
@@ -54,13 +42,8 @@ def isolate() -> None:
         fcntl.ioctl(one, 0x8914, struct.pack("16sh", b"lo", 0x41))  # SIOCSIFFLAGS: IFF_UP, IFF_RUNNING
     for path, size in ((BASE, "2g"), (SHARED, "256m"), (TEMPORARY, "256m")):
         path.mkdir(exist_ok=True)
-        _mount(path, size)
+        mount(path, size)
     WORK.mkdir()
-
-
-def _mount(path: Path, size: str) -> None:
-    if ctypes.CDLL(None, use_errno=True).mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={size}".encode()):
-        sys.exit(f"{path} cannot be mounted: {os.strerror(ctypes.get_errno())}")
 
 
 class Worker:
@@ -79,32 +62,31 @@ class Worker:
         self._fresh()
         if case.way == "pytest":
             self.close()
-            before = self._state()
+            before = present(self._temporary)
             found, said = run_session(case, self._scratch, self._temporary, self._log)
             return judged(case, found, self._left(set(), before), said, self._acted())
         zygotes = self._ready()
-        before = self._state()
+        before = present(self._temporary)
         self._ask(written(case))
         outcome = self._answer(case.timeout + LATE_SECONDS)
         acted = self._acted()
         if outcome is None:
             self.close()
-            left = self._left(set(), before)
-            return judged(case, None, left, "the session hung and was killed", acted)
-        left = self._left({pid for pid in outcome["zygotes"] if pid}, before)
+            return judged(case, None, self._left(set(), before), "the session hung and was killed", acted)
+        remaining = self._left({pid for pid in outcome["zygotes"] if pid}, before)
         self._fresh()
         self._ask("next")
         following = self._answer(NEXT_SECONDS)
         if following is None:
             self.close()
-            return judged(case, outcome, left, "the next launch hung", acted)
+            return judged(case, outcome, remaining, "the next launch hung", acted)
         if following["files"] > self._files:
-            left.append(f"{following['files'] - self._files} descriptors of the session")
+            remaining.append(f"{following['files'] - self._files} descriptors of the session")
             self.close()
         if None in following["zygotes"] or zygotes is None:
             self._files = 0  # the other launcher has no zygote now, which has descriptors
             self.close()
-        return judged(case, outcome, left, following["said"], acted)
+        return judged(case, outcome, remaining, following["said"], acted)
 
     def _fresh(self) -> None:
         for path in (self._scratch, self._temporary):
@@ -175,66 +157,30 @@ class Worker:
         for pid in processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        _reap()
+        reap()
 
-    def _state(self) -> Left:
-        return Left(shared=_names(SHARED), temporary=_names(self._temporary), sockets=unix_sockets())
-
-    def _left(self, zygotes: set[int], before: Left) -> list[str]:
-        """What a case has left; torch's managers of shared memory get their time."""
+    def _left(self, zygotes: set[int], before: Present) -> list[str]:
+        """What a case has left; it is ended and removed here."""
         allowed = zygotes | ({self._process.pid} if self._process is not None else set())
-        started = time.monotonic()
-        while True:
-            waited = time.monotonic() - started
-            _reap(keep=allowed)
-            found = {pid: name for pid, name in processes().items() if pid not in allowed}
-            others = {pid: name for pid, name in found.items() if "torch_shm_manag" not in name}
-            if not found or (waited > MANAGER_SECONDS) or (others and waited > END_SECONDS):
-                break
-            time.sleep(0.02)
-        now = self._state()
-        left = [f"process {name}" for name in found.values()]
-        left += [f"/dev/shm/{name}" for name in now.shared - before.shared]
-        left += [f"$TMPDIR/{name}" for name in now.temporary - before.temporary if not name.startswith(_NOT_LEFT)]
-        left += [f"socket {name}" for name in now.sockets - before.sockets]
-        for pid in found:
+        words, pids, shared = left(self._temporary, before, allowed)
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for name in now.shared - before.shared:
+        for name in shared:
             (SHARED / name).unlink(missing_ok=True)
-        return left
+        return words
 
 
-def _names(path: Path) -> set[str]:
-    return set(os.listdir(path)) if path.exists() else set()
-
-
-def unix_sockets() -> set[str]:
-    """The named Unix sockets of this namespace."""
-    lines = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()[1:]
-    return {words[7] for words in map(str.split, lines) if len(words) > 7}
-
-
-def processes() -> dict[int, str]:
-    """All processes of this namespace but this one, zombies of nobody excluded, with what they run."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError):
-                stat = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
-                command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                state, parent = stat.rpartition(")")[2].split()[:2]
-                if state != "Z" or parent != str(os.getpid()):
-                    found[int(name)] = f"{name} {state} {command[:80] or stat[:40]}"
-    return found
-
-
-def _reap(keep: set[int] = frozenset()) -> None:  # type: ignore[assignment]
-    """Reap the orphans that have come to this process."""
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) not in keep:
-            with contextlib.suppress(OSError):
-                os.waitpid(int(name), os.WNOHANG)
+def work_on_suites(seed: int, numbers: list[int], output: Path) -> Iterator[Verdict]:
+    """Run the suites of these faults; each verdict is written to ``output`` at once."""
+    with output.open("a", encoding="utf-8") as file, open(f"{output}.log", "ab") as log:
+        isolate()
+        for first in range(0, len(numbers), SIZE):
+            cases = [drawn_in_suite(seed, number) for number in numbers[first : first + SIZE]]
+            for verdict in run_suite(cases, WORK / "suite", TEMPORARY / "tmp", WORK / "stored", log):
+                file.write(json.dumps(asdict(verdict)) + "\n")
+                file.flush()
+                yield verdict
 
 
 def work(seed: int, numbers: list[int], output: Path) -> Iterator[Verdict]:
