@@ -4,11 +4,13 @@
     python benchmarks/faults.py run --seed 1 --case 17
     python benchmarks/faults.py suites --cases 500 --seed 1
     python benchmarks/faults.py report faults.jsonl
+    python benchmarks/faults.py endure --launches 500 --world-sizes 16 64
 
 Each case is a kind of fault in a phase of a launch, on a rank of 2 to 4; seed and number tell them all. ``run`` has a
 launch or a pytest session for each, ``suites`` has 20 faulty tests in each session, with a good test after each. It
 needs root: workers have namespaces of their own, with small file systems for /dev/shm and temporary files, so that
-nothing can be left unseen. ``report`` prints the table. The status is 1 where a case does not hold.
+nothing can be left unseen. ``report`` prints the table. ``endure`` needs no root: it prints what many launches of one
+session, and launches of many ranks, take and leave. The status is 1 where something does not hold.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.campaign
 
+from benchmarks.campaign.endurance import endured
 from benchmarks.campaign.kinds import Case, drawn
 from benchmarks.campaign.report import line, printed
 from benchmarks.campaign.suites import drawn_in_suite
@@ -80,6 +83,14 @@ def report(options: argparse.Namespace) -> None:
         sys.exit(1)
 
 
+def endure(options: argparse.Namespace) -> None:
+    holds = True
+    for text, good in endured(options.launches, options.world_sizes):
+        print(text if good else f"{text}: DOES NOT HOLD", flush=True)
+        holds = holds and good
+    sys.exit(not holds)
+
+
 def listed(options: argparse.Namespace) -> None:
     for number in range(options.cases):
         print(DRAWS[options.of](options.seed, number))
@@ -87,7 +98,7 @@ def listed(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True, metavar="run|suites|report|list", dest="verb")
+    verbs = parser.add_subparsers(required=True, metavar="run|suites|report|endure|list", dest="verb")
     for verb, cases in CASES.items():
         _add_run(verbs.add_parser(verb, help=f"{cases}, and print the table"))
     working = verbs.add_parser("work")
@@ -99,6 +110,10 @@ def main() -> None:
     reporting = verbs.add_parser("report", help="print the table of these files")
     reporting.add_argument("files", nargs="+")
     reporting.set_defaults(command=report)
+    enduring = verbs.add_parser("endure", help="launch often, and many ranks")
+    enduring.add_argument("--launches", type=int, default=500, help="launches of two ranks (default: %(default)s)")
+    enduring.add_argument("--world-sizes", type=int, nargs="*", default=[16, 64], help="ranks (default: 16 64)")
+    enduring.set_defaults(command=endure)
     listing = verbs.add_parser("list", help="print the first cases of a seed")
     listing.add_argument("--of", choices=CASES, default="run")
     listing.add_argument("--cases", type=int, default=320)

@@ -75,7 +75,7 @@ def makes_a_group_alone(_: Place) -> None:
     dist.all_reduce(_ones(4), group=group)
 
 
-@kind(r"Default process group has not been initialized|blocked after", phases=STEPS)
+@kind(r"Default process group has not been initialized|ended the process group|blocked after", phases=STEPS)
 def destroys_the_group(_: Place) -> None:
     dist = _dist()
     dist.destroy_process_group()

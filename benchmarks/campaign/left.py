@@ -39,18 +39,17 @@ def left(temporary: Path, before: Present, allowed: Collection[int]) -> tuple[li
         waited = time.monotonic() - started
         reap(keep=allowed)
         found = {pid: name for pid, name in processes().items() if pid not in allowed}
-        others = {pid: name for pid, name in found.items() if "torch_shm_manag" not in name}
-        if not found or waited > MANAGER_SECONDS or (others and waited > END_SECONDS):
-            break
+        now = present(temporary)
+        shared = now.shared - before.shared
+        words = [f"process {name}" for name in found.values()]
+        words += [f"/dev/shm/{name}" for name in shared]
+        words += [f"$TMPDIR/{name}" for name in now.temporary - before.temporary if not name.startswith(_NOT_LEFT)]
+        words += [f"socket {name}" for name in now.sockets - before.sockets]
+        words += [f"port {name}" for name in now.ports - before.ports]  # threads of a zombie may still hold one
+        managed = any("torch_shm_manag" in name for name in found.values())
+        if not words or waited > (MANAGER_SECONDS if managed else END_SECONDS):
+            return words, set(found), shared
         time.sleep(0.02)
-    now = present(temporary)
-    shared = now.shared - before.shared
-    words = [f"process {name}" for name in found.values()]
-    words += [f"/dev/shm/{name}" for name in shared]
-    words += [f"$TMPDIR/{name}" for name in now.temporary - before.temporary if not name.startswith(_NOT_LEFT)]
-    words += [f"socket {name}" for name in now.sockets - before.sockets]
-    words += [f"port {name}" for name in now.ports - before.ports]
-    return words, set(found), shared
 
 
 def _names(path: Path) -> frozenset[str]:

@@ -206,7 +206,7 @@ def prints_much(place: Place) -> None:
 
 @kind(endings=ENDINGS)
 def prints_hundreds_of_megabytes(place: Place) -> None:
-    for _ in range(150):
+    for _ in range(100):
         os.write(1, b"x" * (1 << 20))
         os.write(2, b"y" * (1 << 20))
     place.end()

@@ -47,7 +47,7 @@ def judged(case: Case, outcome: dict[str, Any] | None, left: list[str], said: st
     if outcome is not None and acted is not None and not error:
         blamed = reason = None if passes != "no" else False
     elif outcome is not None and acted is not None and passes != "must":
-        blamed = _blamed(case, first)
+        blamed = _blamed(case, error, first)
         pattern = kind.reasons[case.ending] if case.ending else kind.reason
         reason = re.search(pattern, text) is not None and outcome["length"] < LONG
     properties = {
@@ -97,10 +97,10 @@ def _numbers(found: re.Match[str] | None) -> set[int] | None:
     return None if found is None else {int(number) for number in found[1].split(", ")}
 
 
-def _blamed(case: Case, first: set[int] | None) -> bool | None:
+def _blamed(case: Case, error: str, first: set[int] | None) -> bool | None:
     """Whether the guilty rank is named first; None where no report can tell, and no innocent rank is named."""
     blame = KINDS[case.kind].blame
-    if blame == "any":
+    if blame == "any" or error == "WorkloadError":  # what all ranks do wrong
         return None
     if blame == "nobody":
         return first is None

@@ -41,6 +41,7 @@ main(sys.argv[3:])"""
 _PACKAGE = Path(__file__).parents[1] / "__init__.py"
 _MESSAGE_SIZE = 1 << 16
 _READY_SECONDS = 180.0
+_LOOK_SECONDS = 1.0  # between looks at a zygote that does not answer
 _SWEEP_SECONDS = 3.0  # in which the answer comes after the sweep
 _END_SECONDS = 5.0
 _COPY_SECONDS = 10.0
@@ -136,7 +137,7 @@ class ZygoteProcess:
             self.request(Copy(mark), [control.fileno(), output.fileno()])
             deadline = time.monotonic() + _COPY_SECONDS
             while time.monotonic() < deadline:
-                for event in self.events(deadline - time.monotonic()):
+                for event in self._answers(deadline):
                     if isinstance(event, Copied) and event.mark == mark:
                         return None if event.pid is None else CopiedProcess(event.pid)
         return None
@@ -173,7 +174,7 @@ class ZygoteProcess:
         """Wait until torch is imported."""
         deadline = time.monotonic() + _READY_SECONDS
         while not self._ready:
-            events = self.events(deadline - time.monotonic())
+            events = self._answers(deadline)
             for event in events:
                 if isinstance(event, Ready):
                     self._ready, self.threads, self.touched = True, event.threads, event.touched
@@ -212,6 +213,15 @@ class ZygoteProcess:
             events.append(event)
         return events
 
+    def _answers(self, deadline: float) -> list[ZygoteEvent]:
+        """Take the events as ``events`` does, up to ``deadline``; LaunchError where a signal stops the zygote."""
+        while True:
+            remaining = deadline - time.monotonic()
+            events = self.events(min(_LOOK_SECONDS, remaining))
+            if events or remaining <= 0:
+                return events
+            self.require_running()
+
     def require_running(self) -> None:
         """End a zygote that a signal has stopped, and raise LaunchError: its ranks are not to blame."""
         if processes.is_stopped(self.pid):
@@ -229,7 +239,7 @@ class ZygoteProcess:
         deadline = time.monotonic() + _PRELOAD_SECONDS
         try:
             while time.monotonic() < deadline:
-                for event in self.events(deadline - time.monotonic()):
+                for event in self._answers(deadline):
                     if isinstance(event, Preloaded):
                         return event
         except LaunchError:
@@ -251,7 +261,7 @@ class ZygoteProcess:
             self.request(Sweep(seconds))
             deadline = time.monotonic() + seconds + _SWEEP_SECONDS
             while time.monotonic() < deadline:
-                for event in self.events(deadline - time.monotonic()):
+                for event in self._answers(deadline):
                     if isinstance(event, Swept):
                         return not event.remaining
         except LaunchError:

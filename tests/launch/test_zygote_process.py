@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, RanksTimedOut
+from pytest_ddpperf.launch import zygote_process
 from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -177,6 +179,18 @@ def test_a_zygote_that_another_thread_started_ends_with_the_controller_while_it_
             time.sleep(0.02)
         controller.kill()
         assert all_gone([pid])
+
+
+def test_a_zygote_that_is_stopped_while_it_imports_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stops.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(zygote_process, "_READY_SECONDS", 20.0)
+    zygote = ZygoteProcess(os.environ, ["stops"])
+    try:
+        with pytest.raises(LaunchError, match=r"^the process that ranks are forked from was stopped by a signal"):
+            zygote.wait_until_ready()
+    finally:
+        zygote.close()
 
 
 def test_a_zygote_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

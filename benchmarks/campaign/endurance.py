@@ -1,0 +1,111 @@
+"""Many launches of one launcher, and launches of many ranks: what grows, and what is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.campaign.left import SHARED, processes
+from pytest_ddpperf.errors import RankFailed
+from pytest_ddpperf.launch.launcher import Launcher
+
+FAILING_EVERY = 10  # launches: one whose second rank raises
+SETTLED = 0.2  # of the launches, after which nothing may grow
+MAX_GROWTH = 4 << 20  # bytes of memory that the launches after that may add to a process
+MANY_RANKS_SECONDS = 120.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """What a process holds; memory is what it has resident, in bytes."""
+
+    memory: int
+    files: int
+    threads: int
+    children: int
+
+    @classmethod
+    def of(cls, pid: int) -> State:
+        """That of a process."""
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        fields = dict(line.split(":", 1) for line in status.splitlines())
+        tasks = Path(f"/proc/{pid}/task")
+        children = "".join((task / "children").read_text(encoding="ascii") for task in tasks.iterdir())
+        return cls(
+            memory=int(fields["VmRSS"].split()[0]) << 10,
+            files=len(os.listdir(f"/proc/{pid}/fd")),
+            threads=int(fields["Threads"]),
+            children=len(children.split()),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.memory / (1 << 20):7.1f} MiB, {self.files} descriptors, {self.threads} threads, "
+            f"{self.children} children"
+        )
+
+
+def train(ctx: Any, fails: bool) -> float:
+    """Some steps with collectives; with ``fails`` the second rank raises before the last."""
+    import torch
+    import torch.distributed as dist
+
+    weight = torch.ones(1000)
+    for _ in range(5):
+        dist.all_reduce(weight)
+        weight /= ctx.world_size
+    if fails and ctx.rank == 1:
+        raise ValueError("sabotaged")
+    dist.barrier()
+    return float(weight.sum())
+
+
+def endured(launches: int, world_sizes: Sequence[int]) -> Iterator[tuple[str, bool]]:
+    """Lines of a report, each with whether it holds."""
+    before = set(os.listdir(SHARED)), set(processes())
+    with Launcher() as launcher:
+        yield from _launches(launcher, launches) if launches else ()
+        for size in world_sizes:
+            started = time.monotonic()
+            arguments = {"device": "cpu", "backend": "gloo", "timeout": MANY_RANKS_SECONDS}
+            values = launcher.run(train, False, world_size=size, **arguments).values
+            whole = time.monotonic() - started
+            yield f"{size} ranks on {os.cpu_count()} cores: started and ended in {whole:.1f} s", len(values) == size
+    left = set(os.listdir(SHARED)) - before[0]
+    yield f"left in {SHARED}: {', '.join(sorted(left)) or 'nothing'}", not left
+    own = {pid: name for pid, name in processes().items() if pid not in before[1] and str(os.getpid()) in _parents(pid)}
+    yield f"left of processes: {', '.join(own.values()) or 'nothing'}", not own
+
+
+def _parents(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[1:2]
+    except OSError:
+        return []
+
+
+def _launches(launcher: Launcher, launches: int) -> Iterator[tuple[str, bool]]:
+    settled: list[State] = []
+    shown = {round(launches * share) for share in (SETTLED, 0.4, 0.6, 0.8, 1)}
+    started = time.monotonic()
+    for number in range(1, launches + 1):
+        fails = number % FAILING_EVERY == 0
+        try:
+            launcher.run(train, fails, world_size=2, device="cpu", backend="gloo", timeout=60.0)
+        except RankFailed:
+            if not fails:
+                raise
+        if number not in shown:
+            continue
+        gc.collect()
+        found = [State.of(os.getpid()), State.of(launcher.pid or 0)]
+        settled = settled or found
+        for name, now, then in zip(("session", "zygote"), found, settled, strict=True):
+            same = (now.files, now.threads, now.children) == (then.files, then.threads, then.children)
+            yield f"{number:5} launches, {name}: {now}", same and now.memory - then.memory <= MAX_GROWTH
+    yield f"{(time.monotonic() - started) / launches:.2f} s for a launch", True
