@@ -17,7 +17,7 @@ from pytest_ddpperf.launch.launcher import Launcher
 FAILING_EVERY = 10  # launches: one whose second rank raises
 SETTLED = 0.2  # of the launches, after which nothing may grow
 MAX_GROWTH = 4 << 20  # bytes of memory that the launches after that may add to a process
-MANY_RANKS_SECONDS = 120.0
+SECONDS = 120.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +50,8 @@ class State:
         )
 
 
-def train(ctx: Any, fails: bool) -> float:
-    """Some steps with collectives; with ``fails`` the second rank raises before the last."""
+def train(ctx: Any, failing: int) -> float:
+    """Some steps with collectives; the rank ``failing`` raises before the last, and rank 0 is none that can."""
     import torch
     import torch.distributed as dist
 
@@ -59,7 +59,7 @@ def train(ctx: Any, fails: bool) -> float:
     for _ in range(5):
         dist.all_reduce(weight)
         weight /= ctx.world_size
-    if fails and ctx.rank == 1:
+    if 0 < ctx.rank == failing:
         raise ValueError("sabotaged")
     dist.barrier()
     return float(weight.sum())
@@ -72,8 +72,7 @@ def endured(launches: int, world_sizes: Sequence[int]) -> Iterator[tuple[str, bo
         yield from _launches(launcher, launches) if launches else ()
         for size in world_sizes:
             started = time.monotonic()
-            arguments = {"device": "cpu", "backend": "gloo", "timeout": MANY_RANKS_SECONDS}
-            values = launcher.run(train, False, world_size=size, **arguments).values
+            values = launcher.run(train, 0, world_size=size, device="cpu", backend="gloo", timeout=SECONDS).values
             whole = time.monotonic() - started
             yield f"{size} ranks on {os.cpu_count()} cores: started and ended in {whole:.1f} s", len(values) == size
     left = set(os.listdir(SHARED)) - before[0]
@@ -96,7 +95,7 @@ def _launches(launcher: Launcher, launches: int) -> Iterator[tuple[str, bool]]:
     for number in range(1, launches + 1):
         fails = number % FAILING_EVERY == 0
         try:
-            launcher.run(train, fails, world_size=2, device="cpu", backend="gloo", timeout=60.0)
+            launcher.run(train, int(fails), world_size=2, device="cpu", backend="gloo", timeout=SECONDS)
         except RankFailed:
             if not fails:
                 raise

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.campaign.endurance import endured
 from benchmarks.campaign.kinds import KINDS, Case, drawn
+from benchmarks.campaign.sessions import damage
+from benchmarks.campaign.suites import WORLD_SIZE, drawn_in_suite
 from benchmarks.campaign.training import ALL_KINDS, read, written
 from benchmarks.campaign.verdicts import Verdict, judged
 
@@ -40,6 +44,49 @@ def test_seed_and_number_tell_a_case() -> None:
     assert cases == [drawn(3, number) for number in range(len(KINDS))]
     assert all(read(written(case)) == case for case in cases)
     assert all(case.rank < case.world_size and case.phase in KINDS[case.kind].phases for case in cases)
+
+
+def test_faults_of_suites_are_those_that_a_test_can_have() -> None:
+    cases = [drawn_in_suite(3, number) for number in range(len(KINDS))]
+    assert cases == [drawn_in_suite(3, number) for number in range(len(KINDS))]
+    kinds = {case.kind for case in cases}
+    assert not any(KINDS[name].session for name in kinds)
+    assert {"raises", "sums_alone", "returns_a_lock", "leaves_a_child"} <= kinds
+    assert {case.phase for case in cases} >= {"verification", "join", "result", "counted step"}
+    assert {case.world_size for case in cases} == {WORLD_SIZE}
+
+
+@pytest.mark.parametrize(
+    ("way", "phase", "seconds"),
+    [
+        ("launcher", "warm-up", 6.0),
+        ("pytest", "warm-up", 12.0),  # timed and counted in one launch
+        ("suite", "warm-up", 12.0),
+        ("suite", "verification", 18.0),  # and verified
+        ("suite", "result", 6.0),
+    ],
+)
+def test_a_launch_that_does_several_things_has_the_time_of_each(way: Any, phase: str, seconds: float) -> None:
+    case = replace(CASE, way=way, phase=phase)
+    assert case.deadline == seconds
+    assert verdict(case, seconds=seconds + 4.9, ended=seconds + 5.9).properties["in time"]
+    assert not verdict(case, seconds=seconds + 5.1, ended=seconds + 6.1).properties["in time"]
+
+
+def test_a_baseline_that_is_not_as_it_was_stored_is_damage(tmp_path: Path) -> None:
+    stored, now = tmp_path / "stored" / "test.json", tmp_path / "project" / "baselines" / "test.json"
+    for file in (stored, now):
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+    assert damage(tmp_path / "project", stored.parent) == "no damage"
+    now.write_text("[]")
+    assert damage(tmp_path / "project", stored.parent) == f"damaged: {now} is not as it was stored"
+
+
+@pytest.mark.slow
+def test_many_launches_of_a_session_take_no_more_than_the_first() -> None:
+    lines = dict(endured(60, [16]))
+    assert all(lines.values()), lines
 
 
 def test_a_right_report_holds() -> None:
