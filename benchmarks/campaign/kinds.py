@@ -54,7 +54,12 @@ class Case:
 
     @property
     def deadline(self) -> float:
-        """The seconds that the launch has: a preparing one counts, times and verifies, and has the time of each."""
+        """The seconds that the launch has: a preparing one counts, times and verifies, and has the time of each.
+
+        A session that is ended by a signal has none.
+        """
+        if self.phase == ANY_MOMENT:
+            return 0.0
         in_suite = {"verification": 3, "result": 1}.get(self.phase, 2)
         return self.timeout * {"pytest": 2, "suite": in_suite}.get(self.way, 1)
 

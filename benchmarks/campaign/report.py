@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from benchmarks.campaign.kinds import KINDS
+from benchmarks.campaign.kinds import ANY_MOMENT, KINDS
 from benchmarks.campaign.verdicts import GRACE, PROPERTIES, Verdict
 
 GOALS = {"in time": 1.0, "guilty rank first": 0.99, "right reason": 0.98, "nothing left": 1.0, "next test passes": 1.0}
@@ -82,6 +82,9 @@ def _numbers(verdicts: Sequence[Verdict]) -> Iterable[str]:
     yield f"  {untold} reports name nobody where nobody can tell, and {passed} launches went well in spite of the fault"
     soon = [verdict.seconds for verdict in verdicts if verdict.error == "RankFailed" and verdict.case.way == "launcher"]
     late = [verdict.seconds - verdict.case.deadline for verdict in verdicts if verdict.error == "RanksTimedOut"]
+    ends = [verdict.seconds for verdict in verdicts if verdict.case.phase == ANY_MOMENT and verdict.seconds > 0]
+    if ends:
+        yield f"  end of a session {median(ends):.2f} s after a signal to it (median), {max(ends):.2f} s (most)"
     if soon:
         yield f"  report of a failed rank after {median(soon):.2f} s (median), {max(soon):.2f} s (most)"
     if late:

@@ -147,8 +147,8 @@ def run_session(case: Case, scratch: Path, temporary: Path, log: IO[bytes]) -> t
     temporary.mkdir(exist_ok=True)
     (scratch / "acted.first").write_text((scratch / "acted").read_text() if (scratch / "acted").exists() else "")
     text = f"{output}\nstatus {status}\n{damage(project, stored)}"
-    if usual is not None and status >= 0:
-        ended -= usual.seconds  # which a session that goes on may take
+    if usual is not None and status in {0, 1}:  # it goes on, and may take its usual time and a deadline
+        ended -= usual.seconds + case.timeout * 2
     if case.kind in FULL:
         unmount(project / "baselines")
     again = [*command[: command.index("--ddpperf-max-time=2")], "test_fault.py::test_next"]

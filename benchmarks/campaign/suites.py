@@ -24,7 +24,7 @@ WORLD_SIZE = 2
 NEXT_SECONDS, START_SECONDS = 5.0, 60.0
 STEPPED = ("import", *STEPS)
 
-# The place that a fault happens in decides what is measured: a step, a Workload, a script or only ranks.
+# The place that a fault happens in decides what is measured: a step, a Workload, a script, two steps or only ranks.
 HEAD = """\
 import os
 from benchmarks.campaign.training import reach, read
@@ -117,6 +117,31 @@ from pytest_ddpperf import Script
 
 Subject = Script(main)
 """
+# Launches of both ways take turns; the first of each prepares it.
+TURNS = """
+
+class Subject:
+    def __init__(self, ctx):
+        mark = join(SCRATCH, f"prepared.{RANK}")
+        self.later, self.calls = os.path.exists(mark), 0
+        opened(mark, "w").close()
+
+    def __call__(self):
+        import torch
+
+        self.calls += 1
+        at("turns" if self.later and self.calls == 12 else "")
+        torch.distributed.all_reduce(torch.ones(7))
+
+
+def good(ctx):
+    import torch
+
+    return lambda: torch.distributed.all_reduce(torch.ones(7))
+
+
+Subject = {"faulty": Subject, "good": good}
+"""
 RANKS = """
 
 def Subject(ctx):
@@ -125,7 +150,8 @@ def Subject(ctx):
     torch.distributed.barrier()
     return at("result") or ctx.rank
 """
-SUBJECTS = {"verification": WORKLOAD, "join": SCRIPT, "result": RANKS}
+SUBJECTS = {"verification": WORKLOAD, "join": SCRIPT, "turns": TURNS, "result": RANKS}
+VERBS = {"turns": "ddpperf.compare", "result": "ddpperf_group.run"}
 TESTS = """\
 import pytest
 from benchmarks.campaign.training import add_up
@@ -136,7 +162,7 @@ FAULTY = """
 def test_{number}({fixture}):
     from subject_{number} import Subject
 
-    {fixture}.{verb}(Subject)
+    {verb}(Subject)
 
 
 @pytest.mark.ddpperf(timeout=30)
@@ -222,7 +248,7 @@ def _phases(kind: Kind) -> list[str]:
     if "pytest" not in kind.ways:
         return [phase for phase in kind.phases if phase == "result"]
     phases = [phase for phase in kind.phases if phase in (*STEPPED, *SUBJECTS)]
-    return phases + ["verification"] * ("counted step" in kind.phases)
+    return phases + ["verification"] * ("counted step" in kind.phases) + ["turns"] * ("timed steps" in kind.phases)
 
 
 def run_suite(cases: Sequence[Case], folder: Path, temporary: Path, stored: Path, log: IO[bytes]) -> Iterator[Verdict]:
@@ -259,8 +285,8 @@ def _session(
         scratch.mkdir()
         subject = HEAD.format(case=written(case), scratch=str(scratch)) + SUBJECTS.get(case.phase, STEP)
         (project / f"subject_{case.number}.py").write_text(subject, encoding="utf-8")
-        ranks_alone = case.phase == "result"
-        fixture, verb = ("ddpperf_group", "run") if ranks_alone else ("ddpperf", "check")
+        verb = VERBS.get(case.phase, "ddpperf.check")
+        fixture = verb.partition(".")[0]
         texts.append(FAULTY.format(timeout=case.timeout, number=case.number, fixture=fixture, verb=verb))
     reports = folder / "reports.jsonl"
     (project / "test_faults.py").write_text("".join(texts), encoding="utf-8")

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,6 +68,10 @@ class TurnServer:
     def held_up(self) -> frozenset[int]:
         """The slots of the launches that another one's end has kept waiting, and that have not asked again since."""
         return frozenset(self._queue.held_up)
+
+    def waited_for(self, slot: int) -> frozenset[int]:
+        """The slots of the launches whose end a launch has waited for, which took of its time."""
+        return frozenset(self._queue.waited_for[slot])
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -126,6 +130,7 @@ class _Queue:
         self._waiting: dict[int, tuple[float, socket.socket]] = {}
         self._slot_of: dict[socket.socket, int] = {}
         self.held_up: set[int] = set()
+        self.waited_for: list[set[int]] = [set() for _ in range(slots)]
         self._left: set[int] = set()
         self._active: int | None = None
         self._last = -1
@@ -159,6 +164,8 @@ class _Queue:
     def leave(self, slot: int) -> None:
         """Go on without a launch; those that wait now have lost time by it."""
         self.held_up.update(self._waiting)
+        for waiting in self._waiting:
+            self.waited_for[waiting].add(slot)
         self._left.add(slot)
         self._waiting.pop(slot, None)
         if self._active == slot:
@@ -182,11 +189,16 @@ def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable
     """Run launches at the same time, the first in this thread, and return their results.
 
     When one launch raises, the others run to their end first. The error of a launch that did not just wait for its
-    turn is raised before that of one that did. ``abort`` ends the other launches when this thread is interrupted.
+    turn is raised before that of one that did, or that ran out of time after it had waited for one that failed.
+    ``abort`` ends the other launches when this thread is interrupted.
     """
     __tracebackhide__ = True
 
     errors: dict[int, Exception] = {}
+
+    def innocent(slot: int) -> bool:
+        late = isinstance(errors[slot], RanksTimedOut) and bool(server.waited_for(slot) & errors.keys())
+        return late or slot in server.held_up
 
     def run(slot: int) -> T | None:
         __tracebackhide__ = True
@@ -211,8 +223,7 @@ def run_interleaved(launches: Sequence[Callable[[TurnSlot], T]], abort: Callable
     if server.error is not None:
         raise LaunchError(f"interleaved launches got no more turns: {server.error!r}") from server.error
     if errors:
-        # A launch that has run out of time while it waited for its turn is not to blame.
-        raise errors[min(errors, key=lambda slot: (slot in server.held_up, slot))]
+        raise errors[min(errors, key=lambda slot: (innocent(slot), slot))]
     return cast("list[T]", results)
 
 

@@ -144,6 +144,29 @@ def test_who_waited_in_vain_is_not_to_blame(first: str) -> None:
         run_interleaved([waits, hangs], no_abort)
 
 
+def test_who_has_lost_its_time_to_one_that_hung_is_not_to_blame() -> None:
+    """The first launch goes on when the second one has given up, and is late while it waits for nobody."""
+    playing = threading.Event()
+
+    def is_late(turns: TurnSlot) -> str:
+        with connected(turns) as connection:
+            for progress in (0.5, 0.75):
+                assert connection.recv(1)
+                connection.sendall(_REQUEST.pack(turns.token, turns.slot, progress))
+                assert playing.wait(30)
+            assert connection.recv(1)
+        raise RanksTimedOut("late")
+
+    def hangs(turns: TurnSlot) -> str:
+        with connected(turns) as connection:
+            assert connection.recv(1)
+            playing.set()
+        raise RanksTimedOut("hangs")
+
+    with pytest.raises(RanksTimedOut, match="hangs"):
+        run_interleaved([is_late, hangs], no_abort)
+
+
 def connected(turns: TurnSlot) -> socket.socket:
     """Rank 0's place in the queue, where it has asked for its first turn."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
