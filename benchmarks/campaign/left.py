@@ -29,10 +29,12 @@ def present(temporary: Path) -> Present:
     return Present(shared=_names(SHARED), temporary=_names(temporary), sockets=unix_sockets(), ports=listening())
 
 
-def left(temporary: Path, before: Present, allowed: Collection[int]) -> tuple[list[str], set[int], frozenset[str]]:
+def left(
+    temporary: Path, before: Present, allowed: Collection[int], seconds: float = END_SECONDS
+) -> tuple[list[str], set[int], frozenset[str]]:
     """What a case has left in words, the processes among it, and the files of shared memory.
 
-    Torch's managers of shared memory get their time.
+    What goes within some seconds is not left. Torch's managers of shared memory get their time.
     """
     started = time.monotonic()
     while True:
@@ -47,7 +49,7 @@ def left(temporary: Path, before: Present, allowed: Collection[int]) -> tuple[li
         words += [f"socket {name}" for name in now.sockets - before.sockets]
         words += [f"port {name}" for name in now.ports - before.ports]  # threads of a zombie may still hold one
         managed = any("torch_shm_manag" in name for name in found.values())
-        if not words or waited > (MANAGER_SECONDS if managed else END_SECONDS):
+        if not words or waited > (max(seconds, MANAGER_SECONDS) if managed else seconds):
             return words, set(found), shared
         time.sleep(0.02)
 

@@ -131,7 +131,7 @@ def stops_the_session_process_for_a_while(_: Place) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-def _at_any_moment(name: str, numbers: tuple[signal.Signals, ...], reason: str) -> None:
+def _at_any_moment(name: str, numbers: tuple[signal.Signals, ...], reason: str, *, against: bool = False) -> None:
     """A session that gets signals while it starts, imports, measures, judges or ends, beside a stored baseline."""
 
     def act(place: Place) -> None:
@@ -142,7 +142,7 @@ def _at_any_moment(name: str, numbers: tuple[signal.Signals, ...], reason: str) 
             time.sleep(Random(f"{place.case.seed} {place.case.number} pause").random() * 0.4)
 
     act.__name__ = name
-    kind(WHOLE + reason, phases=(ANY_MOMENT,), blame="nobody", ways=("pytest",))(act)
+    kind(WHOLE + reason, phases=(ANY_MOMENT,), blame="nobody", ways=("pytest",), against=against)(act)
 
 
 # One that comes before pytest is loaded ends Python, and one that comes after the last test changes nothing.
@@ -151,6 +151,10 @@ _at_any_moment("interrupts_pytest_twice", (signal.SIGINT, signal.SIGINT), r"stat
 _at_any_moment("terminates_pytest", (signal.SIGTERM,), r"status (-15|0)\b")
 _at_any_moment("hangs_pytest_up", (signal.SIGHUP,), r"status (-1|0)\b")
 _at_any_moment("kills_pytest", (signal.SIGKILL,), r"status (-9|0)\b")
+BESIDE = "_beside_a_checkout"
+_at_any_moment(f"interrupts_pytest_twice{BESIDE}", (signal.SIGINT, signal.SIGINT), r"status (2|-2|0|1)\b", against=True)
+_at_any_moment(f"terminates_pytest{BESIDE}", (signal.SIGTERM,), r"status (-15|0)\b", against=True)
+_at_any_moment(f"kills_pytest{BESIDE}", (signal.SIGKILL,), r"status (-9|0)\b", against=True)
 
 
 def _zygotes() -> list[int]:

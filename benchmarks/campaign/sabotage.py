@@ -115,8 +115,9 @@ def breaks_pickle(place: Place) -> None:
     place.end()
 
 
-@kind(endings=ENDINGS)
+@kind(endings=ENDINGS, reasons={"return": r"broken on purpose"}, passes="may")
 def breaks_tracebacks(place: Place) -> None:
+    """Steps that are counted look for the lines that call."""
     for name in ("TracebackException", "walk_tb", "print_exc", "format_exception"):
         setattr(traceback, name, broken)
     linecache.getline = linecache.checkcache = broken
@@ -212,7 +213,7 @@ def disables_the_collector(place: Place) -> None:
     place.end()
 
 
-@kind(endings=ENDINGS)
+@kind(endings=ENDINGS, reasons={"return": r"has no place: No such file"}, passes="may")
 def removes_temporary_files(place: Place) -> None:
     shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
     place.end()

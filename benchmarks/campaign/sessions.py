@@ -20,6 +20,7 @@ from benchmarks.campaign.kinds import ANY_MOMENT, FULL, KINDS, SAVING, Case, Pla
 
 ROOT = Path(__file__).parents[2]
 SESSION_SECONDS = 90.0
+GUARD_SECONDS = 5.0  # in which the guard of a checkout removes that of a session that was killed
 SUBJECT = """\
 import os
 from benchmarks.campaign.training import reach, read
@@ -118,10 +119,7 @@ def run_session(case: Case, scratch: Path, temporary: Path, log: IO[bytes]) -> t
         else None
     )
     command, environ = _prepared(case, scratch, project, temporary)
-    if kind.against:
-        _repository(project)
-        command.append("--ddpperf-against=HEAD")
-    elif usual is None:
+    if usual is None and not kind.against:
         command.append("--ddpperf-save")
     reports = project / "reports.jsonl"
     stored = None if usual is None else usual.baselines
@@ -131,6 +129,9 @@ def run_session(case: Case, scratch: Path, temporary: Path, log: IO[bytes]) -> t
             mount(project / "baselines", "256k")
             command += ["--ddpperf-save", "--ddpperf-force-save"]
         shutil.copytree(stored, project / "baselines", dirs_exist_ok=True)
+    if kind.against:
+        _repository(project)
+        command.append("--ddpperf-against=HEAD")
     started = time.time()
     status, output = _run(command, project, environ, case, 0.0 if usual is None else usual.seconds)
     ended = time.time()
@@ -244,10 +245,16 @@ def damage(project: Path, stored: Path | None = None) -> str:
             wrong.append(f"damaged: {now} is not as it was stored")
     wrong += [f"damaged: draft {path}" for path in project.rglob("*.tmp")]
     if (project / ".git").exists():
-        git = ["git", "worktree", "list"]
-        trees = subprocess.run(git, cwd=project, capture_output=True, text=True, check=True).stdout.splitlines()
-        wrong += [f"damaged: worktree {tree}" for tree in trees[1:]]
+        deadline = time.monotonic() + GUARD_SECONDS
+        while (trees := _worktrees(project)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        wrong += [f"damaged: worktree {tree}" for tree in trees]
     return "\n".join(wrong) or "no damage"
+
+
+def _worktrees(project: Path) -> list[str]:
+    git = ["git", "worktree", "list"]
+    return subprocess.run(git, cwd=project, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
 
 
 def _repository(project: Path) -> None:

@@ -20,11 +20,11 @@ from typing import IO, Any
 
 from benchmarks.campaign.at_fork import SCRATCH
 from benchmarks.campaign.kinds import Case, drawn
-from benchmarks.campaign.left import SHARED, Present, left, present, processes, reap
+from benchmarks.campaign.left import END_SECONDS, SHARED, Present, left, present, processes, reap
 from benchmarks.campaign.sessions import mount, run_session
 from benchmarks.campaign.suites import SIZE, drawn_in_suite, run_suite
 from benchmarks.campaign.training import written
-from benchmarks.campaign.verdicts import Verdict, judged
+from benchmarks.campaign.verdicts import GRACE, Verdict, judged
 
 ROOT = Path(__file__).parents[2]
 BASE = Path("/mnt")
@@ -64,7 +64,7 @@ class Worker:
             self.close()
             before = present(self._temporary)
             found, said = run_session(case, self._scratch, self._temporary, self._log)
-            return judged(case, found, self._left(set(), before), said, self._acted())
+            return judged(case, found, self._left(set(), before, GRACE), said, self._acted())
         zygotes = self._ready()
         before = present(self._temporary)
         self._ask(written(case))
@@ -159,10 +159,10 @@ class Worker:
                 os.kill(pid, signal.SIGKILL)
         reap()
 
-    def _left(self, zygotes: set[int], before: Present) -> list[str]:
+    def _left(self, zygotes: set[int], before: Present, seconds: float = END_SECONDS) -> list[str]:
         """What a case has left; it is ended and removed here."""
         allowed = zygotes | ({self._process.pid} if self._process is not None else set())
-        words, pids, shared = left(self._temporary, before, allowed)
+        words, pids, shared = left(self._temporary, before, allowed, seconds)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -41,6 +41,8 @@ Timed steps are then two thirds of the time. The launches that this leaves are e
 tell of their scatter (benchmarks/time_spent.py, benchmarks/intervals.py).
 """
 
+MAX_SHARE_OF_TIMEOUT = 0.75  # that a launch is planned to take: it takes longer where the machine becomes busier
+
 Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
 """The numbers of the variants that are launched at the same time; each variant is in one group."""
 
@@ -71,6 +73,7 @@ class Budget:
     warmup: int
     launches: int
     max_time: float
+    timeout: float = math.inf
     screening: float  # seconds in which a metric has to look worse; max_time where nothing can be confirmed
     turns: bool | None = None
     slots: int | None = None  # launches of a side that can run at the same time; None for any number
@@ -94,6 +97,7 @@ def budget_of(
         warmup=settings.warmup,
         launches=settings.launches,
         max_time=settings.max_time,
+        timeout=settings.timeout,
         screening=settings.max_time / 2 if compared and not settings.accepting else settings.max_time,
         turns=settings.turns,
         slots=slots,
@@ -128,8 +132,11 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
             fixed_at_least = min(fixed)  # a first launch may have been slow to start
             # Of a session's budget there are few launches either way, and shorter ones would spend more on starting.
             wanted = launch_seconds(fixed_at_least) if budget.shared else short_launch(pilot.step, fixed_at_least)
-        # Timing for less than all else takes would save little, and tell little.
-        fitting = fitting_steps(pilot.step, min(wanted, max(share - pilot.fixed, pilot.fixed)), max_steps(variant))
+        # Timing for less than all else takes would save little, and tell little; but no launch may miss its deadline.
+        seconds = min(
+            wanted, max(share - pilot.fixed, pilot.fixed), MAX_SHARE_OF_TIMEOUT * budget.timeout - pilot.fixed
+        )
+        fitting = fitting_steps(pilot.step, seconds, max_steps(variant))
         plans.append(Plan(warmup=warmup_of(variant, budget.warmup), steps=budget.steps or followed or fitting))
         agreed[variant.key] = plans[-1].steps
 

@@ -89,6 +89,19 @@ def test_launches_that_take_no_turns_last_a_second_or_twice_what_they_take_besid
     assert launch_seconds(fixed) == expected
 
 
+@pytest.mark.parametrize(
+    ("timeout", "steps"),
+    [
+        pytest.param(120.0, 20, id="4 s, twice what it takes besides"),
+        pytest.param(5.0, 9, id="1.75 s, the rest of three quarters of the deadline"),
+        pytest.param(2.0, 5, id="the fewest, as the pilot had them"),
+    ],
+)
+def test_launches_are_planned_to_end_well_before_their_deadline(timeout: float, steps: int) -> None:
+    plans = planned(known(2.0), make_budget(None, 0, 2, 60, 30, timeout=timeout, turns=False), Machine(0.5, []).run)
+    assert {plan.steps for plan in plans.plans} == {steps}
+
+
 def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> None:
     """Six sides have 20 / 3 / 6 = 1.11 s each for one of three launches, and steps take 10 ms.
 
