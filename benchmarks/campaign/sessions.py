@@ -138,12 +138,7 @@ def run_session(case: Case, scratch: Path, temporary: Path, log: IO[bytes]) -> t
     log.write(f"\n{case}\n{output}\nstatus {status}\n".encode())
     found = in_files(reports)
     if not kind.session:
-        report = next((one for one in found if one["test"] == "test_fault" and one["when"] == "call"), None)
-        following = next((one for one in found if one["test"] == "test_next" and one["when"] == "call"), None)
-        said = "" if following is not None and following["outcome"] == "passed" else f"{following} {output[-500:]}"
-        if report is None:
-            return {"error": "Session", "rank": None, "text": output, "length": 0, "ended": ended, "seconds": 0.0}, said
-        return {**report, "length": len(report["text"]), "seconds": report["ended"] - started}, said
+        return _outcome_of_test(found, output, started, ended)
     (temporary / "full").unlink(missing_ok=True)
     temporary.mkdir(exist_ok=True)
     (scratch / "acted.first").write_text((scratch / "acted").read_text() if (scratch / "acted").exists() else "")
@@ -156,6 +151,18 @@ def run_session(case: Case, scratch: Path, temporary: Path, log: IO[bytes]) -> t
     next_status, said = _run(again, project, environ, None)
     outcome = {"error": "Session", "rank": None, "text": text, "length": 0, "ended": ended, "seconds": ended - started}
     return outcome, "" if next_status == 0 else said[-1500:]
+
+
+def _outcome_of_test(
+    found: list[dict[str, Any]], output: str, started: float, ended: float
+) -> tuple[dict[str, Any], str]:
+    calls = {one["test"]: one for one in found if one["when"] == "call"}
+    following = calls.get("test_next")
+    said = "" if following is not None and following["outcome"] == "passed" else f"{following} {output[-500:]}"
+    if "test_fault" not in calls:
+        return {"error": "Session", "rank": None, "text": output, "length": 0, "ended": ended, "seconds": 0.0}, said
+    report = calls["test_fault"]
+    return {**report, "length": len(report["text"]), "seconds": report["ended"] - started}, said
 
 
 def _prepared(case: Case, scratch: Path, project: Path, temporary: Path) -> tuple[list[str], dict[str, str]]:
