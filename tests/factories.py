@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
@@ -17,6 +20,16 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.planning import Budget
 from pytest_ddpperf.run.variant import CUSTOM, Variant
 from pytest_ddpperf.strategies.strategy import Strategy
+
+TORCH = tuple(map(int, metadata.version("torch").split(".")[:2]))  # for what a test expects of an older one
+SHARDS_ON_CPU = TORCH >= (2, 7)
+NEEDS_FSDP2 = pytest.mark.skipif(not SHARDS_ON_CPU, reason="fsdp2 on the CPU needs torch 2.7")
+
+
+def runnable(strategies: Iterable[str]) -> list[str]:
+    """Those that this torch runs on the CPU."""
+    return [strategy for strategy in strategies if SHARDS_ON_CPU or not strategy.startswith("fsdp2")]
+
 
 PROFILE = CommunicationProfile(
     step=0.05,

@@ -20,6 +20,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.table import STRATEGIES
 from pytest_ddpperf.training.correctness.tolerances import FALL, UPDATE, tolerance
+from tests.factories import SHARDS_ON_CPU
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -74,6 +75,8 @@ def test_every_python_example_is_run() -> None:
     ],
 )
 def test_the_examples_run(inner: pytest.Pytester, names: tuple[str, ...], passed: int) -> None:
+    if not SHARDS_ON_CPU and any("fsdp2" in EXAMPLES[name] for name in names):
+        pytest.skip("fsdp2 on the CPU needs torch 2.7")
     inner.makepyfile(
         train=EXAMPLES["training script"],
         test_examples="\n\n".join(EXAMPLES[name] for name in names if name != "training script"),

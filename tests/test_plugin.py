@@ -844,12 +844,12 @@ def test_prints(ddpperf_group):
 
 def test_where_ranks_cannot_be_started_benchmarks_alone_fail_with_one_sentence(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
-        "import sys, sysconfig, pytest_ddpperf.plugin; sysconfig.get_config_vars(); sys.platform = 'win32'"
+        "import sys, sysconfig, pytest_ddpperf.plugin; sysconfig.get_config_vars(); sys.platform = 'darwin'"
     )
     pytester.makepyfile("def test_plain(): pass\ndef test_b(ddpperf): pass\ndef test_g(ddpperf_group): pass\n")
     code = "import sys; sys.modules['fcntl'] = sys.modules['resource'] = None; import pytest; sys.exit(pytest.main())"
     done = pytester.run(sys.executable, "-c", code)
-    sentence = "ranks can be started on Linux only, and this is win32"
+    sentence = "ranks can be started on Linux only, and this is macOS: run the suite on a Linux machine"
     done.stdout.fnmatch_lines([f"ERROR test_*::test_{name} - {sentence}*" for name in "bg"])
     done.stdout.no_fnmatch_line("*ModuleNotFoundError*")
     done.assert_outcomes(passed=1, errors=2)

@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from datetime import timedelta
 from traceback import FrameSummary
 from typing import Any, TypeVar
 
@@ -47,6 +48,14 @@ def gpu_software() -> dict[str, str]:
 
         facts["nccl"] = ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def fp32_switches() -> list[Any]:
+    """What has an ``fp32_precision``, of products, convolutions and recurrent layers on GPUs; none before torch 2.9."""
+    import torch
+
+    backends: Any = torch.backends  # not all of them are typed
+    return [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn] if hasattr(backends.cudnn, "conv") else []
 
 
 @functools.cache
@@ -218,6 +227,45 @@ def meet(group: Any) -> None:
     options = dist.BarrierOptions()
     options.device = torch.device("cpu")
     group.barrier(options).wait()
+
+
+def tcp_store(address: str, port: int, ranks: int, timeout: timedelta, listening: int | None = None) -> Any:
+    """The store at an address and port; with ``listening``, an open socket's descriptor, this process serves it.
+
+    The server that torch prefers takes one since 2.8; before, the older server does.
+    """
+    import torch
+    import torch.distributed as dist
+
+    kind: Any = dist.TCPStore  # type: ignore[attr-defined]  # torch's stubs lack it in some versions
+    serving = {} if listening is None else {"master_listen_fd": listening, "use_libuv": torch.__version__ >= "2.8"}
+    return kind(
+        address, port, ranks, is_master=listening is not None, timeout=timeout, wait_for_workers=False, **serving
+    )
+
+
+def forget_received() -> None:
+    """Drops torch's notes of tensors from other processes: before 2.11 each lets Python's part of a dead one live."""
+    import torch
+
+    received = sys.modules.get("torch.multiprocessing.reductions")
+    if received is not None and torch.__version__ < "2.11":
+        with received.shared_cache.lock:
+            received.shared_cache.clear()
+
+
+def shards_on_cpu() -> bool:
+    """Whether fully_shard trains on the CPU; before 2.7 its streams lack methods, and autograd refuses its copies."""
+    import torch
+
+    return hasattr(torch.cpu.Stream, "record_event")
+
+
+def can_free_root() -> bool:
+    """Whether fully_shard frees the outermost module's parameters after forward if asked to; before 2.8 it does not."""
+    import torch
+
+    return torch.__version__ >= "2.8"
 
 
 def process_groups() -> list[Any]:

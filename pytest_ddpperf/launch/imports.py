@@ -84,6 +84,7 @@ class ImportWatch:
         self._original: Any = None
 
     def __enter__(self) -> Self:
+        sysconfig.get_config_vars()  # imports a module, which would be noted, unless torch has done so
         self._original = getattr(_BOOTSTRAP, _FIND)
         setattr(_BOOTSTRAP, _FIND, self._find)
         return self

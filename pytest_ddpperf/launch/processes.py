@@ -66,7 +66,11 @@ HAS_PIDFD = _kernel_has_pidfd()
 def require_linux(root: Path = _ROOT) -> None:
     """Raise LaunchError where this system cannot start ranks."""
     if not sys.platform.startswith("linux"):
-        raise LaunchError(f"ranks can be started on Linux only, and this is {sys.platform}")
+        system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
+        raise LaunchError(
+            f"ranks can be started on Linux only, and this is {system}: run the suite on a Linux machine or in a "
+            "Linux container"
+        )
     if not (root / "proc/self/fd").is_dir():
         raise LaunchError("ranks need the file system /proc, and it is not mounted here")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from pytest_ddpperf.instruments.torch_internals import tcp_store
 from pytest_ddpperf.launch import environment, flight_recorder, payload, processes, progress, stacks
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.exceptions import failed_report
@@ -198,15 +199,7 @@ def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, 
     import torch.distributed as dist
 
     timeout = timedelta(seconds=job.timeout + _GROUP_MARGIN)
-    store = dist.TCPStore(  # type: ignore[attr-defined]  # torch's stubs lack it in some versions
-        "127.0.0.1",
-        job.listening,
-        job.world_size,
-        is_master=rank == 0,
-        timeout=timeout,
-        wait_for_workers=False,
-        master_listen_fd=listening,
-    )
+    store = tcp_store("127.0.0.1", job.listening, job.world_size, timeout, listening)
     if not job.own_group:
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=job.world_size, timeout=timeout, device_id=device

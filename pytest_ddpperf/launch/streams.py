@@ -146,6 +146,10 @@ class Channel:
             self.closed = True
 
 
+# torch 2.8 and 2.9 print it to stdout for each group.
+_OF_GLOO = re.compile(rb"^\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*\n", re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class RankOutput:
     """The text that a rank has printed, cut to the last 64 KiB of each stream."""
@@ -171,7 +175,7 @@ def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT) -> str:
     """Read the last ``limit`` bytes of a stream without moving the writer's position."""
     size = os.fstat(file.fileno()).st_size
     start = max(0, size - limit)
-    text = os.pread(file.fileno(), limit, start).decode(errors="replace")
+    text = _OF_GLOO.sub(b"", os.pread(file.fileno(), limit, start)).decode(errors="replace")
     return f"[the first {start} of {size} bytes of {title} are cut here]\n{text}" if start else text
 
 
@@ -190,7 +194,7 @@ class FollowedOutput:
         text = os.pread(self._file.fileno(), size - start, start)
         taken = text if last else text[: text.rfind(b"\n") + 1]
         self._position = start + len(taken)
-        return skipped + taken.decode(errors="replace").splitlines()
+        return skipped + _OF_GLOO.sub(b"", taken).decode(errors="replace").splitlines()
 
 
 def trim_output(file: IO[bytes]) -> None:

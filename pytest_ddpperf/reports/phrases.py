@@ -277,6 +277,8 @@ def environment_text(environment: Environment) -> str:
     device = environment.cpu_model
     if environment.device != "cpu":
         device = f"{environment.device_count} x {environment.device_model}, {device}"
+    of_amd = "rocm" in environment.recorded.get("torch", "") or environment.device_model.startswith("AMD Instinct")
+    toolkit = "ROCm" if of_amd else "CUDA"
     parts = [
         f"{environment.device} {device}",
         format_count(environment.cores, "core"),
@@ -284,7 +286,7 @@ def environment_text(environment: Environment) -> str:
         *([format_count(environment.nodes, "node")] if environment.nodes > 1 else []),
         environment.backend,
         f"torch {environment.torch}",
-        *([f"CUDA {environment.cuda}"] if environment.cuda is not None else []),
+        *([f"{toolkit} {environment.cuda}"] if environment.cuda is not None else []),
         *filter(None, [environment.gpu_setup]),
     ]
     return ", ".join(parts)

@@ -15,6 +15,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
 
+from pytest_ddpperf.errors import RankSkipped
+from pytest_ddpperf.instruments.torch_internals import can_free_root, shards_on_cpu
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import replicate
 from pytest_ddpperf.strategies.sharding import (
@@ -51,16 +53,21 @@ def parallelise(
     """
     if cpu_offload:
         require_gpu("fsdp2", ctx)
+    if ctx.device.type == "cpu" and not shards_on_cpu():
+        raise RankSkipped(
+            f"strategy fsdp2 on the CPU needs torch 2.7 or newer, and this is {torch.__version__}: use fsdp1, a newer "
+            "torch, or device=cuda"
+        )
     units = units_of(module, blocks, "fsdp2")
     replicate(module, ctx)  # fully_shard takes each rank's shard from its own values
     mesh = mesh_of(ctx, replicas)
     precision = MixedPrecisionPolicy(param_dtype=dtype_of(param_dtype), reduce_dtype=dtype_of(reduce_dtype))
     offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
+    reshards: Any = {} if reshard_after_forward is None else {"reshard_after_forward": reshard_after_forward}
     for unit in units:
-        fully_shard(
-            unit, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=precision, offload_policy=offload
-        )
-    resharded = len(units) > 1 if reshard_after_forward is None else reshard_after_forward
+        fully_shard(unit, mesh=mesh, **reshards, mp_policy=precision, offload_policy=offload)
+    inner = len(units) > 1
+    resharded = inner if reshard_after_forward is None else reshard_after_forward and (inner or can_free_root())
     clip = partial(_clip_offloaded, mesh=mesh, device=ctx.device) if cpu_offload else _clip
     return Parallel(
         module,

@@ -12,6 +12,7 @@ from torch import nn
 
 from pytest_ddpperf.errors import RankSkipped, SettingError, WorkloadError
 from pytest_ddpperf.instruments.phases.recorder import Section
+from pytest_ddpperf.instruments.torch_internals import fp32_switches
 from pytest_ddpperf.strategies.parallel import Parallel, nothing
 from pytest_ddpperf.strategies.table import parallelise
 from pytest_ddpperf.training.model import (
@@ -292,9 +293,8 @@ def set_tf32(allowed: bool) -> None:  # noqa: FBT001  it is what is set
     alone leave convolutions to ``torch.backends.fp32_precision``, which the workload may have set.
     """
     torch.set_float32_matmul_precision("high" if allowed else "highest")
-    backends: Any = torch.backends  # not all of them are typed
-    backends.cudnn.allow_tf32 = allowed
-    for switch in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+    torch.backends.cudnn.allow_tf32 = allowed
+    for switch in fp32_switches():
         switch.fp32_precision = "tf32" if allowed else "ieee"
 
 

@@ -58,8 +58,8 @@ def test_the_oldest_torch_is_that_of_the_package_s_metadata() -> None:
         ({}, "ranks need torch, cloudpickle, numpy there: new/bin/python -m pip install torch cloudpickle numpy"),
         ({"torch": "2.13.0", "numpy": "2"}, "ranks need cloudpickle there: new/bin/python -m pip install cloudpickle"),
         (
-            {**NEEDED, "torch": "2.10.1+cpu"},
-            r"it has torch 2.10.1\+cpu, and ranks need 2.11 or newer: new/bin/python -m pip install 'torch>=2.11'",
+            {**NEEDED, "torch": "2.5.1+cpu"},
+            r"it has torch 2.5.1\+cpu, and ranks need 2.6 or newer: new/bin/python -m pip install 'torch>=2.6'",
         ),
         ({**NEEDED, "cloudpickle": "2.2.1"}, "it has cloudpickle 2.2.1 and this environment 3.*cloudpickle==3"),
     ],

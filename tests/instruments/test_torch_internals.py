@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import socket
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.torch_version import TorchVersion
 
-from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, pci_id, unsampled
+from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, pci_id, tcp_store, unsampled
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from tests.factories import TORCH
 
 
 def test_an_event_that_tells_is_believed() -> None:
@@ -47,6 +51,30 @@ def test_where_torch_does_not_tell_or_nvidia_does_not_know_the_gpu_it_has_none(m
     assert pci_id(SimpleNamespace()) is None
     monkeypatch.setattr(torch.version, "hip", "7.0")
     assert pci_id(PROPERTIES) is None
+
+
+@pytest.mark.parametrize(("version", "newer"), [("2.7.1", False), ("2.8.0", True)])
+def test_a_store_is_served_on_an_open_socket_by_a_server_that_takes_it(
+    version: str,
+    newer: bool,  # noqa: FBT001  a case
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The newer one of torch before 2.8 refuses it, with an error on rank 0's stderr."""
+    real, asked = dist.TCPStore, []  # type: ignore[attr-defined]
+
+    def made(*given: Any, use_libuv: bool = True, **options: Any) -> Any:
+        asked.append(use_libuv)
+        options["use_libuv"] = use_libuv and TORCH >= (2, 8)
+        return real(*given, **options)
+
+    monkeypatch.setattr(dist, "TCPStore", made)
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port, patience = server.getsockname()[1], timedelta(seconds=10)
+        served = tcp_store("127.0.0.1", port, 2, patience, server.detach())
+        assert asked == [newer]
+        tcp_store("127.0.0.1", port, 2, patience).set("key", "value")
+        assert served.get("key") == b"value"
 
 
 def ddp_timings(ctx: RankContext) -> tuple[list[int], list[str], bool]:

@@ -120,9 +120,11 @@ def test_what_the_kernel_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_system_that_cannot_start_ranks_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"^ranks need the file system /proc, and it is not mounted here$"):
         processes.require_linux(tmp_path)
-    monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(LaunchError, match=r"^ranks can be started on Linux only, and this is win32$"):
-        processes.require_linux()
+    for platform, system in {"darwin": "macOS", "win32": "Windows", "freebsd14": "freebsd14"}.items():
+        monkeypatch.setattr(sys, "platform", platform)
+        told = rf"^ranks can be started on Linux only, and this is {system}: run the suite on a Linux machine or in "
+        with pytest.raises(LaunchError, match=told):
+            processes.require_linux()
 
 
 def test_a_variable_is_overwritten_where_others_see_it() -> None:

@@ -118,6 +118,15 @@ def test_a_dismissal_ends_the_wait(ends: tuple[socket.socket, socket.socket]) ->
     assert not waiter.is_alive()
 
 
+def test_what_gloo_says_of_each_group_is_left_out() -> None:
+    """torch 2.8 and 2.9 print it to stdout."""
+    said = b"[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"
+    with open_output() as file:
+        file.write(said + b"first\n" + said + b"[Gloo] of mine\n")
+        assert read_output(file, "stdout") == "first\n[Gloo] of mine\n"
+        assert FollowedOutput(file).lines() == ["first", "[Gloo] of mine"]
+
+
 def test_a_short_text_is_kept_as_it_is() -> None:
     with open_output() as file:
         file.write(b"hello\n")

@@ -83,6 +83,15 @@ GPU = replace(CPU, device="cuda", device_model="NVIDIA H200", device_count=8, no
     [
         (CPU, "cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13"),
         (GPU, "cuda 8 x NVIDIA H200, AMD EPYC, 2 cores, 1 thread per rank, 2 nodes, nccl, torch 2.13, CUDA 13.0"),
+        (replace(CPU, cuda="13.0"), "cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13, CUDA 13.0"),
+        (
+            replace(GPU, device_model="AMD Instinct MI300X", nodes=1, cuda="6.4"),
+            "cuda 8 x AMD Instinct MI300X, AMD EPYC, 2 cores, 1 thread per rank, nccl, torch 2.13, ROCm 6.4",
+        ),
+        (
+            replace(CPU, cuda="6.4", recorded={"torch": "2.13.0+rocm6.4"}),
+            "cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13, ROCm 6.4",
+        ),
     ],
 )
 def test_environment_in_a_line(environment: Environment, text: str) -> None:

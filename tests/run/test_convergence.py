@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.factories import NEEDS_FSDP2
+
 SUITE = """
 from dataclasses import replace
 from functools import partial
@@ -60,6 +62,7 @@ def run(inner: pytest.Pytester, body: str, *options: str) -> pytest.RunResult:
     return inner.runpytest_inprocess("-p", "no:cacheprovider", *options)
 
 
+@NEEDS_FSDP2
 def test_strategies_that_average_train_alike(inner: pytest.Pytester) -> None:
     """A mean over ranks of 12 steps in points of 5, from other weights and batches in each launch."""
     result = run(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import RankSkipped, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.strategies import fsdp2
@@ -83,6 +83,14 @@ def test_fsdp_shards_exactly_the_blocks_over_the_mesh_asked_for(launcher: Launch
         assert facts["units2"] == ["", "blocks.0", "blocks.0.0", "blocks.1", "blocks.2"]
         assert facts["units1"] == ["", "blocks.0", "blocks.0.0"]
         assert facts["flat"] == 3
+
+
+def test_a_torch_that_cannot_shard_on_the_cpu_skips_it_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch 2.6, whose streams of the CPU lack a method."""
+    monkeypatch.setattr(fsdp2, "shards_on_cpu", lambda: False)
+    told = r"^strategy fsdp2 on the CPU needs torch 2.7 or newer, and this is .*: use fsdp1, a newer torch"
+    with pytest.raises(RankSkipped, match=told):
+        fsdp2.parallelise(Net(), RankContext(0, 1, 0, 1, torch.device("cpu"), "gloo", None))
 
 
 def offloaded(ctx: RankContext) -> tuple[float, list[bool]]:

@@ -27,7 +27,7 @@ from pytest_ddpperf.instruments.counting.module_tracker import Attribution
 from pytest_ddpperf.instruments.counting.operators import flops_of, host_to_device_bytes, operator_name, synchronisation
 from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
-from pytest_ddpperf.instruments.torch_internals import replaced
+from pytest_ddpperf.instruments.torch_internals import forget_received, replaced
 
 METRICS = (
     "collective_calls",
@@ -186,7 +186,9 @@ def loading_left_out(paused: Callable[[], AbstractContextManager[None]]) -> Iter
         @functools.wraps(function)
         def uncounted(*args: Any, **kwargs: Any) -> Any:
             with paused():
-                return function(*args, **kwargs)
+                made = function(*args, **kwargs)
+                forget_received()
+                return made
 
         return uncounted
 

@@ -91,8 +91,8 @@ _FORMULAS: Mapping[Any, Callable[..., int]] = {
     aten.addmv_: _products_with(1),
     aten.dot: _products_with(0),
     aten.vdot: _products_with(0),
-    aten._grouped_mm: _grouped,  # noqa: SLF001
-    aten._scaled_grouped_mm: _grouped,  # noqa: SLF001
+    # The first torch that has them is 2.8.
+    **{getattr(aten, name): _grouped for name in ("_grouped_mm", "_scaled_grouped_mm") if hasattr(aten, name)},
     aten.mkldnn_rnn_layer: _onednn_layer,
     aten.mkldnn_rnn_layer_backward: _twice(_onednn_layer),
     aten._cudnn_rnn: _cudnn_layers,  # noqa: SLF001

@@ -89,8 +89,7 @@ class TensorTracker:
         self._step = 0
         self._loans: dict[_Record, list[weakref.ref[torch.UntypedStorage]]] = {}
         self._lent: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Record]] = {}
-        tensor = torch.empty(1)
-        self._owners = _owners(tensor.untyped_storage()) - 1  # owners of a storage beside its tensors
+        self._owners, self._owners_of_loan = _usual_owners()
         self._peak = 0
         self._rising = False
         self._at_peak = dict(self.live)
@@ -202,7 +201,7 @@ class TensorTracker:
                     del self._loans[record]
                     continue
                 self._loans[record] = left
-                if _owners(storage) <= self._owners + len(left):
+                if _owners(storage) <= self._owners + self._owners_of_loan * len(left):
                     self._resize(record, 0)
 
     @contextmanager
@@ -292,6 +291,23 @@ class TensorTracker:
             self._rising = False
             self._at_peak = dict(self.live)
             self._unnamed_at_peak = [(record, record.nbytes) for record in self._unnamed.values()]
+
+
+def _usual_owners() -> tuple[int, int]:
+    """The owners of a storage beside its tensors, and those that a loan adds: versions of torch differ in both."""
+    tensor = torch.empty(1)
+    reference = weakref.ref(tensor.untyped_storage())  # as records have it: Python's object may be C++'s by now
+
+    def beside_the_tensor() -> int:
+        storage = reference()
+        assert storage is not None  # noqa: S101  its tensor lives
+        return _owners(storage) - 1
+
+    own = beside_the_tensor()
+    loan = torch.utils.dlpack.from_dlpack(tensor.detach())
+    of_loan = beside_the_tensor() - own
+    del loan
+    return own, of_loan
 
 
 def _owners(storage: torch.UntypedStorage) -> int:

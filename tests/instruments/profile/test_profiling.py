@@ -33,6 +33,7 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.preparing import PROFILED_STEPS, profile_launch
 from pytest_ddpperf.training.workload import Workload
+from tests.factories import runnable
 
 # Recorded with torch 2.13: event.extra_meta().
 WITH_EVENT = {
@@ -143,7 +144,7 @@ def workload() -> Workload:
 def profiles(launcher: Launcher) -> dict[str, tuple[RankProfile, ...]]:
     """What the ranks of each strategy report."""
     found = {}
-    for strategy in ("naive", "ddp", "fsdp2"):
+    for strategy in runnable(["naive", "ddp", "fsdp2"]):
         job = LaunchJob(workload(), resolve(strategy), Settings(), Plan(warmup=3, steps=1))
         found[strategy] = launcher.run(profile_launch, job, world_size=2, backend="gloo", device="cpu").values
     job = LaunchJob(workload(), resolve("single"), Settings(), Plan(warmup=3, steps=1))

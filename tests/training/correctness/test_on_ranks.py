@@ -25,6 +25,7 @@ from pytest_ddpperf.training.correctness.verifier import verify_launch
 from pytest_ddpperf.training.jobs import VerifyJob
 from pytest_ddpperf.training.verification import Verification, discrepancy_text
 from pytest_ddpperf.training.workload import Workload
+from tests.factories import runnable
 
 pytestmark = pytest.mark.slow
 
@@ -245,7 +246,7 @@ def part_of(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 def test_the_optimizer_may_leave_parameters_untrained(launcher: Launcher) -> None:
     """Their gradients are those of one step, and count in the norm, as those of the others."""
-    strategies = ("naive", "bucketed", "ddp[gradient_as_bucket_view=true]", "zero1", "fsdp1", "fsdp2")
+    strategies = runnable(["naive", "bucketed", "ddp[gradient_as_bucket_view=true]", "zero1", "fsdp1", "fsdp2"])
     jobs = [job(name, Settings(clip_grad_norm=0.05), optimizer=part_of, model=Plain) for name in strategies]
     assert [found.discrepancy for found in verify(launcher, *jobs)] == [None] * len(strategies)
 

@@ -22,6 +22,7 @@ from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.traces import compared
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob
 from pytest_ddpperf.training.verification import StepsTrace, TracedStep, TracedTensor, Verification, discrepancy_text
+from tests.factories import NEEDS_FSDP2
 
 ADAM = partial(torch.optim.AdamW, lr=0.01)
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -150,7 +151,7 @@ def traces(launcher: Launcher, subject: Any, ranks: int) -> list[StepsTrace]:
         pytest.param(accumulating, alone, id="4 calls beside one"),
         pytest.param(Script(lambda: script(2)), Script(lambda: script(1)), id="a script with no step more than needed"),
         pytest.param(zero1, alone, id="a sharded optimizer", marks=pytest.mark.slow),
-        pytest.param(fsdp2, alone, id="sharded parameters", marks=pytest.mark.slow),
+        pytest.param(fsdp2, alone, id="sharded parameters", marks=[pytest.mark.slow, NEEDS_FSDP2]),
     ],
 )
 def test_a_step_that_trains_as_its_twin_does_agrees(launcher: Launcher, subject: Any, reference: Any) -> None:
