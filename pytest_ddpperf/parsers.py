@@ -86,16 +86,13 @@ def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | 
         except ValueError as error:
             raise ValueError(f"{error}, or {none}") from None
 
+    vars(parse_optional)["none"] = none
     return parse_optional
 
 
 def none_word(parse: Callable[[object], object]) -> str:
     """The word by which a parser is given None; empty where it takes none."""
-    for word in ("none", "auto", "all"):  # none needs no module of a parser
-        with contextlib.suppress(ValueError):
-            if parse(word) is None:
-                return word
-    return ""
+    return str(vars(parse).get("none", ""))
 
 
 def written(value: object) -> str:

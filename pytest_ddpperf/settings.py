@@ -86,15 +86,13 @@ def _switch(text: str, *, default: bool = False, **more: Any) -> bool:
     return _knob(default, switch, text, "true|false" if default else None, flag=not default, **more)
 
 
-def _loader(value: object) -> LoaderSettings | None:
-    if value is None or value == "none":
-        return None
+def _loader(value: object) -> LoaderSettings:
     from pytest_ddpperf.records.loader_settings import loader_settings
 
     return loader_settings(value)
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)  # every pytest run pays for what is generated here
+@dataclass(init=False, eq=False, repr=False, match_args=False)  # every pytest run pays for what is generated here
 class Settings:
     """The resolved knobs of one benchmark. A new knob is one field here and nothing anywhere else."""
 
@@ -244,7 +242,7 @@ class Settings:
     )
     loader: LoaderSettings | None = _knob(  # noqa: RUF009 - a field, declared
         None,
-        _loader,
+        optional(_loader, "none"),
         "settings of the workload's DataLoader, separated by commas: workers=N, pin_memory=, prefetch_factor=, "
         "persistent_workers=, sampler=rank; or auto",
         "SETTINGS",
@@ -386,6 +384,9 @@ class Settings:
         vars(self).update(values)
         if self.counted_only and not self.counted:
             raise SettingError("counted_only only counts, and counted=false leaves that out: give one of them")
+
+    def __setattr__(self, name: str, _: object) -> None:  # cheaper than what frozen=True compiles
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
 
     @property
     def recipe(self) -> Mapping[str, str]:

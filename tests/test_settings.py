@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -125,6 +125,19 @@ def test_settings_have_the_names_of_knobs_alone() -> None:
     with pytest.raises(TypeError, match=r"^there is no setting tolerence$"):
         Settings(tolerence=0.1)
     assert replace(Settings(steps=3), warmup=1).steps == 3
+
+
+def test_settings_are_frozen() -> None:
+    settings = Settings(steps=3)
+    with pytest.raises(FrozenInstanceError, match=r"^cannot assign to field 'steps'$"):
+        settings.steps = 4
+    assert settings.steps == 3
+
+
+@pytest.mark.parametrize(("word", "said"), [("yes", "true"), ("1", "true"), ("off", "false"), ("0", "false")])
+def test_an_option_that_needs_no_value_takes_one(pytester: pytest.Pytester, word: str, said: str) -> None:
+    config = pytester.parseconfig(f"--ddpperf-counted-only={word}")
+    assert config.getoption("ddpperf_counted_only") == said
 
 
 def test_what_is_counted_alone_is_counted() -> None:

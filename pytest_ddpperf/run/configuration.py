@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse  # loaded by pytest anyway
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -25,8 +26,6 @@ _INI = {knob.ini: name for name, knob in KNOBS.items()}
 
 def declare(parser: pytest.Parser) -> None:
     """Declares every knob as an option and as a setting of the ini file."""
-    import argparse
-
     group = parser.getgroup("ddpperf", "performance of distributed training")
     for knob in KNOBS.values():
         form: dict[str, Any] = {"action": "store_const", "const": "true"}
@@ -37,11 +36,19 @@ def declare(parser: pytest.Parser) -> None:
         default = "" if knob.flag or not knob.default_text else f" (default: {knob.default_text})"
         group.addoption(knob.option, dest=knob.ini, default=None, help=f"{knob.help}{default}", **form)
         parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
-        for const, words in SWITCH_WORDS.items() if knob.flag else ():
-            # Each is an option of its own: one with an optional value would swallow the path that follows it.
-            forms = [f"{knob.option}={word}" for word in words]
-            hidden: dict[str, Any] = {"action": "store_const", "const": str(const).lower(), "help": argparse.SUPPRESS}
-            group.addoption(*forms, dest=knob.ini, default=None, **hidden)
+        if knob.flag:
+            # Options of their own: one with an optional value would swallow the path that follows it.
+            forms = [f"{knob.option}={word}" for word in (*SWITCH_WORDS[True], *SWITCH_WORDS[False])]
+            group.addoption(*forms, action=_Switched, dest=knob.ini, default=None, nargs=0, help=argparse.SUPPRESS)
+
+
+class _Switched(argparse.Action):
+    """Keeps ``true`` or ``false`` for the word behind an option that needs none."""
+
+    def __call__(
+        self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, str((option or "").partition("=")[2] in SWITCH_WORDS[True]).lower())
 
 
 def require_known(unknown: Iterable[str]) -> None:
