@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.results import Result
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
     from pytest_ddpperf.reports.findings import finding_text
-    from pytest_ddpperf.run.rank_group import RankGroup
+    from pytest_ddpperf.run.rank_group import RankGroup, RankResults
     from pytest_ddpperf.strategies.parallel import Parallel
     from pytest_ddpperf.strategies.strategy import Strategy
+    from pytest_ddpperf.training.group import RankError
     from pytest_ddpperf.training.script import Script
     from pytest_ddpperf.training.workload import Workload
 
@@ -32,7 +33,9 @@ __all__ = [
     "MetricRules",
     "Parallel",
     "RankContext",
+    "RankError",
     "RankGroup",
+    "RankResults",
     "Result",
     "ScalingCurve",
     "Script",
@@ -52,7 +55,9 @@ _HOMES = {
     "MetricRules": "records.measurement",
     "Parallel": "strategies.parallel",
     "RankContext": "launch.context",
+    "RankError": "training.group",
     "RankGroup": "run.rank_group",
+    "RankResults": "run.rank_group",
     "Result": "records.results",
     "ScalingCurve": "records.side_by_side",
     "Script": "training.script",

@@ -107,6 +107,10 @@ class SameCode(DdpperfError):
     """Both sides of a comparison ran the same file of the project; the message names it and the cure."""
 
 
+class RanksDiffer(DdpperfError):
+    """Ranks returned different values, or not each raised the error that a test names; the message names them."""
+
+
 class RankSkipped(DdpperfError):
     """A rank called ``pytest.skip``; the fixture turns it into a skip of the test."""
 

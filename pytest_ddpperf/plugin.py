@@ -14,6 +14,7 @@ from pytest_ddpperf.run.configuration import (
     LAUNCHED,
     declare,
     given_options,
+    group_sizes,
     item_settings,
     mark_ours,
     marker_line,
@@ -178,9 +179,18 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
 def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
     """Just ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
     require_system()
-    from pytest_ddpperf.run.rank_group import RankGroup
+    from pytest_ddpperf.run.rank_group import RankGroup, of_size
 
-    return RankGroup(session_of(request.config), *_of_test(request), request.node.nodeid)
+    settings, sections = _of_test(request)
+    settings = of_size(settings, getattr(request, "param", None))
+    return RankGroup(session_of(request.config), settings, sections, request.node.nodeid)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test of just ranks once for each number of ranks that its marker names."""
+    sizes = group_sizes(metafunc) if "ddpperf_group" in metafunc.fixturenames else ()
+    if len(sizes) > 1:
+        metafunc.parametrize("ddpperf_group", sizes, indirect=True, ids=[f"w{size}" for size in sizes])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import HistoryError, SettingError
-from pytest_ddpperf.parsers import SWITCH_WORDS, closest
+from pytest_ddpperf.parsers import SWITCH_WORDS, closest, world_sizes
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
 
 if TYPE_CHECKING:
@@ -165,6 +165,18 @@ def mark_ours(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if uses_ranks(item) and item.get_closest_marker(MARKER) is None:
             item.add_marker(MARKER)
+
+
+def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
+    """The numbers of ranks that the closest marker of a test names; none where a benchmark uses them too."""
+    marks = metafunc.definition.iter_markers(MARKER)
+    given = next((mark.kwargs["world_size"] for mark in marks if "world_size" in mark.kwargs), None)
+    if given is None or "ddpperf" in metafunc.fixturenames:
+        return ()
+    try:
+        return world_sizes(given)
+    except ValueError:  # refused with the other markers, when all tests are collected
+        return ()
 
 
 def require_other_mark(mark: str) -> None:

@@ -1,0 +1,90 @@
+"""What a rank of ``ddpperf_group`` does: it calls the user's function and keeps what that raises."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.launch.exceptions import failed_report
+from pytest_ddpperf.training.mesh import mesh_of
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.context import RankContext
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankError:
+    """What a rank raised.
+
+    Attributes:
+        type: the name of its class, with the module where it is not built in.
+        text: its message.
+        traceback: its traceback, as text.
+        expected: whether it is of the class that ``raises_all`` was given.
+    """
+
+    type: str
+    text: str
+    traceback: str
+    expected: bool = True
+
+    def __str__(self) -> str:
+        """The class and the message, as the last line of a traceback has them."""
+        return f"{self.type}: {self.text}" if self.text else self.type
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupCall:
+    """A call of the user's function on a rank."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    mesh: Mapping[str, int] | None = None
+    keep: type[Exception] | None = None  # errors of this class are as expected; None where none is kept
+    plain: bool = False  # whether tensors and arrays are sent as lists
+
+
+def call(ctx: RankContext, given: GroupCall) -> Any:
+    """What the function returns, or the RankError of what it raised where errors are kept."""
+    if given.mesh is not None:
+        ctx = replace(ctx, mesh=mesh_of(ctx, given.mesh))
+    try:
+        value = given.function(ctx, *given.arguments)
+    except Exception as error:
+        if given.keep is None:
+            raise
+        report = failed_report(error, "run")
+        print(report.traceback, file=sys.stderr)  # noqa: T201  for a launch that fails by another rank
+        return RankError(
+            type=report.type, text=report.text, traceback=report.traceback, expected=isinstance(error, given.keep)
+        )
+    return plain(value) if given.plain else value
+
+
+def plain(value: Any) -> Any:
+    """A value in which lists of numbers stand for tensors and arrays."""
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def first_difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] | None:
+    """Where two plain values first differ, as ``[0]['loss']``, and what they have there; None where they are equal.
+
+    Two NaN are equal.
+    """
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        pairs = ((f"{place}[{key!r}]", one[key], other[key]) for key in one)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = ((f"{place}[{number}]", *both) for number, both in enumerate(zip(one, other, strict=True)))
+    elif type(one) is type(other) and (one == other or (one != one and other != other)):  # noqa: PLR0124  NaN
+        return None
+    else:
+        return place, one, other
+    return next(filter(None, (first_difference(mine, theirs, at) for at, mine, theirs in pairs)), None)
