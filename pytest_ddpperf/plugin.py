@@ -20,7 +20,8 @@ from pytest_ddpperf.run.configuration import (
     marker_line,
     may_be_task,
     require_known,
-    require_other_mark,
+    require_marks,
+    require_no_rank,
     require_outputs,
     require_system,
     settings_of,
@@ -72,10 +73,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main() -> None:
     """Refuse a suite that a rank runs."""
-    if "pytest_ddpperf.launch.zygote" in sys.modules:  # ranks are forked from it
-        raise SettingError(
-            "a rank called pytest.main(), which would start the suite anew: call pytest.main() in a test"
-        )
+    require_no_rank()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -104,11 +102,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every marker before the first test runs, and mark what measures or has ranks for ``-m ddpperf``."""
     mark_ours(items)
-    marks = {mark.name for item in items for mark in item.iter_markers()}
-    declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     try:
-        for mark in marks - declared:
-            require_other_mark(mark)
+        require_marks(config, items)
         for item in items:
             item_settings(config.stash[SETTINGS], item)
     except SettingError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse  # loaded by pytest anyway
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -179,10 +180,20 @@ def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
         return ()
 
 
-def require_other_mark(mark: str) -> None:
+def require_marks(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
     """Refuses a marker that nobody has declared where ours is hardly meant otherwise."""
-    if closest(mark, [MARKER], _ALIKE):
-        raise SettingError(f"@pytest.mark.{mark}: nobody has declared this marker; did you mean {MARKER}?")
+    declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    for mark in {mark.name for item in items for mark in item.iter_markers()} - declared:
+        if closest(mark, [MARKER], _ALIKE):
+            raise SettingError(f"@pytest.mark.{mark}: nobody has declared this marker; did you mean {MARKER}?")
+
+
+def require_no_rank() -> None:
+    """Refuses a suite that a rank runs."""
+    if "pytest_ddpperf.launch.zygote" in sys.modules:  # ranks are forked from it
+        raise SettingError(
+            "a rank called pytest.main(), which would start the suite anew: call pytest.main() in a test"
+        )
 
 
 def _require_no_test(knob: Knob, raw: str, folder: Path) -> None:
