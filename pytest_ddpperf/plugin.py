@@ -13,6 +13,7 @@ from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, Lau
 from pytest_ddpperf.run.configuration import (
     LAUNCHED,
     declare,
+    follows,
     given_options,
     group_sizes,
     item_settings,
@@ -116,11 +117,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
     measuring = [item for item, names in zip(session.items, fixtures, strict=True) if "ddpperf" in names]
-    config.stash[TESTS] = len(measuring)
-    others = config.pluginmanager.get_plugin(LAUNCHED)
-    if others is not None and others.follows(session):
-        return
-    if config.option.collectonly or not any({"ddpperf", "ddpperf_group"} & names for names in fixtures):
+    config.stash[TESTS], ours = len(measuring), any({"ddpperf", "ddpperf_group"} & names for names in fixtures)
+    if follows(session) or config.option.collectonly or not ours:
         return
     session.items += measuring * (config.stash[SETTINGS].runs_to_save - 1)
     try:
@@ -191,11 +189,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Forget an earlier attempt of the test, which another plugin runs again."""
-    silent = SESSION in item.config.stash and item.config.stash[SESSION].pool.silent
-    attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (not silent)
+    known = item.config.stash.get(SESSION, None)
+    attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (known is None or not known.pool.silent)
     item.stash[FAILED], item.stash[SECTIONS] = False, []
-    if attempt > 1 and SESSION in item.config.stash:
-        item.config.stash[SESSION].begin_test(item.nodeid, attempt)
+    if attempt > 1 and known is not None:
+        known.begin_test(item.nodeid, attempt)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -229,8 +227,8 @@ def pytest_runtest_makereport(
     if isinstance(error, DdpperfError):
         from pytest_ddpperf.run.frames import text_alone
 
-        terminal = item.config.pluginmanager.has_plugin("terminalreporter")
-        width = item.config.get_terminal_writer().fullwidth if terminal else None
+        told = item.config.pluginmanager.has_plugin("terminalreporter")
+        width = item.config.get_terminal_writer().fullwidth if told else None
         report.longrepr = text_alone(error, str(item.path), item.nodeid, width)
         report.sections.extend(error.sections)
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
@@ -262,8 +260,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     from pytest_ddpperf.reports.summary import summary_parts
     from pytest_ddpperf.reports.table import verdict_painter
 
-    writer = config.get_terminal_writer()
-    session, paint = config.stash[SESSION], verdict_painter(writer.markup)
+    writer, session = config.get_terminal_writer(), config.stash[SESSION]
+    paint = verdict_painter(writer.markup)
     parts = summary_parts(session.summary(), writer.fullwidth, paint, verbosity=config.get_verbosity())
     for title, text in parts:
         terminalreporter.write_sep("=", title)
@@ -272,8 +270,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the JSON results, record the run in the history, and ask for further reports."""
-    config = session.config
-    settings = config.stash[SETTINGS]
+    config, settings = session.config, session.config.stash[SETTINGS]
     if hasattr(config, "workerinput"):
         return
     write = partial(write_at_end, session_of, session)

@@ -224,6 +224,12 @@ def may_be_task(settings: Settings) -> bool:
     return settings.nodes == "auto" and not os.environ.keys().isdisjoint(_OF_TASKS)
 
 
+def follows(session: pytest.Session) -> bool:
+    """Whether another process of a launcher runs these tests; UsageError where they cannot be shared."""
+    launched: Any = session.config.pluginmanager.get_plugin(LAUNCHED)
+    return launched is not None and bool(launched.follows(session))
+
+
 def require_system() -> None:
     """Refuses a system that cannot start ranks, before modules are imported that it lacks."""
     from pytest_ddpperf.launch.processes import require_linux
