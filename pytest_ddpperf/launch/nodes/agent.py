@@ -19,12 +19,14 @@ from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, conne
 from pytest_ddpperf.launch.nodes.messages import (
     AskCalls,
     AskGpus,
+    AskReady,
     AskStacks,
     Begin,
     Calls,
     Close,
     Dismiss,
     GpuCount,
+    NodeReady,
     NodeSwept,
     Opened,
     OpenLauncher,
@@ -107,7 +109,9 @@ class _Host(threading.Thread):
         try:
             while True:
                 message = self._link.receive()
-                if isinstance(message, Begin):
+                if isinstance(message, AskReady):
+                    self._link.send(NodeReady(self._get_ready(message)))
+                elif isinstance(message, Begin):
                     self._launch(message)
                 elif isinstance(message, AskGpus):
                     self._link.send(GpuCount(self._gpus()))
@@ -134,14 +138,21 @@ class _Host(threading.Thread):
             print(error, file=sys.stderr)  # noqa: T201  the controller says that the node has no GPU
             return 0
 
+    def _get_ready(self, asked: AskReady) -> str:
+        """Import torch under the controller's variables; gives what prevents it."""
+        if self._target is not None and not Path(self._target).is_dir():
+            return f"{self._target} is not there; set TMPDIR to a folder that all nodes share"
+        kept = {name: value for name, value in self._base.items() if name not in asked.changes}
+        self._environ.clear()
+        self._environ.update(kept, **{name: value for name, value in asked.changes.items() if value is not None})
+        try:
+            self.launcher.wait()
+        except LaunchError as error:
+            return str(error)
+        return ""
+
     def _launch(self, begin: Begin) -> None:
         try:
-            if self._target is not None and not Path(self._target).is_dir():
-                self._link.send(NodeSwept(reason=f"{self._target} is not there; set TMPDIR to a folder of all nodes"))
-                return
-            kept = {name: value for name, value in self._base.items() if name not in begin.changes}
-            self._environ.clear()
-            self._environ.update(kept, **{name: value for name, value in begin.changes.items() if value is not None})
             job = replace(begin.job, interface=interface_of(self._link.address, os.environ))
             if job.device != "cpu":
                 job = replace(job, gpus=self.launcher.machine().gpus)

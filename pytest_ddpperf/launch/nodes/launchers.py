@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.errors import RankSkipped
-from pytest_ddpperf.launch.nodes.messages import OpenLauncher
+from pytest_ddpperf.errors import LaunchError, RankSkipped
+from pytest_ddpperf.launch.nodes.link import LinkEnded
+from pytest_ddpperf.launch.nodes.messages import AskReady, NodeReady, OpenLauncher
 from pytest_ddpperf.launch.nodes.ranks import NodeRanks
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.redirection import Redirection
 
 _numbers = itertools.count()
+_READY_SECONDS = 240.0  # more than a zygote takes at most
 
 
 class NodeLaunchers:
@@ -57,13 +59,13 @@ class NodeLaunchers:
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> list[NodeRanks]:
         """The ranks of the other nodes in a launch, which have these variables."""
+        self._get_ready(counts, environ)
         first, found = counts[0], []
         for node, count in zip(self.cluster.nodes, counts[1:], strict=False):
             ranks = NodeRanks(
                 self.link(node),
                 range(first, first + count),
                 node=node.number,
-                changes=self.cluster.changes(environ),
                 echo=echo,
                 ahead=node.ahead,
                 store=self.cluster.store,
@@ -71,6 +73,19 @@ class NodeLaunchers:
             found.append(ranks)
             first += count
         return found
+
+    def _get_ready(self, counts: Sequence[int], environ: Mapping[str, str]) -> None:
+        """Wait until the launchers of all nodes that take part have imported torch, which they do at the same time."""
+        links = [self.link(node) for node, _ in zip(self.cluster.nodes, counts[1:], strict=False)]
+        for link in links:
+            link.send(AskReady(self.cluster.changes(environ)))
+        for link in links:
+            answer = link.receive(_READY_SECONDS)
+            if not isinstance(answer, NodeReady):
+                link.close()
+                raise LinkEnded(f"{link.name} did not get ready to start ranks within {_READY_SECONDS:.0f} s")
+            if answer.reason:
+                raise LaunchError(f"{link.name}: {answer.reason}")
 
     def close(self) -> None:
         """End the launchers."""

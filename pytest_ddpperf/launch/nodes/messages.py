@@ -70,12 +70,25 @@ class ReachStore:
     port: int
 
 
+@dataclass(frozen=True)
+class AskReady:
+    """The request to import torch. ``changes``: variables by which the environment differs from that at the start."""
+
+    changes: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class NodeReady:
+    """Ranks can be forked at once, or not for this reason."""
+
+    reason: str = ""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Begin:
-    """The ranks of a node in a launch. ``changes``: variables by which the environment differs from the first one."""
+    """The ranks of a node in a launch."""
 
     job: Job
-    changes: Mapping[str, str | None]
     echo: bool = False
 
 

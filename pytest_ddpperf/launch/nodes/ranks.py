@@ -25,7 +25,7 @@ from pytest_ddpperf.launch.nodes.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_ddpperf.launch.messages import RankCalls
     from pytest_ddpperf.launch.nodes.link import Link
@@ -48,12 +48,11 @@ class NodeRanks:
         ranks: range,
         *,
         node: int,
-        changes: Mapping[str, str | None],
         echo: Echo | None,
         ahead: int,  # of this node's clock, in nanoseconds
         store: Callable[[int], contextlib.AbstractContextManager[None]],  # lets ranks reach a port of this node
     ) -> None:
-        self._link, self._node, self._changes, self._echo, self._ahead = link, node, changes, echo, ahead
+        self._link, self._node, self._echo, self._ahead = link, node, echo, ahead
         self._states = {rank: RankEnd(rank=rank) for rank in ranks}
         self._store = store
         self._open = contextlib.ExitStack()
@@ -75,7 +74,7 @@ class NodeRanks:
         here = {"first_rank": min(self._states), "local_world_size": len(self._states), "node": self._node}
         self._begun = True
         self._link.send(
-            Begin(job=replace(job, environ={}, **here), changes=self._changes, echo=self._echo is not None)  # type: ignore[arg-type]
+            Begin(job=replace(job, environ={}, **here), echo=self._echo is not None)  # type: ignore[arg-type]
         )
 
     def register(self, selector: selectors.BaseSelector) -> None:
