@@ -69,6 +69,7 @@ def test_every_python_example_is_run() -> None:
         (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 10),
         (("workload", "ways", "targets"), 3),
         (("mesh",), 1),
+        (("group agrees",), 3),
         (("workload", "converge"), 2),
         (("workload", "growing model"), 2),
         (("training script", "script"), 1),
