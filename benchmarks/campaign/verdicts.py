@@ -47,7 +47,7 @@ def judged(case: Case, outcome: dict[str, Any] | None, left: list[str], said: st
     if outcome is not None and acted is not None and not error:
         blamed = reason = None if passes != "no" else False
     elif outcome is not None and acted is not None and passes != "must":
-        blamed = _blamed(case, error, first)
+        blamed = _blamed(case, error, first, text)
         pattern = kind.reasons[case.ending] if case.ending else kind.reason
         reason = re.search(pattern, text) is not None and outcome["length"] < LONG
     properties = {
@@ -99,14 +99,14 @@ def _numbers(found: re.Match[str] | None) -> set[int] | None:
     return None if found is None else {int(number) for number in found[1].split(", ")}
 
 
-def _blamed(case: Case, error: str, first: set[int] | None) -> bool | None:
+def _blamed(case: Case, error: str, first: set[int] | None, text: str) -> bool | None:
     """Whether the guilty rank is named first; None where no report can tell, and no innocent rank is named."""
     blame = KINDS[case.kind].blame
-    if blame == "any" or error == "WorkloadError":  # what all ranks do wrong
-        return None
+    if blame == "any" or error == "WorkloadError" or (error == "LaunchError" and case.ending == "return"):
+        return None  # what all ranks do wrong, or what the next launch misses
     if blame == "nobody":
         return first is None
     guilty = case.other if blame == "other" else case.rank
-    if blame == "majority" and case.world_size == 2 and (first is None or case.phase == "close"):
-        return None  # two ranks contradict each other; at the end one waits for too much, or one has left too early
+    if blame == "majority" and case.world_size == 2 and (first is None or "had finished" in text):
+        return None  # two ranks contradict each other: one has called too much, or one too little
     return first is not None and guilty in first and (blame != "rank" or len(first) == 1 or case.world_size == 2)
