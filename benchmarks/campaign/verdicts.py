@@ -11,6 +11,7 @@ from benchmarks.campaign.kinds import KINDS, Case
 GRACE = 5.0  # seconds after the deadline; docs/ranks.md says so
 LONG = 400_000  # characters: no report is longer
 _PLACES = re.compile(r"(blocked|still running) after ")
+_STACK = re.compile(r"^ranks? (\d+(?:, \d+)*):$", re.MULTILINE)
 _RANKS = re.compile(r"\branks? (\d+(?:, \d+)*)")
 PROPERTIES = ("in time", "guilty rank first", "right reason", "nothing left", "next test passes")
 
@@ -90,8 +91,8 @@ def first_named(error: str, rank: int | None, text: str) -> set[int] | None:
         return None
     if error == "RankFailed":
         return None if rank is None else _numbers(_RANKS.search(text))
-    if error == "RanksTimedOut":  # the first line says where all stand; the guilty rank's stack comes first
-        return None if rank is None else _numbers(_RANKS.search(text.partition("\n\n")[2]))
+    if error == "RanksTimedOut":  # lines before say where all stand; the guilty rank's stack comes first
+        return None if rank is None else _numbers(_STACK.search(text))
     return _numbers(_RANKS.search(text))
 
 
