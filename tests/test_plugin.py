@@ -271,7 +271,7 @@ def test_results_on_standard_output_are_whole(inner: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize("fixture", ["ddpperf", "ddpperf_group"])
-def test_a_suite_under_torchrun_is_refused_before_any_test(
+def test_a_mixed_suite_under_torchrun_is_refused_before_any_test(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, fixture: str
 ) -> None:
     for name, value in {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "2"}.items():
@@ -279,7 +279,7 @@ def test_a_suite_under_torchrun_is_refused_before_any_test(
     inner.makepyfile(f"def test_it({fixture}): pass\n\ndef test_other(): pass")
     run = inner.runpytest()
     assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(["ERROR: torchrun started 2 processes (WORLD_SIZE=2), *pytest --ddpperf-world-size=2"])
+    run.stderr.fnmatch_lines(["ERROR: torchrun started 2 processes, and 1 of 2 tests do not use the fixtures of *"])
     inner.runpytest("-k", "test_other").assert_outcomes(passed=1, deselected=1)  # is none of ours
 
 

@@ -49,6 +49,10 @@ class NoLaunchers(Launchers):
     def start(self, number: int = 0) -> None:
         """Start nothing."""
 
+    def counts(self, world_size: int, *_: object) -> tuple[int, ...]:
+        """All ranks on one node."""
+        return (world_size,)
+
     def machine(self, *, gpus: bool = True) -> TorchMachine:
         """A machine without GPUs."""
         return TorchMachine(torch="2.13.0", cuda=None, gpus=Gpus(), nccl=False, backends=("gloo",))
@@ -266,9 +270,9 @@ WRONG = [
     ),
     Wrong(
         "launcher",
-        r"ERROR: torchrun started 2 processes .*start one pytest without torchrun",
+        r"ERROR: srun started 2 processes, which may be on several nodes.* name a folder .*--ddpperf-meeting=DIR",
         test="def test_it(ddpperf): pass\n",
-        environ={"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "2"},
+        environ={"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"},
     ),
 ]
 CALLS = {

@@ -44,6 +44,15 @@ def opened(nvml: Any, devices: Iterable[str]) -> tuple[dict[str, Any], tuple[str
     return handles, tuple(refused)
 
 
+def uuids() -> tuple[str, ...]:
+    """The UUIDs of the GPUs that the driver lets this process open; none where NVML is not there."""
+    nvml, _ = library()
+    number = 0 if nvml is None else ask(nvml, "nvmlDeviceGetCount") or 0
+    handles = (ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(number))
+    found = (ask(nvml, "nvmlDeviceGetUUID", handle) for handle in handles if handle is not None)
+    return tuple(uuid for uuid in found if isinstance(uuid, str))
+
+
 def in_mig_mode(nvml: Any, handle: Any) -> bool:
     """Whether a GPU is divided into instances (MIG)."""
     mode = ask(nvml, "nvmlDeviceGetMigMode", handle)  # now, and after the next reset

@@ -75,6 +75,8 @@ def conduct(
                 for other in elsewhere:
                     sweeping.callback(other.sweep, end_seconds(job))
                 sweeping.callback(sweep)
+                for other in elsewhere:  # what is called last is called first: all nodes sweep at the same time
+                    sweeping.callback(other.ask_sweep, end_seconds(job))
         seconds = time.monotonic() - started
         ends = launch.ends
     if outcome is LaunchEnd.LATE:
@@ -101,7 +103,7 @@ def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, job: Job) -> _Evidence:
     before: dict[int, Progress] = {}
     now: dict[int, Progress] = {}
     if outcome is LaunchEnd.LATE:
-        before, standing = launch.progress(), launch.stacks()
+        standing, before = launch.stacks(), launch.progress()
         launch.look(_LOOK_SECONDS)
         now = launch.progress()
         if job.group == "nccl":
@@ -241,4 +243,6 @@ class LaunchedRanks:
     def calls(self) -> dict[int, RankCalls]:
         """Ask ranks which collectives of NCCL they have called; without those that do not answer in time."""
         deadline = time.monotonic() + _CALLS_SECONDS
+        for part in self._parts:
+            part.ask_calls(deadline)
         return {rank: calls for part in self._parts for rank, calls in part.calls(deadline).items()}

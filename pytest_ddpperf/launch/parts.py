@@ -37,7 +37,7 @@ class Ranks(Protocol):
     def dismiss(self) -> None:
         """Let the ranks end."""
 
-    def ask_stacks(self, deadline: float) -> None:
+    def ask_stacks(self, deadline: float, /) -> None:
         """Begin to ask for stacks, where that can be begun."""
 
     def stacks(self, deadline: float) -> dict[int, str]:
@@ -45,6 +45,9 @@ class Ranks(Protocol):
 
     def progress(self) -> dict[int, Progress]:
         """How far each rank has come that has not finished, as of when the stacks were taken."""
+
+    def ask_calls(self, deadline: float, /) -> None:
+        """Ask ranks what they have called of NCCL."""
 
     def calls(self, deadline: float) -> dict[int, RankCalls]:
         """What ranks have called of NCCL; without those that do not answer in time."""
@@ -56,8 +59,11 @@ class RanksElsewhere(Ranks, Protocol):
     def fork(self, job: Job) -> None:
         """Start the ranks on a job."""
 
+    def ask_sweep(self, seconds: float) -> None:
+        """Begin to end the processes of the launch."""
+
     def sweep(self, seconds: float) -> None:
-        """Leave no process of the launch; then ``ends`` has all that was printed."""
+        """Wait until no process of the launch is left; then ``ends`` has all that was printed."""
 
 
 class OtherNodes(Protocol):

@@ -197,7 +197,7 @@ class RankProcesses:
         for rank in self.ranks.values():
             rank.channel.dismiss()
 
-    def ask_stacks(self, deadline: float) -> None:
+    def ask_stacks(self, _deadline: float) -> None:
         """Do nothing yet: what ranks of this machine tell takes no time on its way."""
 
     def stacks(self, deadline: float) -> dict[int, str]:
@@ -215,11 +215,15 @@ class RankProcesses:
         }
         return {number: each for number, each in found.items() if each is not None}
 
+    def ask_calls(self, _deadline: float) -> None:
+        """Ask ranks which collectives of NCCL they have called."""
+        for rank in self.ranks.values():
+            if rank.state.status is None:
+                rank.channel.ask()
+
     def calls(self, deadline: float) -> dict[int, RankCalls]:
-        """Ask ranks which collectives of NCCL they have called; without those that do not answer in time."""
+        """What ranks answer to ``ask_calls``; without those that do not answer in time."""
         asked = {number: rank for number, rank in self.ranks.items() if rank.state.status is None}
-        for rank in asked.values():
-            rank.channel.ask()
         while time.monotonic() < deadline:
             left = [rank for rank in asked.values() if not (rank.channel.closed or (rank.calls and rank.calls.whole))]
             if not left:

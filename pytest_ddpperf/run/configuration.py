@@ -230,6 +230,16 @@ def follows(session: pytest.Session) -> bool:
     return launched is not None and bool(launched.follows(session))
 
 
+def may_follow(settings: Settings) -> bool:
+    """Whether another process of the launcher may read and write what this one is asked for."""
+    if not may_be_task(settings):
+        return False
+    from pytest_ddpperf.launch.nodes.tasks import task_of
+
+    task = task_of(os.environ)
+    return task is not None and not task.controls
+
+
 def require_system() -> None:
     """Refuses a system that cannot start ranks, before modules are imported that it lacks."""
     from pytest_ddpperf.launch.processes import require_linux
@@ -239,6 +249,8 @@ def require_system() -> None:
 
 def require_outputs(settings: Settings, root: Path) -> None:
     """Refuses baselines that are asked for and not there, and files and folders that cannot be written."""
+    if may_follow(settings):
+        return
     asked = settings.baseline not in {None, settings.save}
     storing = settings.save is not None or settings.calibrate is not None
     if asked or storing:

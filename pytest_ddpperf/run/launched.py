@@ -157,11 +157,13 @@ class Launched:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
         """End a follower with the controller's status, before other plugins write files that the controller writes."""
-        if self._status is not None:
+        if self._following:  # however it has ended
+            if session.exitstatus == pytest.ExitCode.INTERNAL_ERROR and self._held is not None:
+                sys.stderr.write(self._held[0]._file.getvalue())  # noqa: SLF001 - there is no public way
             self._stderr, sys.stderr = sys.stderr, io.StringIO()  # pytest tells of the exit there
-            raise pytest.exit.Exception("the controller has ended", returncode=self._status)
-        if not self._following:
-            self._let_go()
+            status = int(session.exitstatus) if self._status is None else self._status
+            raise pytest.exit.Exception("the controller has ended", returncode=status)
+        self._let_go()
         yield
         if self._cluster is not None:
             self._status = int(session.exitstatus)
@@ -179,8 +181,7 @@ class Launched:
 
 
 def _own(task: Task, session: pytest.Session) -> Hello:
-    tests, files = [item.nodeid for item in session.items], {item.path for item in session.items}
-    return hello(task, session.config.rootpath, tests, files)
+    return hello(task, session.config.rootpath, {item.path for item in session.items})
 
 
 def header(task: Task, cluster: Cluster) -> list[str]:

@@ -107,8 +107,8 @@ def answers(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, *machines: tupl
     """Let probes of a launcher answer so, one after the other; gives what they were asked."""
     asked: list[object] = []
 
-    def launch(call: Call, _timeout: float, **of_job: Any) -> LaunchResult[Any]:
-        asked.append((call.arguments, of_job["world_size"], of_job["gpus"].instances))
+    def launch(call: Call, _timeout: float, counts: tuple[int, ...], **of_job: Any) -> LaunchResult[Any]:
+        asked.append((call.arguments, *counts, of_job["gpus"].instances))
         return LaunchResult(machines[len(asked) - 1], (), 1.0)
 
     monkeypatch.setattr(launcher, "_launch", launch)

@@ -276,6 +276,7 @@ def test_the_controller_takes_the_last_answer_and_does_not_wait_for_those_that_g
             for whole, group in enumerate(sent[:number]):
                 channel.send(RankCalls(groups={"0": group}, whole=bool(whole)))
         ranks.ranks[3].of_rank.close()
+        ranks.ask_calls(time.monotonic())
         found = ranks.calls(time.monotonic() + 0.05)
         for rank in range(3):
             ranks.ranks[rank].of_rank.close()

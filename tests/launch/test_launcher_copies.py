@@ -150,7 +150,7 @@ def test_ranks_with_a_gpu_have_longer_to_end(launchers: Launchers, monkeypatch: 
     gpus = Gpus(names=("H200",), pci=(None,))
     machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=gpus, nccl=True, backends=("gloo", "nccl"))
 
-    def conducted(_zygotes: object, _job: object, sweep: Callable[[], None], _echo: object) -> Any:
+    def conducted(_zygotes: object, _job: object, sweep: Callable[[], None], *_: object) -> Any:
         sweep()
         return [RankEnd(rank=0, report=Finished(payload.dump_result(None, 0), 0), status=0)], 0.0
 

@@ -315,3 +315,39 @@ def test_next(ddpperf_group): ddpperf_group.run(total)
     assert "is gone" in text
     assert "1 failed" in text
     assert took < 15.0, text  # torchrun's own end included
+
+
+def test_a_follower_that_is_interrupted_writes_no_file(tmp_path: Path) -> None:
+    """An empty report of a process that ran no test could pass for the controller's."""
+    (tmp_path / "test_it.py").write_text(
+        "import pathlib, time\n"
+        "def test_waits(ddpperf_group):\n"
+        "    pathlib.Path('begun').touch()\n"
+        "    while not pathlib.Path('over').exists(): time.sleep(0.01)\n"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
+    tasks = [
+        subprocess.Popen(
+            [*command, f"--junitxml={rank}.xml", f"--ddpperf-json={rank}.json"],
+            cwd=tmp_path,
+            env={**clean, **variables(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+            assert all(task.poll() is None for task in tasks)
+        tasks[1].send_signal(signal.SIGINT)
+        assert tasks[1].wait(SECONDS) == 2
+        (tmp_path / "over").touch()
+        assert tasks[0].wait(SECONDS) == 0
+    finally:
+        for task in tasks:
+            task.kill()
+            task.wait()
+    assert sorted(path.name for path in tmp_path.glob("*.xml")) == ["0.xml"]
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["0.json"]

@@ -353,6 +353,10 @@ class FoundMachine:
         self.asked.append(gpus)
         return self.found if gpus else replace(self.found, gpus=Gpus())
 
+    @staticmethod
+    def counts(world_size: int, *_: object) -> tuple[int, ...]:
+        return (world_size,)
+
 
 class FirstOf(list[FoundMachine]):
     """Launchers of which there is one."""

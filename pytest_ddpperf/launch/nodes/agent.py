@@ -220,6 +220,7 @@ class _Conducted:
                 progress = self._ranks.progress()
                 self._link.send(Stacks(self._ranks.stacks(deadline), progress))
             elif isinstance(message, AskCalls):
+                self._ranks.ask_calls(deadline)
                 self._link.send(Calls(self._ranks.calls(deadline)))
             elif isinstance(message, SweepNode):
                 self._over = True

@@ -57,7 +57,7 @@ class Cluster:
     def __init__(self, host: str, own: Hello, size: int, version: str) -> None:
         self._own, self._size = own, size
         self._environ = dict(os.environ)
-        self._listening = socket.create_server((host, 0), backlog=size, family=_family(host))
+        self._listening = socket.create_server((host, 0), backlog=max(128, size), family=_family(host))
         self.card = Card(host, self._listening.getsockname()[1], secrets.token_bytes(KEY_BYTES), version)
         self._met: dict[int, tuple[Link, Hello]] = {}
         self._opened: dict[tuple[int, int], Link] = {}
@@ -93,7 +93,7 @@ class Cluster:
         of_machine: dict[str, list[Hello]] = defaultdict(list)
         for hello in (self._own, *(met[rank][1] for rank in sorted(met))):
             of_machine[hello.machine].append(hello)
-        agents = [hello.rank for hellos in of_machine.values() for hello in agents_of(hellos)]
+        agents = [require_one_agent(hellos).rank for hellos in of_machine.values()]
         cores = {machine: frozenset().union(*(one.cores for one in hellos)) for machine, hellos in of_machine.items()}
         use_cores(cores[self._own.machine])
         found = []
@@ -206,7 +206,14 @@ class Cluster:
         if node.number not in self._gpus:
             link.send(AskGpus())
             answer = link.receive(_PROBE_SECONDS)
-            self._gpus[node.number] = answer.number if isinstance(answer, GpuCount) else 0
+            if not isinstance(answer, GpuCount):
+                link.close()
+                raise LinkEnded(f"{link.name} did not tell its GPUs within {_PROBE_SECONDS:.0f} s")
+            if not answer.number:
+                raise LaunchError(
+                    f"{link.name} has no GPU that torch can use, and the controller has; use device 'cpu'"
+                )
+            self._gpus[node.number] = answer.number
         return self._gpus[node.number]
 
 
@@ -225,15 +232,19 @@ def _to_store(link: Link, port: int) -> None:
     link.close()
 
 
-def agents_of(hellos: Sequence[Hello]) -> list[Hello]:
-    """The tasks of one node that become its agents: the first, and each that may use a GPU which no earlier one may."""
-    seen: set[str] = set()
-    agents: list[Hello] = []
-    for hello in hellos:
-        if not agents or set(hello.gpus) - seen:
-            agents.append(hello)
-        seen |= set(hello.gpus)
-    return agents
+def require_one_agent(hellos: Sequence[Hello]) -> Hello:
+    """The task of a node that is its agent: the first.
+
+    Raises:
+        SettingError: the tasks of the node see different GPUs, so none could start ranks on all of them.
+    """
+    for other in hellos[1:]:
+        if other.gpus != hellos[0].gpus:
+            raise SettingError(
+                f"tasks {hellos[0].rank} and {other.rank} of the launcher are on one node, {other.host}, and see "
+                "different GPUs; start one task a node that sees all of them: --ntasks-per-node=1 --gpus-per-node=N"
+            )
+    return hellos[0]
 
 
 def use_cores(cores: frozenset[int]) -> None:

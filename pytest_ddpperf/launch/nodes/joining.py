@@ -7,13 +7,15 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, SettingError
 from pytest_ddpperf.instruments.host import machine_facts
+from pytest_ddpperf.instruments.nvml import uuids
+from pytest_ddpperf.launch.context import VISIBLE
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.nodes.agent import GONE, Agent
 from pytest_ddpperf.launch.nodes.cluster import Cluster, use_cores
@@ -37,11 +39,11 @@ _RETRY_SECONDS = 0.2
 _USAGE_ERROR = 4  # the status of pytest
 
 
-def hello(task: Task, root: Path, tests: Sequence[str], files: Iterable[Path]) -> Hello:
-    """What this task says of itself; ``tests`` are the ids of those that it would run, in these files."""
-    digest = hashlib.sha256("\n".join(tests).encode())
+def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
+    """What this task says of itself; ``files`` are those of its tests."""
+    digest = hashlib.sha256()
     for path in sorted(files):
-        digest.update(path.read_bytes())
+        digest.update(f"{os.path.relpath(path, root)}\n".encode() + path.read_bytes())
     facts = machine_facts()
     driver = Path("/proc/driver/nvidia/version")
     return Hello(
@@ -49,11 +51,12 @@ def hello(task: Task, root: Path, tests: Sequence[str], files: Iterable[Path]) -
         host=socket.gethostname(),
         machine=_machine(),
         cores=frozenset(os.sched_getaffinity(0)),
+        gpus=(*uuids(), *(f"{name}={os.environ[name]}" for name in VISIBLE if name in os.environ)),
         needed={
             "torch": _version("torch"),
             "pytest-ddpperf": _version("pytest-ddpperf"),
             "the root folder": str(root),
-            "the digest of the tests": digest.hexdigest()[:12],
+            "the digest of the test files": digest.hexdigest()[:12],
         },
         facts={
             "Python": platform.python_version(),
@@ -111,13 +114,15 @@ def follow(task: Task, own: Hello, folder: Path | None) -> int:
         SettingError: the tasks cannot meet so.
         LaunchError: the controller has not come in time.
     """
-    link, card = _met(task, own, folder)
+    link, card, published = _met(task, own, folder)
     try:
-        role = link.receive(MEETING_SECONDS)
+        role = link.receive()  # all tasks are met first
         if isinstance(role, Close):
             return role.status
         if not isinstance(role, Role):
             return GONE
+        for meeting in published:  # all tasks of this node have found it
+            meeting.end()
         use_cores(role.cores)
         if role.node is not None:
             return Agent(link, card, role.node).serve()
@@ -129,17 +134,27 @@ def follow(task: Task, own: Hello, folder: Path | None) -> int:
         link.close()
 
 
-def _met(task: Task, own: Hello, folder: Path | None) -> tuple[Link, Card]:
-    """The link to the controller; a card that an earlier run has left leads nowhere, and is read again."""
+def _met(task: Task, own: Hello, folder: Path | None) -> tuple[Link, Card, list[FileMeeting]]:
+    """The link to the controller, its card, and where this task has published it for others of its node.
+
+    A card that an earlier run has left leads nowhere, and is read again.
+    """
+    published: list[FileMeeting] = []
     (meeting, *_) = (FileMeeting(task, each) for each in _folders(task, folder))
     find: Callable[[], Card | None] = meeting.find
     if _by_store(task, folder) and task.local_rank == 0:
         card = Card.loads(_exchanged(task, None))
         meeting.publish(card)
+        published = [meeting]
         find = lambda: card  # noqa: E731
     deadline = time.monotonic() + MEETING_SECONDS
     while True:
         card = wait_for(find, deadline - time.monotonic())
+        if card.version != own.needed["pytest-ddpperf"]:
+            raise SettingError(
+                f"pytest-ddpperf is {card.version} on the controller, and {own.needed['pytest-ddpperf']} on {own.host} "
+                f"(rank {own.rank} of the launcher); all nodes need the same"
+            )
         try:
             link = connect((card.host, card.port), card.key)
             link.send(own)
@@ -149,7 +164,7 @@ def _met(task: Task, own: Hello, folder: Path | None) -> tuple[Link, Card]:
                 raise LaunchError(f"{reason}; check that the nodes reach each other there") from None
             time.sleep(_RETRY_SECONDS)
         else:
-            return link, card
+            return link, card, published
 
 
 def _folders(task: Task, folder: Path | None) -> list[Path]:
@@ -158,7 +173,7 @@ def _folders(task: Task, folder: Path | None) -> list[Path]:
         return [folder]
     if not task.one_node and task.launcher != "torchrun":
         raise SettingError(
-            f"the {task.size} processes of {task.launcher} may be on several nodes, and cannot find each other: "
+            f"{task.launcher} started {task.size} processes, which may be on several nodes and cannot find each other: "
             "name a folder that all nodes share: --ddpperf-meeting=DIR"
         )
     return [private_folder()]

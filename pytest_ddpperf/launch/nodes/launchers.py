@@ -54,7 +54,7 @@ class NodeLaunchers:
             return spread(world_size, 1 + len(nodes))
         if world_size <= gpus:
             return (world_size,)
-        others = (self.cluster.gpus_of(node, self.link(node)) for node in nodes)
+        others = [self.cluster.gpus_of(node, self.link(node)) for node in nodes]
         return spread(world_size, 1 + len(nodes), min(gpus, *others))
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> list[NodeRanks]:
@@ -77,12 +77,16 @@ class NodeLaunchers:
     def _get_ready(self, counts: Sequence[int], environ: Mapping[str, str]) -> None:
         """Wait until the launchers of all nodes that take part have imported torch, which they do at the same time."""
         links = [self.link(node) for node, _ in zip(self.cluster.nodes, counts[1:], strict=False)]
-        for link in links:
-            link.send(AskReady(self.cluster.changes(environ)))
-        for link in links:
-            answer = link.receive(_READY_SECONDS)
+        try:
+            for link in links:
+                link.send(AskReady(self.cluster.changes(environ)))
+            answers = [link.receive(_READY_SECONDS) for link in links]
+        except BaseException:
+            self.close()  # what answers come later would be taken for others
+            raise
+        for link, answer in zip(links, answers, strict=True):
             if not isinstance(answer, NodeReady):
-                link.close()
+                self.close()
                 raise LinkEnded(f"{link.name} did not get ready to start ranks within {_READY_SECONDS:.0f} s")
             if answer.reason:
                 raise LaunchError(f"{link.name}: {answer.reason}")

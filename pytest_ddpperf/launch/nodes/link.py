@@ -69,10 +69,16 @@ class Link:
             with self._sending:
                 mac = self._mac(self._ours, self._sent, body)
                 self._sent += 1
-                self._socket.sendall(_HEADER.pack(len(body), mac))
-                self._socket.sendall(body)
+                self._send_all(_HEADER.pack(len(body), mac))
+                self._send_all(body)
         except OSError as error:
             raise self._ended(error) from None
+
+    def _send_all(self, data: bytes) -> None:
+        """Send all of it; unlike in ``sendall``, the socket's limit is for some of it, however large it is."""
+        view = memoryview(data)
+        while view:
+            view = view[self._socket.send(view[:_CHUNK]) :]
 
     def receive(self, seconds: float | None = None) -> object:
         """Wait for the next message; None where none has come in time, LinkEnded where the peer is gone."""
@@ -211,7 +217,7 @@ def _give_up_a_silent_peer(connected: socket.socket) -> None:
             (socket.TCP_KEEPIDLE, 1),
             (socket.TCP_KEEPINTVL, 1),
             (socket.TCP_KEEPCNT, _SILENT_SECONDS),
-            (socket.TCP_USER_TIMEOUT, _SILENT_SECONDS * 1000),
+            (socket.TCP_USER_TIMEOUT, int(_SEND_SECONDS * 1000)),  # also where the peer lives, and takes nothing
         ):
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
 

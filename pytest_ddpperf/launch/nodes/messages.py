@@ -18,7 +18,7 @@ class Hello:
     host: str
     machine: str  # tasks with the same one are on one node
     cores: frozenset[int]  # that the task may use
-    gpus: tuple[str, ...] = ()  # that the task may use, by UUID
+    gpus: tuple[str, ...] = ()  # that the task may open, by UUID, and those of them that it is told to use
     needed: Mapping[str, str] = field(default_factory=dict)  # facts that must equal the controller's
     facts: Mapping[str, str] = field(default_factory=dict)  # facts that are told where they differ
 

@@ -22,10 +22,11 @@ _ANY_PORT = 9  # nothing is sent there: the kernel only looks up the route
 
 def interface_of(address: str, environ: Mapping[str, str]) -> str:
     """The interface by which ranks of several nodes talk: the user's, else the one that has this address."""
-    named = next(filter(None, map(environ.get, _VARIABLES)), "")
-    if named:
-        return named
-    for name, other in addresses():
+    known = addresses()
+    for named in filter(None, map(environ.get, _VARIABLES)):
+        if named in {name for name, _ in known}:  # NCCL's may be a list, or a part of a name
+            return named
+    for name, other in known:
         if ipaddress.ip_address(other) == ipaddress.ip_address(address.partition("%")[0]):
             return name
     raise LaunchError(f"no network interface has the address {address}; name one: GLOO_SOCKET_IFNAME=eth0")
@@ -52,10 +53,10 @@ def own_address(other: str, environ: Mapping[str, str]) -> str:
 
     ``other`` is the name or address of a node, this one perhaps; empty where none is known.
     """
-    named = next(filter(None, map(environ.get, _VARIABLES)), "")
-    for name, address in addresses() if named else ():
-        if name == named:
-            return address
+    for named in filter(None, map(environ.get, _VARIABLES)):
+        for name, address in addresses():
+            if name == named:
+                return address
     for host in filter(None, (other, socket.gethostname())):
         try:
             kind, _, _, _, target = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Job, Signal
 from pytest_ddpperf.launch.nodes.link import LinkEnded
@@ -106,25 +107,32 @@ class NodeRanks:
         """How far each rank had come when the stacks were taken."""
         return self._progress
 
-    def calls(self, deadline: float) -> dict[int, RankCalls]:
-        """What ranks have called of NCCL; without those that do not answer in time."""
+    def ask_calls(self, deadline: float) -> None:
+        """Ask for what ranks have called."""
         self._calls = None
         self._link.send(AskCalls(max(0.0, deadline - time.monotonic())))
+
+    def calls(self, deadline: float) -> dict[int, RankCalls]:
+        """What ranks have called of NCCL; without those that do not answer in time."""
         self._await(lambda: self._calls is not None, deadline)
         return self._calls or {}
 
-    def sweep(self, seconds: float) -> None:
-        """Leave no process of the launch; an agent that is gone leaves none either."""
+    def ask_sweep(self, seconds: float) -> None:
+        """Ask the agent to leave no process of the launch."""
         self._open.close()
-        if not self._begun:
-            return
+        if self._begun:
+            with contextlib.suppress(LinkEnded):
+                self._link.send(SweepNode(seconds))
+
+    def sweep(self, seconds: float) -> None:
+        """Wait until no process of the launch is left; an agent that is gone leaves none either."""
         try:
-            self._link.send(SweepNode(seconds))
-            self._await(lambda: self._swept, time.monotonic() + seconds + _ANSWER_SECONDS)
-        except LinkEnded:
-            self._swept = True
-        if not self._swept:
-            self._link.close()  # ends the launcher there and its ranks; the next launch has another one
+            if self._begun:
+                with contextlib.suppress(LinkEnded):
+                    self._await(lambda: self._swept, time.monotonic() + seconds)
+        finally:
+            if self._begun and not self._swept:
+                self._link.close()  # ends the launcher there and its ranks; the next launch has another one
 
     def _await(self, done: Callable[[], bool], deadline: float) -> None:
         deadline += _ANSWER_SECONDS
@@ -151,8 +159,7 @@ class NodeRanks:
             self._swept = True
             self._note(message.ranks)
             if message.reason:
-                self._begun = False
-                raise LinkEnded(f"{self._link.name}: {message.reason}")
+                raise LaunchError(f"{self._link.name}: {message.reason}")
 
     def _note(self, ranks: Sequence[RankEnd]) -> None:
         for new in ranks:

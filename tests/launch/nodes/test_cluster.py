@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from pytest_ddpperf.errors import LaunchError, RankFailed, RankSkipped, RanksTim
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.nodes.agent import Agent
-from pytest_ddpperf.launch.nodes.cluster import Cluster, agents_of, offset
+from pytest_ddpperf.launch.nodes.cluster import Cluster, offset, require_one_agent
 from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers, spread
 from pytest_ddpperf.launch.nodes.link import Link, LinkEnded, connect
 from pytest_ddpperf.launch.nodes.messages import Close, Hello, Ping, Role
+from pytest_ddpperf.launch.nodes.ranks import NodeRanks
 from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
 
 NEEDED = {"torch": "2.13.0", "the tests": "f00d"}
@@ -183,13 +184,16 @@ def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two:
     assert run(two[1], total).values == (3.0, 3.0)
 
 
-def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank() -> None:
+def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank(
+    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
     tasks = Tasks(hello(1, "b"))
     tasks.cluster.gather(20)
     pids: list[int] = []
 
-    def waits(ctx: RankContext) -> None:
-        if ctx.rank == 1:
+    def waits(ctx: RankContext, file: str) -> None:
+        while ctx.rank == 1:
+            Path(file).write_text(str(os.getpid()))
             signal.pause()
         total(ctx)
 
@@ -198,19 +202,20 @@ def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank() -> None:
         assert tasks.cluster.lost == ""
         pids += run(launcher, lambda _: os.getppid()).values
         (host,) = tasks.agents[1]._hosts.values()
-        cut = threading.Timer(1.0, host.close)
+        cut = threading.Timer(2.0, host.close)
         cut.start()
         start = time.monotonic()
         with pytest.raises(LaunchError, match=r"^node 1 \(host-b\) is gone"):
-            run(launcher, waits)
-        assert time.monotonic() - start < 1.0 + AT_ONCE
+            run(launcher, waits, str(tmp_path / "pid"))
+        assert time.monotonic() - start < 2.0 + AT_ONCE
+    pids.append(int((tmp_path / "pid").read_text()))
     tasks.links[0].close()
     deadline = time.monotonic() + AT_ONCE
     while not tasks.cluster.lost and time.monotonic() < deadline:
         pass
     assert tasks.cluster.lost.startswith("node 1 (host-b) is gone")
     tasks.close()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert all_gone(pids)
 
 
 def test_one_task_of_each_other_machine_becomes_its_agent_and_the_others_wait_for_the_status() -> None:
@@ -316,11 +321,43 @@ def test_ranks_that_do_not_divide_by_the_nodes_that_they_need_are_skipped(
         spread(world_size, nodes, gpus)
 
 
-def test_each_task_that_sees_a_gpu_of_its_own_is_an_agent() -> None:
-    """``srun --gpus-per-task=1`` shows each task another GPU; two tasks may see the same ones."""
-    tasks = [hello(0, gpus=("A",)), hello(1, gpus=("B",)), hello(2, gpus=("B", "A")), hello(3)]
-    assert [one.rank for one in agents_of(tasks)] == [0, 1]
-    assert [one.rank for one in agents_of(tasks[3:])] == [3]
+def test_tasks_of_a_node_that_see_different_gpus_are_refused() -> None:
+    """``srun --gpus-per-task=1`` shows each task another GPU."""
+    alike = [hello(2, gpus=("A", "B")), hello(3, gpus=("A", "B"))]
+    assert require_one_agent(alike).rank == 2
+    with pytest.raises(SettingError, match=r"tasks 2 and 5 of the launcher .* --ntasks-per-node=1 --gpus-per-node=N"):
+        require_one_agent([*alike, hello(5, gpus=("B",))])
+
+
+def test_a_node_without_a_gpu_is_named_where_the_controller_has_some(two: tuple[Cluster, Launcher]) -> None:
+    nodes = two[1].nodes
+    assert nodes is not None
+    assert nodes.counts(2, 2) == (2,)
+    with pytest.raises(LaunchError, match=r"^node 1 \(host-b\) has no GPU that torch can use"):
+        nodes.counts(4, 2)
+
+
+def test_a_launcher_of_a_node_that_has_ended_is_replaced(two: tuple[Cluster, Launcher]) -> None:
+    assert run(two[1], total).values == (3.0, 3.0)
+    for link in two[1].nodes.links.values():  # type: ignore[union-attr]
+        link._socket.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(LaunchError, match=r"^node 1 \(host-b\) is gone"):
+        run(two[1], total)
+    assert two[0].lost == ""
+    assert run(two[1], total).values == (3.0, 3.0)
+
+
+def test_a_launch_after_an_interrupted_sweep_hears_nothing_of_the_one_before(
+    two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeRanks, "_await", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(two[1], total)
+    assert run(two[1], total).values == (3.0, 3.0)
 
 
 def test_the_clock_of_a_node_is_read_from_its_fastest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
