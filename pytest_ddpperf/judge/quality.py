@@ -146,7 +146,8 @@ def lost(found: Convergence) -> list[str]:
         elif kept.agreement == "differs":
             lines.append(
                 f"{ends}: {significant(kept.apart)} apart {of_all}, and rounding explains "
-                f"{significant(kept.allowed or 0.0)}; both average gradients exactly, so they have to agree"
+                f"{significant(kept.allowed or 0.0)}; {kept.name} declares that it averages gradients exactly "
+                "(lossy=True of Parallel declares that it does not)"
             )
     return lines
 

@@ -10,7 +10,7 @@ from typing import Literal
 from pytest_ddpperf.records.measurement import Interval
 
 LOSS = "loss"
-Agreement = Literal["equal", "within tolerance", "differs", "worse"]
+Agreement = Literal["equal", "within tolerance", "inconclusive", "differs", "worse"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,14 +65,20 @@ class Standing:
 
     @property
     def agreement(self) -> Agreement:
-        """``worse`` by more than the tolerance beyond chance, or lost; ``differs`` by more than rounding explains."""
+        """``worse`` by more than the tolerance beyond chance, or lost; ``differs`` by more than rounding explains.
+
+        ``within tolerance`` where the whole interval is; ``inconclusive`` where it reaches beyond the tolerance.
+        """
         if not math.isfinite(self.worse.value):
             return "worse"
         if self.allowed is not None and self.apart <= self.allowed:
             return "equal"
         if self.worse.interval is not None and self.worse.interval.low > self.tolerance:
             return "worse"
-        return "within tolerance" if self.allowed is None else "differs"
+        if self.allowed is not None:
+            return "differs"
+        within = self.worse.interval is not None and self.worse.interval.high <= self.tolerance
+        return "within tolerance" if within else "inconclusive"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,9 @@ from pytest_ddpperf.units import signed_percent, significant
 _LEGEND = {
     "worse": "than the first strategy, in the same launches; below 0 where it is better",
     "equal": "the same but for rounding, which is known from the first strategy with weights moved by it",
-    "within tolerance": "not worse by more than the tolerance; gradients are not exact, or ranks have other buffers",
+    "within tolerance": "not worse by more than the tolerance, for sure; gradients are not exact, or buffers differ",
+    "inconclusive": "it may be worse by more than the tolerance: more launches or steps tell",
+    "differs": "by more than rounding explains, of strategies that declare exact gradients",
 }
 
 
@@ -72,4 +74,5 @@ def _worse(kept: Standing | None) -> str:
 
 def _quality(agreements: Sequence[str]) -> str:
     """The least that the quantities of a strategy agree in."""
-    return next((each for each in ("worse", "differs", "within tolerance", "equal") if each in agreements), "first")
+    order = ("worse", "differs", "inconclusive", "within tolerance", "equal")
+    return next((each for each in order if each in agreements), "first")

@@ -37,10 +37,11 @@ def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
     if not ours:
         return False
     if len(ours) < len(items):
+        other = next(item.nodeid for item in items if not uses_ranks(item))
         raise SettingError(
             f"{task.launcher} started {task.size} processes, and {len(items) - len(ours)} of {len(items)} tests do not "
-            f"use the fixtures of pytest-ddpperf: run these tests by themselves, and under {task.launcher} the others: "
-            "pytest -m ddpperf"
+            f"use the fixtures of pytest-ddpperf, such as {other}: run these tests by themselves, and under "
+            f"{task.launcher} the others: pytest -m ddpperf"
         )
     if task.restarts:
         raise SettingError(
@@ -177,7 +178,7 @@ class Launched:
             status = int(pytest.ExitCode.INTERNAL_ERROR) if self._status is None else self._status
             if status:
                 report_to_torchrun(self._failed or f"pytest ended with status {status}")
-            self._cluster.close(status)
+            self._cluster.close(status, first=True)
 
 
 def _own(task: Task, session: pytest.Session) -> Hello:

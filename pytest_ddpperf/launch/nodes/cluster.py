@@ -160,12 +160,16 @@ class Cluster:
         """Which agent is gone; empty while all are there."""
         return next(filter(None, (_end_of(node.link) for node in self.nodes)), "")
 
-    def close(self, status: int) -> None:
-        """End all tasks with this exit status."""
+    def close(self, status: int, *, first: bool = False) -> None:
+        """End all tasks with this exit status; with ``first`` they wait until this process has ended.
+
+        Launchers take the first task that ends for the cause, and end the others.
+        """
         for link, _ in tuple(self._met.values()):
             with contextlib.suppress(LinkEnded):
                 link.send(Close(status))
-            link.close()
+            if not first:
+                link.close()
         end(self._listening)
 
     def _accept(self) -> None:

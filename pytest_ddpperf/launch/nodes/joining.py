@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.nodes.tasks import Task
 
 _RETRY_SECONDS = 0.2
+_LAST_SECONDS = 10.0  # in which the controller's process ends when it has ended the run
 _USAGE_ERROR = 4  # the status of pytest
 
 
@@ -131,6 +133,8 @@ def follow(task: Task, own: Hello, folder: Path | None) -> int:
     except LinkEnded:
         return GONE
     finally:
+        with contextlib.suppress(LinkEnded):
+            link.receive(_LAST_SECONDS)  # its end: launchers take the first task that ends for the cause
         link.close()
 
 
