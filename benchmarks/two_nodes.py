@@ -120,6 +120,7 @@ class TwoNodes:
         self, arguments: Sequence[str], folder: Path, *, processes: int = 1, environ: dict[str, str] | None = None
     ) -> Iterator[list[subprocess.Popen[bytes]]]:
         """Within, torchrun runs pytest on both nodes; it is killed at the end."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         with contextlib.ExitStack() as opened:
             tasks = []
             for node, (name, address) in enumerate(zip(self.names, ADDRESSES, strict=True)):
@@ -135,7 +136,7 @@ class TwoNodes:
                 task = subprocess.Popen(
                     ["ip", "netns", "exec", name, *torchrun, *meeting, *own, "-m", "pytest", *arguments],
                     cwd=folder,
-                    env={**os.environ, **(environ or {})},
+                    env={**clean, **(environ or {})},
                     stdout=opened.enter_context(self.output(folder, node).open("wb")),
                     stderr=subprocess.STDOUT,
                     start_new_session=True,

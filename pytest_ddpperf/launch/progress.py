@@ -1,6 +1,6 @@
 """How far ranks have come: each writes it into memory that it shares with its controller, which reads it at a deadline.
 
-A write takes less than a microsecond, so timed steps make it too.
+A write copies some bytes and asks nobody, so timed steps make it too.
 """
 
 from __future__ import annotations

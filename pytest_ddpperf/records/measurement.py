@@ -83,7 +83,8 @@ class Plan:
     steps: int
 
 
-UNNAMED = frozenset({"env", "memory_limit"})  # of a recipe: where ranks run, and no training of another name
+LIMIT = "memory_limit"
+UNNAMED = frozenset({"env", LIMIT})  # of a recipe: where ranks run, and no training of another name
 
 
 def named(recipe: Mapping[str, str]) -> dict[str, str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import replace
 
 from pytest_ddpperf.errors import RankFailed, extended
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.measurement import LIMIT
+from pytest_ddpperf.records.results import BaselineRecord, Result
 from pytest_ddpperf.run.variant import Variant
 
 TRIES = 2  # of a benchmark that ran out of memory: another process may have taken it
@@ -43,3 +45,10 @@ def fitting_results(
                 before = f"nothing fits into memory\n{others}{left[0].name}: "
                 raise extended(error, before=before) from error.__cause__
             sections.append((f"{error.benchmark[0]}, out of memory", str(error)))
+
+
+def under_limit_of(record: BaselineRecord, variant: Variant) -> Variant:
+    """The variant under the limit of memory that a stored baseline was measured under, if it was under one."""
+    others = {name: value for name, value in variant.recipe.items() if name != LIMIT}
+    limits = {name: value for name, value in record.recipe.items() if name == LIMIT}
+    return replace(variant, recipe={**others, **limits})

@@ -27,7 +27,7 @@ from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.calibrate import calibrated, repeated
-from pytest_ddpperf.run.fitting import fitting_results
+from pytest_ddpperf.run.fitting import fitting_results, under_limit_of
 from pytest_ddpperf.run.probe import focused
 from pytest_ddpperf.run.references import Lacking, PairedReferences, environment_beside, with_environments
 from pytest_ddpperf.run.settling import not_settled, side_of_baselines, times_of, why_unsettled
@@ -94,7 +94,10 @@ class JudgedRun(BenchmarkRun):
         __tracebackhide__ = True
         reason, counts = self._unfitting[variant.key], self.counts.get(variant.key)
         if self._paired is None:
-            return unfit(self._test, variant, reason, self._with_baselines([variant])[1][0], counts)
+            stored = self._with_baselines([variant])[1][0]
+            if stored.record is not None:  # what fitted did so under its own limit: that is the question
+                stored = self._with_baselines([under_limit_of(stored.record, variant)])[1][0]
+            return unfit(self._test, variant, reason, stored, counts)
         revision, lacking = self._paired.revision, ""
         try:
             self.prepared([replace(variant, of_reference=True)])

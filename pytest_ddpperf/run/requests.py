@@ -16,7 +16,7 @@ from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.parsers import world_sizes
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Environment, Mode, named, training_text
+from pytest_ddpperf.records.measurement import LIMIT, Environment, Mode, named, training_text
 from pytest_ddpperf.run.variant import CUSTOM, Variant
 from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
 from pytest_ddpperf.strategies.strategy import Strategy
@@ -151,7 +151,7 @@ class VerbCall:
             recipe = {**recipe, "env": " ".join(f"{name}={value}" for name, value in self.variables)}
         limit = self.settings.memory_limit
         if limit is not None:
-            recipe = {**recipe, "memory_limit": f"{limit}B" if limit % MIB else f"{limit // MIB}MiB"}
+            recipe = {**recipe, LIMIT: f"{limit}B" if limit % MIB else f"{limit // MIB}MiB"}
         said = {word: text for word, text in named(recipe).items() if word not in self.own}
         words = CUSTOM if resolved is None else str(resolved)
         return Variant(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from pytest_ddpperf.errors import RankFailed, extended
-from pytest_ddpperf.run.fitting import fitting_results
+from pytest_ddpperf.run.fitting import fitting_results, under_limit_of
 from pytest_ddpperf.run.variant import Variant
 from tests.factories import make_variant
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.records.results import BaselineRecord
 
 VARIANTS = [make_variant(name) for name in ("a", "b", "c")]
 
@@ -58,3 +62,11 @@ def test_where_others_use_the_memory_it_is_no_fault_of_the_benchmark() -> None:
 def test_where_nothing_fits_all_are_named() -> None:
     with pytest.raises(RankFailed, match=r"^nothing fits into memory\na: a ran out\nb: b ran out\nc: c ran out$"):
         run({"a": 2, "b": 2, "c": 2})
+
+
+@pytest.mark.parametrize(("stored", "recipe"), [({}, {}), ({"memory_limit": "1MiB"}, {"memory_limit": "1MiB"})])
+def test_a_baseline_is_found_under_its_own_limit(stored: dict[str, str], recipe: dict[str, str]) -> None:
+    bf16 = {"precision": "bf16"}
+    variant = make_variant("a", recipe={**bf16, "memory_limit": "9MiB"})
+    record = SimpleNamespace(recipe={"precision": "fp16", **stored})
+    assert under_limit_of(cast("BaselineRecord", record), variant).recipe == {**bf16, **recipe}
