@@ -18,6 +18,8 @@ FAILING_EVERY = 10  # launches: one whose second rank raises
 SETTLED = 0.2  # of the launches, after which nothing may grow
 MAX_GROWTH = 4 << 20  # bytes of memory that the launches after that may add to a process
 SECONDS = 120.0
+ENDING = 5.0  # seconds: the kernel lists a thread for a moment after it was joined
+POLL = 0.01  # seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +44,11 @@ class State:
             threads=int(fields["Threads"]),
             children=len(children.split()),
         )
+
+    def holds_more(self, settled: State) -> bool:
+        """Whether it is more than it was once the first launches had ended."""
+        pairs = ((self.files, settled.files), (self.threads, settled.threads), (self.children, settled.children))
+        return any(now > then for now, then in pairs) or self.memory - settled.memory > MAX_GROWTH
 
     def __str__(self) -> str:
         return (
@@ -88,6 +95,16 @@ def _parents(pid: int) -> list[str]:
         return []
 
 
+def _lasting(pid: int, settled: State | None) -> State:
+    """What a process holds, with time to end what is ending where that is more than ``settled``."""
+    deadline = time.monotonic() + ENDING
+    state = State.of(pid)
+    while settled is not None and state.holds_more(settled) and time.monotonic() < deadline:
+        time.sleep(POLL)
+        state = State.of(pid)
+    return state
+
+
 def _launches(launcher: Launcher, launches: int) -> Iterator[tuple[str, bool]]:
     settled: list[State] = []
     shown = {round(launches * share) for share in (SETTLED, 0.4, 0.6, 0.8, 1)}
@@ -102,9 +119,9 @@ def _launches(launcher: Launcher, launches: int) -> Iterator[tuple[str, bool]]:
         if number not in shown:
             continue
         gc.collect()
-        found = [State.of(os.getpid()), State.of(launcher.pid or 0)]
+        pids = (os.getpid(), launcher.pid or 0)
+        found = [_lasting(pid, then) for pid, then in zip(pids, settled or (None, None), strict=True)]
         settled = settled or found
         for name, now, then in zip(("session", "zygote"), found, settled, strict=True):
-            same = (now.files, now.threads, now.children) == (then.files, then.threads, then.children)
-            yield f"{number:5} launches, {name}: {now}", same and now.memory - then.memory <= MAX_GROWTH
+            yield f"{number:5} launches, {name}: {now}", not now.holds_more(then)
     yield f"{(time.monotonic() - started) / launches:.2f} s for a launch", True
