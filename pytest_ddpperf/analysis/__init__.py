@@ -22,6 +22,16 @@ from pytest_ddpperf.analysis.costs import (
 )
 from pytest_ddpperf.analysis.memory import fsdp_parameter_bytes, model_state_bytes
 from pytest_ddpperf.analysis.overlap import Overlap, overlapped, step_seconds
+from pytest_ddpperf.analysis.scaling import (
+    LawFit,
+    ScalingPoint,
+    amdahl,
+    fit_law,
+    gustafson,
+    serial_fraction,
+    status,
+    stops_paying,
+)
 from pytest_ddpperf.analysis.volumes import (
     CommunicationCost,
     Traffic,
@@ -36,10 +46,13 @@ __all__ = [
     "CommunicationCost",
     "Complexity",
     "GradientBucket",
+    "LawFit",
     "Network",
     "Overlap",
+    "ScalingPoint",
     "Traffic",
     "algorithm_bandwidth",
+    "amdahl",
     "best_bucket_bytes",
     "bucket_layout",
     "bus_bandwidth",
@@ -49,10 +62,15 @@ __all__ = [
     "estimate_ddp_comm_cost",
     "estimate_fsdp_comm_cost",
     "estimate_zero_comm_cost",
+    "fit_law",
     "fsdp_parameter_bytes",
+    "gustafson",
     "hierarchical_time",
     "model_state_bytes",
     "overlapped",
     "search_bucket_size",
+    "serial_fraction",
+    "status",
     "step_seconds",
+    "stops_paying",
 ]

@@ -1,13 +1,18 @@
-"""What pays, of several ways that were measured side by side: the fastest, the leanest, and what none beats in both."""
+"""What was measured side by side: the ways that pay, and how a benchmark scales."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.side_by_side import SideBySide
+from pytest_ddpperf.units import format_percent
 
-_MOST = 5  # comparisons that the summary tells of
+if TYPE_CHECKING:
+    from pytest_ddpperf.analysis.scaling import LawFit
+
+_MOST = 5  # comparisons, and curves, that the summary tells of
 _FEW = 2  # ways that none beats: more say nothing
 
 
@@ -44,3 +49,42 @@ def _line(test: str, compared: SideBySide) -> str:
     if len(told) > 1 and len(compared.unbeaten) <= _FEW < known:
         told.append(f"beaten in both by none: {' and '.join(compared.unbeaten)}")
     return f"{test.partition('::')[2]}: {'; '.join(told)}" if told else ""
+
+
+def how_it_scales(results: Sequence[Result]) -> list[str]:
+    """A line for each scaling curve of a run: a word, the serial fraction, and where one more rank stops to pay."""
+    curves: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        if result.measurement.mode is not None:
+            curves.setdefault((result.test, result.measurement.name), []).append(result)
+    lines = [line for (test, _), points in curves.items() if (line := _scaling_line(test, points))]
+    return lines[:_MOST]
+
+
+def _scaling_line(test: str, points: Sequence[Result]) -> str:
+    """What one curve says; empty where no point beyond the first has cores or GPUs of its own."""
+    from pytest_ddpperf.analysis.scaling import ScalingPoint, fit_law, status, stops_paying
+
+    base, *others = sorted((point.measurement for point in points), key=lambda point: point.world_size)
+    scaled = [point for point in others if {"speedup", "scaling_efficiency"} <= {one.metric for one in point.series}]
+    own = [point for point in scaled if not point.environment.oversubscribed]
+    if not own:
+        return ""
+    last, ranks = own[-1], base.world_size
+    fit = fit_law(
+        [ScalingPoint(ranks=point.world_size / ranks, speedups=point["speedup"].samples) for point in own],
+        "amdahl" if base.mode == "strong" else "gustafson",
+    )
+    word = status(max(0.0, last["scaling_efficiency"].value), last["speedup"].value)
+    pays = stops_paying(fit, ranks)
+    end = "" if pays is None else f"; from {pays} ranks on, one more adds less than half a rank's work"
+    left = [str(point.world_size) for point in others if point.environment.oversubscribed]
+    out = f"; without {' and '.join(left)} ranks, which share cores or GPUs" if left else ""
+    return f"{test.partition('::')[2]}: {word} with {last.world_size} ranks; {_serial_text(fit)}{end}{out}"
+
+
+def _serial_text(fit: LawFit) -> str:
+    law = "Amdahl" if fit.law == "amdahl" else "Gustafson"
+    interval = fit.interval
+    ends = f" [{100 * interval.low:.1f} .. {100 * interval.high:.1f}]" if interval is not None else ""
+    return f"serial fraction {format_percent(fit.serial)}{ends} ({law})"

@@ -16,7 +16,7 @@ from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
 from pytest_ddpperf.reports.calibration import calibration_table
-from pytest_ddpperf.reports.compared import what_pays
+from pytest_ddpperf.reports.compared import how_it_scales, what_pays
 from pytest_ddpperf.reports.convergence import convergence_table
 from pytest_ddpperf.reports.count_changes import counts_text, counts_words
 from pytest_ddpperf.reports.lines import wrapped
@@ -127,7 +127,7 @@ def summary_table(
         above=() if accepting else tuple(red_notes(named)),
         headers=("benchmark", *(header for header, _ in filled)),
         rows=tuple(zip(names, *(column for _, column in filled), strict=True)),
-        notes=(*notes_of(named, accepting=accepting), *what_pays(results)),
+        notes=(*notes_of(named, accepting=accepting), *what_pays(results), *how_it_scales(results)),
         narrower=_narrower(results),
         legend=_legend(results, here, {header.partition("\n")[0] for header, _ in filled}),
     )

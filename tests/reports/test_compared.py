@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.compared import what_pays
-from tests.factories import make_new_result, make_series
+from pytest_ddpperf.reports.compared import how_it_scales, what_pays
+from tests.factories import make_environment, make_new_result, make_series
 
 
 def way(name: str, speedup: float | None, memory: float = 1.0, test: str = "t.py::test_ways") -> Result:
@@ -37,3 +37,32 @@ def test_of_many_comparisons_few_are_told() -> None:
         for each in (way("base", None, test=test), way("quick", 2.0, test=test))
     ]
     assert what_pays(results)[-2:] == ["test_4: fastest quick", "and 2 more comparisons"]
+
+
+def point(ranks: int, speedup: float | None = None, cores: int = 8, mode: str = "strong") -> Result:
+    """Of a scaling curve; None for its base."""
+    relative = {} if speedup is None else {"speedup": speedup, "scaling_efficiency": speedup / ranks}
+    series = [make_series(name, value, unit="1") for name, value in relative.items()]
+    environment = make_environment(world_size=ranks, cores=cores)
+    return make_new_result("t.py::test_curve", *series, mode=mode, environment=environment)
+
+
+def test_a_curve_has_its_serial_fraction_and_where_it_stops_to_pay() -> None:
+    """By Amdahl's law with 20 % serial: 1.667 and 2.5 times the speed; the third rank would add 0.476."""
+    (line,) = how_it_scales([point(1), point(2, 1 / 0.6), point(4, 2.5)])
+    told = "test_curve: fair with 4 ranks; serial fraction 20 % [20.0 .. 20.0] (Amdahl); "
+    assert line == f"{told}from 2 ranks on, one more adds less than half a rank's work"
+
+
+def test_a_weak_curve_is_held_against_gustafsons_law() -> None:
+    assert how_it_scales([point(1, mode="weak"), point(2, 1.8, mode="weak")]) == [
+        "test_curve: excellent with 2 ranks; serial fraction 20 % [20.0 .. 20.0] (Gustafson)"
+    ]
+
+
+def test_points_that_share_cores_are_left_out_of_it() -> None:
+    curve = [point(1, cores=2), point(2, 0.8, cores=2), point(4, 0.1, cores=2)]
+    (line,) = how_it_scales(curve)
+    assert line.startswith("test_curve: negative scaling with 2 ranks; serial fraction 150 %")
+    assert line.endswith("; without 4 ranks, which share cores or GPUs")
+    assert how_it_scales([curve[0], curve[2]]) == []

@@ -1,0 +1,149 @@
+"""What a scaling curve says of larger groups: its serial fraction, where one more rank stops to pay, and a word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_ddpperf.analysis.inputs import require_number, require_one_of
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records.measurement import Interval
+
+Law = Literal["amdahl", "gustafson"]
+LAWS: tuple[Law, ...] = ("amdahl", "gustafson")
+WORDS = ((0.85, "excellent"), (0.7, "good"), (0.5, "fair"), (0.0, "poor"))
+"""The word for a scaling efficiency of at least so much; a speedup below 1 is ``negative scaling`` instead."""
+PAYS = 0.5  # of a rank's work: what one more rank has to add at least
+CONFIDENCE = 0.95
+_MOST_RANKS = 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalingPoint:
+    """A measured point: how many times the ranks of the base, and its speedups over the base, one for each round."""
+
+    ranks: float
+    speedups: tuple[float, ...]
+    oversubscribed: bool = False  # whether its ranks share cores or GPUs: then it tells nothing of scaling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LawFit:
+    """A law of scaling that was fitted.
+
+    Attributes:
+        law: ``amdahl`` (fixed global batch) or ``gustafson`` (fixed batch of a rank).
+        serial: the share of the base's step that more ranks do not make shorter; below 0 where they gained more than
+            their number.
+        interval: 95 % of it, by Student's t; None for a single sample.
+        error: the root of the mean squared relative error of the fitted speedups.
+        ranks: the points that it rests on, as multiples of the base.
+    """
+
+    law: Law
+    serial: float
+    interval: Interval | None
+    error: float
+    ranks: tuple[float, ...]
+
+    def speedup(self, ranks: float) -> float:
+        """The speedup of so many times the ranks of the base that the law expects."""
+        return LAW[self.law](max(0.0, self.serial), ranks)
+
+
+def serial_fraction(speedup: float, ranks: float) -> float:
+    """Karp's and Flatt's serial fraction (1990) of one point: (1/S - 1/n) / (1 - 1/n); 2 of 4 ranks' work give 1/3.
+
+    Raises:
+        SettingError: there is no speedup, or no more than one rank.
+    """
+    gained, n = require_number("speedup", speedup, positive=True), _more_than_one(ranks)
+    return (1 / gained - 1 / n) / (1 - 1 / n)
+
+
+def amdahl(serial: float, ranks: float) -> float:
+    """The speedup of a fixed problem: 1 / (s + (1 - s) / n) (Amdahl 1967)."""
+    return 1 / (serial + (1 - serial) / ranks)
+
+
+def gustafson(serial: float, ranks: float) -> float:
+    """The scaled speedup of a problem that grows with the ranks: n - s (n - 1) (Gustafson 1988)."""
+    return ranks - serial * (ranks - 1)
+
+
+LAW = {"amdahl": amdahl, "gustafson": gustafson}
+
+
+def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
+    """The law with the serial fraction that fits best, by least squares; oversubscribed points are left out.
+
+    Both laws are lines through the origin: 1/S - 1/n = s (1 - 1/n) of Amdahl's, 1 - S/n = s (1 - 1/n) of Gustafson's.
+    Every sample counts alike.
+
+    Raises:
+        SettingError: no point is left, or one has no more ranks than the base.
+    """
+    require_one_of("law", law, LAWS)
+    used = [point for point in points if not point.oversubscribed]
+    samples = [(_more_than_one(point.ranks), value) for point in used for value in point.speedups]
+    if not samples:
+        raise SettingError("points: none has more ranks than the base and a core or GPU for each; measure one that has")
+    pairs = [(1 - 1 / n, 1 / gained - 1 / n if law == "amdahl" else 1 - gained / n) for n, gained in samples]
+    squares = math.fsum(x * x for x, _ in pairs)
+    serial = math.fsum(x * y for x, y in pairs) / squares
+    expected = [LAW[law](max(0.0, serial), n) for n, _ in samples]
+    errors = [(one - gained) / gained for one, (_, gained) in zip(expected, samples, strict=True)]
+    interval = None
+    if len(pairs) > 1:
+        left = math.fsum((y - serial * x) ** 2 for x, y in pairs) / (len(pairs) - 1)
+        half = _t_quantile(len(pairs) - 1) * math.sqrt(left / squares)
+        interval = Interval(low=serial - half, high=serial + half, confidence=CONFIDENCE)
+    return LawFit(
+        law=law,
+        serial=serial,
+        interval=interval,
+        error=math.sqrt(math.fsum(error**2 for error in errors) / len(errors)),
+        ranks=tuple(point.ranks for point in used),
+    )
+
+
+def stops_paying(fit: LawFit, base_ranks: int = 1, *, least: float = PAYS) -> int | None:
+    """The number of ranks at which one more rank adds less than ``least`` of a rank's work; None where it always pays.
+
+    A rank's work is what one of the base's ``base_ranks`` does. By Amdahl's law a serial fraction of 5 % stops paying
+    at 9 ranks: the tenth adds less than half a rank.
+    """
+    wanted = require_number("least", least, positive=True)
+
+    def gain(ranks: int) -> float:
+        return base_ranks * (fit.speedup((ranks + 1) / base_ranks) - fit.speedup(ranks / base_ranks))
+
+    if gain(_MOST_RANKS) >= wanted:
+        return None
+    low, high = base_ranks - 1, _MOST_RANKS  # the gain never grows with the ranks
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if gain(middle) >= wanted else (low, middle)
+    return high
+
+
+def status(efficiency: float, speedup: float) -> str:
+    """A word for a point, by ``WORDS``: 3.49 times the speed with 4 ranks is excellent, 0.46 is negative scaling."""
+    if require_number("speedup", speedup) < 1:
+        return "negative scaling"
+    share = require_number("efficiency", efficiency)
+    return next(word for least, word in WORDS if share >= least)
+
+
+def _more_than_one(ranks: float) -> float:
+    if require_number("ranks", ranks) <= 1:
+        raise SettingError(f"ranks={ranks!r} is no more than the base has; give a number above 1")
+    return float(ranks)
+
+
+def _t_quantile(freedom: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

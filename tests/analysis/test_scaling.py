@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf.analysis import (
+    LawFit,
+    ScalingPoint,
+    amdahl,
+    fit_law,
+    gustafson,
+    serial_fraction,
+    status,
+    stops_paying,
+)
+from pytest_ddpperf.analysis.scaling import Law
+from pytest_ddpperf.errors import SettingError
+
+
+def fitted(serial: float, law: Law = "amdahl") -> LawFit:
+    return LawFit(law=law, serial=serial, interval=None, error=0.0, ranks=(2, 4))
+
+
+def test_the_serial_fraction_of_a_point() -> None:
+    """2 of 4 ranks' work: (1/2 - 1/4) / (3/4)."""
+    assert serial_fraction(2, 4) == pytest.approx(1 / 3)
+    assert serial_fraction(4, 4) == 0
+    assert serial_fraction(3.49, 4) == pytest.approx(0.0487, abs=5e-5)
+    assert serial_fraction(0.46, 4) == pytest.approx(2.5652, abs=5e-5)
+
+
+def test_the_laws() -> None:
+    assert amdahl(0.1, 10) == pytest.approx(1 / 0.19)
+    assert gustafson(0.1, 10) == pytest.approx(9.1)
+    assert amdahl(0.1, 1) == gustafson(0.1, 1) == 1
+
+
+@pytest.mark.parametrize("law", ["amdahl", "gustafson"])
+def test_the_fit_finds_the_law_that_made_the_points(law: Law) -> None:
+    made = fitted(0.08, law)
+    points = [ScalingPoint(ranks=n, speedups=(made.speedup(n),) * 3) for n in (2, 4, 8)]
+    found = fit_law(points, law)
+    assert found.serial == pytest.approx(0.08)
+    assert found.error == pytest.approx(0, abs=1e-12)
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx((0.08, 0.08))
+
+
+def test_the_interval_is_that_of_students_t() -> None:
+    """Serial fractions of 0.1 and 0.3 of one point: 0.2, standard error 0.1, t(1) = 12.706."""
+    found = fit_law([ScalingPoint(ranks=2, speedups=(amdahl(0.1, 2), amdahl(0.3, 2)))], "amdahl")
+    assert found.serial == pytest.approx(0.2)
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx((0.2 - 1.2706, 0.2 + 1.2706), abs=1e-4)
+
+
+def test_a_single_sample_has_no_interval() -> None:
+    assert fit_law([ScalingPoint(ranks=2, speedups=(1.5,))], "amdahl").interval is None
+
+
+def test_points_that_share_cores_are_left_out() -> None:
+    points = [
+        ScalingPoint(ranks=2, speedups=(amdahl(0.1, 2),)),
+        ScalingPoint(ranks=8, speedups=(0.5,), oversubscribed=True),
+    ]
+    found = fit_law(points, "amdahl")
+    assert found.serial == pytest.approx(0.1)
+    assert found.ranks == (2,)
+    with pytest.raises(SettingError, match="points: none has more ranks than the base and a core or GPU for each"):
+        fit_law(points[1:], "amdahl")
+
+
+def test_one_more_rank_stops_to_pay() -> None:
+    """With 5 % serial the ninth rank adds 0.503 and the tenth 0.468 of a rank."""
+    assert fitted(0.05).speedup(9) - fitted(0.05).speedup(8) == pytest.approx(0.5026, abs=1e-4)
+    assert stops_paying(fitted(0.05)) == 9
+    assert stops_paying(fitted(0.05), least=0.8) == 3
+
+
+def test_ranks_that_cost_nothing_always_pay() -> None:
+    assert stops_paying(fitted(0.0)) is None
+    assert stops_paying(fitted(-0.1)) is None
+    assert stops_paying(fitted(0.4, "gustafson")) is None
+
+
+def test_no_rank_pays_where_each_adds_less_than_half() -> None:
+    assert stops_paying(fitted(0.6, "gustafson")) == 1
+    assert stops_paying(fitted(0.9)) == 1
+
+
+def test_a_base_of_several_ranks_is_counted_in_ranks() -> None:
+    """With 5 % of two ranks' step serial, S(n) = 1 / (0.05 + 1.9 / n); the gain falls below a half in twice as many."""
+    assert stops_paying(fitted(0.05), 2) == 17
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "speedup", "word"),
+    [
+        (3.49 / 4, 3.49, "excellent"),
+        (0.46 / 4, 0.46, "negative scaling"),
+        (3.2 / 4, 3.2, "good"),
+        (2.8 / 4, 2.8, "good"),
+        (0.5, 2.0, "fair"),
+        (0.49, 1.96, "poor"),
+    ],
+)
+def test_a_word_for_a_point(efficiency: float, speedup: float, word: str) -> None:
+    assert status(efficiency, speedup) == word
+
+
+def test_a_point_without_more_ranks_is_refused() -> None:
+    with pytest.raises(SettingError, match="ranks=1 is no more than the base has; give a number above 1"):
+        serial_fraction(1, 1)
