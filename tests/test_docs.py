@@ -68,6 +68,7 @@ def test_every_python_example_is_run() -> None:
         (("getting started",), 1),
         (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 10),
         (("workload", "ways", "targets"), 3),
+        (("workload", "bottleneck"), 2),
         (("mesh",), 1),
         (("group agrees",), 3),
         (("workload", "converge"), 2),

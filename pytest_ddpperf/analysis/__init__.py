@@ -1,44 +1,49 @@
-"""Models of what distributed training costs: pure, each formula with its source."""
+"""What distributed training costs, and what measured figures mean: pure, each formula with its source."""
 
 from __future__ import annotations
 
-from pytest_ddpperf.analysis.buckets import (
-    BestBuckets,
-    BucketTrial,
-    GradientBucket,
-    best_bucket_bytes,
-    bucket_layout,
-    search_bucket_size,
-)
-from pytest_ddpperf.analysis.costs import (
-    Complexity,
-    Network,
-    algorithm_bandwidth,
-    bus_bandwidth,
-    collective_time,
-    communication_complexity_analysis,
-    estimate_communication_time,
-    hierarchical_time,
-)
-from pytest_ddpperf.analysis.memory import fsdp_parameter_bytes, model_state_bytes
-from pytest_ddpperf.analysis.overlap import Overlap, overlapped, step_seconds
-from pytest_ddpperf.analysis.scaling import (
-    LawFit,
-    ScalingPoint,
-    amdahl,
-    fit_law,
-    gustafson,
-    serial_fraction,
-    status,
-    stops_paying,
-)
-from pytest_ddpperf.analysis.volumes import (
-    CommunicationCost,
-    Traffic,
-    estimate_ddp_comm_cost,
-    estimate_fsdp_comm_cost,
-    estimate_zero_comm_cost,
-)
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.analysis.buckets import (
+        BestBuckets,
+        BucketTrial,
+        GradientBucket,
+        best_bucket_bytes,
+        bucket_layout,
+        search_bucket_size,
+    )
+    from pytest_ddpperf.analysis.costs import (
+        Complexity,
+        Network,
+        algorithm_bandwidth,
+        bus_bandwidth,
+        collective_time,
+        communication_complexity_analysis,
+        estimate_communication_time,
+        hierarchical_time,
+    )
+    from pytest_ddpperf.analysis.diagnosis import diagnosis_of
+    from pytest_ddpperf.analysis.memory import fsdp_parameter_bytes, model_state_bytes
+    from pytest_ddpperf.analysis.overlap import Overlap, overlapped, step_seconds
+    from pytest_ddpperf.analysis.scaling import (
+        LawFit,
+        ScalingPoint,
+        amdahl,
+        fit_law,
+        gustafson,
+        serial_fraction,
+        status,
+        stops_paying,
+    )
+    from pytest_ddpperf.analysis.volumes import (
+        CommunicationCost,
+        Traffic,
+        estimate_ddp_comm_cost,
+        estimate_fsdp_comm_cost,
+        estimate_zero_comm_cost,
+    )
 
 __all__ = [
     "BestBuckets",
@@ -58,6 +63,7 @@ __all__ = [
     "bus_bandwidth",
     "collective_time",
     "communication_complexity_analysis",
+    "diagnosis_of",
     "estimate_communication_time",
     "estimate_ddp_comm_cost",
     "estimate_fsdp_comm_cost",
@@ -74,3 +80,46 @@ __all__ = [
     "step_seconds",
     "stops_paying",
 ]
+
+_HOMES = {
+    "BestBuckets": "buckets",
+    "BucketTrial": "buckets",
+    "CommunicationCost": "volumes",
+    "Complexity": "costs",
+    "GradientBucket": "buckets",
+    "LawFit": "scaling",
+    "Network": "costs",
+    "Overlap": "overlap",
+    "ScalingPoint": "scaling",
+    "Traffic": "volumes",
+    "algorithm_bandwidth": "costs",
+    "amdahl": "scaling",
+    "best_bucket_bytes": "buckets",
+    "bucket_layout": "buckets",
+    "bus_bandwidth": "costs",
+    "collective_time": "costs",
+    "communication_complexity_analysis": "costs",
+    "diagnosis_of": "diagnosis",
+    "estimate_communication_time": "costs",
+    "estimate_ddp_comm_cost": "volumes",
+    "estimate_fsdp_comm_cost": "volumes",
+    "estimate_zero_comm_cost": "volumes",
+    "fit_law": "scaling",
+    "fsdp_parameter_bytes": "memory",
+    "gustafson": "scaling",
+    "hierarchical_time": "costs",
+    "model_state_bytes": "memory",
+    "overlapped": "overlap",
+    "search_bucket_size": "buckets",
+    "serial_fraction": "scaling",
+    "status": "scaling",
+    "step_seconds": "overlap",
+    "stops_paying": "scaling",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is asked for: a report needs few of them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -31,6 +31,7 @@ COUNTS: Mapping[str, CountRow] = {
     "flops_forward": CountRow(unit="FLOP", gated=False),
     "flops_backward": CountRow(unit="FLOP", gated=False),
     "operators": CountRow(by_kernel=True, symptom=True),
+    "operator_bytes": CountRow(unit="B", gated=False),
     "synchronisations": CountRow(),
     "optimizer_steps": CountRow(made_up=True),
     "host_to_device_bytes": CountRow(unit="B"),

@@ -27,6 +27,15 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MachineRates:
+    """What a rank's device reaches in simple work while all ranks do it."""
+
+    products: float  # FLOP/s of a product of large matrices
+    copies: float  # bytes read and written in a second, of tensors beyond the caches
+    operator: float  # seconds of an operator on a few numbers, in forward and backward
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SlowImport:
     """The import that took a rank longest before its first timed step."""
 
@@ -55,6 +64,7 @@ class RankLaunch:
         communication: steps after those, with and without synchronisation of gradients; None where they were not run.
         no_headroom: why not, where copies of the training state would not fit into memory; the same on all ranks.
         kept: why not, where a step of the user's own leaves no synchronisation out; empty where it does.
+        rates: what its device reaches in simple work; None where steps were not taken apart, or there was no memory.
         held: bytes that the process held before and after each of a few steps of a pass of their own; empty where the
             system does not tell.
         samples_per_step: this rank's samples in one step; None where unknown.
@@ -90,6 +100,7 @@ class RankLaunch:
     communication: BlockTimes | None = None
     no_headroom: MemoryHeadroom | None = None
     kept: str = ""
+    rates: MachineRates | None = None
     held: tuple[int, ...] = ()
     device_memory: DeviceMemory | None = None
     epoch_steps: float | None = None

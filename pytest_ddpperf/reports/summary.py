@@ -19,6 +19,7 @@ from pytest_ddpperf.reports.calibration import calibration_table
 from pytest_ddpperf.reports.compared import how_it_scales, what_pays
 from pytest_ddpperf.reports.convergence import convergence_table
 from pytest_ddpperf.reports.count_changes import counts_text, counts_words
+from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.overall import overall_lines
@@ -86,6 +87,7 @@ def summary_parts(
         else "",
         "phases": "" if brief else rendered(phase_table(results)),
         "sections": "" if brief else rendered(section_table(results)),
+        "diagnosis": "" if brief else "\n".join(wrapped(diagnosis_lines(results), width)),
         "communication": "" if brief else rendered(communication_table(results)),
         "collectives": "" if brief else rendered(collective_table(results)),
         "time": "" if brief else time_part(results, width, every=verbosity > 0),

@@ -244,6 +244,7 @@ def works_in_background() -> bool:
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | None) -> dict[str, Any]:
     """Runs the diagnosing passes one after the other, each with steps of its own; returns fields of ``RankLaunch``."""
     from pytest_ddpperf.instruments.phases.diagnosis import diagnose
+    from pytest_ddpperf.instruments.rates import read_rates
     from pytest_ddpperf.training.separable import SynchronisationKept
 
     steps = job.diagnosed_steps
@@ -255,17 +256,19 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
             phases = diagnose(step.run, min(steps, DIAGNOSED_STEPS), ctx.device, step.phase_hooks)
         if not on_any_rank(ctx, step, len(step.skipped_steps) > overflowed):
             break  # a step that overflowed lacks the optimizer's work
+    begin_together(ctx.device, turns, step)
+    told: dict[str, Any] = {"phases": phases, "rates": read_rates(ctx.device, job.settings.precision)}
     trainer = step.unsynchronised
     if trainer is None or job.settings.communication is False:
-        return {"phases": phases}
+        return told
     headroom = headroom_for(trainer.snapshot_bytes(), ctx.device)
     if not headroom.enough:
-        return {"phases": phases, "no_headroom": headroom}
+        return {**told, "no_headroom": headroom}
     try:
         times = alternating_blocks(step.run, trainer, ctx.device, steps=steps, period=step.period, seed=job.seed)
     except SynchronisationKept as kept:
-        return {"phases": phases, "kept": str(kept)}
-    return {"phases": phases, "communication": times}
+        return {**told, "kept": str(kept)}
+    return {**told, "communication": times}
 
 
 def headroom_for(nbytes: int, device: torch.device) -> MemoryHeadroom:

@@ -264,6 +264,8 @@ def _counts(periods: Sequence[Details], steps: int) -> Counts:
     totals["ddp_buckets"] = float(len(details["ddp_buckets"]))
     unstable = {}
     for metric, found in last.items():
+        if not count_row(metric).gated:
+            continue
         for other in periods[:-1]:
             difference = _difference(other[metric], found, steps)
             if difference:

@@ -24,7 +24,13 @@ from pytest_ddpperf.instruments.counting.collectives import (
     tensors_in,
 )
 from pytest_ddpperf.instruments.counting.module_tracker import Attribution
-from pytest_ddpperf.instruments.counting.operators import flops_of, host_to_device_bytes, operator_name, synchronisation
+from pytest_ddpperf.instruments.counting.operators import (
+    flops_of,
+    host_to_device_bytes,
+    moved_bytes,
+    operator_name,
+    synchronisation,
+)
 from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import forget_received, replaced
@@ -37,6 +43,7 @@ METRICS = (
     "flops_forward",
     "flops_backward",
     "operators",
+    "operator_bytes",
     "synchronisations",
     "host_to_device_bytes",
 )
@@ -125,6 +132,7 @@ class OperatorCounter(TorchDispatchMode):
         name = operator_name(func)
         if name is not None:
             self._counts["operators"][name] += 1
+            self._counts["operator_bytes"][name] += moved_bytes((*tensors, *results))
         self._follow(tensors, results)
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -158,6 +158,23 @@ def operator_name(func: Any) -> str | None:
     return str(packet)
 
 
+def moved_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes that a call reads and writes: those of the tensors that it is given and makes, each once.
+
+    A tensor that is expanded has the bytes that it is expanded from. What stays in caches counts as well.
+    """
+    different = {id(tensor): tensor for tensor in tensors}.values()
+    return sum(min(tensor.numel() * tensor.element_size(), _storage(tensor)) for tensor in different)
+
+
+def _storage(tensor: Tensor) -> int:
+    """Bytes of the memory that a tensor lies in; 0 for one that has none of its own, such as a sparse one."""
+    try:
+        return tensor.untyped_storage().nbytes()
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
 def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> str | None:
     """How a call makes the host wait for the device: ``item``, ``nonzero``, ``copy to host`` ...; None if it does not.
 

@@ -9,7 +9,9 @@ from pytest_ddpperf.baselines.codec import data_of
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.launch_figures import gpus_of
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.diagnosis import Bottleneck
 from pytest_ddpperf.records.phases import MemoryKind
+from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
 from pytest_ddpperf.reports.document import Date, Document, Natural, NotNegative, Positive, about
 
 
@@ -166,6 +168,35 @@ class ProfileData(Document):
     ddp_window: WindowData | None = about(
         "DDP's own figures on rank 0, from its sample of steps; null for other strategies.", "window"
     )
+
+
+class CauseData(Document):
+    """One cause and the time that it has in a step."""
+
+    bottleneck: Bottleneck = about("Which.")
+    seconds: NotNegative = about("Of the step.")
+    share: NotNegative = about("That as a share of the step.")
+    text: str = about("In words, with the figures that it rests on.", cause_text)
+
+
+class AdviceData(Document):
+    """A change that may pay."""
+
+    change: str = about("Its code.", "code")
+    bottleneck: Bottleneck = about("What it takes effect on.")
+    gain: float | None = about("The share of the step that it saves at most; null where it makes room in memory.")
+    text: str = about("In words.", advice_text)
+
+
+class DiagnosisData(Document):
+    """What a step is bound by."""
+
+    bottleneck: Bottleneck = about("The cause with the largest share; unclear where none has a third of the step.")
+    step: NotNegative = about("Seconds of the typical step.")
+    causes: list[CauseData] = about("All causes, the largest first; they add up to the step.")
+    memory: float | None = about("The share of its memory that a rank uses at most; null where no limit is known.")
+    advice: list[AdviceData] = about("Changes that may pay, the largest gain first.")
+    text: str = about("In one line.", diagnosis_text)
 
 
 class SectionData(Document):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 from pytest_ddpperf.against.git import Checkout
+from pytest_ddpperf.analysis.diagnosis import diagnosis_of
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.communication import still_sent
@@ -25,6 +26,7 @@ from pytest_ddpperf.reports.documents.parts import (
     BaselineData,
     BenchmarkData,
     CountsData,
+    DiagnosisData,
     EnvironmentData,
     MemoryUseData,
     PlanData,
@@ -191,6 +193,10 @@ class ResultData(BenchmarkData):
     profile: ProfileData | None = about(
         "Communication of a step as the profiler sees it, averages over steps and ranks, in seconds; null without "
         "--ddpperf-profile."
+    )
+    diagnosis: DiagnosisData | None = about(
+        "What its step is bound by, and what would make it faster; null where no step was taken apart.",
+        lambda result: diagnosis_of(result.measurement),
     )
     sections: list[SectionData] = about(
         "The parts of a step that the user named, averaged over ranks, launches and the faster three quarters of "

@@ -1,0 +1,161 @@
+"""What would make a step faster, by what it is bound by, with the gain to be expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Diagnosis
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.phases import BACKWARD
+
+WORTH = 0.03  # of the step: a smaller gain is not worth advice
+WORKERS = 4  # of a loader
+MICRO_BATCHES = 4
+_UNHIDDEN = frozenset({"naive", "flat"})  # strategies that send when backward has ended
+_KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
+_OVERLAPPED = 0.8  # of backward, which can hide communication: the last bucket is ready at its end
+
+
+def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
+    """The changes that may pay, the largest gain first; those that make room come last.
+
+    A gain is an upper bound: of a cause that goes away, everything else stays as it is. A larger batch and more
+    micro-batches gain for each sample.
+    """
+    found = [advice for cause in diagnosis.causes for advice in _BY_CAUSE[cause.bottleneck](diagnosis, measurement)]
+    if diagnosis.bottleneck == "memory_capacity":
+        found += _room(measurement)
+    worth = [advice for advice in found if advice.gain is None or advice.gain >= WORTH]
+    return tuple(sorted(worth, key=lambda advice: -(advice.gain or 0.0)))
+
+
+def _share(diagnosis: Diagnosis, bottleneck: Bottleneck) -> float:
+    cause = diagnosis.cause(bottleneck)
+    return 0.0 if cause is None else cause.share
+
+
+def _strategy(measurement: Measurement) -> str:
+    return re.split(r"[\[ ]", measurement.strategy)[0]
+
+
+def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
+    """Workers load while the rank trains: the step is as long as the longer of both."""
+    wait = _share(diagnosis, "data")
+    workers = int(found[1]) if (found := re.search(r"workers=(\d+)", measurement.recipe.get("loader", ""))) else 0
+    more = workers + WORKERS
+    loading = workers or wait  # a batch takes all workers one step, or the rank itself the wait
+    after = max(1 - wait, loading / more)
+    facts = {"workers": more}
+    return [
+        Advice(code="loader_workers", bottleneck="data", gain=1 - after, facts=facts),
+        Advice(code="cheaper_loading", bottleneck="data", gain=wait),
+    ]
+
+
+def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
+    """Less, later, hidden, or on fewer ranks."""
+    share, strategy = _share(diagnosis, "communication"), _strategy(measurement)
+    steps = int(measurement.recipe.get("accumulation_steps", "1"))
+    found = [
+        Advice(
+            code="accumulation",
+            bottleneck="communication",
+            gain=share * (1 - 1 / MICRO_BATCHES),
+            facts={"steps": steps * MICRO_BATCHES},
+        )
+    ]
+    if steps > 1 and measurement.recipe.get("no_sync") == "false":
+        found.append(Advice(code="no_sync", bottleneck="communication", gain=share * (1 - 1 / steps)))
+    if strategy in _UNHIDDEN:
+        backward = _phase_share(measurement, BACKWARD)
+        found.append(
+            Advice(code="overlap", bottleneck="communication", gain=min(share, _OVERLAPPED * backward * (1 - share)))
+        )
+    if strategy == "ddp" and "comm_hook" not in measurement.strategy:
+        found.append(Advice(code="compression", bottleneck="communication", gain=share / 2))
+        found.append(Advice(code="bucket_size", bottleneck="communication", gain=share / 2))
+    if strategy.startswith("fsdp") and not re.search(_KEPT, measurement.strategy):
+        found.append(Advice(code="keep_gathered", bottleneck="communication", gain=share / 3))
+    if measurement.environment.device == "cuda" and measurement.environment.backend == "gloo":
+        found.append(Advice(code="nccl", bottleneck="communication", gain=share))
+    return found
+
+
+def _phase_share(measurement: Measurement, phase: str) -> float:
+    found = {series.metric: series.value for series in measurement.series if series.metric.startswith("phase_")}
+    whole = sum(found.values())
+    return found.get(f"phase_{phase}", 0.0) / whole if whole else 0.0
+
+
+def _compute(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
+    share, gpu = _share(diagnosis, "compute"), measurement.environment.device == "cuda"
+    if not gpu or measurement.recipe.get("precision", "fp32") in {"bf16", "fp16"}:
+        return []
+    return [Advice(code="mixed_precision", bottleneck="compute", gain=share / 2)]
+
+
+def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
+    share = _share(diagnosis, "memory_bandwidth")
+    found = [Advice(code="fusion", bottleneck="memory_bandwidth", gain=share / 2)]
+    if _phase_share(measurement, "optimizer") > share / 2:
+        found.append(Advice(code="fused_optimizer", bottleneck="memory_bandwidth", gain=share / 2))
+    return found
+
+
+def _overhead(diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
+    share = _share(diagnosis, "overhead")
+    return [
+        Advice(code="larger_batch", bottleneck="overhead", gain=share / 2),
+        Advice(code="compile", bottleneck="overhead", gain=share / 2),
+    ]
+
+
+def _straggler(diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
+    cause = diagnosis.cause("straggler")
+    facts = {} if cause is None else {name: cause.facts[name] for name in ("rank", "phase")}
+    return [Advice(code="even_work", bottleneck="straggler", gain=_share(diagnosis, "straggler"), facts=facts)]
+
+
+def _oversubscribed(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
+    share = _share(diagnosis, "oversubscribed")
+    return [
+        Advice(
+            code="fewer_ranks",
+            bottleneck="oversubscribed",
+            gain=share,
+            facts={"ranks": measurement.world_size, "threads": measurement.environment.threads},
+        )
+    ]
+
+
+def _disturbed(diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
+    return [Advice(code="alone", bottleneck="disturbed", gain=_share(diagnosis, "disturbed"))]
+
+
+def _room(measurement: Measurement) -> list[Advice]:
+    """What makes room in memory, for a larger batch or a larger model."""
+    codes = ["smaller_micro_batch"]
+    if "activation_checkpointing" not in measurement.recipe:
+        codes.insert(0, "checkpointing")
+    if not _strategy(measurement).startswith(("fsdp", "zero")) and measurement.world_size > 1:
+        codes.append("sharding")
+    return [Advice(code=code, bottleneck="memory_capacity", gain=None) for code in codes]
+
+
+def _nothing(_diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
+    return []
+
+
+_BY_CAUSE: Mapping[Bottleneck, Callable[[Diagnosis, Measurement], list[Advice]]] = {
+    "compute": _compute,
+    "communication": _communication,
+    "memory_capacity": _nothing,
+    "memory_bandwidth": _memory_bandwidth,
+    "data": _data,
+    "overhead": _overhead,
+    "straggler": _straggler,
+    "oversubscribed": _oversubscribed,
+    "disturbed": _disturbed,
+    "unclear": _nothing,
+}

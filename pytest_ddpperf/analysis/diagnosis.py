@@ -1,0 +1,135 @@
+"""What a step is bound by: its time is shared out among causes, and the largest share has the say.
+
+Waits are measured: for data, for communication that nothing hides, for a slow rank. The rest is computing. It is shared
+out by what the machine reaches in simple work, as in the roofline model (Williams, Waterman and Patterson, 2009): FLOPs
+over the rate of matrix products, bytes over that of copies, and operators times the time of a small one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pytest_ddpperf.analysis.advice import advice_on
+from pytest_ddpperf.analysis.evidence import StepEvidence, evidence_of
+from pytest_ddpperf.records.diagnosis import Bottleneck, Cause, Diagnosis
+from pytest_ddpperf.records.measurement import Environment, Measurement
+
+_COMPUTING = frozenset({"compute", "memory_bandwidth", "overhead"})
+
+LEAST_SHARE = 0.35  # of the step, below which nothing has the say
+CAPACITY = 0.90  # of its memory, above which a rank has no room for more
+DISTURBED = 0.15  # of the cores' time
+SATURATED = 0.85  # of the cores' time, above which ranks waited for cores
+EXPLAINED = 0.20  # of computing: below, what operators take explains too little of it
+SLOW_RANK = 0.05  # of a step: below, the ranks are alike
+IDLE = 0.10  # of a step: below, a rank was busy
+
+
+def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
+    """The diagnosis of a measured benchmark; None where nothing was timed, or no step was taken apart."""
+    evidence = evidence_of(measurement)
+    if evidence is None:
+        return None
+    diagnosis = diagnosed(evidence, measurement.environment)
+    return replace(diagnosis, advice=advice_on(diagnosis, measurement))
+
+
+def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
+    """The diagnosis that evidence makes, without advice."""
+    step = evidence.step
+    waits = _waits(evidence)
+    computing = max(0.0, step - sum(cause.seconds for cause in waits))
+    queued = _queued(evidence, environment, computing)
+    causes = [*waits, *queued, *_computing(evidence, environment, computing - sum(cause.seconds for cause in queued))]
+    largest_first = tuple(sorted((cause for cause in causes if cause.share > 0), key=lambda cause: -cause.share))
+    bottleneck = _bottleneck(largest_first, evidence, environment)
+    return Diagnosis(bottleneck=bottleneck, step=step, causes=largest_first, memory=evidence.memory)
+
+
+def _bottleneck(largest_first: tuple[Cause, ...], evidence: StepEvidence, environment: Environment) -> Bottleneck:
+    """The largest cause; where cores are short, what the others take says little of the code."""
+    first = largest_first[0] if largest_first else None
+    if first is None or first.share < LEAST_SHARE:
+        return "unclear"
+    if first.bottleneck != "data":
+        if _shortage(evidence, environment) >= LEAST_SHARE:
+            return "oversubscribed"
+        if evidence.lost >= LEAST_SHARE:
+            return "disturbed"
+    full = evidence.memory is not None and evidence.memory >= CAPACITY
+    return "memory_capacity" if full and first.bottleneck in _COMPUTING else first.bottleneck
+
+
+def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) -> Cause:
+    return Cause(bottleneck=bottleneck, seconds=seconds, share=seconds / step if step > 0 else 0.0, facts=facts)
+
+
+def _waits(evidence: StepEvidence) -> list[Cause]:
+    """The times in which a rank waits: for data, for collectives, for another rank."""
+    step, slow = evidence.step, evidence.slow
+    causes = [_cause("data", evidence.data, step)]
+    if evidence.communication is not None:
+        calls, sent = evidence.collectives, evidence.sent
+        causes.append(_cause("communication", evidence.communication, step, collectives=calls, sent=sent))
+    if slow is not None and slow.own - slow.others >= SLOW_RANK * step:
+        facts = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
+        causes.append(_cause("straggler", slow.own - slow.others, step, **facts))
+    return causes
+
+
+def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:
+    """The time that a rank has no core in, though nothing that an instrument sees keeps it waiting."""
+    if evidence.cpu is None or computing - evidence.cpu < IDLE * evidence.step:
+        return []
+    idle, step = computing - evidence.cpu, evidence.step
+    if _shortage(evidence, environment):
+        wanted, there = _threads(environment)
+        return [_cause("oversubscribed", idle, step, wanted=wanted, there=there)]
+    if evidence.lost >= DISTURBED and _saturation(evidence, environment) >= SATURATED:
+        return [_cause("disturbed", idle, step, lost=evidence.lost)]
+    return [_cause("unclear", idle, step, idle=idle)]
+
+
+def _computing(evidence: StepEvidence, environment: Environment, busy: float) -> list[Cause]:
+    """Computing by what it is limited by, in the proportion of the times that simple work would take."""
+    rates, step = evidence.rates, evidence.step
+    if rates is None or not evidence.operators:
+        return [_cause("unclear", busy, step)]
+    products = evidence.flops / rates.products
+    moving = evidence.moved / rates.copies
+    calling = evidence.operators * rates.operator
+    if environment.device == "cuda":  # the host calls while the device works: the longer one is the limit
+        products, moving, calling = (0.0, 0.0, calling) if calling > products + moving else (products, moving, 0.0)
+    known = products + moving + calling
+    if known < EXPLAINED * busy and environment.device == "cpu":  # Python and what it calls besides operators
+        calling = busy - products - moving
+        known = busy
+    share = busy / known if known > 0 else 0.0
+    return [
+        _cause("compute", share * products, step, flops=evidence.flops, rate=rates.products),
+        _cause("memory_bandwidth", share * moving, step, moved=evidence.moved, rate=rates.copies),
+        _cause("overhead", share * calling, step, operators=evidence.operators, each=rates.operator),
+    ]
+
+
+def _threads(environment: Environment) -> tuple[int, int]:
+    """Threads, or ranks on GPUs, and the cores or GPUs that there are for them."""
+    if environment.device == "cpu":
+        return environment.world_size * environment.threads, environment.cores * environment.nodes
+    return environment.world_size, environment.device_count * environment.nodes
+
+
+def _shortage(evidence: StepEvidence, environment: Environment) -> float:
+    """The share of its time that a rank lacks a core or a GPU for, because ranks share them; 0 where none is short."""
+    wanted, there = _threads(environment)
+    short = wanted > there and (environment.device != "cpu" or _saturation(evidence, environment) >= SATURATED)
+    return 1 - there / wanted if short else 0.0
+
+
+def _saturation(evidence: StepEvidence, environment: Environment) -> float:
+    """The share of the cores' time that is taken, by the ranks and by other processes."""
+    if evidence.cpu is None or not evidence.step:
+        return 0.0
+    here = environment.world_size / environment.nodes
+    return evidence.cpu * here / (evidence.step * environment.cores) + evidence.lost

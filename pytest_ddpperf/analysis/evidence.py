@@ -1,0 +1,199 @@
+"""The figures of one benchmark that a diagnosis rests on, taken from its measurement."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from pytest_ddpperf.metrics.communication import communication_overhead
+from pytest_ddpperf.metrics.launch_figures import complete, typical_step
+from pytest_ddpperf.parsers import byte_count
+from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, GRADIENT_SYNC, PHASES, PhaseTimes
+from pytest_ddpperf.stats.summaries import typical
+
+# Operators whose time FLOPs tell, by their names: aten.addmm, aten.convolution_backward, aten.mkldnn_rnn_layer.
+_PRODUCTS = re.compile(r"mm|mv|dot|conv|attention|linear|rnn|encoder_layer")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlowRank:
+    """The rank that the others wait for."""
+
+    rank: int
+    own: float  # seconds of its step without the others
+    others: float  # those of the typical other rank
+    phase: str  # in which it is slower by most
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepEvidence:
+    """Seconds are of one typical step.
+
+    Attributes:
+        step: the whole step.
+        data: the wait for data that every rank has.
+        communication: exposed communication; None where the ranks send something and no instrument tells how long.
+        hidden_by: seconds of backward, which communication could hide behind.
+        slow: the rank that the others wait for; None where ranks are alike.
+        cpu: CPU seconds of the average rank; None on GPUs, and where the system does not tell.
+        flops: of a step on the rank with the most.
+        operators: calls of operators, likewise; 0 where nothing was counted.
+        moved: bytes that operators other than matrix products read and write.
+        rates: what ranks reach in simple work, on average; None where they did not try.
+        sent: bytes that a rank puts into collectives.
+        collectives: calls of them.
+        lost: share of the cores that other processes took.
+        memory: the largest peak of a rank as a share of what it may use; None where no limit is known.
+    """
+
+    step: float
+    data: float
+    communication: float | None
+    hidden_by: float
+    slow: SlowRank | None
+    cpu: float | None
+    flops: float
+    operators: float
+    moved: float
+    rates: MachineRates | None
+    sent: float
+    collectives: float
+    lost: float
+    memory: float | None
+
+
+def evidence_of(measurement: Measurement) -> StepEvidence | None:
+    """The figures of a measurement; None where nothing was timed, or no step was taken apart."""
+    launches = [launch for launch in measurement.every if _phases(launch) is not None]
+    if not measurement.launches or not launches:
+        return None
+    step = median(map(typical_step, measurement.launches))
+    shares = [_phase_shares(launch) for launch in launches]
+    slow = _slow_rank(launches, step)
+    totals: Mapping[str, float] = {} if measurement.counts is None else measurement.counts.totals
+    moved = {} if measurement.counts is None else measurement.counts.details.get("operator_bytes", {})
+    return StepEvidence(
+        step=step,
+        data=step * fmean(min(rank[DATA_WAIT] for rank in ranks) for ranks in shares),
+        communication=_communication(measurement, shares, step),
+        hidden_by=step * fmean(rank[BACKWARD] for ranks in shares for rank in ranks),
+        slow=slow,
+        cpu=_cpu(measurement),
+        flops=totals.get("flops", 0.0),
+        operators=totals.get("operators", 0.0),
+        moved=math.fsum(nbytes for name, nbytes in moved.items() if not _PRODUCTS.search(name)),
+        rates=_rates(launches),
+        sent=totals.get("collective_bytes", 0.0),
+        collectives=totals.get("collective_calls", 0.0),
+        lost=measurement.lost,
+        memory=_memory(measurement),
+    )
+
+
+def _phases(launch: Launch) -> tuple[PhaseTimes, ...] | None:
+    return complete(rank.phases for rank in launch.ranks)
+
+
+def _phase_shares(launch: Launch) -> list[dict[str, float]]:
+    """Of each rank: the share of its steps that each phase takes."""
+    found = []
+    for phases in _phases(launch) or ():
+        seconds = {phase: typical(phases.seconds[phase]) for phase in PHASES}
+        whole = math.fsum(seconds.values())
+        found.append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
+    return found
+
+
+def _communication(
+    measurement: Measurement, shares: Sequence[Sequence[Mapping[str, float]]], step: float
+) -> float | None:
+    """Exposed communication: measured with and without, else by the profiler, else what is outside of backward."""
+    if measurement.world_size == 1:
+        return 0.0
+    overheads = communication_overhead(measurement)
+    if overheads is not None:
+        return step * max(0.0, median(overheads))
+    if measurement.profile is not None:
+        return step * measurement.profile.exposed / measurement.profile.step
+    outside = step * fmean(min(rank[GRADIENT_SYNC] for rank in ranks) for ranks in shares)
+    counts = measurement.counts
+    sends = counts is None or counts.totals.get("collective_calls", 0.0) > 0
+    return outside if outside > 0 or not sends else None
+
+
+def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
+    """The rank whose own step is longest, scaled to the typical step; None for one rank, and without own times."""
+    own = [seconds for seconds in map(_own_steps, launches) if seconds is not None]
+    if not own or len(own[0][0]) < 2:  # noqa: PLR2004  a rank alone waits for none
+        return None
+    means = [fmean(seconds[rank] / whole for seconds, whole in own) for rank in range(len(own[0][0]))]
+    rank = max(range(len(means)), key=means.__getitem__)
+    others = median(means[:rank] + means[rank + 1 :])
+    return SlowRank(rank=rank, own=step * means[rank], others=step * others, phase=_slow_phase(launches, rank))
+
+
+def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
+    """Seconds of each rank's step without the others, and of a step of the group; None where that is not known."""
+    blocks = complete(rank.communication for rank in launch.ranks)
+    if blocks is not None:
+        whole = typical(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
+        return [typical(rank.unsynchronised) for rank in blocks], whole
+    phases = _phases(launch)
+    if phases is None:
+        return None
+    waits = [typical(rank.seconds[GRADIENT_SYNC]) for rank in phases]
+    steps = [typical(rank.step_times) for rank in phases]
+    if not max(waits):
+        return None  # ranks wait inside of backward, where no phase tells it
+    return [step - wait for step, wait in zip(steps, waits, strict=True)], max(steps)
+
+
+def _slow_phase(launches: Sequence[Launch], rank: int) -> str:
+    """The phase in which a rank takes longest beside the typical other rank; waits for others are no work."""
+    more = dict.fromkeys((phase for phase in PHASES if phase != GRADIENT_SYNC), 0.0)
+    for launch in launches:
+        seconds = [{phase: typical(own.seconds[phase]) for phase in more} for own in _phases(launch) or ()]
+        for phase in more:
+            more[phase] += seconds[rank][phase] - median(own[phase] for i, own in enumerate(seconds) if i != rank)
+    return max(more, key=more.__getitem__)
+
+
+def _cpu(measurement: Measurement) -> float | None:
+    """CPU seconds of the average rank in a timed step."""
+    times = complete(rank.cpu_time for launch in measurement.launches for rank in launch.ranks)
+    return None if not times else fmean(times)
+
+
+def _rates(launches: Sequence[Launch]) -> MachineRates | None:
+    known = [rank.rates for launch in launches for rank in launch.ranks if rank.rates is not None]
+    if not known:
+        return None
+    return MachineRates(
+        products=fmean(rates.products for rates in known),
+        copies=fmean(rates.copies for rates in known),
+        operator=fmean(rates.operator for rates in known),
+    )
+
+
+def _memory(measurement: Measurement) -> float | None:
+    """The largest share of its memory that a rank used; the limit that a test sets, else all of the GPU."""
+    limit = measurement.recipe.get("memory_limit")
+    shares = [
+        share
+        for launch in measurement.launches
+        for rank in launch.ranks
+        if (share := _share_of_memory(rank, None if limit is None else byte_count(limit))) is not None
+    ]
+    return max(shares, default=None)
+
+
+def _share_of_memory(rank: RankLaunch, limit: float | None) -> float | None:
+    if rank.device_memory is not None and limit is None:
+        return rank.device_memory.used / rank.device_memory.total
+    peak = rank.memory.get("peak_allocated", rank.memory.get("peak_resident"))
+    return None if limit is None or peak is None else peak / limit

@@ -1,0 +1,135 @@
+"""The words of a diagnosis: what a step is bound by, what that rests on, and what would make it faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pytest_ddpperf.analysis.diagnosis import diagnosis_of
+from pytest_ddpperf.records.diagnosis import Advice, Cause, Diagnosis
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.units import format_count, format_percent, format_value
+
+_SHOWN = 2  # changes that one line names
+
+
+def diagnosis_lines(results: Sequence[Result]) -> list[str]:
+    """One line for each benchmark that has a diagnosis."""
+    lines = []
+    for name, result in zip(names_of(results), results, strict=True):
+        diagnosis = diagnosis_of(result.measurement)
+        if diagnosis is not None:
+            lines.append(f"{name}: {diagnosis_text(diagnosis)}")
+    return lines
+
+
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """What a step is bound by, its figures, and the changes that gain most."""
+    bottleneck = diagnosis.bottleneck
+    if bottleneck == "unclear":
+        largest = [cause for cause in diagnosis.causes if cause.bottleneck != "unclear"][:_SHOWN]
+        causes = ", ".join(f"{_NAMES[cause.bottleneck]} {format_percent(cause.share)}" for cause in largest)
+        said = "unclear: no cause has a third of the step" if not _idle(diagnosis) else f"unclear: {_idle(diagnosis)}"
+        told = f"{said}{f' ({causes})' if causes else ''}"
+    else:
+        cause = diagnosis.cause(bottleneck)
+        figures = _memory(diagnosis) if cause is None else cause_text(cause)
+        told = f"{BOUND_BY[bottleneck]}{figures and f': {figures}'}"
+    own = [each for each in diagnosis.advice if each.bottleneck == bottleneck][:_SHOWN]
+    return "; ".join([told, *map(advice_text, own)])
+
+
+def cause_text(cause: Cause) -> str:
+    """The share of one cause, and the figures that it rests on."""
+    share = f"{format_percent(cause.share)} of the step ({format_value(cause.seconds, 's')})"
+    figures = _FIGURES.get(cause.bottleneck)
+    return f"{share}{f', {figures(cause.facts)}' if figures and cause.facts else ''}"
+
+
+def advice_text(advice: Advice) -> str:
+    """One change, and what it saves at most."""
+    words = ADVICE[advice.code](advice.facts)
+    return words if advice.gain is None else f"{words} (saves at most {format_percent(advice.gain)})"
+
+
+def _memory(diagnosis: Diagnosis) -> str:
+    """How full its memory is, where that is the bottleneck."""
+    full = diagnosis.bottleneck == "memory_capacity" and diagnosis.memory is not None
+    return f"a rank uses {format_percent(diagnosis.memory or 0.0)} of its memory" if full else ""
+
+
+def _idle(diagnosis: Diagnosis) -> str:
+    """The wait that no instrument sees, where it is why nothing is clear."""
+    cause = diagnosis.cause("unclear")
+    if cause is None or "idle" not in cause.facts:
+        return ""
+    return f"ranks wait for {format_percent(cause.share)} of the step for what no instrument sees"
+
+
+def _straggler(facts: Mapping[str, Any]) -> str:
+    own, others = format_value(facts["own"], "s"), format_value(facts["others"], "s")
+    return f"rank {facts['rank']} takes {own}, the others {others}; most of it in {facts['phase']}"
+
+
+BOUND_BY: Mapping[str, str] = {
+    "compute": "compute-bound",
+    "communication": "communication-bound",
+    "memory_capacity": "memory-capacity-bound",
+    "memory_bandwidth": "memory-bandwidth-bound",
+    "data": "data-bound",
+    "overhead": "overhead-bound",
+    "straggler": "straggler",
+    "oversubscribed": "oversubscribed",
+    "disturbed": "disturbed",
+    "unclear": "unclear",
+}
+_NAMES: Mapping[str, str] = {
+    "compute": "matrix products",
+    "communication": "exposed communication",
+    "memory_bandwidth": "moving memory",
+    "data": "waiting for data",
+    "overhead": "calling operators",
+    "straggler": "waiting for a slow rank",
+    "oversubscribed": "sharing cores",
+    "disturbed": "other processes",
+}
+_FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "compute": lambda facts: (
+        f"{format_value(facts['flops'], 'FLOP')} at up to {format_value(facts['rate'], 'FLOP/s')} of a rank"
+    ),
+    "communication": lambda facts: (
+        f"{format_value(facts['sent'], 'B')} in {format_count(round(facts['collectives']), 'collective')}"
+    ),
+    "memory_bandwidth": lambda facts: (
+        f"{format_value(facts['moved'], 'B')} moved at up to {format_value(facts['rate'], 'B/s')} of a rank"
+    ),
+    "overhead": lambda facts: (
+        f"{format_count(round(facts['operators']), 'operator')}, a small one takes {format_value(facts['each'], 's')}"
+    ),
+    "straggler": _straggler,
+    "oversubscribed": lambda facts: f"{facts['wanted']} threads on {facts['there']} cores",
+}
+ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "loader_workers": lambda facts: f"load with workers={facts['workers']}",
+    "cheaper_loading": lambda _: "prepare the data before training, or make loading cheaper",
+    "accumulation": lambda facts: f"synchronise once in accumulation_steps={facts['steps']}, with no_sync",
+    "no_sync": lambda _: "leave synchronisation out of all but the last micro-batch: no_sync=true",
+    "overlap": lambda _: "send while backward runs: strategy bucketed or ddp",
+    "compression": lambda _: "send gradients in half the bytes: ddp[comm_hook=bf16]",
+    "bucket_size": lambda _: "try other buckets: ddp[bucket_cap_mb=...]",
+    "keep_gathered": lambda _: "keep parameters gathered between forward and backward",
+    "nccl": lambda _: "use NCCL between GPUs: backend=nccl",
+    "mixed_precision": lambda _: "train with precision=bf16",
+    "fusion": lambda _: "fuse elementwise operators: torch.compile",
+    "fused_optimizer": lambda _: "use a fused optimizer (fused=True)",
+    "larger_batch": lambda _: "use a batch twice as large",
+    "compile": lambda _: "compile the step (torch.compile), or use fewer and larger layers",
+    "even_work": lambda facts: f"give rank {facts['rank']} no more work than the others have",
+    "fewer_ranks": lambda facts: f"use fewer than {facts['ranks']} ranks with {facts['threads']} threads each",
+    "alone": lambda _: "measure while nothing else runs",
+    "checkpointing": lambda _: "activation_checkpointing=true makes room",
+    "smaller_micro_batch": lambda _: "smaller micro-batches make room: accumulation_steps",
+    "sharding": lambda _: "sharding makes room: strategy fsdp2 or zero1",
+}
+"""The words of each advice, by its code."""

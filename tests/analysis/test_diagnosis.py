@@ -1,0 +1,144 @@
+"""What a step is bound by: the share of each cause, worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.analysis.diagnosis import diagnosed, diagnosis_of
+from pytest_ddpperf.analysis.evidence import SlowRank, StepEvidence
+from pytest_ddpperf.records.communication import BlockTimes
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.launch import MachineRates
+from pytest_ddpperf.records.phases import PHASES, PhaseTimes
+from tests.factories import make_environment, make_launch, make_measurement, make_rank_launch
+
+RATES = MachineRates(products=100e9, copies=20e9, operator=2e-6)
+NOTHING: dict[str, Any] = {
+    "step": 0.1,
+    "data": 0.0,
+    "communication": 0.0,
+    "hidden_by": 0.05,
+    "slow": None,
+    "cpu": 0.1,
+    "flops": 0.0,
+    "operators": 100.0,
+    "moved": 0.0,
+    "rates": RATES,
+    "sent": 0.0,
+    "collectives": 0.0,
+    "lost": 0.0,
+    "memory": None,
+}
+SLOW = SlowRank(rank=1, own=0.08, others=0.02, phase="forward")
+
+
+def evidence(**fields: Any) -> StepEvidence:
+    """A step of 100 ms that keeps its core busy, and these figures."""
+    return StepEvidence(**{**NOTHING, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "bottleneck", "share"),
+    [
+        ({"data": 0.06, "cpu": 0.04}, "data", 0.6),
+        ({"communication": 0.05, "cpu": 0.05}, "communication", 0.5),
+        ({"slow": SLOW, "cpu": 0.04}, "straggler", 0.6),
+        # 5 GFLOP at 100 GFLOP/s are 50 ms, 100 calls 0.2 ms: of 100 ms of computing 50 in 50.2.
+        ({"flops": 5e9}, "compute", 50 / 50.2),
+        ({"flops": 5e9, "memory": 0.95}, "memory_capacity", 0.0),
+        ({"moved": 1e9}, "memory_bandwidth", 50 / 50.2),
+        ({"operators": 40_000.0}, "overhead", 1.0),
+        ({"operators": 1.0}, "overhead", 1.0),  # Python computes, and no operator
+        ({"cpu": 0.04, "flops": 4e9}, "unclear", 0.6),  # 60 ms that no instrument sees
+        ({"data": 0.25e-1, "communication": 0.25e-1, "cpu": 0.05, "flops": 2.5e9, "moved": 0.5e9}, "unclear", 0.0),
+        ({"lost": 0.8, "cpu": 0.04}, "disturbed", 0.6),
+        ({"data": 0.06, "lost": 0.8, "cpu": 0.02}, "data", 0.6),
+        ({"operators": 0.0}, "unclear", 1.0),  # nothing was counted
+        ({"rates": None}, "unclear", 1.0),
+    ],
+)
+def test_the_cause_with_the_largest_share_is_the_bottleneck(
+    fields: dict[str, Any], bottleneck: str, share: float
+) -> None:
+    found = diagnosed(evidence(**fields), make_environment())
+    assert found.bottleneck == bottleneck
+    assert found.share == pytest.approx(share, abs=1e-9)
+
+
+def test_the_parts_of_a_step_add_up_to_it() -> None:
+    figures = {"data": 0.02, "communication": 0.01, "cpu": 0.05, "flops": 1e9, "moved": 2e8, "operators": 2000.0}
+    causes = diagnosed(evidence(**figures), make_environment()).causes
+    assert sum(cause.share for cause in causes) == pytest.approx(1)
+    # 70 ms are left for computing, 20 of them idle: 50 ms in the proportion of 10, 10 and 4 ms.
+    seconds = {cause.bottleneck: cause.seconds for cause in causes}
+    assert seconds == pytest.approx(
+        {
+            "data": 0.02,
+            "communication": 0.01,
+            "unclear": 0.02,
+            "compute": 0.05 * 10 / 24,
+            "memory_bandwidth": 0.05 * 10 / 24,
+            "overhead": 0.05 * 4 / 24,
+        }
+    )
+
+
+def test_ranks_that_share_saturated_cores_are_oversubscribed() -> None:
+    shared = make_environment(cores=2, world_size=8)
+    busy = diagnosed(evidence(cpu=0.025, flops=1e9), shared)  # 8 x 25 ms on two cores in 100 ms
+    assert busy.bottleneck == "oversubscribed"
+    assert busy.share == pytest.approx(0.75)
+    asleep = diagnosed(evidence(cpu=0.005, data=0.09, flops=1e9), shared)
+    assert (asleep.bottleneck, asleep.cause("oversubscribed")) == ("data", None)
+
+
+def test_on_a_gpu_the_host_or_the_device_is_the_limit() -> None:
+    gpu = make_environment(device="cuda", device_count=8)
+    calls = diagnosed(evidence(cpu=None, flops=1e9, operators=20_000.0), gpu)  # 10 ms of products, 40 ms of calls
+    products = diagnosed(evidence(cpu=None, flops=5e9, operators=20_000.0), gpu)
+    assert (calls.bottleneck, calls.share) == ("overhead", 1.0)
+    assert (products.bottleneck, products.share) == ("compute", 1.0)
+
+
+def phases(**seconds: float) -> PhaseTimes:
+    """Four equal steps."""
+    return PhaseTimes(seconds={phase: (seconds.get(phase, 0.0),) * 4 for phase in PHASES})
+
+
+def test_a_measurement_gives_the_evidence() -> None:
+    own = [
+        make_rank_launch(
+            rank,
+            (0.1,) * 4,
+            cpu_time=0.03,
+            phases=phases(data_wait=0.01, forward=forward, backward=0.08 - forward, optimizer=0.01),
+            communication=BlockTimes(synchronised=(0.1,) * 4, unsynchronised=(alone,) * 4),
+            rates=RATES,
+        )
+        for rank, (forward, alone) in enumerate([(0.02, 0.03), (0.06, 0.07)])
+    ]
+    launch = make_launch((0.1,) * 4)
+    launch = type(launch)(round=0, seconds=1.0, ranks=tuple(own))
+    counts = Counts(
+        totals={"flops": 1e9, "operators": 50.0, "collective_bytes": 8.0, "collective_calls": 1.0},
+        details={"operator_bytes": {"aten.addmm": 1e9, "aten.relu": 2e6}},
+        unstable={},
+    )
+    found = diagnosis_of(make_measurement(launches=(launch,), counts=counts, environment=make_environment()))
+    assert found is not None
+    seconds = {cause.bottleneck: cause.seconds for cause in found.causes}
+    # 100 ms with synchronisation, 70 ms without on the slower rank and 30 ms on the other; 10 ms of data on both.
+    assert seconds["data"] == pytest.approx(0.01)
+    assert seconds["communication"] == pytest.approx(0.03)
+    assert seconds["straggler"] == pytest.approx(0.04)
+    assert found.bottleneck == "straggler"
+    cause = found.cause("straggler")
+    assert cause is not None
+    assert (cause.facts["rank"], cause.facts["phase"]) == (1, "forward")
+
+
+def test_without_steps_that_were_taken_apart_there_is_no_diagnosis() -> None:
+    assert diagnosis_of(make_measurement(launches=(make_launch((0.1, 0.1)),))) is None
+    assert diagnosis_of(make_measurement()) is None

@@ -1,0 +1,56 @@
+"""The line on what a step is bound by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Cause, Diagnosis
+from pytest_ddpperf.reports.diagnosis import diagnosis_text
+
+
+def told(*causes: Cause, bottleneck: Bottleneck, advice: tuple[Advice, ...] = ()) -> str:
+    return diagnosis_text(Diagnosis(bottleneck=bottleneck, step=0.1, causes=causes, advice=advice))
+
+
+def cause(bottleneck: Bottleneck, share: float, **facts: Any) -> Cause:
+    return Cause(bottleneck=bottleneck, seconds=0.1 * share, share=share, facts=facts)
+
+
+def test_the_line_names_cause_figures_and_change() -> None:
+    advice = Advice(code="loader_workers", bottleneck="data", gain=0.5, facts={"workers": 4})
+    other = Advice(code="accumulation", bottleneck="communication", gain=0.4, facts={"steps": 4})
+    line = told(cause("data", 0.62), cause("communication", 0.2), bottleneck="data", advice=(advice, other))
+    assert line == "data-bound: 62 % of the step (62.0 ms); load with workers=4 (saves at most 50 %)"
+
+
+@pytest.mark.parametrize(
+    ("bottleneck", "facts", "words"),
+    [
+        ("compute", {"flops": 5e9, "rate": 1e11}, "compute-bound: 50 % of the step (50.0 ms), 5.00 GFLOP at up to"),
+        ("communication", {"sent": 1 << 20, "collectives": 3.0}, "1.00 MiB in 3 collectives"),
+        ("memory_bandwidth", {"moved": 1 << 30, "rate": 2e10}, "1.00 GiB moved at up to"),
+        ("overhead", {"operators": 900.0, "each": 2e-6}, "900 operators, a small one takes"),
+        (
+            "straggler",
+            {"rank": 1, "own": 0.08, "others": 0.03, "phase": "forward"},
+            "rank 1 takes 80.0 ms, the others 30.0 ms; most of it in forward",
+        ),
+        ("oversubscribed", {"wanted": 4, "there": 2}, "4 threads on 2 cores"),
+    ],
+)
+def test_each_cause_tells_its_figures(bottleneck: Bottleneck, facts: dict[str, Any], words: str) -> None:
+    assert words in told(cause(bottleneck, 0.5, **facts), bottleneck=bottleneck)
+
+
+def test_a_full_memory_tells_how_full_it_is() -> None:
+    diagnosis = Diagnosis(bottleneck="memory_capacity", step=0.1, causes=(cause("compute", 0.9),), memory=0.95)
+    assert diagnosis_text(diagnosis) == "memory-capacity-bound: a rank uses 95 % of its memory"
+
+
+def test_what_is_unclear_tells_the_largest_parts_or_the_wait() -> None:
+    mixed = told(cause("data", 0.3), cause("compute", 0.25, flops=1.0, rate=1.0), bottleneck="unclear")
+    assert mixed == "unclear: no cause has a third of the step (waiting for data 30 %, matrix products 25 %)"
+    idle = told(cause("unclear", 0.7, idle=0.07), cause("compute", 0.3, flops=1.0, rate=1.0), bottleneck="unclear")
+    assert idle.startswith("unclear: ranks wait for 70 % of the step for what no instrument sees")
