@@ -44,19 +44,16 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
     causes = [*waits, *queued, *_computing(evidence, environment, computing - sum(cause.seconds for cause in queued))]
     largest_first = tuple(sorted((cause for cause in causes if cause.share > 0), key=lambda cause: -cause.share))
     bottleneck = _bottleneck(largest_first, evidence, environment)
-    return Diagnosis(bottleneck=bottleneck, step=step, causes=largest_first, memory=evidence.memory)
+    return Diagnosis(bottleneck=bottleneck, step=step, causes=largest_first, memory=evidence.memory, lost=evidence.lost)
 
 
 def _bottleneck(largest_first: tuple[Cause, ...], evidence: StepEvidence, environment: Environment) -> Bottleneck:
-    """The largest cause; where cores are short, what the others take says little of the code."""
+    """The largest cause; where ranks share cores, what all causes but data take says little of the code."""
     first = largest_first[0] if largest_first else None
     if first is None or first.share < LEAST_SHARE:
-        return "unclear"
-    if first.bottleneck != "data":
-        if _shortage(evidence, environment) >= LEAST_SHARE:
-            return "oversubscribed"
-        if evidence.lost >= LEAST_SHARE:
-            return "disturbed"
+        return "disturbed" if evidence.lost >= LEAST_SHARE else "unclear"
+    if first.bottleneck != "data" and _shortage(evidence, environment) >= LEAST_SHARE:
+        return "oversubscribed"
     full = evidence.memory is not None and evidence.memory >= CAPACITY
     return "memory_capacity" if full and first.bottleneck in _COMPUTING else first.bottleneck
 

@@ -65,6 +65,7 @@ class Diagnosis:
         causes: all causes, the largest first.
         advice: changes that may pay, the largest gain first; those that make room in memory come last.
         memory: the share of its memory that a rank uses at most; None where no limit is known.
+        lost: the share of the cores' time that other processes took.
     """
 
     bottleneck: Bottleneck
@@ -72,6 +73,7 @@ class Diagnosis:
     causes: tuple[Cause, ...]
     advice: tuple[Advice, ...] = ()
     memory: float | None = None
+    lost: float = 0.0
 
     @property
     def share(self) -> float:

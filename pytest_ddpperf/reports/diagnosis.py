@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytest_ddpperf.analysis.diagnosis import diagnosis_of
+from pytest_ddpperf.analysis.diagnosis import DISTURBED, diagnosis_of
 from pytest_ddpperf.records.diagnosis import Advice, Cause, Diagnosis
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.names import names_of
@@ -37,7 +37,8 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         figures = _memory(diagnosis) if cause is None else cause_text(cause)
         told = f"{BOUND_BY[bottleneck]}{figures and f': {figures}'}"
     own = [each for each in diagnosis.advice if each.bottleneck == bottleneck][:_SHOWN]
-    return "; ".join([told, *map(advice_text, own)])
+    disturbed = [f"other processes took {format_percent(diagnosis.lost)} of the cores"] * (diagnosis.lost >= DISTURBED)
+    return "; ".join([told, *map(advice_text, own), *disturbed])
 
 
 def cause_text(cause: Cause) -> str:
@@ -96,13 +97,13 @@ _NAMES: Mapping[str, str] = {
 }
 _FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "compute": lambda facts: (
-        f"{format_value(facts['flops'], 'FLOP')} at up to {format_value(facts['rate'], 'FLOP/s')} of a rank"
+        f"{format_value(facts['flops'], 'FLOP')} at up to {facts['rate'] / 1e9:.3g} GFLOP/s of a rank"
     ),
     "communication": lambda facts: (
         f"{format_value(facts['sent'], 'B')} in {format_count(round(facts['collectives']), 'collective')}"
     ),
     "memory_bandwidth": lambda facts: (
-        f"{format_value(facts['moved'], 'B')} moved at up to {format_value(facts['rate'], 'B/s')} of a rank"
+        f"{format_value(facts['moved'], 'B')} moved at up to {facts['rate'] / 1e9:.3g} GB/s of a rank"
     ),
     "overhead": lambda facts: (
         f"{format_count(round(facts['operators']), 'operator')}, a small one takes {format_value(facts['each'], 's')}"

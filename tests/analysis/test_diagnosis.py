@@ -54,6 +54,7 @@ def evidence(**fields: Any) -> StepEvidence:
         ({"cpu": 0.04, "flops": 4e9}, "unclear", 0.6),  # 60 ms that no instrument sees
         ({"data": 0.25e-1, "communication": 0.25e-1, "cpu": 0.05, "flops": 2.5e9, "moved": 0.5e9}, "unclear", 0.0),
         ({"lost": 0.8, "cpu": 0.04}, "disturbed", 0.6),
+        ({"communication": 0.05, "lost": 0.8, "cpu": 0.02}, "communication", 0.5),
         ({"data": 0.06, "lost": 0.8, "cpu": 0.02}, "data", 0.6),
         ({"operators": 0.0}, "unclear", 1.0),  # nothing was counted
         ({"rates": None}, "unclear", 1.0),

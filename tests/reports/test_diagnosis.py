@@ -44,6 +44,11 @@ def test_each_cause_tells_its_figures(bottleneck: Bottleneck, facts: dict[str, A
     assert words in told(cause(bottleneck, 0.5, **facts), bottleneck=bottleneck)
 
 
+def test_a_disturbed_machine_is_told_beside_another_cause() -> None:
+    diagnosis = Diagnosis(bottleneck="data", step=0.1, causes=(cause("data", 0.9),), lost=0.4)
+    assert diagnosis_text(diagnosis).endswith("; other processes took 40 % of the cores")
+
+
 def test_a_full_memory_tells_how_full_it_is() -> None:
     diagnosis = Diagnosis(bottleneck="memory_capacity", step=0.1, causes=(cause("compute", 0.9),), memory=0.95)
     assert diagnosis_text(diagnosis) == "memory-capacity-bound: a rank uses 95 % of its memory"

@@ -195,6 +195,7 @@ class DiagnosisData(Document):
     step: NotNegative = about("Seconds of the typical step.")
     causes: list[CauseData] = about("All causes, the largest first; they add up to the step.")
     memory: float | None = about("The share of its memory that a rank uses at most; null where no limit is known.")
+    lost: float = about("The share of the cores' time that other processes took.")
     advice: list[AdviceData] = about("Changes that may pay, the largest gain first.")
     text: str = about("In one line.", diagnosis_text)
 
