@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.side_by_side import SideBySide
-from pytest_ddpperf.units import format_percent
+from pytest_ddpperf.units import format_percent, format_values
 
 if TYPE_CHECKING:
     from pytest_ddpperf.analysis.scaling import LawFit
 
 _MOST = 5  # comparisons, and curves, that the summary tells of
+_LOSES = 0.05  # of the ideal: a smaller loss needs no explanation
+_TOLD = 0.05  # of the loss: a smaller part of it is not told
+LOST_TO = {
+    "communication": "exposed communication",
+    "straggler": "waiting for a slow rank",
+    "data": "waiting for data",
+    "computing": "slower computing",
+    "cores": "shared cores",
+    "unclear": "what no instrument sees",
+}
 _FEW = 2  # ways that none beats: more say nothing
 
 
@@ -57,8 +67,13 @@ def how_it_scales(results: Sequence[Result]) -> list[str]:
     for result in results:
         if result.measurement.mode is not None:
             curves.setdefault((result.test, result.measurement.name), []).append(result)
-    lines = [line for (test, _), points in curves.items() if (line := _scaling_line(test, points))]
-    return lines[:_MOST]
+    lines = [
+        line
+        for (test, _), points in curves.items()
+        for line in (_scaling_line(test, points), _loss_line(test, points))
+        if line
+    ]
+    return lines[: 2 * _MOST]
 
 
 def _scaling_line(test: str, points: Sequence[Result]) -> str:
@@ -81,6 +96,26 @@ def _scaling_line(test: str, points: Sequence[Result]) -> str:
     left = [str(point.world_size) for point in others if point.environment.oversubscribed]
     out = f"; without {' and '.join(left)} ranks, which share cores or GPUs" if left else ""
     return f"{test.partition('::')[2]}: {word} with {last.world_size} ranks; {_serial_text(fit)}{end}{out}"
+
+
+def _loss_line(test: str, points: Sequence[Result]) -> str:
+    """What the largest group loses, in seconds by cause; empty where it loses little, or no cause is known."""
+    from pytest_ddpperf.analysis.diagnosis import diagnosis_of
+    from pytest_ddpperf.analysis.losses import scaling_loss
+
+    base, *others = sorted((point.measurement for point in points), key=lambda point: point.world_size)
+    scaled = [point for point in others if "scaling_efficiency" in {one.metric for one in point.series}]
+    if not scaled or scaled[-1]["scaling_efficiency"].value > 1 - _LOSES:
+        return ""
+    last = scaled[-1]
+    known = diagnosis_of(base), diagnosis_of(last)
+    if known[0] is None or known[1] is None:
+        return ""
+    lost = scaling_loss(known[0], known[1], last["scaling_efficiency"].value)
+    told = [(LOST_TO[kind], seconds) for kind, seconds in lost.kinds.items() if seconds > _TOLD * lost.seconds]
+    whole, step, *each = format_values([lost.seconds, lost.step, *(seconds for _, seconds in told)], "s")
+    causes = ", ".join(f"{words} {text}" for (words, _), text in zip(told, each, strict=True))
+    return f"{test.partition('::')[2]}: {last.world_size} ranks lose {whole} of a step of {step}: {causes}"
 
 
 def _serial_text(fit: LawFit) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.compared import how_it_scales, what_pays
-from tests.factories import make_environment, make_new_result, make_series
+from tests.factories import make_environment, make_new_result, make_rank_launch, make_series
 
 
 def way(name: str, speedup: float | None, memory: float = 1.0, test: str = "t.py::test_ways") -> Result:
@@ -39,12 +41,14 @@ def test_of_many_comparisons_few_are_told() -> None:
     assert what_pays(results)[-2:] == ["test_4: fastest quick", "and 2 more comparisons"]
 
 
-def point(ranks: int, speedup: float | None = None, cores: int = 8, mode: str = "strong") -> Result:
+def point(
+    ranks: int, speedup: float | None = None, cores: int = 8, mode: str = "strong", launches: tuple[Launch, ...] = ()
+) -> Result:
     """Of a scaling curve; None for its base."""
     relative = {} if speedup is None else {"speedup": speedup, "scaling_efficiency": speedup / ranks}
     series = [make_series(name, value, unit="1") for name, value in relative.items()]
     environment = make_environment(world_size=ranks, cores=cores)
-    return make_new_result("t.py::test_curve", *series, mode=mode, environment=environment)
+    return make_new_result("t.py::test_curve", *series, mode=mode, environment=environment, launches=launches)
 
 
 def test_a_curve_has_its_serial_fraction_and_where_it_stops_to_pay() -> None:
@@ -58,6 +62,23 @@ def test_a_weak_curve_is_held_against_gustafsons_law() -> None:
     assert how_it_scales([point(1, mode="weak"), point(2, 1.8, mode="weak")]) == [
         "test_curve: excellent with 2 ranks; serial fraction 20 % [20.0 .. 20.0] (Gustafson)"
     ]
+
+
+def taken_apart(**phases: float) -> tuple[Launch, ...]:
+    """A launch of one rank with equal steps of these phases."""
+    seconds = {phase: (phases.get(phase, 0.0),) * 4 for phase in PHASES}
+    rank = make_rank_launch(0, (sum(phases.values()),) * 4, phases=PhaseTimes(seconds=seconds))
+    return (Launch(round=0, seconds=1.0, ranks=(rank,)),)
+
+
+def test_what_a_curve_loses_is_told_by_cause() -> None:
+    curve = [
+        point(1, mode="weak", launches=taken_apart(forward=0.1)),
+        point(2, 1.0, mode="weak", launches=taken_apart(forward=0.1, data_wait=0.1)),
+    ]
+    assert how_it_scales(curve)[1:] == ["test_curve: 2 ranks lose 100 ms of a step of 200 ms: waiting for data 100 ms"]
+    little = [curve[0], point(2, 1.94, mode="weak", launches=taken_apart(forward=0.103))]
+    assert len(how_it_scales(little)) == 1
 
 
 def test_points_that_share_cores_are_left_out_of_it() -> None:

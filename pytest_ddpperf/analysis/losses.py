@@ -1,0 +1,60 @@
+"""Why a scaling curve falls short of the ideal: the lost time of a step, by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_ddpperf.records.diagnosis import Bottleneck, Diagnosis
+
+LossKind = Literal["communication", "straggler", "data", "computing", "cores", "unclear"]
+
+_KINDS: Mapping[Bottleneck, LossKind] = {
+    "communication": "communication",
+    "straggler": "straggler",
+    "data": "data",
+    "compute": "computing",
+    "memory_bandwidth": "computing",
+    "overhead": "computing",
+    "oversubscribed": "cores",
+    "disturbed": "cores",
+    "unclear": "unclear",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalingLoss:
+    """What one point of a scaling curve loses beside the ideal.
+
+    Attributes:
+        step: seconds of its step.
+        ideal: seconds of the step that it would have if it scaled ideally.
+        kinds: seconds by kind, the largest first; together they are the loss. Below 0 where the point gains.
+    """
+
+    step: float
+    ideal: float
+    kinds: Mapping[LossKind, float]
+
+    @property
+    def seconds(self) -> float:
+        """The whole loss."""
+        return self.step - self.ideal
+
+
+def scaling_loss(base: Diagnosis, point: Diagnosis, efficiency: float) -> ScalingLoss:
+    """The loss of a point of a curve, from the causes of its step and of the base's.
+
+    Ideally each cause takes a share of what it takes at the base: with strong scaling and twice the ranks a half, with
+    weak scaling all of it. That share follows from the efficiency, which is the ideal step over the measured one.
+    Computing loses where a smaller batch uses the cores worse, or ranks share the bandwidth of memory.
+    """
+    ideal = efficiency * point.step
+    share = ideal / base.step
+    kinds: dict[LossKind, float] = {}
+    for bottleneck, kind in _KINDS.items():
+        here, there = (0.0 if (cause := one.cause(bottleneck)) is None else cause.seconds for one in (point, base))
+        kinds[kind] = kinds.get(kind, 0.0) + here - share * there
+    largest_first = sorted(kinds.items(), key=lambda item: -item[1])
+    return ScalingLoss(step=point.step, ideal=ideal, kinds=dict(largest_first))
