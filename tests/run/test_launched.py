@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -226,6 +227,35 @@ def test_torchrun_shows_one_report_and_names_the_first_failure(tmp_path: Path) -
     assert failed.returncode == 1
     assert failed.stdout.count("test session starts") == 1
     assert "test_it.py::test_fails: rank 1 of 2 raised ValueError: boom" in failed.stderr
+
+
+@pytest.mark.slow
+def test_runs_one_after_another_in_one_job_of_torchrun_each_meet_their_own_controller(tmp_path: Path) -> None:
+    """Two launchers of one machine stand for two nodes, so the tasks meet by torchrun's store, which outlives a run."""
+    (tmp_path / "test_it.py").write_text(PASSES)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    pytest_once = f"{sys.executable} -m pytest -q -p no:cacheprovider --rootdir {tmp_path} --junitxml=$RUN.xml"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--no-python"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={tmp_path.name}"]
+    script = f"RUN=first; {pytest_once} && RUN=second && {pytest_once}"
+    tasks = [
+        subprocess.Popen(
+            [*command, f"--rdzv-conf=is_host={int(not node)}", "--local-addr=127.0.0.1", "bash", "-c", script],
+            cwd=tmp_path,
+            env={**clean, "GLOO_SOCKET_IFNAME": "lo"},
+        )
+        for node in range(2)
+    ]
+    try:
+        assert [task.wait(SECONDS) for task in tasks] == [0, 0]
+    finally:
+        for task in tasks:
+            task.terminate()
+            task.wait(SECONDS)
+    for run in ("first", "second"):
+        assert 'tests="1"' in (tmp_path / f"{run}.xml").read_text()
 
 
 @pytest.mark.slow

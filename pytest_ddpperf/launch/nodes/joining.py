@@ -145,13 +145,13 @@ def _met(task: Task, own: Hello, folder: Path | None) -> tuple[Link, Card, list[
     """
     published: list[FileMeeting] = []
     (meeting, *_) = (FileMeeting(task, each) for each in _folders(task, folder))
+    deadline = time.monotonic() + MEETING_SECONDS
     find: Callable[[], Card | None] = meeting.find
     if _by_store(task, folder) and task.local_rank == 0:
         card = Card.loads(_exchanged(task, None))
         meeting.publish(card)
         published = [meeting]
         find = lambda: card  # noqa: E731
-    deadline = time.monotonic() + MEETING_SECONDS
     while True:
         card = wait_for(find, deadline - time.monotonic())
         try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.launch.nodes.link import ForeignPeer, connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -132,10 +133,12 @@ def wait_for(find: Callable[[], Card | None], seconds: float = MEETING_SECONDS) 
 
 
 def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str | None, seconds: float) -> str:
-    """Give ``text`` to all tasks by torchrun's store, on a rank of a launch of its own; None: wait for it.
+    """Give ``text``, a card, to all tasks by torchrun's store, on a rank of a launch of its own; None: wait for it.
+
+    The store outlives a run. A card leads nowhere until the controller of the next run in the same job has replaced it.
 
     Returns:
-        The text.
+        The text: of a card that leads to its controller, or at the end of the time of any.
     """
     from datetime import timedelta
 
@@ -145,14 +148,27 @@ def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str
     timeout = timedelta(seconds=seconds)
     store, _rank, size = next(rendezvous("env://", timeout=timeout))
     key = f"pytest-ddpperf/{task.run}/{task.restarts}"
+    deadline = time.monotonic() + seconds
     if text is None:
-        found = store.get(key).decode()
+        found = str(store.get(key).decode())
+        while not _leads(found) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            found = str(store.get(key).decode())
         store.add(f"{key}/read", 1)
-        return str(found)
+        return found
     store.set(key, text)
     if variables.get(_AGENT_STORE) != "True":  # then this process serves the store
         nodes = size // int(variables.get("LOCAL_WORLD_SIZE", "1"))
-        deadline = time.monotonic() + seconds
         while store.add(f"{key}/read", 0) < nodes - 1 and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
     return text
+
+
+def _leads(text: str) -> bool:
+    """Whether a controller with the key of a card is at its address."""
+    card = Card.loads(text)
+    try:
+        connect((card.host, card.port), card.key).close()
+    except (OSError, ForeignPeer):
+        return False
+    return True

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import stat
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, SettingError
-from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, private_folder, wait_for
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.nodes.link import accept
+from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, exchange, private_folder, wait_for
 from pytest_ddpperf.launch.nodes.tasks import Task
 
 CARD = Card("10.0.0.1", 2900, bytes(range(32)), "0.1.0")
@@ -100,3 +106,33 @@ def test_a_controller_that_does_not_come_is_told() -> None:
     assert wait_for(lambda: found.pop(0), 5) == CARD
     with pytest.raises(LaunchError, match=r"rank 0 of the launcher.*was not met within 0 s"):
         wait_for(lambda: None, 0)
+
+
+def read_after_an_earlier_run(_: RankContext) -> tuple[bool, bool]:
+    """Whether a task gets the card of this run, and has tried that of an earlier one in the same store before."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)  # type: ignore[attr-defined]
+    tried: list[bool] = []
+    with socket.create_server(("127.0.0.1", 0)) as earlier, socket.create_server(("127.0.0.1", 0)) as controller:
+        left, new = (Card("127.0.0.1", each.getsockname()[1], CARD.key, "1").dumps() for each in (earlier, controller))
+
+        def control() -> None:
+            connected, _ = earlier.accept()  # of another process by now
+            connected.close()
+            tried.append(True)
+            store.set("pytest-ddpperf/9-1/0", new)
+            with contextlib.closing(accept(controller.accept()[0], CARD.key)):
+                pass
+
+        threading.Thread(target=control, daemon=True).start()
+        store.set("pytest-ddpperf/9-1/0", left)
+        variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+        found = exchange(_, task(), {**variables, "TORCHELASTIC_USE_AGENT_STORE": "True"}, None, 20.0)
+    return found == new, tried == [True]
+
+
+def test_a_card_of_an_earlier_run_in_the_same_store_is_passed_over() -> None:
+    with Launcher() as launcher:
+        result = launcher.run(read_after_an_earlier_run, world_size=1, device="cpu", backend="gloo", timeout=30)
+    assert result.values == ((True, True),)
