@@ -117,7 +117,13 @@ class TwoNodes:
 
     @contextlib.contextmanager
     def started(
-        self, arguments: Sequence[str], folder: Path, *, processes: int = 1, environ: dict[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        *,
+        processes: int = 1,
+        environ: dict[str, str] | None = None,
+        second: Sequence[str] = (),  # a command that runs torchrun on the second node
     ) -> Iterator[list[subprocess.Popen[bytes]]]:
         """Within, torchrun runs pytest on both nodes; it is killed at the end."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
@@ -132,9 +138,10 @@ class TwoNodes:
                     f"--nproc-per-node={processes}",
                 ]
                 meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:{_PORT}", "--rdzv-id=two-nodes"]
+                before = second if node else ()
                 own = [f"--rdzv-conf=is_host={int(not node)}", f"--local-addr={address}"]
                 task = subprocess.Popen(
-                    ["ip", "netns", "exec", name, *torchrun, *meeting, *own, "-m", "pytest", *arguments],
+                    ["ip", "netns", "exec", name, *before, *torchrun, *meeting, *own, "-m", "pytest", *arguments],
                     cwd=folder,
                     env={**clean, **(environ or {})},
                     stdout=opened.enter_context(self.output(folder, node).open("wb")),

@@ -34,16 +34,20 @@ class GitMissingError(GitError):
     """There is no git."""
 
 
-def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS) -> str:
-    """Run git in a folder and return its output, stripped; GitError where git fails, is missing, or takes too long."""
+def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: Path | None = None) -> str:
+    """Run git in a folder and return its output, stripped; GitError where git fails, is missing, or takes too long.
+
+    ``index`` is a file to use in place of the work tree's index.
+    """
     # A refresh of the index takes a lock and may collide with the user's own git. With log.showSignature the output for
     # a commit begins with the check of its signature.
     quietly = ("--no-optional-locks", "-c", "log.showSignature=false")
     command = ["git", *quietly, "-C", str(folder), *arguments]
+    of_index = {} if index is None else {"GIT_INDEX_FILE": str(index)}
     try:
         done = subprocess.run(  # noqa: S603  no shell
             command,
-            env={**guard.git_environ(), "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
+            env={**guard.git_environ(), **of_index, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=True,
@@ -75,6 +79,11 @@ def commit_of(root: Path, name: str) -> str | None:
     with contextlib.suppress(GitError):
         return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}") or None
     return None
+
+
+def files_of(root: Path, commit: str) -> str:
+    """Git's hash of the files of a commit."""
+    return git(root, "rev-parse", "--verify", f"{commit}^{{tree}}")
 
 
 def introduced(text: str, name: str, folder: Path) -> str | None:

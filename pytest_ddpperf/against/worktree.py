@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 MERGE_BASE = "merge-base:"
 HERE = "this checkout"
 PREFIX = "ddpperf-against-"
-_TREE, _LOCK = "checkout", "lock"
-_SHORT = 7
+TREE, _LOCK = "checkout", "lock"
+SHORT = 7
 _EMPTY_SECONDS = 60.0  # in which a run writes the lock into its new folder
-_CHECKOUT_SECONDS, _REMOVAL_SECONDS = 600.0, 60.0
+CHECKOUT_SECONDS, _REMOVAL_SECONDS = 600.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Revision:
         """The name in reports, such as ``3f2a1c0 (main)``; the hash alone where the user gave a hash."""
         if self.commit is None or self.here:
             return self.given
-        short = self.commit[:_SHORT]
+        short = self.commit[:SHORT]
         return short if self.commit.startswith(self.given) else f"{short} ({self.given})"
 
 
@@ -110,37 +110,51 @@ def baseline_revision(commit: str, start: Path) -> Revision:
     except GitError as error:
         raise LaunchError(no_repository(start, error)) from None
     if commit_of(root, commit) is None:
-        raise LaunchError(f"this clone does not have its commit {commit[:_SHORT]}; {fetching(root)}")
+        raise LaunchError(f"this clone does not have its commit {commit[:SHORT]}; {fetching(root)}")
     return Revision(commit, commit, root)
 
 
-class Worktree:
-    """The files of a revision in a temporary folder, until ``close`` or the end of this process.
+class Guarded:
+    """A temporary folder, until ``close`` or the end of this process.
 
-    A guard process waits for that end and removes the files. If the guard is killed as well, the next ``Worktree`` of
-    the same repository removes them: nobody holds their lock.
+    A guard process waits for that end and removes the folder, and the entry of its work tree in the repository at
+    ``root``. If the guard is killed as well, ``remove_left_over`` removes them: nobody holds their lock.
     """
 
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.folder, self._root = folder, root
+        self._guard: subprocess.Popen[bytes] = _start_guard(folder / TREE, root)
+
+    def close(self) -> None:
+        """Let the guard remove the files, and wait a bounded time for it; may be called again."""
+        if self._guard.stdin is None or self._guard.stdin.closed:
+            return
+        self._guard.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # no context manager: that would wait for good
+            if self._guard.wait(_REMOVAL_SECONDS) != 0:  # it was killed
+                guard.remove(self.folder / TREE, self._root)
+
+
+class Worktree(Guarded):
+    """The files of a revision in a temporary folder; the next one of the same repository removes what is left over."""
+
     def __init__(self, revision: Revision) -> None:
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._root = revision.root
         remove_left_over(revision.root)
         try:
-            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary()))  # may hold an environment too
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary()))  # may hold an environment too
         except OSError as error:
             raise LaunchError(
                 f"--ddpperf-against={revision.given}: there is no folder for its files: {error.strerror}: "
                 f"{error.filename or 'TMPDIR'}; let TMPDIR name a folder that can be written"
             ) from None
-        tree = self.folder / _TREE
-        self.path = revision.folder or tree  # the top folder of the project in that revision
+        super().__init__(folder, revision.root)
+        self.path = revision.folder or folder / TREE  # the top folder of the project in that revision
+        if revision.folder is not None:
+            return
         try:
-            self._guard = _start_guard(tree, revision.root)
-            if revision.folder is not None:
-                return
             # The user's git hooks are meant for checkouts that somebody works in.
             add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(self.path))
-            git(revision.root, *add, str(revision.commit), seconds=_CHECKOUT_SECONDS)
+            git(revision.root, *add, str(revision.commit), seconds=CHECKOUT_SECONDS)
         except BaseException as error:
             self.close()
             if isinstance(error, GitError):
@@ -149,15 +163,6 @@ class Worktree:
                     f"{lacking(revision.root)}, or name the folder of another checkout"
                 ) from None
             raise
-
-    def close(self) -> None:
-        """Let the guard remove the files, and wait a bounded time for it; may be called again."""
-        if self._guard is None or self._guard.stdin is None or self._guard.stdin.closed:
-            return
-        self._guard.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # no context manager: that would wait for good
-            if self._guard.wait(_REMOVAL_SECONDS) != 0:  # it was killed
-                guard.remove(self.folder / _TREE, self._root)
 
 
 def remove_left_over(root: Path) -> None:
@@ -168,9 +173,9 @@ def remove_left_over(root: Path) -> None:
         for tree in trees[1:]:  # the first is the repository itself
             if _is_left_over(tree):
                 guard.remove(tree, root)
-    for folder in _temporary().glob(f"{PREFIX}*"):  # of runs that were killed before git knew their checkout
+    for folder in _temporary().glob(f"{PREFIX}*"):  # of runs of which git does not know the checkout
         with contextlib.suppress(OSError):
-            if not (folder / _TREE).exists() and _is_left_over(folder / _TREE):
+            if not (folder / TREE / ".git").exists() and _is_left_over(folder / TREE):
                 shutil.rmtree(folder)
             elif time.time() - folder.stat().st_mtime > _EMPTY_SECONDS:
                 folder.rmdir()  # which spares any that is not empty
@@ -179,7 +184,7 @@ def remove_left_over(root: Path) -> None:
 def _is_left_over(tree: Path) -> bool:
     """Whether a work tree is certainly one of this plugin's that no run uses; any other may be the user's own."""
     folder = tree.parent
-    if tree.name != _TREE or not folder.name.startswith(PREFIX) or folder.parent != _temporary():
+    if tree.name != TREE or not folder.name.startswith(PREFIX) or folder.parent != _temporary():
         return False
     try:
         with (folder / _LOCK).open("rb") as lock:

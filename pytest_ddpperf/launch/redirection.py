@@ -33,6 +33,9 @@ class Redirection:
     copies: tuple[str, ...] = ()  # files and folders in site-packages that are copies of the project's
     without: tuple[str, ...] = ()  # entries of this process's search path that ranks do not get
     last: tuple[str, ...] = ()  # what ranks search last: the packages of another interpreter
+    revision: tuple[
+        str, ...
+    ] = ()  # the commit that other nodes can check out as the target, and git's hash of its files
 
     def path(self, entry: str) -> str:
         """Map a file or folder of the project to the target, and return any other entry as it is.

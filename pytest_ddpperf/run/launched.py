@@ -137,8 +137,10 @@ class Launched:
         """Follow the controller in place of running tests."""
         if not self._following or self._task is None:
             return None
+        from pytest_ddpperf.against.node_files import check_out
+
         try:
-            self._status = follow(self._task, _own(self._task, session), self._folder)
+            self._status = follow(self._task, _own(self._task, session), self._folder, check_out)
         except (SettingError, LaunchError) as error:
             raise pytest.UsageError(str(error)) from None
         return True

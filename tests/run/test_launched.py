@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.two_nodes import TwoNodes, why_not
+from tests.factories import git
 
 SECONDS = 240.0
 
@@ -345,6 +346,58 @@ def test_next(ddpperf_group): ddpperf_group.run(total)
     assert "is gone" in text
     assert "1 failed" in text
     assert took < 15.0, text  # torchrun's own end included
+
+
+REVISION_TEST = """
+import os
+import torch
+import trained
+
+def build(ctx):
+    open(f"{os.environ['SEEN']}/{trained.NAME} on node {os.environ['GROUP_RANK']}", "w").close()
+    return lambda: torch.distributed.all_reduce(torch.ones(1))
+
+def test_step(ddpperf):
+    ddpperf.check(build)
+    if "KILLED" in os.environ:
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
+def test_each_node_has_its_own_files_of_another_revision_until_the_end(
+    nodes: TwoNodes, tmp_path: Path, *, killed: bool
+) -> None:
+    """The second node has a clone of its own at the same path, and folders for temporary files are not shared."""
+    root, clone, seen, temporary = (tmp_path / name for name in ("project", "clone", "seen", "temporary"))
+    for folder in (root, seen, temporary):
+        folder.mkdir()
+    git(root, "init", "-q")
+    (root / "pytest.ini").touch()
+    (root / "test_it.py").write_text(REVISION_TEST)
+    for name in ("old", "new"):
+        (root / "trained.py").write_text(f"NAME = {name!r}\n")
+        git(root, "add", ".")
+        git(root, "commit", "-q", "-m", name)
+    git(tmp_path, "clone", "-q", str(root), str(clone))
+    script = (
+        f"mount --bind {clone} {root} && mount -t tmpfs none {temporary} && cd {root} && "
+        f'{{ "$@"; status=$?; ls {temporary} | grep against > {tmp_path}/left; exit $status; }}'
+    )
+    environ = {"SEEN": str(seen), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    if killed:
+        environ["KILLED"] = ""
+    given = ["-p", "no:cacheprovider", "--ddpperf-against=HEAD~1", "--ddpperf-counted-only", "--ddpperf-world-size=2"]
+    with nodes.started(given, root, environ=environ, second=("unshare", "-m", "sh", "-c", script, "sh")) as tasks:
+        statuses = [task.wait(SECONDS) for task in tasks]
+    text = "".join(nodes.output(root, node).read_text() for node in range(2))
+    assert statuses == [killed, killed], text
+    assert {path.name for path in seen.iterdir()} == {
+        f"{name} on node {node}" for name in ("old", "new") for node in (0, 1)
+    }
+    assert (tmp_path / "left").read_text() == ""
+    assert not list(temporary.glob("ddpperf-against-*"))
 
 
 def test_a_follower_that_is_interrupted_writes_no_file(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.launcher import Launcher
@@ -42,21 +41,33 @@ from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.redirection import Redirection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.messages import Job
     from pytest_ddpperf.launch.nodes.meeting import Card
+
+    CheckOut = Callable[[Redirection], "CheckedOut | None"]  # has its target on this node, and gives what was made
 
 _TEND_SECONDS = 0.1
 _END_SECONDS = 20.0  # in which launches end that the controller no longer waits for
 GONE = 1  # the status of a task whose controller is gone
 
 
+class CheckedOut(Protocol):
+    """Files that are there until they are closed."""
+
+    def close(self) -> None:
+        """Remove them."""
+
+
 class Agent:
     """Serves the controller over ``link``; ``card`` says where further links lead."""
 
-    def __init__(self, link: Link, card: Card, node: int) -> None:
+    def __init__(self, link: Link, card: Card, node: int, check_out: CheckOut) -> None:
         self._link, self._card, self._node = link, card, node
         self._hosts: dict[int, _Host] = {}
+        self._checkouts = _Checkouts(check_out)
 
     def serve(self) -> int:
         """Do what the controller asks for until it closes the link; return the status that this task ends with."""
@@ -73,6 +84,7 @@ class Agent:
             return GONE
         finally:
             with contextlib.ExitStack() as closing:
+                closing.callback(self._checkouts.keep)
                 for host in self._hosts.values():
                     closing.callback(host.close)
 
@@ -80,9 +92,34 @@ class Agent:
         link = _connected(self._card)
         link.send(Opened(self._node, request.number))
         like = None if request.like is None else self._hosts[request.like]
-        host = _Host(link, self._card, request, None if like is None else like.launcher)
+        host = _Host(link, self._card, request, None if like is None else like.launcher, self._checkouts.provide)
         self._hosts[request.number] = host
         host.start()
+        if host.target is not None:
+            self._checkouts.keep(*(one.target for one in self._hosts.values() if one.is_alive()))
+
+
+class _Checkouts:
+    """The files of other revisions that this node has not had."""
+
+    def __init__(self, check_out: CheckOut) -> None:
+        self._check_out = check_out
+        self._made: dict[str, CheckedOut | None] = {}
+        self._lock = threading.Lock()
+
+    def provide(self, redirection: Redirection) -> None:
+        """Have the files of the target here; LaunchError where that cannot be."""
+        with self._lock:
+            if redirection.target not in self._made:
+                self._made[redirection.target] = self._check_out(redirection)
+
+    def keep(self, *targets: str | None) -> None:
+        """Remove the files of all targets but these."""
+        with self._lock:
+            for target in self._made.keys() - {*targets}:
+                made = self._made.pop(target)
+                if made is not None:
+                    made.close()
 
 
 def _connected(card: Card) -> Link:
@@ -95,14 +132,27 @@ def _connected(card: Card) -> Link:
 class _Host(threading.Thread):
     """One launcher of this node, and the link by which one of the controller's asks it for ranks."""
 
-    def __init__(self, link: Link, card: Card, request: OpenLauncher, like: Launcher | None) -> None:
+    def __init__(
+        self,
+        link: Link,
+        card: Card,
+        request: OpenLauncher,
+        like: Launcher | None,
+        provide: Callable[[Redirection], None],
+    ) -> None:
         super().__init__(name=f"ddpperf-node-{request.number}", daemon=True)
-        self._link, self._card = link, card
+        self._link, self._card, self._provide = link, card, provide
         self._base = dict(os.environ)
         self._environ = dict(self._base)  # as it is for the ranks of the next launch
-        redirection = None if request.redirection is None else Redirection.loads(request.redirection)
-        self._target = None if redirection is None else redirection.target  # the reference's code
-        self.launcher = Launcher(environ=self._environ, preload=request.preload, redirection=redirection, like=like)
+        self._redirection = None if request.redirection is None else Redirection.loads(request.redirection)
+        self.launcher = Launcher(
+            environ=self._environ, preload=request.preload, redirection=self._redirection, like=like
+        )
+
+    @property
+    def target(self) -> str | None:
+        """The folder of another revision whose code the ranks run."""
+        return None if self._redirection is None else self._redirection.target
 
     def run(self) -> None:
         """Serve until the link ends."""
@@ -140,12 +190,12 @@ class _Host(threading.Thread):
 
     def _get_ready(self, asked: AskReady) -> str:
         """Import torch under the controller's variables; gives what prevents it."""
-        if self._target is not None and not Path(self._target).is_dir():
-            return f"{self._target} is not there; set TMPDIR to a folder that all nodes share"
         kept = {name: value for name, value in self._base.items() if name not in asked.changes}
         self._environ.clear()
         self._environ.update(kept, **{name: value for name, value in asked.changes.items() if value is not None})
         try:
+            if self._redirection is not None:
+                self._provide(self._redirection)
             self.launcher.wait()
         except LaunchError as error:
             return str(error)

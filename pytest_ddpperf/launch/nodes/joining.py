@@ -34,6 +34,7 @@ from pytest_ddpperf.launch.nodes.messages import Close, Hello, Role
 from pytest_ddpperf.launch.nodes.network import LOOPBACK, own_address
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.launch.nodes.agent import CheckOut
     from pytest_ddpperf.launch.nodes.tasks import Task
 
 _RETRY_SECONDS = 0.2
@@ -109,8 +110,10 @@ def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
     return cluster
 
 
-def follow(task: Task, own: Hello, folder: Path | None) -> int:
+def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> int:
     """Meet the controller, do what it asks for until it ends, and return the status that this task ends with.
+
+    ``check_out`` makes the files of another revision where this node lacks them.
 
     Raises:
         SettingError: the tasks cannot meet so.
@@ -127,7 +130,7 @@ def follow(task: Task, own: Hello, folder: Path | None) -> int:
             meeting.end()
         use_cores(role.cores)
         if role.node is not None:
-            return Agent(link, card, role.node).serve()
+            return Agent(link, card, role.node, check_out).serve()
         message = link.receive()
         return message.status if isinstance(message, Close) else GONE
     except LinkEnded:

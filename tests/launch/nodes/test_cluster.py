@@ -57,7 +57,7 @@ class Tasks:
             if isinstance(role, Role):
                 self.roles[own.rank] = role
                 if role.node is not None:
-                    agent = self.agents[own.rank] = Agent(link, self.cluster.card, role.node)
+                    agent = self.agents[own.rank] = Agent(link, self.cluster.card, role.node, lambda _: None)
                     self.statuses[own.rank] = agent.serve()
             last = link.receive() if own.rank not in self.statuses else None
             if isinstance(last, Close):
