@@ -82,8 +82,9 @@ def conduct(
     if outcome is LaunchEnd.LATE:
         raise _timed_out(ends, found, job, max(zygote.threads for zygote in zygotes) - 1)
     if outcome is LaunchEnd.FAILED:
-        killed = processes.out_of_memory_kills() > kills
-        raise failures.failure(ends, job.world_size, out_of_memory=killed, stacks=found.stacks)
+        starved = processes.out_of_memory_kills() > kills
+        ends = [replace(end, starved=starved) if end.rank in here.ranks else end for end in ends]
+        raise failures.failure(ends, job.world_size, stacks=found.stacks)
     return ends, seconds
 
 

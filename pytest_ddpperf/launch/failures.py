@@ -53,6 +53,7 @@ class RankEnd:
     status: int | None = None
     stamp: int = 0  # of the end
     output: RankOutput = field(default_factory=RankOutput)
+    starved: bool = False  # the kernel has meanwhile killed a process of the rank's machine for want of memory
 
     @property
     def failure(self) -> Failed | None:
@@ -120,13 +121,12 @@ class RankEnd:
 
 
 def failure(
-    ends: Sequence[RankEnd], world_size: int, *, out_of_memory: bool, stacks: Mapping[int, str] = MappingProxyType({})
+    ends: Sequence[RankEnd], world_size: int, *, stacks: Mapping[int, str] = MappingProxyType({})
 ) -> DdpperfError:
     """The error for a launch in which a rank failed: the root cause first, then the other ranks.
 
-    The root is the earliest failure that is not a victim's. A skip counts only where no rank failed. ``out_of_memory``
-    says that the kernel has killed a process for want of memory meanwhile. ``stacks`` has faulthandler's text of ranks
-    that still ran.
+    The root is the earliest failure that is not a victim's. A skip counts only where no rank failed. ``stacks`` has
+    faulthandler's text of ranks that still ran.
     """
     failed = sorted((end for end in ends if end.failed), key=lambda end: end.when)
     for end in failed:
@@ -141,13 +141,13 @@ def failure(
         return PayloadError(_undelivered(root.rank, root.failure), sections=_sections(ends))
     if root.failure is not None and root.failure.kind == "refused":
         return _refusal(root.failure, _sections(ends))
-    heading = f"rank {root.rank} of {world_size} {_fate(root, out_of_memory=out_of_memory)}"
-    parts = (heading, _details(root), _others(ends, root, out_of_memory=out_of_memory))
+    heading = f"rank {root.rank} of {world_size} {_fate(root)}"
+    parts = (heading, _details(root), _others(ends, root))
     return RankFailed(
         "\n\n".join(filter(None, parts)),
         rank=root.rank,
         sections=_sections(ends),
-        out_of_memory=any(_wanted_memory(end, killed=out_of_memory) for end in failed),
+        out_of_memory=any(map(_wanted_memory, failed)),
     )
 
 
@@ -203,13 +203,13 @@ def _position(end: RankEnd, stacks: Mapping[int, str]) -> StackPosition | None:
     return position(found[0]) if found and end.report is None else None
 
 
-def _wanted_memory(end: RankEnd, *, killed: bool) -> bool:
+def _wanted_memory(end: RankEnd) -> bool:
     """Whether a rank failed for want of memory."""
     if end.failure is not None:
         return end.failure.kind == "memory" or WANT_OF_MEMORY.search(end.warnings) is not None
     if end.status == -signal.SIGABRT:
         return _BAD_ALLOC in end.output.stderr or WANT_OF_MEMORY.search(end.last_words) is not None
-    return killed and end.status == -signal.SIGKILL
+    return end.starved and end.status == -signal.SIGKILL
 
 
 def _sections(ends: Sequence[RankEnd]) -> tuple[tuple[str, str], ...]:
@@ -234,7 +234,7 @@ def _undelivered(rank: int, report: Failed) -> str:
     return f"rank {rank} cannot load the function: {report.type}: {report.text}{hint}\n\n{report.traceback}"
 
 
-def _fate(end: RankEnd, *, out_of_memory: bool) -> str:
+def _fate(end: RankEnd) -> str:
     """Tell the fate of a rank, as the rest of a sentence that starts with the rank."""
     if end.failure is not None:
         return _raised(end.failure, end.warnings)
@@ -247,7 +247,7 @@ def _fate(end: RankEnd, *, out_of_memory: bool) -> str:
         name = signal.Signals(-end.status).name
     except ValueError:
         name = f"signal {-end.status}"
-    if out_of_memory and -end.status == signal.SIGKILL:
+    if end.starved and -end.status == signal.SIGKILL:
         return f"was killed by {name}{_OOM_HINT}"
     said = ": ".join(filter(None, (f"was killed by {name}", end.last_words[:200])))
     return "; ".join(filter(None, (said, cure_of("RuntimeError", end.last_words))))
@@ -282,9 +282,9 @@ def _details(end: RankEnd) -> str:
     return "\n".join(told)
 
 
-def _others(ends: Sequence[RankEnd], root: RankEnd, *, out_of_memory: bool) -> str:
+def _others(ends: Sequence[RankEnd], root: RankEnd) -> str:
     """One line for each fate of the other ranks."""
-    root_fate = _fate(root, out_of_memory=out_of_memory)
+    root_fate = _fate(root)
     lost_peer = next((end.lost_peer for end in ends if end.lost_peer), "")
 
     def fate(end: RankEnd) -> str:
@@ -294,7 +294,7 @@ def _others(ends: Sequence[RankEnd], root: RankEnd, *, out_of_memory: bool) -> s
             return "stopped"
         if isinstance(end.report, Finished):
             return "finished"
-        own_fate = _fate(end, out_of_memory=out_of_memory)
+        own_fate = _fate(end)
         return "the same" if own_fate == root_fate else own_fate
 
     fates: dict[str, list[int]] = {}

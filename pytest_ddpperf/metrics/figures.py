@@ -93,8 +93,8 @@ def gpu_utilisation(launch: Launch) -> float | None:
 @of_lone_launches
 def cpu_energy_per_step(launch: Launch) -> float | None:
     """Joules that the processor packages take for a step, whoever computes on them; None where they do not tell."""
-    power = None if launch.health is None else launch.health.cpu.power
-    return power * fmean(launch.step_times) if power else None
+    powers = complete(cpu.power for cpu in launch.processors.values())
+    return sum(powers) * fmean(launch.step_times) if powers and all(powers) else None
 
 
 def compute_to_communication(measurement: Measurement) -> Samples | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_ddpperf.metrics.launch_figures import gpus_of, used_gpus
 from pytest_ddpperf.records.finding import Finding
@@ -25,26 +26,32 @@ def health_findings(measurement: Measurement) -> tuple[Finding, ...]:
 
 
 def _cpu_findings(measurement: Measurement) -> Iterator[Finding]:
-    """The findings on cores and on the machine's memory."""
+    """The findings on cores and memory of each node."""
+    for node in dict.fromkeys(name for launch in measurement.launches for name in launch.processors):
+        for found in _of_node(measurement, node):
+            yield replace(found, facts={**found.facts, "node": node}) if node else found
+
+
+def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
     cores = measurement.environment.cores
-    if span := _above(measurement, LOAD, lambda cpu, _: cpu.others):
+    if span := _above(measurement, node, LOAD, lambda cpu, _: cpu.others):
         yield Finding("cores_used_by_others", span)
-    if span := _above(measurement, STEAL, lambda cpu, _: cpu.steal):
+    if span := _above(measurement, node, STEAL, lambda cpu, _: cpu.steal):
         yield Finding("cores_stolen", span)
-    if span := _above(measurement, THROTTLED, lambda cpu, seconds: _throttled(cpu, seconds, cores)):
+    if span := _above(measurement, node, THROTTLED, lambda cpu, seconds: _throttled(cpu, seconds, cores)):
         yield Finding("cpu_quota", span)
-    if span := _above(measurement, 0, lambda cpu, _: cpu.overheated):
+    if span := _above(measurement, node, 0, lambda cpu, _: cpu.overheated):
         yield Finding("hot_cores", span)
-    if span := _above(measurement, SWAPPED, lambda cpu, _: cpu.swapped):
+    if span := _above(measurement, node, SWAPPED, lambda cpu, _: cpu.swapped):
         yield Finding("swapping", span)
 
 
 def _above(
-    measurement: Measurement, limit: float, figure: Callable[[CpuHealth, float], float | None]
+    measurement: Measurement, node: str, limit: float, figure: Callable[[CpuHealth, float], float | None]
 ) -> Mapping[str, float]:
     """The span of a figure over the launches in which it was above its limit; empty where it never was."""
     figures = [
-        figure(launch.health.cpu, launch.seconds) for launch in measurement.launches if launch.health is not None
+        figure(launch.processors[node], launch.seconds) for launch in measurement.launches if node in launch.processors
     ]
     above = [value for value in figures if value is not None and value > limit]
     if not above:

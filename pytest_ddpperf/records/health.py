@@ -45,5 +45,6 @@ class Health:
     """The machine during a launch."""
 
     cpu: CpuHealth
+    nodes: Mapping[str, CpuHealth] = field(default_factory=dict)  # the same of other nodes, by name
     gpus: tuple[GpuHealth, ...] = ()  # that ranks compute on
     unread_gpus: tuple[str, ...] = ()  # in words, why not all of them

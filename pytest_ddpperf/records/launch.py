@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pytest_ddpperf.records.communication import BlockTimes, MemoryHeadroom
-from pytest_ddpperf.records.health import Health
+from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.phases import PhaseTimes
 
 Window = tuple[float, float]
@@ -136,6 +136,12 @@ class Launch:
     seconds: float
     health: Health | None = None
     figures: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def processors(self) -> dict[str, CpuHealth]:
+        """What went on in the processors of each node, the controller's first: alone it has an empty name."""
+        health = self.health
+        return {} if health is None else {"node 0" * bool(health.nodes): health.cpu, **health.nodes}
 
     @property
     def step_times(self) -> tuple[float, ...]:

@@ -192,10 +192,10 @@ class Measurement(BenchmarkId):
     def lost(self) -> float:
         """The share of the usable cores' time that other processes and a hypervisor took; of the median launch.
 
-        0 on GPUs and where the system does not tell.
+        That of the node that lost most. 0 on GPUs and where the system does not tell.
         """
-        seen = [launch.health.cpu for launch in self.launches if launch.health is not None]
-        shares = [(cpu.others or 0.0) + (cpu.steal or 0.0) for cpu in seen]
+        seen = [launch.processors.values() for launch in self.launches if launch.health is not None]
+        shares = [max((cpu.others or 0.0) + (cpu.steal or 0.0) for cpu in cpus) for cpus in seen]
         return median(shares) if shares and self.environment.device == "cpu" else 0.0
 
     def __repr__(self) -> str:

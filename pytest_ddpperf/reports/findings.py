@@ -126,9 +126,9 @@ def _not_profiled(what: str) -> str:
     )
 
 
-def _seen(seen: int, launches: int) -> str:
-    """``2 of 3 launches``."""
-    return f"{seen} of {format_count(launches, 'launch')}"
+def _seen(seen: int, launches: int, node: str = "") -> str:
+    """``2 of 3 launches on node 1 (host)``."""
+    return f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"
 
 
 def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
@@ -337,22 +337,23 @@ WORDS: Mapping[str, Callable[..., str]] = {
         "be a whole optimizer step"
     ),
     # What else the machine did.
-    "cores_used_by_others": lambda least, most, seen, launches: (
-        f"other processes used {span(format_percent, (least, most))} of the cores in {_seen(seen, launches)}"
+    "cores_used_by_others": lambda least, most, seen, launches, node="": (
+        f"other processes used {span(format_percent, (least, most))} of the cores in {_seen(seen, launches, node)}"
     ),
-    "cores_stolen": lambda least, most, seen, launches: (
-        f"the hypervisor gave {span(format_percent, (least, most))} of the cores away in {_seen(seen, launches)}"
+    "cores_stolen": lambda least, most, seen, launches, node="": (
+        f"the hypervisor gave {span(format_percent, (least, most))} of the cores away in {_seen(seen, launches, node)}"
     ),
-    "cpu_quota": lambda least, most, seen, launches: (
+    "cpu_quota": lambda least, most, seen, launches, node="": (
         f"a CPU quota held processes back for {span(format_percent, (least, most))} of the time "
-        f"in {_seen(seen, launches)}"
+        f"in {_seen(seen, launches, node)}"
     ),
-    "hot_cores": lambda least, most, seen, launches: (
+    "hot_cores": lambda least, most, seen, launches, node="": (
         f"cores were too hot and slowed down {span(lambda number: format_count(int(number), 'time'), (least, most))} "
-        f"in {_seen(seen, launches)}"
+        f"in {_seen(seen, launches, node)}"
     ),
-    "swapping": lambda least, most, seen, launches: (
-        f"the machine swapped {span(lambda size: format_value(size, 'B'), (least, most))} in {_seen(seen, launches)}"
+    "swapping": lambda least, most, seen, launches, node="": (
+        f"the machine swapped {span(lambda size: format_value(size, 'B'), (least, most))} "
+        f"in {_seen(seen, launches, node)}"
     ),
     "gpu_clocks_held_back": lambda reason, seen, launches: (
         f"GPU clocks were held back ({reason}) in {_seen(seen, launches)}"

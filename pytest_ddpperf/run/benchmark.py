@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from pytest_ddpperf.errors import RankSkipped
-from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.records.counts import Counts, merged
@@ -128,13 +127,14 @@ class BenchmarkRun:
             judge(measurements, Look(0.0, 0.0, last=True))
         else:
             recording = self.part.recording(variants)
+            nodes = max(variant.environment.nodes for variant in variants)
             on_gpus = variants[0].environment.device == "cuda"
             gpus = self._session.gpus(max(variant.world_size for variant in variants)) if on_gpus else ()
             observer = Observer(
                 judge=partial(self._looked, judge, recording),
                 progress=lambda *figures: self._show(progress_line(f"{variants[0].name}{which}", *figures)),
                 clock=recording.now,
-                watch=partial(recording.watch, lambda: watch_health(self._session.ranks_parents, gpus=gpus)),
+                watch=partial(recording.watch, lambda: self._session.watch(gpus, nodes)),
                 settled=self.launches.keep,
                 end=self.part.ends_at,
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.fingerprint import environment
+from pytest_ddpperf.instruments.health import Watch, watch_health
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.context import TorchMachine, place
 from pytest_ddpperf.launch.environment import Variables, late_threads, thread_count, thread_variables
@@ -191,6 +192,12 @@ class Session:
     def gpus(self, world_size: int) -> tuple[str, ...]:
         """The PCI ids of the GPUs that so many ranks compute on, as far as torch tells."""
         return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
+
+    def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
+        """Begins to watch this node, its GPUs of these PCI ids, and others: so many in all."""
+        here = watch_health(self.ranks_parents, gpus=gpus)
+        others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
+        return lambda window: replace(here(window), nodes=others())
 
     def begin_test(self, test: str, attempt: int) -> None:
         """Forgets what earlier attempts of a test have left, such as those of pytest-rerunfailures: the last counts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def running(rank: int) -> RankEnd:
 
 
 def told(*ends: RankEnd, out_of_memory: bool = False) -> RankFailed:
-    error = failure(ends, len(ends), out_of_memory=out_of_memory)
+    error = failure([replace(end, starved=out_of_memory) for end in ends], len(ends))
     assert isinstance(error, RankFailed)
     return error
 
@@ -226,7 +227,7 @@ def test_no_other_failure_is_taken_for_want_of_memory() -> None:
 
 def test_a_skip_counts_where_nothing_failed() -> None:
     skip = raised(0, "Skipped", "no data", 1, "skipped")
-    error = failure([skip, raised(1, "RuntimeError", GLOO, 2)], 2, out_of_memory=False)
+    error = failure([skip, raised(1, "RuntimeError", GLOO, 2)], 2)
     assert isinstance(error, RankSkipped)
     assert str(error) == "no data"
     assert told(skip, raised(1, "ValueError", "x", 2)).rank == 1
@@ -234,7 +235,7 @@ def test_a_skip_counts_where_nothing_failed() -> None:
 
 def test_what_could_not_be_loaded_is_a_payload_error() -> None:
     end = raised(2, "ModuleNotFoundError", "No module named 'helper'", 1, stage="load")
-    error = failure([end], 1, out_of_memory=False)
+    error = failure([end], 1)
     assert isinstance(error, PayloadError)
     assert str(error).startswith("rank 2 cannot load the function: ModuleNotFoundError: No module named 'helper'; ")
 
@@ -331,7 +332,7 @@ def test_who_is_behind_is_not_to_blame_for_another_size() -> None:
     behind = lost(2, "/user/train.py:3 in setup", "float32[1]", sequence=6)
     assert told(*ends[:2], behind).rank is None
     asked = {2: stack('File "/user/train.py", line 3 in setup')}
-    error = failure(ends, 3, out_of_memory=False, stacks=asked)
+    error = failure(ends, 3, stacks=asked)
     assert isinstance(error, RankFailed)
     assert error.rank is None
     assert "rank 2: in all_reduce (/user/train.py:3 in setup)\n" in str(error)
@@ -350,7 +351,7 @@ def test_an_abort_is_told_with_its_last_words() -> None:
 
 
 def test_what_could_not_be_pickled_for_another_reason_names_its_rank() -> None:
-    error = failure((raised(1, "KeyboardInterrupt", "", 1, stage="send"), finished(0)), 2, out_of_memory=False)
+    error = failure((raised(1, "KeyboardInterrupt", "", 1, stage="send"), finished(0)), 2)
     assert isinstance(error, PayloadError)
     assert str(error) == (
         "what rank 1 returned cannot be sent back: KeyboardInterrupt; return plain data\n\nTraceback of rank 1"

@@ -91,7 +91,7 @@ def aborted(rank: int, stderr: str, stamp: int | None = None) -> RankEnd:
 
 
 def told(*ends: RankEnd) -> RankFailed:
-    error = failure(ends, len(ends), out_of_memory=False)
+    error = failure(ends, len(ends))
     assert isinstance(error, RankFailed)
     return error
 

@@ -62,6 +62,40 @@ def test_heat_and_swap_are_named() -> None:
     )
 
 
+def on_nodes(*others: CpuHealth) -> Measurement:
+    """Launches of two seconds, in which the controller's node was calm, and another one was not."""
+    (launch,) = measurement(CpuHealth(others=0.01, power=30.0)).launches
+    healths = [Health(cpu=CpuHealth(others=0.01, power=30.0), nodes={"node 1 (b)": other}) for other in others]
+    return replace(measurement(), launches=tuple(replace(launch, health=health) for health in healths))
+
+
+def test_what_another_node_did_is_named_with_the_node() -> None:
+    measured = on_nodes(CpuHealth(others=0.3, steal=0.1), CpuHealth(others=0.05, steal=0.15), CpuHealth())
+    seen = {"launches": 3, "node": "node 1 (b)"}
+    assert findings_of(measured) == (
+        Finding("cores_used_by_others", {"least": 0.3, "most": 0.3, "seen": 1, **seen}),
+        Finding("cores_stolen", {"least": 0.1, "most": 0.15, "seen": 2, **seen}),
+    )
+    assert measured.lost == 0.2  # of 0.4, 0.2 and 0.01
+
+
+def test_the_controllers_node_is_named_where_there_are_others() -> None:
+    (launch,) = on_nodes(CpuHealth()).launches
+    busy = replace(launch, health=Health(cpu=CpuHealth(swapped=2**30), nodes={"node 1 (b)": CpuHealth()}))
+    facts = {"least": 2**30, "most": 2**30, "seen": 1, "launches": 1, "node": "node 0"}
+    assert findings_of(replace(measurement(), launches=(busy,))) == (Finding("swapping", facts),)
+
+
+def test_the_energy_of_a_step_is_that_of_all_nodes_or_of_none() -> None:
+    """30 and 20 W for a step of one second."""
+
+    def energy_of(measured: Measurement) -> list[tuple[float, ...]]:
+        return [one.samples for one in series_of(measured) if one.metric == "cpu_energy_per_step"]
+
+    assert energy_of(on_nodes(CpuHealth(power=20.0))) == [(50.0,)]
+    assert energy_of(on_nodes(CpuHealth())) == []
+
+
 def on_gpus(*gpus: GpuHealth) -> Measurement:
     """A launch for each, on one rank that computed on the GPU ``a``."""
     rank = RankLaunch(

@@ -229,11 +229,12 @@ def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validat
     launches = (
         Launch(round=0, ranks=ranks, seconds=1.0, health=Health(cpu=cpu, gpus=gpus)),
         Launch(round=1, ranks=ranks, seconds=1.0),
+        Launch(round=2, ranks=ranks, seconds=1.0, health=Health(cpu=cpu, nodes={"node 1 (b)": CpuHealth(steal=0.5)})),
     )
     document = results_document([make_result(measured={"launches": launches})], None)
     validate(document)
 
-    first, second = document["results"][0]["health"]
+    first, second, on_nodes = document["results"][0]["health"]
     assert first["cpu"] == {
         "others": 0.333333333,
         "steal": 0.0,
@@ -248,6 +249,8 @@ def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validat
     assert (on_a["device"], on_a["sm_clock"], on_a["power"]) == ("a", 1.7e9, None)
     assert (on_a["throttled"], on_a["others"]) == ({"power cap": 0.333333333}, [{"pid": 7, "memory": None}])
     assert second is None
+    assert first["nodes"] == {}
+    assert {name: each["steal"] for name, each in on_nodes["nodes"].items()} == {"node 1 (b)": 0.5}
 
 
 def test_memory_is_told_by_rank_and_by_phase(make_result: Make, validate: Callable[[Any], None]) -> None:

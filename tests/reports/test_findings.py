@@ -537,6 +537,11 @@ CASES = [
         {"least": 1, "most": 4, **SEEN},
         "cores were too hot and slowed down 1 time to 4 times in 2 of 3 launches",
     ),
+    Case(
+        "cores_stolen",
+        {"least": 0.04, "most": 0.04, **SEEN, "node": "node 1 (b)"},
+        "the hypervisor gave 4 % of the cores away in 2 of 3 launches on node 1 (b)",
+    ),
     Case("swapping", {"least": 3 * MIB, "most": 3 * MIB, **SEEN}, "the machine swapped 3.00 MiB in 2 of 3 launches"),
     Case(
         "gpu_clocks_held_back",
@@ -644,5 +649,5 @@ def test_findings_have_the_facts_that_their_words_take() -> None:
             names = {name.value for name in facts.keys if isinstance(name, ast.Constant)}
         else:
             assert place.startswith("health.py"), f"{place}: write the facts out"
-            names = {"least", "most", "seen", "launches"}
+            names = {"least", "most", "seen", "launches", "node"}
         assert names == set(inspect.signature(WORDS[literal(call)]).parameters), place

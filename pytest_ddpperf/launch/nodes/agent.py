@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Signal
 from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, connect
 from pytest_ddpperf.launch.nodes.messages import (
     AskCalls,
     AskGpus,
+    AskHealth,
     AskReady,
     AskStacks,
     Begin,
@@ -25,6 +27,7 @@ from pytest_ddpperf.launch.nodes.messages import (
     Close,
     Dismiss,
     GpuCount,
+    NodeHealth,
     NodeReady,
     NodeSwept,
     Opened,
@@ -34,15 +37,19 @@ from pytest_ddpperf.launch.nodes.messages import (
     Stacks,
     States,
     SweepNode,
+    WatchHealth,
 )
 from pytest_ddpperf.launch.nodes.network import interface_of
 from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
+from pytest_ddpperf.launch.processes import out_of_memory_kills
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.redirection import Redirection
+from pytest_ddpperf.records.health import CpuHealth, Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_ddpperf.instruments.health import Watch
     from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.messages import Job
     from pytest_ddpperf.launch.nodes.meeting import Card
@@ -68,6 +75,7 @@ class Agent:
         self._link, self._card, self._node = link, card, node
         self._hosts: dict[int, _Host] = {}
         self._checkouts = _Checkouts(check_out)
+        self._watch: Watch = lambda _: Health(cpu=CpuHealth())  # nobody has asked to watch yet
 
     def serve(self) -> int:
         """Do what the controller asks for until it closes the link; return the status that this task ends with."""
@@ -80,6 +88,10 @@ class Agent:
                     self._link.send(Ping(time.time_ns()))
                 elif isinstance(message, OpenLauncher):
                     self._open(message)
+                elif isinstance(message, WatchHealth):
+                    self._watch = watch_health(self._ranks_parents)
+                elif isinstance(message, AskHealth):
+                    self._link.send(NodeHealth(message.number, self._watch(None).cpu))
         except LinkEnded:
             return GONE
         finally:
@@ -87,6 +99,10 @@ class Agent:
                 closing.callback(self._checkouts.keep)
                 for host in self._hosts.values():
                     closing.callback(host.close)
+
+    @property
+    def _ranks_parents(self) -> list[int | None]:
+        return [pid for host in self._hosts.values() if host.is_alive() for pid in host.launcher.parents]
 
     def _open(self, request: OpenLauncher) -> None:
         link = _connected(self._card)
@@ -218,6 +234,7 @@ class _Host(threading.Thread):
         def printed(rank: int, lines: list[str]) -> None:
             self._link.send(Printed(rank, tuple(lines)))
 
+        kills = out_of_memory_kills()
         with (
             self.launcher.forking(job) as (zygotes, here, sweep),
             StoreTunnel(self._card, job.listening) as tunnel,
@@ -228,7 +245,8 @@ class _Host(threading.Thread):
                 _Conducted(self._link, ranks).until_swept()
             finally:
                 sweep()
-            return tuple(replace(end, report=None) for end in ranks.ends)
+            starved = out_of_memory_kills() > kills
+            return tuple(replace(end, report=None, starved=starved) for end in ranks.ends)
 
 
 class _Conducted:

@@ -17,20 +17,24 @@ from pytest_ddpperf.launch.nodes.link import KEY_BYTES, ForeignPeer, Link, LinkE
 from pytest_ddpperf.launch.nodes.meeting import MEETING_SECONDS, Card
 from pytest_ddpperf.launch.nodes.messages import (
     AskGpus,
+    AskHealth,
     Close,
     GpuCount,
     Hello,
+    NodeHealth,
     Opened,
     OpenLauncher,
     Ping,
     ReachStore,
     Role,
+    WatchHealth,
 )
 from pytest_ddpperf.launch.nodes.network import interface_of
 from pytest_ddpperf.launch.nodes.tunnel import end, lead_to_store
+from pytest_ddpperf.records.health import CpuHealth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 _PINGS = 4
@@ -66,6 +70,7 @@ class Cluster:
         self._stores: set[int] = set()
         self._known: frozenset[str] = frozenset()  # addresses; any until all have come
         self._gpus: dict[int, int] = {}
+        self._watches = 0  # so far
         self.nodes: tuple[Node, ...] = ()
         threading.Thread(target=self._accept, name="ddpperf-nodes", daemon=True).start()
 
@@ -155,6 +160,25 @@ class Cluster:
         link.name = node.link.name
         return link
 
+    def watch(self, nodes: int) -> Callable[[], dict[str, CpuHealth]]:
+        """Begin to watch so many of the other nodes; call the result at the end of the launch.
+
+        That gives what else went on in each node, by its name; nothing is known of one that does not answer.
+        """
+        watched = self.nodes[:nodes]
+        number = self._watches = self._watches + 1
+        for node in watched:
+            with contextlib.suppress(LinkEnded):
+                node.link.send(WatchHealth())
+
+        def ended() -> dict[str, CpuHealth]:
+            for node in watched:
+                with contextlib.suppress(LinkEnded):
+                    node.link.send(AskHealth(number))
+            return {node.link.name: _health(node.link, number) for node in watched}
+
+        return ended
+
     @property
     def lost(self) -> str:
         """Which agent is gone; empty while all are there."""
@@ -219,6 +243,16 @@ class Cluster:
                 )
             self._gpus[node.number] = answer.number
         return self._gpus[node.number]
+
+
+def _health(link: Link, number: int) -> CpuHealth:
+    """The answer to ``AskHealth``; one that came too late for an earlier launch is passed over."""
+    deadline = time.monotonic() + _PING_SECONDS
+    with contextlib.suppress(LinkEnded):
+        while (answer := link.receive(max(0.0, deadline - time.monotonic()))) is not None:
+            if isinstance(answer, NodeHealth) and answer.number == number:
+                return answer.cpu
+    return CpuHealth()
 
 
 def _end_of(link: Link) -> str:

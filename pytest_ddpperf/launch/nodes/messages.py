@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Job, RankCalls
 from pytest_ddpperf.launch.progress import Progress
+from pytest_ddpperf.records.health import CpuHealth
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,26 @@ class Close:
     """The end: the task ends with this exit status."""
 
     status: int
+
+
+@dataclass(frozen=True)
+class WatchHealth:
+    """The request to watch the node during a launch."""
+
+
+@dataclass(frozen=True)
+class AskHealth:
+    """The end of the launch; the answer is ``NodeHealth`` with the same number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class NodeHealth:
+    """What else the node did during the launch."""
+
+    number: int
+    cpu: CpuHealth
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

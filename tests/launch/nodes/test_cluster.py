@@ -22,9 +22,10 @@ from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.cluster import Cluster, offset, require_one_agent
 from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers, spread
 from pytest_ddpperf.launch.nodes.link import Link, LinkEnded, connect
-from pytest_ddpperf.launch.nodes.messages import Close, Hello, Ping, Role
+from pytest_ddpperf.launch.nodes.messages import AskHealth, Close, Hello, Ping, Role
 from pytest_ddpperf.launch.nodes.ranks import NodeRanks
 from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
+from pytest_ddpperf.records.health import CpuHealth, Health
 
 NEEDED = {"torch": "2.13.0", "the tests": "f00d"}
 AT_ONCE = 5.0
@@ -182,6 +183,46 @@ def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two:
     assert caught.value.rank == 1
     assert "in waits_for_nothing" in str(caught.value)
     assert run(two[1], total).values == (3.0, 3.0)
+
+
+def test_a_rank_of_another_node_that_is_killed_for_want_of_memory_is_told(
+    two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel of the other node alone counts a kill, for any rank that it may have killed."""
+    counts = iter(range(100))
+    monkeypatch.setattr("pytest_ddpperf.launch.nodes.agent.out_of_memory_kills", lambda: next(counts))
+
+    def dies(ctx: RankContext, guilty: int) -> None:
+        if ctx.rank == guilty:
+            os.kill(os.getpid(), signal.SIGKILL)
+        total(ctx)
+
+    for guilty in range(2):
+        with pytest.raises(RankFailed, match=rf"^rank {guilty} of 2 was killed by SIGKILL") as caught:
+            run(two[1], dies, guilty)
+        assert caught.value.out_of_memory == (guilty == 1)
+        assert ("the kernel ran out of memory" in str(caught.value)) == (guilty == 1)
+
+
+def test_what_else_another_node_did_is_asked_of_its_agent(
+    two: tuple[Cluster, Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[list[int | None]] = []
+
+    def watch(parents: list[int | None]) -> Callable[[object], Health]:
+        watched.append(parents)
+        return lambda _: Health(cpu=CpuHealth(throttled=float(len(watched))))
+
+    monkeypatch.setattr("pytest_ddpperf.launch.nodes.agent.watch_health", watch)
+    cluster = two[0]
+    run(two[1], total)
+    node = cluster.nodes[0]
+    ended = cluster.watch(1)
+    (_, zygote) = run(two[1], lambda _: os.getppid()).values
+    node.link.send(AskHealth(-1))  # the answer comes too late for a launch before
+    assert ended() == {"node 1 (host-b)": CpuHealth(throttled=1.0)}
+    assert watched == [[zygote]]
+    assert cluster.watch(0)() == {}
 
 
 def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank(
