@@ -290,8 +290,8 @@ class Launcher:
             here = job.directory if Path(job.directory).is_dir() else environment.current_folder()
             job = replace(job, environ=environ, directory=here)
             zygotes, found = [zygote] * job.local_world_size, self._preloaded
-            if found is not None and job.local_world_size == job.world_size and found.fits(environ):
-                zygotes = found.of(job.world_size)
+            if found is not None and found.fits(environ):
+                zygotes = found.of(job.local_world_size)
             if job.device != "cpu" and zygotes[0].remark:
                 self.remarks["forked"] = zygotes[0].remark
             sweeping = end_seconds(job) + 2.0

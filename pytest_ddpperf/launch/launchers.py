@@ -87,6 +87,11 @@ class Launchers:
         wanted = self._wanted(scope, ranks)
         for i in range(number):
             self[i].preload(wanted, self._judged, self[0] if i else None)
+        elsewhere = [nodes for i in range(number) if (nodes := self[i].nodes) is not None]
+        for nodes in elsewhere:
+            nodes.ask_preload(self._judged.common(wanted.modules))
+        for nodes in elsewhere:
+            nodes.preloaded()
 
     def _wanted(self, scope: str, ranks: int) -> Wanted:
         return Wanted(asked=self._asked, seen=tuple(self._seen.get(scope, {}).values()), ranks=ranks)

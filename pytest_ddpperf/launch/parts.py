@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from selectors import BaseSelector
 
     from pytest_ddpperf.launch.failures import RankEnd
-    from pytest_ddpperf.launch.messages import Job, RankCalls
+    from pytest_ddpperf.launch.messages import Job, RankCalls, SeenImport
     from pytest_ddpperf.launch.progress import Progress
     from pytest_ddpperf.launch.rank_processes import Echo
 
@@ -78,6 +78,12 @@ class OtherNodes(Protocol):
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> Sequence[RanksElsewhere]:
         """The ranks of the other nodes in a launch, which have these variables."""
+
+    def ask_preload(self, modules: Sequence[SeenImport]) -> None:
+        """Begin to import these modules where ranks were started before, so that later ones find them imported."""
+
+    def preloaded(self) -> None:
+        """Wait until they are imported, as far as that is harmless there."""
 
     def close(self) -> None:
         """End what was started for this launcher."""

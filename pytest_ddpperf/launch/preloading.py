@@ -97,9 +97,9 @@ class PreloadedZygotes:
         same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
         return same and all(zygote.usable for zygote in self.all)
 
-    def of(self, world_size: int) -> list[ZygoteProcess]:
-        """The zygote of each rank."""
-        return [*self.of_ranks, *[self.base] * world_size][:world_size]
+    def of(self, number: int) -> list[ZygoteProcess]:
+        """The zygotes of so many ranks, from rank 0 on; on other nodes ``of_ranks`` is empty."""
+        return [*self.of_ranks, *[self.base] * number][:number]
 
     def close(self) -> None:
         """End them and everything below them."""

@@ -20,6 +20,7 @@ from pytest_ddpperf.launch.nodes.messages import (
     AskCalls,
     AskGpus,
     AskHealth,
+    AskPreload,
     AskReady,
     AskStacks,
     Begin,
@@ -41,6 +42,7 @@ from pytest_ddpperf.launch.nodes.messages import (
 )
 from pytest_ddpperf.launch.nodes.network import interface_of
 from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
+from pytest_ddpperf.launch.preloading import Judged, Wanted
 from pytest_ddpperf.launch.processes import out_of_memory_kills
 from pytest_ddpperf.launch.rank_processes import RankProcesses
 from pytest_ddpperf.launch.redirection import Redirection
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.instruments.health import Watch
     from pytest_ddpperf.launch.failures import RankEnd
-    from pytest_ddpperf.launch.messages import Job
+    from pytest_ddpperf.launch.messages import Job, SeenImport
     from pytest_ddpperf.launch.nodes.meeting import Card
 
     CheckOut = Callable[[Redirection], "CheckedOut | None"]  # has its target on this node, and gives what was made
@@ -159,6 +161,7 @@ class _Host(threading.Thread):
         super().__init__(name=f"ddpperf-node-{request.number}", daemon=True)
         self._link, self._card, self._provide = link, card, provide
         self._base = dict(os.environ)
+        self._judged = Judged()
         self._environ = dict(self._base)  # as it is for the ranks of the next launch
         self._redirection = None if request.redirection is None else Redirection.loads(request.redirection)
         self.launcher = Launcher(
@@ -177,6 +180,9 @@ class _Host(threading.Thread):
                 message = self._link.receive()
                 if isinstance(message, AskReady):
                     self._link.send(NodeReady(self._get_ready(message)))
+                elif isinstance(message, AskPreload):
+                    self._preload(message.modules)
+                    self._link.send(NodeReady())
                 elif isinstance(message, Begin):
                     self._launch(message)
                 elif isinstance(message, AskGpus):
@@ -216,6 +222,11 @@ class _Host(threading.Thread):
         except LaunchError as error:
             return str(error)
         return ""
+
+    def _preload(self, modules: tuple[SeenImport, ...]) -> None:
+        # Those that read the number of their rank stay with the ranks, whose numbers here change with the launch.
+        with contextlib.suppress(LaunchError):  # the next launch tells
+            self.launcher.preload(Wanted(asked=(), seen=modules, ranks=0), self._judged)
 
     def _launch(self, begin: Begin) -> None:
         try:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, RankSkipped
 from pytest_ddpperf.launch.nodes.link import LinkEnded
-from pytest_ddpperf.launch.nodes.messages import AskReady, NodeReady, OpenLauncher
+from pytest_ddpperf.launch.nodes.messages import AskPreload, AskReady, NodeReady, OpenLauncher
 from pytest_ddpperf.launch.nodes.ranks import NodeRanks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_ddpperf.launch.launcher import Launcher
+    from pytest_ddpperf.launch.messages import SeenImport
     from pytest_ddpperf.launch.nodes.cluster import Cluster, Node
     from pytest_ddpperf.launch.nodes.link import Link
     from pytest_ddpperf.launch.rank_processes import Echo
@@ -39,6 +41,8 @@ class NodeLaunchers:
         self.cluster = cluster
         self.number = next(_numbers)
         self.links: dict[int, Link] = {}
+        self._preloading: list[Link] = []  # links to launchers that import modules
+        self._had = False  # whether modules were asked for
         self._preload, self._redirection = tuple(preload), redirection
         self._like = None if like is None or not isinstance(like.nodes, NodeLaunchers) else like.nodes
 
@@ -90,6 +94,24 @@ class NodeLaunchers:
                 raise LinkEnded(f"{link.name} did not get ready to start ranks within {_READY_SECONDS:.0f} s")
             if answer.reason:
                 raise LaunchError(f"{link.name}: {answer.reason}")
+
+    def ask_preload(self, modules: Sequence[SeenImport]) -> None:
+        """Begin to import modules on the nodes that have started ranks before."""
+        self._preloading = [link for link in self.links.values() if link.fileno() >= 0] if modules or self._had else []
+        self._had = bool(modules)
+        for link in self._preloading:
+            with contextlib.suppress(LinkEnded):  # the next launch tells
+                link.send(AskPreload(tuple(modules)))
+
+    def preloaded(self) -> None:
+        """Wait until they are imported, as far as that is harmless there."""
+        answered = False
+        try:
+            with contextlib.suppress(LinkEnded):
+                answered = all(link.receive(_READY_SECONDS) is not None for link in self._preloading)
+        finally:
+            if not answered:
+                self.close()  # what answers come later would be taken for others; the next launch has new launchers
 
     def close(self) -> None:
         """End the launchers."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_ddpperf.launch.failures import RankEnd
-from pytest_ddpperf.launch.messages import Job, RankCalls
+from pytest_ddpperf.launch.messages import Job, RankCalls, SeenImport
 from pytest_ddpperf.launch.progress import Progress
 from pytest_ddpperf.records.health import CpuHealth
 
@@ -96,6 +96,13 @@ class AskReady:
     """The request to import torch. ``changes``: variables by which the environment differs from that at the start."""
 
     changes: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class AskPreload:
+    """The request to import modules that later ranks then find imported; ``NodeReady`` answers it."""
+
+    modules: tuple[SeenImport, ...]
 
 
 @dataclass(frozen=True)

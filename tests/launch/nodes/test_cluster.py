@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,7 @@ import pytest
 from pytest_ddpperf.errors import LaunchError, RankFailed, RankSkipped, RanksTimedOut, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.launchers import AUTO, Launchers
 from pytest_ddpperf.launch.nodes.agent import Agent
 from pytest_ddpperf.launch.nodes.cluster import Cluster, offset, require_one_agent
 from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers, spread
@@ -183,6 +185,60 @@ def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two:
     assert caught.value.rank == 1
     assert "in waits_for_nothing" in str(caught.value)
     assert run(two[1], total).values == (3.0, 3.0)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed modules that note the processes which import them; one of them reads its rank."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    note = "import os, time\nwith open(__file__ + '.pids', 'a') as file: print(os.getpid(), file=file)\n"
+    wait = "end = time.monotonic() + 0.002\nwhile time.monotonic() < end: pass\n"
+    (folder / "alike_on_nodes.py").write_text(f"{note}{wait}")
+    (folder / "own_on_nodes.py").write_text(f"{note}RANK = int(os.environ['RANK'])\n{wait}")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+    return folder
+
+
+def importers(folder: Path, module: str) -> list[int]:
+    return [int(word) for word in (folder / f"{module}.py.pids").read_text().split()]
+
+
+def test_what_ranks_were_seen_to_import_is_imported_once_on_each_node(
+    two: tuple[Cluster, Launcher], installed: Path
+) -> None:
+    """A module that reads its rank is imported for each rank of the controller's node, and by those of others."""
+
+    def imports(_: RankContext) -> tuple[int, int, int]:
+        import alike_on_nodes  # type: ignore[import-not-found]
+        import own_on_nodes  # type: ignore[import-not-found]
+
+        assert alike_on_nodes
+        return os.getpid(), os.getppid(), own_on_nodes.RANK
+
+    def make(first: Launcher | None) -> Launcher:
+        nodes = NodeLaunchers(two[0], ("pytest_ddpperf.launch.rank",), None, first or two[1])
+        return Launcher(like=first or two[1], nodes=nodes)
+
+    with contextlib.closing(Launchers(make, [AUTO])) as launchers:
+        first = run(launchers[0], imports, world_size=4)
+        launchers.note("scope", first.imports)
+        launchers[0].wait()
+        launchers.wait(1, "scope", 4)
+        second = run(launchers[0], imports, world_size=4)
+        pids, parents, ranks = zip(*second.values, strict=True)
+        assert ranks == (0, 1, 2, 3)
+        before = {pid for pid, *_ in first.values}
+        by_zygotes = set(importers(installed, "alike_on_nodes")) - before
+        assert len(by_zygotes) == 2, "one on each node"
+        assert not by_zygotes & {*pids}
+        assert parents[2] == parents[3]
+        assert parents[2] in by_zygotes
+        assert set(importers(installed, "own_on_nodes")) - before >= {*parents[:2], *pids[2:]}
+        launchers.wait(1, "another", 4)
+        assert set(importers(installed, "alike_on_nodes")) - before == by_zygotes
+        third = run(launchers[0], imports, world_size=4)
+        assert {pid for pid, *_ in third.values} <= set(importers(installed, "alike_on_nodes"))
 
 
 def test_a_rank_of_another_node_that_is_killed_for_want_of_memory_is_told(
