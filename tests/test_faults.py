@@ -116,8 +116,8 @@ REPORTS = (
     "rank 1 of 2 exited with status 0, which os._exit() or a library does: return from the function instead",
     "rank 1 of 2 was killed by SIGKILL",
     "rank 1 of 2 was killed by SIGSEGV",
-    "rank 0 of 2 blocked after 3 s in barrier (test_faults.py:* in together); rank 1 at test_faults.py:* in hold_",
-    "rank 0 of 2 blocked after 3 s in barrier (test_faults.py:* in together); rank 1 at test_faults.py:* in ignore_",
+    "rank 0 of 2 blocked after 3 s in barrier (test_faults.py:* in together); rank 1 standing at *:* in hold_",
+    "rank 0 of 2 blocked after 3 s in barrier (test_faults.py:* in together); rank 1 standing at *:* in ignore_",
     "rank 1 of 2 [ew]",  # exited, or was killed by an abort of gloo's: it has no files left
 )
 # A rank tells when it measures. It is named by the environment, so that it is no part of the test.

@@ -7,20 +7,18 @@ import selectors
 import signal
 import socket
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.errors import LaunchError, RanksTimedOut
-from pytest_ddpperf.launch import failures, processes, progress, stacks
+from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch import failures, processes
 from pytest_ddpperf.launch.rank_processes import STACK_SECONDS, RankProcesses
-from pytest_ddpperf.launch.streams import titled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pytest_ddpperf.launch.failures import RankEnd
-    from pytest_ddpperf.launch.flight_recorder import Stall
     from pytest_ddpperf.launch.messages import Job, RankCalls
     from pytest_ddpperf.launch.parts import Ranks, RanksElsewhere
     from pytest_ddpperf.launch.progress import Progress
@@ -34,7 +32,6 @@ _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
 _OTHERS_SECONDS = 2.0
 _CALLS_SECONDS = 1.0
-_LOOK_SECONDS = 0.5  # in which a launch that only is slow may end a step
 
 
 def end_seconds(job: Job) -> float:
@@ -69,7 +66,15 @@ def conduct(
             else:
                 for zygote in set(zygotes):
                     zygote.require_running()
-            found = _evidence(launch, outcome, job)
+            standing: dict[int, str] = {}
+            if outcome is LaunchEnd.LATE:
+                from pytest_ddpperf.launch.deadline import late_ranks
+
+                late = late_ranks(launch, job)
+            elif any(rank.mismatch for rank in launch.ends):
+                with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
+                    launch.hear_others()
+                    standing = launch.stacks()
         finally:
             with contextlib.ExitStack() as sweeping:  # all, whatever one of them raises
                 for other in elsewhere:
@@ -80,46 +85,12 @@ def conduct(
         seconds = time.monotonic() - started
         ends = launch.ends
     if outcome is LaunchEnd.LATE:
-        raise _timed_out(ends, found, job, max(zygote.threads for zygote in zygotes) - 1)
+        raise late.error(ends, job, max(zygote.threads for zygote in zygotes) - 1)
     if outcome is LaunchEnd.FAILED:
         starved = processes.out_of_memory_kills() > kills
         ends = [replace(end, starved=starved) if end.rank in here.ranks else end for end in ends]
-        raise failures.failure(ends, job.world_size, stacks=found.stacks)
+        raise failures.failure(ends, job.world_size, stacks=standing)
     return ends, seconds
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    """Where the ranks of a launch that has not finished stand, by rank."""
-
-    stacks: dict[int, str] = field(default_factory=dict)
-    stalled: Stall | None = None  # what NCCL's ranks wait for
-    progress: dict[int, Progress] = field(default_factory=dict)
-    advances: bool = False  # whether a rank came further while this one looked
-
-
-def _evidence(launch: LaunchedRanks, outcome: LaunchEnd, job: Job) -> _Evidence:
-    standing: dict[int, str] = {}
-    stalled: Stall | None = None
-    before: dict[int, Progress] = {}
-    now: dict[int, Progress] = {}
-    if outcome is LaunchEnd.LATE:
-        standing, before = launch.stacks(), launch.progress()
-        launch.look(_LOOK_SECONDS)
-        now = launch.progress()
-        if job.group == "nccl":
-            from pytest_ddpperf.launch.flight_recorder import stall
-
-            stalled = stall(launch.calls())
-        suspect = stacks.suspect(standing, [rank for rank in range(job.world_size) if rank not in standing])
-        if suspect is not None and stalled is None:
-            with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
-                launch.hear_others(suspect)
-    elif any(rank.mismatch for rank in launch.ends):
-        with contextlib.suppress(LaunchError):  # nor the ranks' failure
-            launch.hear_others()
-            standing = launch.stacks()
-    return _Evidence(standing, stalled, now, progress.advanced(before, now))
 
 
 @contextlib.contextmanager
@@ -127,28 +98,6 @@ def _listening(job: Job) -> Iterator[socket.socket]:
     """Bind the port of the store that rank 0 serves: no other process can take it between the choice and the use."""
     with socket.create_server(("127.0.0.1", 0), backlog=max(128, job.world_size)) as listener:
         yield listener
-
-
-def _timed_out(ends: list[RankEnd], found: _Evidence, job: Job, threads: int) -> RanksTimedOut:
-    standing, stalled = found.stacks, found.stalled
-    finished = [end.rank for end in ends if end.rank not in standing]
-    called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
-    nccl = job.group == "nccl"
-    first_line, guilty = stacks.roll_call(standing, finished, job.world_size, job.timeout, called, nccl=nccl)
-    hints = [stacks.mismatch_hint(standing, finished, nccl=nccl)] if job.world_size > 1 else []
-    if stalled is not None:
-        guilty, hints = stalled.rank, [stalled.text]
-    hints.insert(0, progress.told(found.progress))
-    if found.advances:
-        hints.insert(1, "steps went on at the deadline, so the launch is slow and does not hang: raise timeout")
-    if threads:
-        more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
-        hints.append(f"the process that ranks are forked from has {more} stays locked on the ranks")
-    return RanksTimedOut(
-        "\n\n".join(filter(None, (first_line, *hints, stacks.listing(standing, guilty)))),
-        rank=guilty,
-        sections=titled((end.rank, end.output) for end in ends),
-    )
 
 
 class LaunchEnd(Enum):
@@ -234,9 +183,9 @@ class LaunchedRanks:
         """How far each rank has come that has not finished."""
         return {rank: each for part in self._parts for rank, each in part.progress().items()}
 
-    def stacks(self) -> dict[int, str]:
+    def stacks(self, seconds: float = STACK_SECONDS) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
-        deadline = time.monotonic() + STACK_SECONDS
+        deadline = time.monotonic() + seconds
         for part in self._parts:
             part.ask_stacks(deadline)
         return {rank: text for part in self._parts for rank, text in part.stacks(deadline).items()}

@@ -203,9 +203,10 @@ class RankProcesses:
     def stacks(self, deadline: float) -> dict[int, str]:
         """Ask faulthandler for the stacks of each rank that has not finished; the text may be empty."""
         waiting = {number: rank.stacks for number, rank in self.ranks.items() if not rank.state.over}
-        found = self._told(waiting, stacks.SIGNAL, deadline)
+        since = {number: os.fstat(file.fileno()).st_size for number, file in waiting.items()}  # asked for before
+        found = self._told(waiting, since, stacks.SIGNAL, deadline)
         many = {number: file for number, file in waiting.items() if stacks.lacks_main_thread(found[number])}
-        return found | (self._told(many, stacks.MAIN_SIGNAL, deadline) if many else {})
+        return found | (self._told(many, since, stacks.MAIN_SIGNAL, deadline) if many else {})
 
     def progress(self) -> dict[int, Progress]:
         """How far each rank has come that has not finished, as far as it has begun."""
@@ -233,8 +234,8 @@ class RankProcesses:
                 rank.collect()
         return {number: rank.calls for number, rank in asked.items() if rank.calls is not None}
 
-    def _told(self, files: dict[int, IO[bytes]], number: int, deadline: float) -> dict[int, str]:
-        """Send ranks a signal that makes faulthandler write to their files, and read these."""
+    def _told(self, files: dict[int, IO[bytes]], since: dict[int, int], number: int, deadline: float) -> dict[int, str]:
+        """Send ranks a signal that makes faulthandler write to their files, and read these from so many bytes on."""
         sizes = old = [os.fstat(file.fileno()).st_size for file in files.values()]
         self.signal(tuple(files), number)
         while time.monotonic() < deadline:
@@ -243,4 +244,4 @@ class RankProcesses:
             if sizes == before and all(size > start for size, start in zip(sizes, old, strict=True)):
                 break
             select.select([], [], [], _STACK_POLL)
-        return {rank: read_output(file, "the stacks") for rank, file in files.items()}
+        return {rank: read_output(file, "the stacks", since=since[rank]) for rank, file in files.items()}

@@ -1,4 +1,4 @@
-"""The positions of blocked ranks, read from faulthandler's text, and the roll call made of them."""
+"""The positions of blocked ranks, read from faulthandler's text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sysconfig
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.launch import interleaving
@@ -25,8 +24,6 @@ _CUT = re.compile(r"^\.\.\.$", re.MULTILINE)  # after 100 threads faulthandler s
 _ALONE = "Stack (most recent call first)"
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x|Stack \()", re.MULTILINE)
 COLLECTIVES = "torch/distributed/distributed_c10d.py"
-_NO_COLLECTIVES = frozenset({"send", "recv", "send_object_list", "recv_object_list", "_new_process_group_helper"})
-_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "gather_object"})  # let ranks go on
 _DISTRIBUTED = ("/torch/distributed/", "/torch/nn/parallel/")
 _OPERATORS = "torch/_ops.py"  # between a functional collective and the operator that waits
 _WAIT = ".wait("  # for a handle of a collective; it has no Python frame
@@ -34,12 +31,11 @@ _BACKWARD = "_engine_run_backward"  # has no Python frames below it, but hooks t
 _TURNS = interleaving.__file__
 _PACKAGE = Path(__file__).parents[1]
 _ANSWERING = str(Path(__file__).with_name("flight_recorder.py"))  # a thread of ours, which waits for the controller
-_GPU_WAIT = "a wait for its GPU"
+GPU_WAIT = "a wait for its GPU"
 # Lines that need a value of a tensor, and torch's functions that wait for the device: they have no frames below them.
 _NEEDS_VALUE = re.compile(r"\.(?:item|tolist|cpu|synchronize)\(|\bfloat\(")
 _SYNCHRONISING = ("torch/cuda/__init__.py", "torch/cuda/streams.py", "torch/accelerator/__init__.py")
 _MACHINERY = tuple(str(_PACKAGE / folder) for folder in ("launch", "training"))
-_LEAST_MAJORITY = 3  # ranks, for two only contradict each other
 # Names of functions that torch wraps around the functions that users call.
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl"})
 
@@ -113,9 +109,9 @@ def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | N
     collective = next((frame.function for frame in inner if frame.file.endswith(COLLECTIVES)), "")
     called = next((frame.function for frame in reversed(inner) if frame.function not in _WRAPPERS), "")
     if line or called:
-        call = collective or (_GPU_WAIT if on_gpu and not (line and called) else called)
+        call = collective or (GPU_WAIT if on_gpu and not (line and called) else called)
         return StackPosition(line, call, bool(collective) or on_gpu or _waits_inside(frames))
-    return StackPosition("", _GPU_WAIT if on_gpu else "the start of the rank", waits=on_gpu) if stack else None
+    return StackPosition("", GPU_WAIT if on_gpu else "the start of the rank", waits=on_gpu) if stack else None
 
 
 def _waits_for_gpu(innermost: Frame) -> bool:
@@ -133,107 +129,6 @@ def _waits_inside(frames: Sequence[Frame]) -> bool:
         or any(folder in innermost.file for folder in _DISTRIBUTED)
         or _WAIT in linecache.getline(innermost.file, innermost.line)
     )
-
-
-def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[StackPosition | None, list[int]]]:
-    """The ranks at each position; the largest group of waiting ones comes first: most likely they are right there."""
-    positions: dict[StackPosition | None, list[int]] = {}
-    for rank, text in sorted(stacks.items()):
-        found = threads(text)
-        positions.setdefault(position(found[0], nccl=nccl) if found else None, []).append(rank)
-    return sorted(positions.items(), key=lambda item: (not _waits(item[0]), -len(item[1]), item[1]))
-
-
-def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
-    """Where ranks wait in several places, and none runs, the rank that they may wait for; None where there is none.
-
-    That is the only one that has finished, that is outside of collectives, or that is outside of the largest group.
-    """
-    order = _positions(stacks)
-    several = len(order) > 1 and len(stacks) + len(finished) >= _LEAST_MAJORITY
-    if not several or len(finished) > 1 or not all(_waits(where) for where, _ in order):
-        return None
-    if finished:
-        return finished[0]
-    outside = [rank for where, ranks in order if where and where.call in _NO_COLLECTIVES for rank in ranks]
-    odd = outside if len(outside) == 1 else minority([ranks for _, ranks in order])
-    return odd[0] if len(odd) == 1 else None
-
-
-def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mapping[int, int | None]) -> int | None:
-    """The suspect if it keeps all others waiting: they agree on what they have called; else None.
-
-    Some collectives let ranks go on before others come. So a rank may stand in an earlier one than all others and wait
-    for one of those, which has left it out. They tell it by ``called``, the numbers of collectives that each has
-    called: the same at one line, and different ones at different lines.
-    """
-    odd = suspect(stacks, finished)
-    agreed = {(where, called.get(rank)) for where, ranks in _positions(stacks) for rank in ranks if rank != odd}
-    numbers = {number for _, number in agreed}
-    alike = len(agreed) == len(numbers) == len({where for where, _ in agreed})
-    return odd if alike and None not in numbers else None
-
-
-def roll_call(
-    stacks: Mapping[int, str],
-    finished: Sequence[int],
-    world_size: int,
-    seconds: float,
-    called: Mapping[int, int | None] = MappingProxyType({}),
-    *,
-    nccl: bool = False,
-) -> tuple[str, int | None]:
-    """Write the first line of a timeout, and name the rank to blame where it is a single one.
-
-    Ranks in a collective or in backward wait for the others. To blame is a rank that stands elsewhere or has finished.
-    ``stacks`` has faulthandler's text of each rank that has not finished, and ``called`` how many collectives ranks
-    have called, as far as they could tell. ``nccl`` is as for ``position``.
-    """
-    order = _positions(stacks, nccl=nccl)
-    parts = [f"{numbers(ranks)} {_standing(where)}" for where, ranks in order]
-    if order:
-        where, ranks = order[0]
-        state = "blocked" if _waits(where) else "still running"
-        parts[0] = f"{numbers(ranks)} of {world_size} {state} after {seconds:g} s {_standing(where)}"
-    if finished:
-        parts.append(f"{numbers(finished)} had finished")
-    if order and all(where is not None and not where.waits for where, _ in order):
-        parts.append("if it only takes its time, raise timeout")
-    return "; ".join(parts), _guilty(order, list(finished), confirmed(stacks, finished, called))
-
-
-def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: bool = False) -> str:
-    """The likely cause where all ranks wait in one collective; empty where they do not."""
-    found = [threads(text) for text in stacks.values()]
-    places = {position(stack[0], nccl=nccl) if stack else None for stack in found}
-    where = next(iter(places), None)
-    if finished or len(places) != 1 or where is None or not (where.waits and where.call and where.line):
-        return ""
-    place = "in the same collective: most likely they called it, or an earlier one,"
-    if where.call == _GPU_WAIT:
-        place = "for their GPUs: most likely they called a collective"
-    return (
-        f"all ranks wait {place} with tensors of different sizes or types; "
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs"
-    )
-
-
-def _guilty(
-    order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
-) -> int | None:
-    """The one rank that does not wait as the others do, or that waits alone; None where there is no such one."""
-    waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
-    running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
-    if not waiting:  # ranks that have finished keep nobody from going on, and one that waits can tell its stack
-        unknown = [rank for where, ranks in order if where is None for rank in ranks]
-        elsewhere = unknown or minority([ranks for _, ranks in order])
-    elif running or len(finished) == len(waiting) == 1:
-        elsewhere = running + finished
-    elif len(waiting) > 1:
-        return odd
-    else:  # for a collective that no other rank has called, unless that lets ranks go on before others come
-        elsewhere = [] if waiting[0][0].call in _ROOTED else waiting[0][1]
-    return elsewhere[0] if len(elsewhere) == 1 else None
 
 
 def minority(groups: Sequence[list[int]]) -> list[int]:
@@ -271,14 +166,6 @@ def written(text: str) -> str:
 def _carries(frame: Frame) -> bool:
     """Whether a frame brings the user's function to its rank."""
     return is_machinery(frame.file) or frame.file == "<string>"
-
-
-def _standing(where: StackPosition | None) -> str:
-    return where.text if where is not None else "at an unknown place (it gave no stack)"
-
-
-def _waits(where: StackPosition | None) -> bool:
-    return where is not None and where.waits
 
 
 def _shown(file: str) -> str:

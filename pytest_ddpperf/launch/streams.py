@@ -171,11 +171,11 @@ def open_output() -> IO[bytes]:
         ) from None
 
 
-def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT) -> str:
-    """Read the last ``limit`` bytes of a stream without moving the writer's position."""
-    size = os.fstat(file.fileno()).st_size
+def read_output(file: IO[bytes], title: str, limit: int = OUTPUT_LIMIT, since: int = 0) -> str:
+    """Read the last ``limit`` bytes of a stream after the first ``since`` without moving the writer's position."""
+    size = os.fstat(file.fileno()).st_size - since
     start = max(0, size - limit)
-    text = _OF_GLOO.sub(b"", os.pread(file.fileno(), limit, start)).decode(errors="replace")
+    text = _OF_GLOO.sub(b"", os.pread(file.fileno(), limit, since + start)).decode(errors="replace")
     return f"[the first {start} of {size} bytes of {title} are cut here]\n{text}" if start else text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.launch import stacks
+from pytest_ddpperf.launch import roll_call, stacks
 
 LIB = sysconfig.get_path("purelib")
 RANK = Path(stacks.__file__).with_name("rank.py")
@@ -190,7 +190,33 @@ def test_the_roll_call_names_who_keeps_the_others_waiting(
     found: dict[int, str], finished: list[int], line: str, guilty: int | None
 ) -> None:
     world_size = len(found) + len(finished)
-    assert stacks.roll_call(found, finished, world_size, 10.0) == (line, guilty)
+    assert roll_call.heading(found, finished, world_size, 10.0) == (line, guilty)
+
+
+def test_the_roll_call_tells_who_stands_and_who_moves() -> None:
+    """Rank 1 of the first launch loops, and rank 2 of it has gone on from where rank 0 waits."""
+    line, guilty = roll_call.heading(
+        {0: ALL_REDUCE, 1: BUILD, 2: ALL_REDUCE}, [], 3, 10.0, moved={0: False, 1: True, 2: True}
+    )
+    assert line == (
+        "rank 0 of 3 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
+        "rank 2 moving in all_reduce (/x/t.py:12 in step); rank 1 moving at /x/t.py:30 in build"
+    )
+    assert guilty == 1
+    line, _ = roll_call.heading({0: BUILD}, [], 1, 10.0, moved={0: False})
+    assert line.startswith("rank 0 of 1 still running after 10 s, standing at /x/t.py:30 in build; if it only takes")
+
+
+def test_a_rank_has_moved_where_its_users_line_or_what_it_calls_there_differs() -> None:
+    loops = written("/x/t.py|31|build", "/x/t.py|50|test")
+    deeper = written(f"{LIB}/torch/nn/functional.py|7|linear", "/x/t.py|30|build", "/x/t.py|50|test")
+    first = {0: BUILD, 1: BUILD, 2: BUILD, 3: BUILD, 4: BUILD, 5: ""}
+    assert roll_call.moved(first, {0: BUILD, 1: loops, 2: deeper, 4: "", 5: BUILD}) == {
+        0: False,
+        1: True,
+        2: True,
+        3: True,  # it has finished
+    }
 
 
 @pytest.mark.parametrize(
@@ -228,9 +254,9 @@ def test_a_rank_keeps_all_others_waiting_where_these_agree_on_what_they_have_cal
     found: list[str], called: dict[int, int | None], suspect: int | None, guilty: int | None
 ) -> None:
     listed = dict(enumerate(found))
-    assert (stacks.suspect(listed), stacks.confirmed(listed, [], called)) == (suspect, guilty)
+    assert (roll_call.suspect(listed), roll_call.confirmed(listed, [], called)) == (suspect, guilty)
     if BUILD not in found:
-        assert stacks.roll_call(listed, [], len(found), 10.0, called)[1] == guilty
+        assert roll_call.heading(listed, [], len(found), 10.0, called)[1] == guilty
 
 
 @pytest.mark.parametrize(
@@ -243,9 +269,9 @@ def test_a_rank_keeps_all_others_waiting_where_these_agree_on_what_they_have_cal
 def test_a_rank_that_has_finished_is_to_blame_where_the_others_agree(
     called: dict[int, int | None], guilty: int | None
 ) -> None:
-    assert stacks.suspect({0: BROADCAST, 2: ALL_REDUCE}, [1]) == 1
-    assert stacks.roll_call({0: BROADCAST, 2: ALL_REDUCE}, [1], 3, 10.0, called)[1] == guilty
-    assert stacks.suspect({0: BROADCAST, 2: ALL_REDUCE}, [1, 3]) is None
+    assert roll_call.suspect({0: BROADCAST, 2: ALL_REDUCE}, [1]) == 1
+    assert roll_call.heading({0: BROADCAST, 2: ALL_REDUCE}, [1], 3, 10.0, called)[1] == guilty
+    assert roll_call.suspect({0: BROADCAST, 2: ALL_REDUCE}, [1, 3]) is None
 
 
 def test_a_wait_for_a_handle_or_inside_torchs_code_for_ranks_is_a_wait(tmp_path: Path) -> None:
@@ -288,8 +314,8 @@ def test_with_nccl_a_rank_that_waits_for_its_gpu_waits_for_others(item: str, tmp
     }
     assert not any(where.waits for text in on_gpu if (where := stacks.position(stacks.threads(text)[0])))
     works = item.replace("line 2", "line 3")
-    assert stacks.roll_call({0: item, 1: works, 2: item}, [], 3, 10.0, nccl=True)[1] == 1
-    assert stacks.roll_call({0: item, 1: works, 2: SYNCHRONIZE}, [], 3, 10.0, nccl=True)[1] == 1
+    assert roll_call.heading({0: item, 1: works, 2: item}, [], 3, 10.0, nccl=True)[1] == 1
+    assert roll_call.heading({0: item, 1: works, 2: SYNCHRONIZE}, [], 3, 10.0, nccl=True)[1] == 1
 
 
 def test_with_nccl_our_own_wait_for_a_loss_is_one_for_the_gpu() -> None:
@@ -300,17 +326,17 @@ def test_with_nccl_our_own_wait_for_a_loss_is_one_for_the_gpu() -> None:
     for text in (waits, settles):
         found = stacks.position(stacks.threads(text)[0], nccl=True)
         assert found == stacks.StackPosition("", "a wait for its GPU", waits=True)
-    line, guilty = stacks.roll_call({0: waits, 1: BUILD}, [], 2, 10.0, nccl=True)
+    line, guilty = roll_call.heading({0: waits, 1: BUILD}, [], 2, 10.0, nccl=True)
     assert line == "rank 0 of 2 blocked after 10 s in a wait for its GPU; rank 1 at /x/t.py:30 in build"
     assert guilty == 1
 
 
 def test_with_nccl_ranks_that_all_wait_for_their_gpus_may_have_sent_different_tensors(item: str) -> None:
-    told = stacks.mismatch_hint({0: item, 1: item}, [], nccl=True)
+    told = roll_call.mismatch_hint({0: item, 1: item}, [], nccl=True)
     assert told.startswith(
         "all ranks wait for their GPUs: most likely they called a collective with tensors of different"
     )
-    assert stacks.mismatch_hint({0: item, 1: item}, []) == ""
+    assert roll_call.mismatch_hint({0: item, 1: item}, []) == ""
 
 
 @pytest.mark.parametrize(
@@ -327,7 +353,7 @@ def test_with_nccl_ranks_that_all_wait_for_their_gpus_may_have_sent_different_te
 def test_ranks_that_hang_in_one_collective_must_have_called_different_ones(
     found: dict[int, str], finished: list[int], *, told: bool
 ) -> None:
-    assert ("with tensors of different sizes or types" in stacks.mismatch_hint(found, finished)) is told
+    assert ("with tensors of different sizes or types" in roll_call.mismatch_hint(found, finished)) is told
 
 
 def test_equal_stacks_are_listed_once_and_ours_not_at_all() -> None:

@@ -309,7 +309,7 @@ TOLD_BY_RANKS = [
     Row(
         "late",
         "ddpperf.check(runs(lambda: time.sleep(30)), timeout=2)",
-        r"still running after 2 s at .*; if it only takes its time, raise timeout",
+        r"still running after 2 s, standing at .*; if it only takes its time, raise timeout",
     ),
     Row(
         "nan_in_between",

@@ -1,0 +1,106 @@
+"""What is known of the ranks of a launch that has missed its deadline, and the error that tells of it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_ddpperf.errors import LaunchError, RanksTimedOut
+from pytest_ddpperf.launch import progress, roll_call, stacks
+from pytest_ddpperf.launch.rank_processes import STACK_SECONDS
+from pytest_ddpperf.launch.streams import titled
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_ddpperf.launch.failures import RankEnd
+    from pytest_ddpperf.launch.flight_recorder import Stall
+    from pytest_ddpperf.launch.messages import Job, RankCalls
+    from pytest_ddpperf.launch.progress import Progress
+
+_LOOK_SECONDS = 0.5  # between the two stacks of a rank, in which a launch that only is slow may end a step
+_AGAIN_SECONDS = 0.25  # for the second stacks, where a rank has not given the first
+
+
+class _Launch(Protocol):
+    """What is asked of all ranks of a launch."""
+
+    def stacks(self, seconds: float = ...) -> dict[int, str]: ...
+    def progress(self) -> dict[int, Progress]: ...
+    def calls(self) -> dict[int, RankCalls]: ...
+    def look(self, seconds: float) -> None: ...
+    def hear_others(self, *first: int) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateRanks:
+    """Where the ranks of a launch that has not finished stand, by rank."""
+
+    stacks: Mapping[int, str]  # the later ones
+    moved: Mapping[int, bool] = field(default_factory=dict)  # whether the two stacks differ, where that is known
+    stalled: Stall | None = None  # what NCCL's ranks wait for
+    progress: Mapping[int, Progress] = field(default_factory=dict)
+    advances: bool = False  # whether a rank came further between the two stacks
+
+    @property
+    def pace(self) -> str:
+        """Whether the launch is slow or hangs, as far as ranks show it."""
+        if self.advances:
+            return "steps went on at the deadline, so the launch is slow and does not hang: raise timeout"
+        moving = [rank for rank, moved in self.moved.items() if moved]
+        if moving:
+            return (
+                f"{stacks.numbers(moving)} moved on at the deadline, so the launch may only be slow: then raise timeout"
+            )
+        if self.moved.keys() == self.stacks.keys():
+            return f"no rank moved within {_LOOK_SECONDS:g} s, so the launch hangs, or a single call takes long"
+        return ""
+
+    def error(self, ends: Sequence[RankEnd], job: Job, threads: int) -> RanksTimedOut:
+        """The error for a launch that has missed its deadline; ``threads``: how many more than one the zygote has."""
+        standing, stalled = self.stacks, self.stalled
+        finished = [end.rank for end in ends if end.rank not in standing]
+        called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
+        nccl = job.group == "nccl"
+        first_line, guilty = roll_call.heading(
+            standing, finished, job.world_size, job.timeout, called, nccl=nccl, moved=self.moved
+        )
+        hints = [roll_call.mismatch_hint(standing, finished, nccl=nccl)] if job.world_size > 1 else []
+        if stalled is not None:
+            guilty, hints = stalled.rank, [stalled.text]
+        hints = [progress.told(self.progress), self.pace, *hints]
+        if threads:
+            more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
+            hints.append(f"the process that ranks are forked from has {more} stays locked on the ranks")
+        return RanksTimedOut(
+            "\n\n".join(filter(None, (first_line, *hints, stacks.listing(standing, guilty)))),
+            rank=guilty,
+            sections=titled((end.rank, end.output) for end in ends),
+        )
+
+
+def late_ranks(launch: _Launch, job: Job) -> LateRanks:
+    """Look at the ranks twice, and ask them what they wait for."""
+    nccl = job.group == "nccl"
+    first, before = launch.stacks(), launch.progress()
+    launch.look(_LOOK_SECONDS)
+    later = launch.stacks(STACK_SECONDS if all(first.values()) else _AGAIN_SECONDS)
+    now = launch.progress()
+    standing = {rank: later.get(rank) or text for rank, text in first.items()}
+    stalled: Stall | None = None
+    if nccl:
+        from pytest_ddpperf.launch.flight_recorder import stall
+
+        stalled = stall(launch.calls())
+    suspect = roll_call.suspect(standing, [rank for rank in range(job.world_size) if rank not in standing])
+    if suspect is not None and stalled is None:
+        with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
+            launch.hear_others(suspect)
+    return LateRanks(
+        stacks=standing,
+        moved=roll_call.moved(first, later, nccl=nccl),
+        stalled=stalled,
+        progress=now,
+        advances=progress.advanced(before, now),
+    )

@@ -1,0 +1,150 @@
+"""The roll call at a deadline: who waits where for whom, by the stacks of ranks."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.launch.stacks import GPU_WAIT, StackPosition, minority, numbers, position, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NO_COLLECTIVES = frozenset({"send", "recv", "send_object_list", "recv_object_list", "_new_process_group_helper"})
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "gather_object"})  # let ranks go on
+_LEAST_MAJORITY = 3  # ranks, for two only contradict each other
+
+
+def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[StackPosition | None, list[int]]]:
+    """The ranks at each position; the largest group of waiting ones comes first: most likely they are right there."""
+    positions: dict[StackPosition | None, list[int]] = {}
+    for rank, text in sorted(stacks.items()):
+        found = threads(text)
+        positions.setdefault(position(found[0], nccl=nccl) if found else None, []).append(rank)
+    return sorted(positions.items(), key=lambda item: (not _waits(item[0]), -len(item[1]), item[1]))
+
+
+def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = False) -> dict[int, bool]:
+    """Whether each rank has left the position that it stood at before; without those that gave no stack.
+
+    A rank that is in the same library function at the same line of the user's has not moved. A rank that is in
+    ``before`` alone has finished meanwhile.
+    """
+    places = [
+        {rank: where for where, ranks in _positions(each, nccl=nccl) for rank in ranks} for each in (before, after)
+    ]
+    return {
+        rank: rank not in after or where != places[1][rank]
+        for rank, where in sorted(places[0].items())
+        if where is not None and (rank not in after or places[1][rank] is not None)
+    }
+
+
+def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
+    """Where ranks wait in several places, and none runs, the rank that they may wait for; None where there is none.
+
+    That is the only one that has finished, that is outside of collectives, or that is outside of the largest group.
+    """
+    order = _positions(stacks)
+    several = len(order) > 1 and len(stacks) + len(finished) >= _LEAST_MAJORITY
+    if not several or len(finished) > 1 or not all(_waits(where) for where, _ in order):
+        return None
+    if finished:
+        return finished[0]
+    outside = [rank for where, ranks in order if where and where.call in _NO_COLLECTIVES for rank in ranks]
+    odd = outside if len(outside) == 1 else minority([ranks for _, ranks in order])
+    return odd[0] if len(odd) == 1 else None
+
+
+def confirmed(stacks: Mapping[int, str], finished: Sequence[int], called: Mapping[int, int | None]) -> int | None:
+    """The suspect if it keeps all others waiting: they agree on what they have called; else None.
+
+    Some collectives let ranks go on before others come. So a rank may stand in an earlier one than all others and wait
+    for one of those, which has left it out. They tell it by ``called``, the numbers of collectives that each has
+    called: the same at one line, and different ones at different lines.
+    """
+    odd = suspect(stacks, finished)
+    agreed = {(where, called.get(rank)) for where, ranks in _positions(stacks) for rank in ranks if rank != odd}
+    numbers = {number for _, number in agreed}
+    alike = len(agreed) == len(numbers) == len({where for where, _ in agreed})
+    return odd if alike and None not in numbers else None
+
+
+def heading(
+    stacks: Mapping[int, str],
+    finished: Sequence[int],
+    world_size: int,
+    seconds: float,
+    called: Mapping[int, int | None] = MappingProxyType({}),
+    *,
+    nccl: bool = False,
+    moved: Mapping[int, bool] = MappingProxyType({}),
+) -> tuple[str, int | None]:
+    """Write the first line of a timeout, and name the rank to blame where it is a single one.
+
+    Ranks in a collective or in backward wait for the others. To blame is a rank that stands elsewhere or has finished.
+    ``stacks`` has faulthandler's text of each rank that has not finished, and ``called`` how many collectives ranks
+    have called, as far as they could tell. ``nccl`` is as for ``position``, ``moved`` is what ``moved`` gives.
+    """
+    order = _positions(stacks, nccl=nccl)
+    parts: list[str] = []
+    for where, alike in order:
+        groups: dict[bool | None, list[int]] = {}
+        for rank in alike:
+            groups.setdefault(moved.get(rank), []).append(rank)
+        for moving, ranks in groups.items():
+            place = _standing(where, moving=moving)
+            if not parts:
+                state = "blocked" if _waits(where) and not moving else "still running"
+                place = f"of {world_size} {state} after {seconds:g} s{', ' if place[0] in 'ms' else ' '}{place}"
+            parts.append(f"{numbers(ranks)} {place}")
+    if finished:
+        parts.append(f"{numbers(finished)} had finished")
+    if order and all(where is not None and not where.waits for where, _ in order):
+        parts.append("if it only takes its time, raise timeout")
+    return "; ".join(parts), _guilty(order, list(finished), confirmed(stacks, finished, called))
+
+
+def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: bool = False) -> str:
+    """The likely cause where all ranks wait in one collective; empty where they do not."""
+    found = [threads(text) for text in stacks.values()]
+    places = {position(stack[0], nccl=nccl) if stack else None for stack in found}
+    where = next(iter(places), None)
+    if finished or len(places) != 1 or where is None or not (where.waits and where.call and where.line):
+        return ""
+    place = "in the same collective: most likely they called it, or an earlier one,"
+    if where.call == GPU_WAIT:
+        place = "for their GPUs: most likely they called a collective"
+    return (
+        f"all ranks wait {place} with tensors of different sizes or types; "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch name the first collective that differs"
+    )
+
+
+def _guilty(
+    order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
+) -> int | None:
+    """The one rank that does not wait as the others do, or that waits alone; None where there is no such one."""
+    waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
+    running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
+    if not waiting:  # ranks that have finished keep nobody from going on, and one that waits can tell its stack
+        unknown = [rank for where, ranks in order if where is None for rank in ranks]
+        elsewhere = unknown or minority([ranks for _, ranks in order])
+    elif running or len(finished) == len(waiting) == 1:
+        elsewhere = running + finished
+    elif len(waiting) > 1:
+        return odd
+    else:  # for a collective that no other rank has called, unless that lets ranks go on before others come
+        elsewhere = [] if waiting[0][0].call in _ROOTED else waiting[0][1]
+    return elsewhere[0] if len(elsewhere) == 1 else None
+
+
+def _standing(where: StackPosition | None, *, moving: bool | None) -> str:
+    if where is None:
+        return "at an unknown place (it gave no stack)"
+    how = "moving " if moving else "" if moving is None or where.waits else "standing "
+    return how + where.text
+
+
+def _waits(where: StackPosition | None) -> bool:
+    return where is not None and where.waits
