@@ -191,7 +191,7 @@ class LaunchedRanks:
         return {rank: text for part in self._parts for rank, text in part.stacks(deadline).items()}
 
     def calls(self) -> dict[int, RankCalls]:
-        """Ask ranks which collectives of NCCL they have called; without those that do not answer in time."""
+        """Ask ranks which collectives they have called; without those that do not answer in time."""
         deadline = time.monotonic() + _CALLS_SECONDS
         for part in self._parts:
             part.ask_calls(deadline)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import progress, roll_call, stacks
+from pytest_ddpperf.launch.flight_recorder import stall, waits_in
 from pytest_ddpperf.launch.rank_processes import STACK_SECONDS
 from pytest_ddpperf.launch.streams import titled
 
@@ -39,7 +40,8 @@ class LateRanks:
 
     stacks: Mapping[int, str]  # the later ones
     moved: Mapping[int, bool] = field(default_factory=dict)  # whether the two stacks differ, where that is known
-    stalled: Stall | None = None  # what NCCL's ranks wait for
+    stalled: Stall | None = None  # what ranks wait for by torch's flight recorder
+    waits_in: Mapping[int, tuple[str, int]] = field(default_factory=dict)  # collectives and their numbers
     progress: Mapping[int, Progress] = field(default_factory=dict)
     advances: bool = False  # whether a rank came further between the two stacks
 
@@ -64,11 +66,11 @@ class LateRanks:
         called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
         nccl = job.group == "nccl"
         first_line, guilty = roll_call.heading(
-            standing, finished, job.world_size, job.timeout, called, nccl=nccl, moved=self.moved
+            standing, finished, job.world_size, job.timeout, called, nccl=nccl, moved=self.moved, waits_in=self.waits_in
         )
         hints = [roll_call.mismatch_hint(standing, finished, nccl=nccl)] if job.world_size > 1 else []
         if stalled is not None:
-            guilty, hints = stalled.rank, [stalled.text]
+            guilty, hints = stalled.rank if nccl or stalled.rank is not None else guilty, [stalled.text]
         hints = [progress.told(self.progress), self.pace, *hints]
         if threads:
             more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
@@ -88,19 +90,18 @@ def late_ranks(launch: _Launch, job: Job) -> LateRanks:
     later = launch.stacks(STACK_SECONDS if all(first.values()) else _AGAIN_SECONDS)
     now = launch.progress()
     standing = {rank: later.get(rank) or text for rank, text in first.items()}
-    stalled: Stall | None = None
-    if nccl:
-        from pytest_ddpperf.launch.flight_recorder import stall
-
-        stalled = stall(launch.calls())
+    calls = launch.calls() if job.group is not None else {}
+    elsewhere = [] if nccl else roll_call.waiting(standing)  # a rank that gloo lets wait is in a receive, or the store
+    stalled = stall(calls, "NCCL" if nccl else "gloo", elsewhere)
     suspect = roll_call.suspect(standing, [rank for rank in range(job.world_size) if rank not in standing])
-    if suspect is not None and stalled is None:
+    if suspect is not None and (stalled is None or (stalled.rank is None and not nccl)):
         with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
             launch.hear_others(suspect)
     return LateRanks(
         stacks=standing,
         moved=roll_call.moved(first, later, nccl=nccl),
         stalled=stalled,
+        waits_in={rank: call for rank, answer in calls.items() if (call := waits_in(answer)) is not None},
         progress=now,
         advances=progress.advanced(before, now),
     )

@@ -1,7 +1,8 @@
-"""The collectives of NCCL that ranks have called, by torch's flight recorder, and who keeps the others waiting.
+"""The collectives that ranks have called, by torch's flight recorder, and who keeps the others waiting.
 
 NCCL's collectives do not block Python: a rank goes on until it needs a value, or until no more fits into the queue of
-its GPU. Its stack so tells little of what it waits for; the numbers of its collectives do.
+its GPU. Its stack so tells little of what it waits for; the numbers of its collectives do. Of gloo torch 2.11 and later
+record collectives too, and 2.9 if TORCH_FR_BUFFER_SIZE is above 0; none records gloo's sends and receives.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.instruments.torch_internals import process_groups
 from pytest_ddpperf.launch.messages import GroupCalls, RankCalls
 from pytest_ddpperf.launch.stacks import minority, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pytest_ddpperf.launch.streams import Channel
 
@@ -33,19 +35,60 @@ class Stall:
     rank: int | None
 
 
-def answer_requests(channel: Channel) -> threading.Thread:
+def answer_requests(channel: Channel, backend: str = "nccl") -> threading.Thread:
     """Start a thread that tells the controller what this rank has called, whenever it asks, until it dismisses it."""
-    thread = threading.Thread(target=_answer, args=(channel,), daemon=True)
+    thread = threading.Thread(target=_answer, args=(channel, backend), daemon=True)
     thread.start()
     return thread
 
 
-def _answer(channel: Channel) -> None:
+def _answer(channel: Channel, backend: str) -> None:
     with contextlib.suppress(Exception):  # without an answer the stacks alone tell
         while channel.asked():
             c10d: Any = sys.modules["torch._C._distributed_c10d"]
-            for answer in _answers(c10d._dump_nccl_trace_json):  # noqa: SLF001  there is no public reader
+            dump = "_dump_nccl_trace_json" if backend == "nccl" else "_dump_fr_trace_json"
+            reader: Any = getattr(c10d, dump, None)  # there is no public one
+            for answer in _answers(reader) if backend == "nccl" else [_gloo_answer(reader)]:
                 channel.send(answer)
+
+
+def _gloo_answer(dump: Callable[[], bytes] | None) -> RankCalls:
+    """What this rank has called of gloo; nothing where torch has no such recorder."""
+    if dump is None:
+        return RankCalls(groups={}, whole=True)
+    dist = sys.modules["torch.distributed"]
+    members = {group.group_name: tuple(dist.get_process_group_ranks(group)) for group in process_groups()}
+    return RankCalls(groups=read_gloo(json.loads(dump()), members), whole=True)
+
+
+def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -> dict[str, GroupCalls]:
+    """The groups of a dump of gloo's recorder in JSON, by name. It has neither their members nor states to rely on."""
+    calls: dict[str, dict[int, Mapping[str, Any]]] = {name: {} for name in members}
+    for entry in dump.get("entries", ()):
+        numbered = calls.get(entry["process_group"][0])
+        if numbered is not None and not entry["is_p2p"]:
+            if entry["collective_seq_id"] < max(numbered, default=0):  # a new group of the same name
+                numbered.clear()
+            numbered[entry["collective_seq_id"]] = entry
+    pending = {
+        name: {number: _words(entry) for number, entry in numbered.items() if not entry["retired"]}
+        for name, numbered in calls.items()
+    }
+    return {
+        name: GroupCalls(
+            ranks=members[name],
+            called=max(numbered, default=0),
+            ended=min(pending[name], default=1 + max(numbered, default=0)) - 1,
+            pending=pending[name],
+        )
+        for name, numbered in calls.items()
+    }
+
+
+def waits_in(calls: RankCalls) -> tuple[str, int] | None:
+    """The first collective that a rank waits in, and its number; None where it waits in none, or in several groups."""
+    waiting = [min(group.pending.items()) for group in calls.groups.values() if group.pending]
+    return (waiting[0][1].partition(" ")[0], waiting[0][0]) if len(waiting) == 1 else None
 
 
 def _answers(dump: Callable[[bool, bool], bytes | str]) -> Iterator[RankCalls]:
@@ -100,30 +143,31 @@ def _words(entry: Mapping[str, Any]) -> str:
     sizes = zip(entry.get("input_dtypes", ()), entry.get("input_sizes", ()), strict=False)
     tensors = [f"{dtype.lower()}{list(size)}" for dtype, size in sizes]
     several = f"{len(tensors)} x " if len(tensors) > 1 else ""
-    name = entry["profiling_name"].removeprefix("nccl:")
+    name = entry["profiling_name"].removeprefix("nccl:").removeprefix("gloo:")
     return f"{name} of {several}{', '.join(dict.fromkeys(tensors))}" if tensors else name
 
 
-def stall(answers: Mapping[int, RankCalls]) -> Stall | None:
-    """What ranks wait for in NCCL, by the answers of ranks; None where these do not tell.
+def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Collection[int] = ()) -> Stall | None:
+    """What ranks wait for in collectives, by the answers of ranks; None where these do not tell.
 
     A group tells where all its members have answered. To blame is a rank that waits for nothing itself, and has not
-    called a collective in which others wait.
+    called a collective in which others wait. ``elsewhere`` are ranks that wait for what the recorder does not have.
     """
     groups = {name: group for answer in answers.values() for name, group in answer.groups.items()}
     lines: dict[str, list[int]] = {}
     for name, group in groups.items():
         if set(group.ranks) <= answers.keys():
             members = {rank: answers[rank].groups.get(name, GroupCalls(ranks=(), called=0)) for rank in group.ranks}
-            lines |= _late(group.ranks, members)
+            lines |= {f"{backend}: {line}": late for line, late in _late(group.ranks, members).items()}
     waiting = {rank for rank, answer in answers.items() if any(group.waits for group in answer.groups.values())}
+    waiting |= {*elsewhere}
     roots = {line: sorted({*ranks} - waiting) for line, ranks in lines.items()}
     guilty = {rank for ranks in roots.values() for rank in ranks}
     if lines:
         told = [line for line, ranks in roots.items() if ranks] or [*lines]
         return Stall(text="\n".join(told), rank=next(iter(guilty)) if len(guilty) == 1 else None)
     if len(groups) == 1:
-        return _mismatch(answers, next(iter(groups)))
+        return _mismatch(answers, next(iter(groups)), backend)
     return None
 
 
@@ -143,13 +187,13 @@ def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str
     has = "has" if len(late) == 1 else "have"
     waits = "waits" if len(waiting) == 1 else "wait"
     line = (
-        f"NCCL: {numbers(late)} {has} not called collective {least + 1}{f', {what},' if what else ''} of the group of "
+        f"{numbers(late)} {has} not called collective {least + 1}{f', {what},' if what else ''} of the group of "
         f"{numbers(ranks)}, and {numbers(waiting)} {waits}"
     )
     return {line: late}
 
 
-def _mismatch(answers: Mapping[int, RankCalls], name: str) -> Stall | None:
+def _mismatch(answers: Mapping[int, RankCalls], name: str, backend: str) -> Stall | None:
     """Different collectives that all ranks have called under the first number that none has ended; None if alike."""
     members = {rank: answer.groups[name] for rank, answer in answers.items() if name in answer.groups}
     ranks = next(iter(members.values())).ranks
@@ -168,6 +212,6 @@ def _mismatch(answers: Mapping[int, RankCalls], name: str) -> Stall | None:
     odd = minority([*called.values()])
     listed = "; ".join(f"{numbers(who)}: {what}" for what, who in called.items())
     return Stall(
-        text=f"NCCL: ranks called different ones as collective {number}: {listed}",
+        text=f"{backend}: ranks called different ones as collective {number}: {listed}",
         rank=odd[0] if len(odd) == 1 else None,
     )

@@ -47,10 +47,10 @@ class Ranks(Protocol):
         """How far each rank has come that has not finished, as of when the stacks were taken."""
 
     def ask_calls(self, deadline: float, /) -> None:
-        """Ask ranks what they have called of NCCL."""
+        """Ask ranks what they have called."""
 
     def calls(self, deadline: float) -> dict[int, RankCalls]:
-        """What ranks have called of NCCL; without those that do not answer in time."""
+        """What ranks have called; without those that do not answer in time."""
 
 
 class RanksElsewhere(Ranks, Protocol):

@@ -60,7 +60,7 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
         job: Job = pickle.loads(_content(files.job))
         progress.begin(files.progress, rank - job.first_rank)
         channel = Channel(socket.socket(fileno=files.report))
-        answering = flight_recorder.answer_requests(channel) if job.group == "nccl" else None
+        answering = flight_recorder.answer_requests(channel, job.group) if job.group is not None else None
         process = _getpid()
         report = _report(job, rank, files.listening)
         if _getpid() != process:  # a fork that the function made and let return

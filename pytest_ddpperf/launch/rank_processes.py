@@ -217,7 +217,7 @@ class RankProcesses:
         return {number: each for number, each in found.items() if each is not None}
 
     def ask_calls(self, _deadline: float) -> None:
-        """Ask ranks which collectives of NCCL they have called."""
+        """Ask ranks which collectives they have called."""
         for rank in self.ranks.values():
             if rank.state.status is None:
                 rank.channel.ask()

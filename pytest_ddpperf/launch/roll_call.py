@@ -40,6 +40,11 @@ def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = F
     }
 
 
+def waiting(stacks: Mapping[int, str]) -> list[int]:
+    """The ranks that wait for others."""
+    return [rank for where, ranks in _positions(stacks) if _waits(where) for rank in ranks]
+
+
 def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
     """Where ranks wait in several places, and none runs, the rank that they may wait for; None where there is none.
 
@@ -79,21 +84,23 @@ def heading(
     *,
     nccl: bool = False,
     moved: Mapping[int, bool] = MappingProxyType({}),
+    waits_in: Mapping[int, tuple[str, int]] = MappingProxyType({}),
 ) -> tuple[str, int | None]:
     """Write the first line of a timeout, and name the rank to blame where it is a single one.
 
     Ranks in a collective or in backward wait for the others. To blame is a rank that stands elsewhere or has finished.
     ``stacks`` has faulthandler's text of each rank that has not finished, and ``called`` how many collectives ranks
     have called, as far as they could tell. ``nccl`` is as for ``position``, ``moved`` is what ``moved`` gives.
+    ``waits_in`` has the collective of each rank that waits in one, and its number, as far as they are known.
     """
     order = _positions(stacks, nccl=nccl)
     parts: list[str] = []
     for where, alike in order:
-        groups: dict[bool | None, list[int]] = {}
+        groups: dict[tuple[bool | None, tuple[str, int] | None], list[int]] = {}
         for rank in alike:
-            groups.setdefault(moved.get(rank), []).append(rank)
-        for moving, ranks in groups.items():
-            place = _standing(where, moving=moving)
+            groups.setdefault((moved.get(rank), waits_in.get(rank)), []).append(rank)
+        for (moving, call), ranks in groups.items():
+            place = _standing(where.numbered(*call) if where is not None and call is not None else where, moving=moving)
             if not parts:
                 state = "blocked" if _waits(where) and not moving else "still running"
                 place = f"of {world_size} {state} after {seconds:g} s{', ' if place[0] in 'ms' else ' '}{place}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -15,7 +17,7 @@ import torch.distributed as dist
 from pytest_ddpperf.errors import RanksTimedOut
 from pytest_ddpperf.launch import flight_recorder
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.launch.flight_recorder import answer_requests, read_dump, stall
+from pytest_ddpperf.launch.flight_recorder import answer_requests, read_dump, read_gloo, stall, waits_in
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import GroupCalls, RankCalls
 from pytest_ddpperf.launch.rank_processes import RankProcesses
@@ -105,6 +107,44 @@ def test_a_group_of_calls_ends_as_one() -> None:
     ended = read_dump(dump(1, 1, *parts, entry(1, "coalesced", "completed", p2p=3)))
     assert not ended["0"].point_to_point
     assert read_dump(dump(1, 1, *parts, entry(1, "coalesced", p2p=3)))["0"].point_to_point
+
+
+def of_gloo(number: int, name: str = "all_reduce", *, ended: bool = False, group: str = "0") -> dict[str, Any]:
+    """A collective as torch 2.13 writes it for gloo, which has no other state."""
+    return entry(number, group=group) | {"profiling_name": f"gloo:{name}", "retired": ended}
+
+
+def test_gloos_entries_tell_what_is_called_ended_and_pending() -> None:
+    """Its states count sends too, and the configuration has one group without a name."""
+    found = read_gloo(
+        {"entries": [of_gloo(1, ended=True), of_gloo(2), of_gloo(1, group="7", ended=True), of_gloo(3, "broadcast")]},
+        {"0": (0, 1, 2), "7": (0, 1), "8": (0, 2)},
+    )
+    assert found == {
+        "0": GroupCalls(
+            ranks=(0, 1, 2), called=3, ended=1, pending={2: "all_reduce of float[8, 4]", 3: "broadcast of float[8, 4]"}
+        ),
+        "7": GroupCalls(ranks=(0, 1), called=1, ended=1),
+        "8": GroupCalls(ranks=(0, 2), called=0),
+    }
+
+
+def test_a_group_of_gloo_that_is_made_again_counts_from_one() -> None:
+    found = read_gloo({"entries": [of_gloo(number, ended=True) for number in (1, 2, 3, 1)]}, {"0": (0, 1)})
+    assert (found["0"].called, found["0"].ended) == (1, 1)
+
+
+def test_a_recorder_of_gloo_without_entries_tells_of_no_call() -> None:
+    assert read_gloo({"version": "2.10"}, {"0": (0, 1)}) == {"0": GroupCalls(ranks=(0, 1), called=0)}
+
+
+def test_what_a_rank_waits_in_is_its_first_collective_that_has_not_ended() -> None:
+    assert waits_in(RankCalls(groups={"0": calls(3, 1, REDUCE, GATHER), "7": calls(4, 4)}, whole=True)) == (
+        "all_reduce",
+        2,
+    )
+    assert waits_in(RankCalls(groups={"0": calls(2, 1, REDUCE), "7": calls(2, 1, REDUCE)}, whole=True)) is None
+    assert waits_in(RankCalls(groups={"0": calls(2, 2)}, whole=True)) is None
 
 
 def calls(
@@ -199,6 +239,15 @@ def test_where_the_record_does_not_tell_nothing_is_said(silent: dict[int, GroupC
     assert stall({rank: RankCalls(groups={"0": one}, whole=True) for rank, one in silent.items()}) is None
 
 
+def test_a_rank_of_gloo_that_waits_for_what_is_not_recorded_is_not_to_blame() -> None:
+    answers = told(calls(2, 1, REDUCE), calls(1, 1), calls(2, 1, REDUCE))
+    found = stall(answers, "gloo", elsewhere=[1])
+    assert found is not None
+    assert found.rank is None
+    assert found.text.startswith("gloo: rank 1 has not called collective 2, ")
+    assert stall(answers, "gloo", elsewhere=[0, 2]) == replace(found, rank=1)
+
+
 def test_a_rank_that_waits_for_a_message_is_not_to_blame() -> None:
     found = stall(told(calls(2, 1, REDUCE), calls(1, 1, point_to_point=True), calls(2, 1, REDUCE)))
     assert found is not None
@@ -289,6 +338,71 @@ def test_its_thread_is_not_listed() -> None:
     own = f'Thread 0x02 (most recent call first):\n  File "{flight_recorder.__file__}", line 1 in _answer\n'
     main = 'Current thread 0x01 (most recent call first):\n  File "/x/t.py", line 2 in step\n'
     assert stacks.written(f"{own}\n{main}") == '  File "/x/t.py", line 2 in step'
+
+
+def test_a_torch_that_does_not_record_gloo_answers_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C._distributed_c10d, "_dump_fr_trace_json", raising=False)
+    ours, of_rank = socket.socketpair()
+    with ours, of_rank:
+        controller = Channel(ours)
+        thread = answer_requests(Channel(of_rank), "gloo")
+        controller.ask()
+        answers: list[Any] = []
+        while not answers:
+            answers += controller.received()
+        controller.dismiss()
+        thread.join()
+    assert answers == [RankCalls(groups={}, whole=True)]
+
+
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="torch records no collectives of gloo")
+def test_at_the_deadline_the_collective_of_gloo_and_its_number_are_told(launcher: Launcher) -> None:
+    """Rank 1 stays in the reading of its third batch; a smaller group has collectives of its own."""
+
+    def train(ctx: RankContext) -> None:
+        import time
+
+        import torch
+        import torch.distributed as dist
+
+        def read_batch(number: int) -> None:
+            if number == 2 and ctx.rank == 1:
+                time.sleep(60)
+
+        pair = dist.new_group([0, 1])
+        for number in range(5):
+            read_batch(number)
+            if ctx.rank < 2:
+                dist.all_reduce(torch.ones(2), group=pair)
+            dist.all_reduce(torch.ones(8))
+
+    def differ(ctx: RankContext) -> None:
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.ones(8))
+        if ctx.rank == 2:
+            dist.barrier()
+        dist.all_reduce(torch.ones(8))
+
+    def late(function: Any, world_size: int) -> RanksTimedOut:
+        with pytest.raises(RanksTimedOut) as caught:
+            launcher.run(function, world_size=world_size, backend="gloo", device="cpu", timeout=2)
+        return caught.value
+
+    waits = late(train, 4)
+    assert waits.rank == 1
+    assert re.fullmatch(
+        r"ranks 2, 3 of 4 blocked after 2 s in all_reduce #3 \(\S+:\d+ in train\); "
+        r"rank 0 in all_reduce #3 \(\S+:\d+ in train\); rank 1 standing at \S+:\d+ in read_batch",
+        waits.headline,
+    )
+    assert "gloo: rank 1 has not called collective 3, all_reduce of float[2], of the group of ranks 0, 1" in str(waits)
+    differs = late(differ, 3)
+    assert differs.rank == 2
+    assert "gloo: ranks called different ones as collective 2: ranks 0, 1: all_reduce of float[8]; rank 2: barr" in str(
+        differs
+    )
 
 
 def own_calls(ctx: RankContext) -> GroupCalls:

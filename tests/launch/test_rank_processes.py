@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import re
 import resource
 import signal
 import socket
@@ -179,7 +180,7 @@ def test_who_returns_early_is_named_at_the_deadline(launcher: Launcher) -> None:
         run(launcher, returns_early, world_size=4, timeout=2)
     assert caught.value.rank == 1
     first = str(caught.value).partition("\n")[0]
-    assert first.startswith("ranks 0, 2, 3 of 4 blocked after 2 s in all_reduce (")
+    assert re.match(r"ranks 0, 2, 3 of 4 blocked after 2 s in all_reduce( #1)? \(", first)  # torch 2.9 has no numbers
     assert first.endswith(" in all_reduce); rank 1 had finished")
     assert "in returns_early" in str(caught.value)
 

@@ -134,7 +134,7 @@ class AskStacks:
 
 @dataclass(frozen=True)
 class AskCalls:
-    """The request for what the ranks have called of NCCL, in so many seconds."""
+    """The request for what the ranks have called, in so many seconds."""
 
     seconds: float
 

@@ -113,7 +113,7 @@ class NodeRanks:
         self._link.send(AskCalls(max(0.0, deadline - time.monotonic())))
 
     def calls(self, deadline: float) -> dict[int, RankCalls]:
-        """What ranks have called of NCCL; without those that do not answer in time."""
+        """What ranks have called; without those that do not answer in time."""
         self._await(lambda: self._calls is not None, deadline)
         return self._calls or {}
 
