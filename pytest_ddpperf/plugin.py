@@ -26,6 +26,7 @@ from pytest_ddpperf.run.configuration import (
     require_outputs,
     require_system,
     settings_of,
+    timeout_of,
     write_at_end,
 )
 
@@ -120,6 +121,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config.stash[TESTS], ours = len(measuring), any({"ddpperf", "ddpperf_group"} & names for names in fixtures)
     if follows(session) or config.option.collectonly or not ours:
         return
+    timeout_of(config)
     session.items += measuring * (config.stash[SETTINGS].runs_to_save - 1)
     try:
         if config.stash[TESTS] and REVISION in config.stash and not hasattr(config, "workerinput"):
@@ -134,15 +136,15 @@ def session_of(config: pytest.Config) -> Session:
     from pytest_ddpperf.run.session import Session
 
     if SESSION not in config.stash:
-        plugins = config.pluginmanager
         config.stash[SESSION] = Session(
             config.stash[SETTINGS],
             config.rootpath,
-            LiveLine(plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")),
+            LiveLine(*map(config.pluginmanager.get_plugin, ("terminalreporter", "capturemanager"))),
             given_options(config),
             config.stash.get(REVISION, None),
             probe=config.stash.get(PROBE, None),
             hook=config.hook,
+            timeout=timeout_of(config),
             tests=config.stash.get(TESTS, 1),  # the controller of pytest-xdist collects none
         )
     return config.stash[SESSION]
@@ -162,10 +164,9 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
     if hasattr(request.config, "workerinput"):
         request.node.stash[IN_WORKER] = True
         pytest.skip("benchmarks disturb each other in the workers of pytest-xdist; run them with -n 0")
-    folders = request.path.parent, request.config.rootpath
     session = session_of(request.config)
     session.pool.begin_test(request.node.nodeid)
-    return Ddpperf(session, request.node.nodeid, *_of_test(request), folders)
+    return Ddpperf(session, request.node.nodeid, *_of_test(request), (request.path.parent, request.config.rootpath))
 
 
 @pytest.fixture
@@ -261,9 +262,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     from pytest_ddpperf.reports.table import verdict_painter
 
     writer, session = config.get_terminal_writer(), config.stash[SESSION]
-    paint = verdict_painter(writer.markup)
-    parts = summary_parts(session.summary(), writer.fullwidth, paint, verbosity=config.get_verbosity())
-    for title, text in parts:
+    look = writer.fullwidth, verdict_painter(writer.markup)
+    for title, text in summary_parts(session.summary(), *look, verbosity=config.get_verbosity()):
         terminalreporter.write_sep("=", title)
         terminalreporter.write_line(text)
 

@@ -160,7 +160,7 @@ class BenchmarkLaunches:
                 reference=variant.of_reference,
             )
         try:
-            result = run(
+            result = self._session.limited(run)(
                 function,
                 *args,
                 world_size=variant.environment.world_size,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_ddpperf.run.session import Session
+    from pytest_ddpperf.run.timeouts import TestTimeout
 
 MARKER = "ddpperf"
 _ALIKE = 0.8  # of difflib: what is less alike is hardly meant
@@ -215,7 +216,7 @@ def _require_no_test(knob: Knob, raw: str, folder: Path) -> None:
     raise SettingError(f"{knob.option}={raw}: expected {expected}, and {raw} is a test, a file or a folder: {cure}")
 
 
-LAUNCHED = "ddpperf-launched"  # the name of a plugin
+LAUNCHED, _TIMEOUT = "ddpperf-launched", "ddpperf-timeout"  # the names of plugins
 _OF_TASKS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # of what launchers start
 
 
@@ -238,6 +239,16 @@ def may_follow(settings: Settings) -> bool:
 
     task = task_of(os.environ)
     return task is not None and not task.controls
+
+
+def timeout_of(config: pytest.Config) -> TestTimeout | None:
+    """The plugin that knows when pytest-timeout ends a test, registered by the first call; None without that one."""
+    plugins = config.pluginmanager
+    if plugins.has_plugin("timeout") and not plugins.has_plugin(_TIMEOUT):
+        from pytest_ddpperf.run.timeouts import TestTimeout
+
+        plugins.register(TestTimeout(), _TIMEOUT)
+    return plugins.get_plugin(_TIMEOUT)
 
 
 def require_system() -> None:

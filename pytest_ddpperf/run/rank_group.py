@@ -182,7 +182,7 @@ class RankGroup:
             launchers[0].having(tuple(shown.items()))
         try:
             launchers.wait(1, self._file, self.world_size)
-            result = launchers[0].run(
+            result = self._session.limited(launchers[0].run)(
                 function,
                 *args,
                 world_size=self.world_size,

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.archive import Archive
     from pytest_ddpperf.run.preparation import Prepared
     from pytest_ddpperf.run.probe import Probe
+    from pytest_ddpperf.run.timeouts import TestTimeout
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 KEPT = 4  # launchers of a side from test to test: what most comparisons take
@@ -69,11 +70,13 @@ class Session:
         probe: Probe | None = None,
         tests: int = 1,
         hook: Any = None,
+        timeout: TestTimeout | None = None,
     ) -> None:
         self.settings = settings
         self.tests = tests  # that measure: they share the false alarms that a suite may raise
         self.pool = Pool(settings.budget, tests * settings.runs_to_save, turns=settings.calibrate or 1)
         self.extensions = Extensions(hook)
+        self.limited = partial if timeout is None else timeout.limited  # of a launch, by the deadline of its test
         self.line = line  # the terminal's live line, for progress
         self.results: list[Result] = []  # of every benchmark so far, in the order measured
         self.searches: list[Search] = []  # for the largest batch

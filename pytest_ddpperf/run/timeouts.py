@@ -1,0 +1,53 @@
+"""The deadline that pytest-timeout sets a test: launches end before it, so that their report is shown."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from pytest_ddpperf.errors import RanksTimedOut, extended
+
+T = TypeVar("T")
+_REPORT_SECONDS = 5.0  # in which the report of a launch comes after its deadline
+_LEAST_SECONDS = 0.1
+
+
+class TestTimeout:
+    """The pytest plugin beside pytest-timeout, which asks it when a test begins and ends, by any of its settings."""
+
+    __test__ = False  # pytest's, of classes with such a name
+
+    def __init__(self) -> None:
+        self._given, self._ends = 0.0, float("inf")
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self, settings: Any) -> None:
+        """Note when the test that begins is to end; pytest-timeout sets its timer."""
+        self._given, self._ends = settings.timeout, time.monotonic() + settings.timeout
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_cancel_timer(self) -> None:
+        """Note that no test is to end."""
+        self._ends = float("inf")
+
+    def limited(self, run: Callable[..., T]) -> Callable[..., T]:
+        """The same function of a ``timeout``, which ends before the test does: the last seconds are for its report."""
+
+        @functools.wraps(run)
+        def ends_before(*args: Any, timeout: float, **more: Any) -> T:
+            __tracebackhide__ = True
+            left = self._ends - time.monotonic()
+            most = max(left - _REPORT_SECONDS, left / 2, _LEAST_SECONDS)
+            try:
+                return run(*args, timeout=min(timeout, most), **more)
+            except RanksTimedOut as late:
+                if timeout <= most:
+                    raise
+                told = f"pytest-timeout ends this test after {self._given:g} s, so the launch had {most:.1f} s of them"
+                raise extended(late, after=f"\n\n{told}: raise pytest-timeout's timeout") from None
+
+        return ends_before
