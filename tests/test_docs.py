@@ -74,6 +74,7 @@ def test_every_python_example_is_run() -> None:
         (("workload", "converge"), 2),
         (("workload", "growing model"), 2),
         (("training script", "script"), 1),
+        (tuple(f"analysis of {name}" for name in ("collectives", "ways", "buckets", "scaling", "clusters")), 5),
     ],
 )
 def test_the_examples_run(inner: pytest.Pytester, names: tuple[str, ...], passed: int) -> None:

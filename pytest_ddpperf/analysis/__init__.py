@@ -25,7 +25,9 @@ if TYPE_CHECKING:
         hierarchical_time,
     )
     from pytest_ddpperf.analysis.diagnosis import diagnosis_of
+    from pytest_ddpperf.analysis.links import CLUSTERS, HARDWARE, ClusterProfile, Hardware
     from pytest_ddpperf.analysis.memory import fsdp_parameter_bytes, model_state_bytes
+    from pytest_ddpperf.analysis.network import CollectiveFit, fit_collectives, fit_sizes
     from pytest_ddpperf.analysis.overlap import Overlap, overlapped, step_seconds
     from pytest_ddpperf.analysis.scaling import (
         LawFit,
@@ -46,11 +48,16 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CLUSTERS",
+    "HARDWARE",
     "BestBuckets",
     "BucketTrial",
+    "ClusterProfile",
+    "CollectiveFit",
     "CommunicationCost",
     "Complexity",
     "GradientBucket",
+    "Hardware",
     "LawFit",
     "Network",
     "Overlap",
@@ -68,7 +75,9 @@ __all__ = [
     "estimate_ddp_comm_cost",
     "estimate_fsdp_comm_cost",
     "estimate_zero_comm_cost",
+    "fit_collectives",
     "fit_law",
+    "fit_sizes",
     "fsdp_parameter_bytes",
     "gustafson",
     "hierarchical_time",
@@ -82,11 +91,16 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CLUSTERS": "links",
+    "HARDWARE": "links",
     "BestBuckets": "buckets",
     "BucketTrial": "buckets",
+    "ClusterProfile": "links",
+    "CollectiveFit": "network",
     "CommunicationCost": "volumes",
     "Complexity": "costs",
     "GradientBucket": "buckets",
+    "Hardware": "links",
     "LawFit": "scaling",
     "Network": "costs",
     "Overlap": "overlap",
@@ -104,7 +118,9 @@ _HOMES = {
     "estimate_ddp_comm_cost": "volumes",
     "estimate_fsdp_comm_cost": "volumes",
     "estimate_zero_comm_cost": "volumes",
+    "fit_collectives": "network",
     "fit_law": "scaling",
+    "fit_sizes": "network",
     "fsdp_parameter_bytes": "memory",
     "gustafson": "scaling",
     "hierarchical_time": "costs",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.cli import network as network_command
 from pytest_ddpperf.cli import trend as trend_command
 from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value, project_root
@@ -69,14 +70,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_store(parser: argparse.ArgumentParser) -> None:
-    folder, name = KNOBS["baseline_dir"], KNOBS["baseline"]
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    folder = KNOBS["baseline_dir"]
     parser.add_argument(
         "--baselines",
         type=Path,
         metavar="DIR",
         help=f"folder of the stored baselines (default: {folder.ini} of the ini file, else {Settings().baseline_dir})",
     )
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    _add_folder(parser)
+    name = KNOBS["baseline"]
     parser.add_argument(
         "--set",
         type=argument(set_name),
@@ -177,6 +183,16 @@ def _calibrate(options: argparse.Namespace) -> int:
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
 
 
+def _add_network(parser: argparse.ArgumentParser) -> None:
+    network_command.add_arguments(parser)
+    _add_folder(parser)
+    parser.set_defaults(set=None)
+
+
+def _network(options: argparse.Namespace) -> int:
+    return network_command.run(options, _place(options)[0])
+
+
 def _failed(error: DdpperfError) -> int:
     print(f"ddpperf: error: {error}", file=sys.stderr)
     return FAILED
@@ -197,6 +213,12 @@ COMMANDS = (
         add_arguments=_add_calibrate,
         run=_calibrate,
         passes_on=True,
+    ),
+    Command(
+        name="network",
+        help="measure collectives of many sizes, fit and store their costs, name what is slow",
+        add_arguments=_add_network,
+        run=_network,
     ),
     Command(
         name="bisect",

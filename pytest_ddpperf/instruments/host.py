@@ -210,3 +210,13 @@ def kernel_text(file: Path) -> str:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def interface_speeds(root: Path = _ROOT) -> dict[str, float | None]:
+    """Bits per second of each network interface that is up; None where it does not tell, as virtual ones."""
+    found: dict[str, float | None] = {}
+    for folder in sorted((root / "sys/class/net").glob("*")):
+        if kernel_text(folder / "operstate").strip() in {"up", "unknown"}:  # the loopback does not know
+            told = kernel_text(folder / "speed").strip()
+            found[folder.name] = 1e6 * int(told) if told.isdecimal() and int(told) else None
+    return found

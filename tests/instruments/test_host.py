@@ -9,6 +9,7 @@ from pytest_ddpperf.instruments.host import (
     available_memory,
     clock_limits,
     cpu_model,
+    interface_speeds,
     machine_facts,
     shared_memory,
     usable_cores,
@@ -272,3 +273,13 @@ def test_shared_memory_is_as_large_as_what_holds_it(tmp_path: Path) -> None:
     (tmp_path / "dev/shm").mkdir(parents=True)
     held = os.statvfs(tmp_path)
     assert shared_memory(tmp_path) == held.f_blocks * held.f_frsize
+
+
+def test_interfaces_that_are_up_have_their_speed(tmp_path: Path) -> None:
+    told = {"eth0": ("up", "10000"), "eth1": ("down", "1000"), "lo": ("unknown", ""), "veth": ("up", "-1")}
+    for name, (state, speed) in told.items():
+        folder = tmp_path / "sys/class/net" / name
+        folder.mkdir(parents=True)
+        (folder / "operstate").write_text(f"{state}\n")
+        (folder / "speed").write_text(f"{speed}\n")
+    assert interface_speeds(tmp_path) == {"eth0": 10e9, "lo": None, "veth": None}

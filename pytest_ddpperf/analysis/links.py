@@ -1,0 +1,177 @@
+"""What links should reach, and what holds a network up: a slow rank or link, a wrong interface, gloo beside GPUs."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_ddpperf.analysis.costs import Network
+from pytest_ddpperf.records.network import RankSweep
+
+SLOW = 0.75
+"""The score, the usual time over this one, below which a link is named; of NVIDIA's resiliency extension for ranks."""
+LATE = 0.5  # of a call: as long have the others to wait for a rank that is named
+MOSTLY = 0.75  # of the calls in which it has to be the same one
+REACHED = 0.5
+"""The share of a link's bandwidth below which a network is called slow. H100s reach 0.7 to 0.9 of theirs in all-reduces
+of 1 GB (busbw of 318 to 402 GB/s with 2 to 6 of them, published by students of Stanford's CS336)."""
+_MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})  # where all wait for all
+_TRIANGLE = 3  # ranks from which on pairs can be compared
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """A link: bytes per second in one direction, seconds of a message, and who says so."""
+
+    bandwidth: float
+    latency: float
+    source: str
+
+    @property
+    def network(self) -> Network:
+        """The same for cost models."""
+        return Network(latency=self.latency, bandwidth=self.bandwidth)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterProfile:
+    """Nodes of a kind: the links inside, by their names in ``HARDWARE``, and those between the nodes."""
+
+    local: str
+    between: str
+
+
+_NCCL = "latency of NCCL's model (src/graph/tuning.cc, hwLat, ring, Simple)"
+HARDWARE: Mapping[str, Hardware] = {
+    "nvlink4": Hardware(bandwidth=450e9, latency=3.4e-6, source=f"H100 SXM datasheet: 900 GB/s both ways; {_NCCL}"),
+    "nvlink3": Hardware(bandwidth=300e9, latency=3.4e-6, source=f"A100 SXM datasheet: 600 GB/s both ways; {_NCCL}"),
+    "pcie5": Hardware(bandwidth=63e9, latency=5.7e-6, source=f"PCI-SIG: 32 GT/s x 16 lanes x 128/130; {_NCCL}"),
+    "pcie4": Hardware(bandwidth=31.5e9, latency=5.7e-6, source=f"PCI-SIG: 16 GT/s x 16 lanes x 128/130; {_NCCL}"),
+    "infiniband400": Hardware(bandwidth=50e9, latency=14e-6, source=f"InfiniBand NDR: 400 Gbit/s; {_NCCL}"),
+    "ethernet100": Hardware(bandwidth=12.5e9, latency=14e-6, source=f"IEEE 802.3ba: 100 Gbit/s; {_NCCL}"),
+    "ethernet10": Hardware(bandwidth=1.25e9, latency=14e-6, source=f"IEEE 802.3ae: 10 Gbit/s; {_NCCL}"),
+}
+"""Links by name; what they could reach at most."""
+CLUSTERS: Mapping[str, ClusterProfile] = {
+    "nvlink-infiniband400": ClusterProfile(local="nvlink4", between="infiniband400"),
+    "pcie-ethernet100": ClusterProfile(local="pcie4", between="ethernet100"),
+    "pcie-ethernet10": ClusterProfile(local="pcie4", between="ethernet10"),
+}
+"""Clusters by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """The rank that others wait for: in what share of the calls of a collective, and in what share of its time."""
+
+    rank: int
+    collective: str
+    calls: float
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """The ranks of a link, or one rank of which every link is slow, and how many times the usual time it takes."""
+
+    ranks: tuple[int, ...]
+    times: float
+
+
+@dataclass(frozen=True, slots=True)
+class WrongInterface:
+    """An interface that a variable names: it is not up, or slower than another one that is (in bits per second)."""
+
+    variable: str
+    interface: str
+    speed: float | None  # None where it is not up
+    faster: str = ""
+    faster_speed: float = 0.0
+
+
+def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
+    """For each collective the rank that the others wait for, if it is mostly the same one and they wait long.
+
+    The rank that comes last to a collective sees it shortest: what the others see beyond that is waiting.
+    """
+    found: dict[str, list[tuple[int, float]]] = {}
+    for each in zip(*(rank.times for rank in ranks), strict=True):
+        if each[0].collective not in _MEETINGS or len(each) == 1:
+            continue
+        for waits in zip(*(one.waited for one in each), strict=True):
+            least, most = min(waits), max(waits)
+            share = (most - least) / most if most else 0.0
+            found.setdefault(each[0].collective, []).append((waits.index(least), share))
+    named = []
+    for collective, calls in found.items():
+        rank, times = Counter(rank for rank, _ in calls).most_common(1)[0]
+        waited = statistics.median(share for last, share in calls if last == rank)
+        if times >= MOSTLY * len(calls) and waited > LATE:
+            named.append(LateRank(rank, collective, times / len(calls), waited))
+    return tuple(named)
+
+
+def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
+    """Links that are much slower than the median link; a rank all of whose links are slow stands alone.
+
+    The fastest message of each link counts, because whatever disturbs others is not the link's.
+    """
+    pairs = {
+        (rank, other): min(seconds)
+        for rank, sweep in enumerate(ranks)
+        for other, seconds in sweep.pairs.items()
+        if rank < other
+    }
+    if len(ranks) < _TRIANGLE or len(pairs) < _TRIANGLE:
+        return ()
+    usual = statistics.median_low(pairs.values())
+    slow = {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
+    found = []
+    for rank in range(len(ranks)):
+        own = [pair for pair in pairs if rank in pair]
+        if len(own) > 1 and all(pair in slow for pair in own):
+            found.append(SlowLink((rank,), statistics.median(slow[pair] for pair in own)))
+    alone = {rank for link in found for rank in link.ranks}
+    return (*found, *(SlowLink(pair, times) for pair, times in slow.items() if alone.isdisjoint(pair)))
+
+
+def wrong_interface(
+    environ: Mapping[str, str], speeds: Mapping[str, float | None], backend: str
+) -> WrongInterface | None:
+    """What is wrong with the interface that the variable of a backend names; None where nothing is, or it names none.
+
+    Args:
+        environ: variables of the ranks.
+        speeds: bits per second of each interface that is up, None where it does not tell.
+        backend: gloo or nccl.
+    """
+    variable = f"{backend.upper()}_SOCKET_IFNAME"
+    named = environ.get(variable, "")
+    plain = named.removeprefix("=").partition(",")[0]
+    if not plain or plain.startswith("^"):
+        return None
+    # NCCL takes a beginning of a name, unless it is preceded by "=".
+    by_beginning = backend == "nccl" and not named.startswith("=")
+    chosen = next((name for name in speeds if name == plain or (by_beginning and name.startswith(plain))), None)
+    if chosen is None:
+        return WrongInterface(variable, named, None)
+    own = speeds[chosen]
+    fastest = max(speeds, key=lambda name: speeds[name] or 0.0)
+    best = speeds[fastest]
+    if own is None or best is None or own >= best:
+        return None
+    return WrongInterface(variable, named, own, fastest, best)
+
+
+def link_of(device: str, names: Sequence[str]) -> str | None:
+    """The link between GPUs of one machine, by their names; None where that is not known."""
+    if device != "cuda" or not names:
+        return None
+    name = names[0].upper()
+    if "HBM3" in name or "GH200" in name or "B200" in name:
+        return "nvlink4"
+    if "SXM4" in name:
+        return "nvlink3"
+    return "pcie5" if "H100" in name else "pcie4"

@@ -1,0 +1,195 @@
+"""The cost of a collective by its size, fitted to a sweep: a latency and a bandwidth, in one or two ranges."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pytest_ddpperf.analysis.costs import TABLE, algorithm_bandwidth, bus_bandwidth
+from pytest_ddpperf.analysis.inputs import require_number
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.metrics.profile import bus_factor
+from pytest_ddpperf.records.network import RankSweep, Timing
+from pytest_ddpperf.units import format_count, format_value
+
+_LEAST = 3  # sizes of a segment
+_SIZES = 4  # of a fit: one is held out, and the others tell a line
+_GAIN = 0.001  # of the mean relative error: what a second line has to save at least
+
+Points = Sequence[tuple[float, float]]  # bytes and seconds
+Line = tuple[float, float]  # latency and seconds a byte
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """A line: seconds = latency + bytes x seconds_per_byte, up to so many bytes."""
+
+    max_bytes: int
+    latency: float
+    seconds_per_byte: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveFit:
+    """The cost of one collective by one number of ranks.
+
+    Attributes:
+        collective: which.
+        world_size: ranks; it holds for no other number.
+        min_bytes: of the smallest size that was measured.
+        segments: one or two, ascending; the last one ends with the largest size.
+        error: the median relative error of sizes that the fit had not seen.
+    """
+
+    collective: str
+    world_size: int
+    min_bytes: int
+    segments: tuple[Segment, ...]
+    error: float
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest size that was measured."""
+        return self.segments[-1].max_bytes
+
+    def seconds(self, nbytes: float) -> float:
+        """Seconds of a buffer of so many bytes.
+
+        Raises:
+            SettingError: no such size was measured; nothing is told beyond the smallest and the largest.
+        """
+        size = require_number("nbytes", nbytes)
+        if not self.min_bytes <= size <= self.max_bytes:
+            ends = " to ".join(format_value(end, "B") for end in (self.min_bytes, self.max_bytes))
+            raise SettingError(
+                f"nbytes={nbytes}: {self.collective} over {format_count(self.world_size, 'rank')} was measured from "
+                f"{ends}; measure that size too, with ddpperf network --min-size and --max-size"
+            )
+        line = next(segment for segment in self.segments if size <= segment.max_bytes)
+        return line.latency + size * line.seconds_per_byte
+
+    @property
+    def algorithm_bandwidth(self) -> float:
+        """Bytes per second of the largest size, as nccl-tests' algbw has it."""
+        return algorithm_bandwidth(self.max_bytes, self.seconds(self.max_bytes))
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """Bytes per second of the largest size, as nccl-tests' busbw has it."""
+        return bus_bandwidth(self.collective, self.max_bytes, self.world_size, self.seconds(self.max_bytes))
+
+    @property
+    def message_latency(self) -> float:
+        """Seconds of one message of the ring: the latency of the smallest sizes over the ring's messages."""
+        return self.segments[0].latency / TABLE[self.collective, "ring"].terms(self.world_size).messages
+
+    @property
+    def link_bandwidth(self) -> float:
+        """Bytes per second of a link that the last segment's slope means, without any latency; inf without a slope."""
+        slope = self.segments[-1].seconds_per_byte
+        return bus_factor(self.collective, self.world_size) / slope if slope else math.inf
+
+    @property
+    def half_bandwidth_bytes(self) -> float:
+        """The size at which the last segment's latency takes as long as its bytes; inf without a slope."""
+        last = self.segments[-1]
+        return last.latency / last.seconds_per_byte if last.seconds_per_byte else math.inf
+
+
+def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:
+    """Each collective and size of a sweep: the fastest of its calls, each as long as on the slowest rank.
+
+    What makes other calls slower is mostly not the network's, and differs from size to size.
+    """
+    found = []
+    for each in zip(*(rank.times for rank in ranks), strict=True):
+        calls = zip(*(zip(one.begun, one.waited, strict=True) for one in each), strict=True)
+        fastest = min(max(begun + waited for begun, waited in call) for call in calls)
+        found.append(Timing(collective=each[0].collective, nbytes=each[0].nbytes, seconds=fastest))
+    return tuple(found)
+
+
+def fit_collectives(measured: Sequence[Timing], world_size: int) -> tuple[CollectiveFit, ...]:
+    """A fit for each collective, as of ``fit_sizes``."""
+    names = dict.fromkeys(timing.collective for timing in measured)
+    return tuple(fit_sizes([one for one in measured if one.collective == name], world_size) for name in names)
+
+
+def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
+    """The fit of one collective: one or two lines, whichever tells sizes better that it has not seen.
+
+    Each size between the smallest and the largest is left out in turn. Errors count relative to the time, so that small
+    messages weigh as much as large ones.
+
+    Raises:
+        SettingError: there are fewer than four sizes.
+    """
+    points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
+    if len({size for size, _ in points}) < _SIZES:
+        raise SettingError(f"sizes: {len(points)} are too few for a fit; measure {_SIZES} or more")
+    one, two = _held_out(points, _one_line), _held_out(points, _two_lines)
+    gain = statistics.fmean(one) - statistics.fmean(two)
+    lines, errors = (_two_lines, two) if gain > _GAIN else (_one_line, one)
+    return CollectiveFit(
+        collective=measured[0].collective,
+        world_size=world_size,
+        min_bytes=int(points[0][0]),
+        segments=tuple(
+            Segment(max_bytes=int(end), latency=latency, seconds_per_byte=slope)
+            for end, (latency, slope) in lines(points)
+        ),
+        error=statistics.median(errors),
+    )
+
+
+def weighted_line(points: Points) -> Line:
+    """Least squares of a line with weights 1/t^2, so that errors count relative; neither part below 0.
+
+    The closed form: slope = (sum w x sum w S t - sum w S x sum w t) / (sum w x sum w S^2 - (sum w S)^2).
+    """
+    w = [1 / seconds**2 for _, seconds in points]
+    sw, sws, swt = math.fsum(w), _sum(w, points, 1, 0), _sum(w, points, 0, 1)
+    swss, swst = _sum(w, points, 2, 0), _sum(w, points, 1, 1)
+    below = sw * swss - sws**2
+    slope = (sw * swst - sws * swt) / below if below > 0 else 0.0
+    if slope < 0:
+        return swt / sw, 0.0
+    latency = (swt - slope * sws) / sw
+    return (latency, slope) if latency >= 0 else (0.0, swst / swss)
+
+
+def _sum(weights: Sequence[float], points: Points, of_size: int, of_time: int) -> float:
+    return math.fsum(w * size**of_size * time**of_time for w, (size, time) in zip(weights, points, strict=True))
+
+
+def _one_line(points: Points) -> list[tuple[float, Line]]:
+    return [(points[-1][0], weighted_line(points))]
+
+
+def _two_lines(points: Points) -> list[tuple[float, Line]]:
+    """The two lines, each of three sizes at least, with the least error; one where there are too few sizes."""
+    splits = [(points[:i], points[i:]) for i in range(_LEAST, len(points) - _LEAST + 1)]
+    if not splits:
+        return _one_line(points)
+    parts = min(splits, key=lambda halves: sum(_squares(half) for half in halves))
+    below, above = parts
+    between = math.sqrt(below[-1][0] * above[0][0])  # nothing in between tells where one ends
+    return [(between, weighted_line(below)), (above[-1][0], weighted_line(above))]
+
+
+def _squares(points: Points) -> float:
+    latency, slope = weighted_line(points)
+    return math.fsum(((latency + slope * size) / seconds - 1) ** 2 for size, seconds in points)
+
+
+def _held_out(points: Points, lines: Callable[[Points], list[tuple[float, Line]]]) -> list[float]:
+    """The relative error of each size but the outermost, by the fit of all others."""
+    errors = []
+    for i in range(1, len(points) - 1):
+        size, seconds = points[i]
+        found = lines([*points[:i], *points[i + 1 :]])
+        latency, slope = next(line for end, line in found if size <= end)
+        errors.append(abs((latency + slope * size) / seconds - 1))
+    return errors

@@ -1,0 +1,136 @@
+"""``ddpperf network``: what the network between ranks takes, what of it can be predicted, and what holds it up."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_ddpperf.analysis.costs import COLLECTIVES
+from pytest_ddpperf.analysis.links import HARDWARE, late_ranks, link_of, slow_links, wrong_interface
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network, save_network
+from pytest_ddpperf.errors import BaselineError, SettingError
+from pytest_ddpperf.instruments.host import interface_speeds
+from pytest_ddpperf.launch.context import BACKENDS, DEVICES
+from pytest_ddpperf.launch.environment import thread_variables
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.parsers import argument, byte_count, duration, positive_int, world_sizes
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.network import SweepPlan
+from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.reports.network import (
+    backend_line,
+    interface_line,
+    late_line,
+    link_line,
+    network_table,
+    prediction_lines,
+    reach_line,
+)
+from pytest_ddpperf.reports.table import render, terminal_width
+from pytest_ddpperf.run.network import MIN_RANKS, MeasuredNetwork, measure_network, network_environment, sizes_between
+
+_FOUND = 1  # the exit status where --check finds something
+_AUTO = "auto"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares what the command takes."""
+    add = parser.add_argument
+    add("--world-size", type=argument(world_sizes), metavar="N", help="numbers of ranks (default: one per GPU, else 2)")
+    add(
+        "--collectives",
+        type=lambda text: tuple(text.split(",")),
+        default=COLLECTIVES,
+        metavar="NAMES",
+        help=f"which, separated by commas (default: {','.join(COLLECTIVES)})",
+    )
+    add("--min-size", type=argument(byte_count), default=2**10, metavar="BYTES", help="smallest size (default: 1KiB)")
+    add("--max-size", type=argument(byte_count), default=2**24, metavar="BYTES", help="largest size (default: 16MiB)")
+    add("--rounds", type=argument(positive_int), default=10, metavar="N", help="of all sizes (default: %(default)s)")
+    add("--device", choices=DEVICES, default=_AUTO, help="where ranks compute (default: %(default)s)")
+    add("--backend", choices=BACKENDS, default=_AUTO, help="of the process group (default: %(default)s)")
+    add("--timeout", type=argument(duration), default=300.0, metavar="TIME", help="of a launch (default: 300s)")
+    add(
+        "--check",
+        nargs="?",
+        const=_AUTO,
+        choices=(_AUTO, *HARDWARE),
+        metavar="LINK",
+        help="name what holds the network up; hold it against a link, by default that of the GPUs: "
+        f"{', '.join(HARDWARE)}. The status is 1 where something is found",
+    )
+    add("--predict", type=argument(byte_count), metavar="BYTES", help="tell times of this size, from what is stored")
+    add("--no-save", action="store_true", help="store nothing")
+
+
+def run(options: argparse.Namespace, folder: Path) -> int:
+    """Measures the network, prints and stores it; ``folder`` is that of the baselines."""
+    unknown = [name for name in options.collectives if name not in COLLECTIVES]
+    if unknown:
+        raise SettingError(f"--collectives={','.join(unknown)} is not known; it takes {', '.join(COLLECTIVES)}")
+    found: list[str] = []
+    with Launcher(threads=thread_variables(os.environ)) as launcher:
+        gpus = launcher.machine().gpus.names
+        for ranks in _ranks(options.world_size, len(gpus)):
+            here = network_environment(launcher, ranks, options.device, options.backend)
+            if options.predict is not None:
+                print(*prediction_lines(_stored(folder, here).fits, options.predict), sep="\n")
+                continue
+            plan = SweepPlan(
+                collectives=tuple(dict.fromkeys(options.collectives)),
+                sizes=sizes_between(options.min_size, options.max_size),
+                rounds=options.rounds,
+            )
+            measured = measure_network(launcher, here, plan, options.timeout)
+            print(render(network_table(here, measured.fits), terminal_width()))
+            if options.check is not None:
+                lines = list(check_lines(measured, options.check, gpus))
+                found += lines
+                print(*wrapped(lines or ["check: nothing found"], terminal_width()), sep="\n")
+            if not options.no_save:
+                print(f"stored in {_save(folder, measured)}")
+    return _FOUND if found else 0
+
+
+def check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> Iterator[str]:
+    """A sentence for each thing that holds a network up; ``check``: the link that it has, or auto."""
+    here = measured.environment
+    backend = backend_line(here, len(gpus))
+    yield from [backend] if backend else []
+    wrong = wrong_interface(os.environ, interface_speeds(), here.backend)
+    yield from [] if wrong is None else [interface_line(wrong)]
+    if not here.oversubscribed:  # ranks that share cores wait for each other anyway
+        yield from map(late_line, late_ranks(measured.ranks))
+        yield from map(link_line, slow_links(measured.ranks))
+    link = link_of(here.device, gpus) if check == _AUTO else check
+    if link is not None:
+        best = max(measured.fits, key=lambda fit: fit.bus_bandwidth)
+        low = reach_line(best, link)
+        yield from [low] if low else []
+
+
+def _ranks(asked: tuple[int, ...] | None, gpus: int) -> tuple[int, ...]:
+    sizes = asked or (max(gpus, MIN_RANKS),)
+    if sizes[0] < MIN_RANKS:
+        raise SettingError(f"--world-size={sizes[0]}: one rank has no network; give {MIN_RANKS} or more")
+    return sizes
+
+
+def _stored(folder: Path, here: Environment) -> NetworkFile:
+    file = network_file(folder, here)
+    content = read_network(file)
+    if content is None:
+        raise BaselineError(f"there is no {file}; measure the network here with ddpperf network")
+    return content
+
+
+def _save(folder: Path, measured: MeasuredNetwork) -> Path:
+    file = network_file(folder, measured.environment)
+    today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+    key = environment_key(measured.environment)
+    save_network(file, NetworkFile(environment=key, date=today, fits=measured.fits, timings=measured.timings))
+    return file

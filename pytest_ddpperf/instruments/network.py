@@ -1,0 +1,129 @@
+"""Times collectives of many sizes, and messages between pairs of ranks, on each rank."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from pytest_ddpperf.records.network import CollectiveTimes, RankSweep, SweepPlan
+
+_CALL_BYTES = 2**22  # of the calls of a turn together, within these numbers of calls
+_CALLS = (3, 10)
+_ALL_PAIRS = 16  # ranks up to which every pair is timed; of more only neighbours
+_ELEMENT = 4  # bytes
+
+
+class _OnRank(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
+    """What this rank measures by a plan; all ranks have to run it with the same one."""
+    cells = [(collective, size) for collective in plan.collectives for size in plan.sizes]
+    calls = {cell: _call(ctx, *cell) for cell in cells}
+    times: dict[tuple[str, int], list[tuple[float, float]]] = {cell: [] for cell in cells}
+    pairs = list(_pairs(ctx.world_size))
+    messages: dict[int, list[float]] = {}
+    message = torch.zeros(max(1, plan.pair_bytes // _ELEMENT), device=ctx.device)
+    order = random.Random(plan.seed)  # noqa: S311  the same on all ranks
+    for turn in range(-1, plan.rounds):  # the first one, number -1, only warms up
+        for cell in order.sample(cells, len(cells)):
+            measured = list(_turn(calls[cell], _repeats(cell[1]), ctx.device))
+            times[cell] += measured if turn >= 0 else []
+        for pair in order.sample(pairs, len(pairs)):
+            seconds = _message(ctx, pair, message)
+            if seconds is not None and turn >= 0:
+                messages.setdefault(sum(pair) - ctx.rank, []).append(seconds)
+    return RankSweep(
+        times=tuple(
+            CollectiveTimes(
+                collective=collective,
+                nbytes=_elements(size, ctx.world_size) * _ELEMENT,
+                begun=tuple(begun for begun, _ in measured),
+                waited=tuple(waited for _, waited in measured),
+            )
+            for (collective, size), measured in times.items()
+        ),
+        pairs={other: tuple(seconds) for other, seconds in messages.items()},
+    )
+
+
+def _elements(size: int, ranks: int) -> int:
+    """Elements of a buffer of about so many bytes that all ranks can share."""
+    return max(1, size // (_ELEMENT * ranks)) * ranks
+
+
+def _repeats(size: int) -> int:
+    least, most = _CALLS
+    return max(least, min(most, _CALL_BYTES // size))
+
+
+def _call(ctx: _OnRank, collective: str, size: int) -> Callable[[], Any]:
+    """The function that starts a collective and gives back its handle."""
+    count = _elements(size, ctx.world_size)
+    whole = torch.ones(count, device=ctx.device)
+    part = torch.ones(count // ctx.world_size, device=ctx.device)
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(whole, op=dist.ReduceOp.MAX, async_op=True),
+        "broadcast": lambda: dist.broadcast(whole, 0, async_op=True),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, async_op=True),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, op=dist.ReduceOp.MAX, async_op=True),
+        "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole, async_op=True),
+    }
+    return calls[collective]
+
+
+def _turn(call: Callable[[], Any], repeats: int, device: torch.device) -> Iterator[tuple[float, float]]:
+    """Seconds of each call, begun when all ranks are there: until it is handed over, and from then to its end."""
+    for _ in range(repeats):
+        _meet(device)
+        start = time.perf_counter()
+        handle = call()
+        begun = time.perf_counter()
+        handle.wait()
+        _finish(device)
+        yield begun - start, time.perf_counter() - begun
+
+
+def _meet(device: torch.device) -> None:
+    dist.barrier()
+    _finish(device)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _pairs(ranks: int) -> Iterator[tuple[int, int]]:
+    if ranks <= _ALL_PAIRS:
+        yield from combinations(range(ranks), 2)
+    else:
+        yield from ((rank, (rank + 1) % ranks) for rank in range(ranks))
+
+
+def _message(ctx: _OnRank, pair: tuple[int, int], message: torch.Tensor) -> float | None:
+    """Half the seconds of a message there and back, the other ranks waiting; None on these."""
+    _meet(ctx.device)
+    if ctx.rank not in pair:
+        return None
+    other = sum(pair) - ctx.rank
+    start = time.perf_counter()
+    steps = (dist.send, dist.recv) if ctx.rank == min(pair) else (dist.recv, dist.send)
+    for step in steps:
+        step(message, other)
+    _finish(ctx.device)
+    return (time.perf_counter() - start) / 2

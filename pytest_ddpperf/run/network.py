@@ -1,0 +1,77 @@
+"""A sweep of the network between ranks, from the launch to the fits."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.analysis.network import CollectiveFit, fit_collectives, timings
+from pytest_ddpperf.baselines.fingerprint import environment
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.host import machine_facts
+from pytest_ddpperf.launch.context import place
+from pytest_ddpperf.launch.environment import thread_count, thread_variables
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.network import RankSweep, SweepPlan, Timing
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.launch.launcher import Launcher
+
+MIN_RANKS = 2
+_PER_DECADE = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredNetwork:
+    """A sweep of one number of ranks."""
+
+    environment: Environment
+    ranks: tuple[RankSweep, ...]
+    timings: tuple[Timing, ...]
+    fits: tuple[CollectiveFit, ...]
+
+
+def sizes_between(least: int, most: int) -> tuple[int, ...]:
+    """Sizes from ``least`` to ``most``, at least three to a decade and four in all.
+
+    Raises:
+        SettingError: the largest is not above the smallest.
+    """
+    if most < 2 * least:
+        raise SettingError(f"--max-size={most} is less than twice --min-size={least}; give a wider range")
+    steps = max(_PER_DECADE, math.ceil(_PER_DECADE * math.log10(most / least)))
+    return tuple(sorted({round(least * (most / least) ** (i / steps)) for i in range(steps + 1)}))
+
+
+def network_environment(launcher: Launcher, world_size: int, device: str, backend: str) -> Environment:
+    """The facts that the network of so many ranks on this machine depends on."""
+    machine = launcher.machine()
+    placement = place(device, backend, world_size, machine)
+    gpus = None
+    if placement.device == "cuda":
+        from pytest_ddpperf.instruments.gpu_facts import gpu_facts
+
+        pci = tuple(filter(None, machine.gpus.pci[:world_size]))
+        gpus = gpu_facts(pci, machine.gpu_software, os.environ)
+    threads = thread_count(thread_variables(os.environ))
+    return environment(machine_facts(), machine, placement, world_size, threads=threads, gpus=gpus)
+
+
+def measure_network(launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float) -> MeasuredNetwork:
+    """Sweeps collectives over fresh ranks in an environment, and fits them."""
+    launched = launcher.run(
+        _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
+    )
+    times = timings(launched.values)
+    return MeasuredNetwork(
+        environment=found, ranks=launched.values, timings=times, fits=fit_collectives(times, found.world_size)
+    )
+
+
+def _sweep(ctx: RankContext, plan: SweepPlan) -> RankSweep:
+    from pytest_ddpperf.instruments.network import sweep
+
+    return sweep(ctx, plan)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from pytest_ddpperf.analysis.links import (
+    CLUSTERS,
+    HARDWARE,
+    LateRank,
+    SlowLink,
+    WrongInterface,
+    late_ranks,
+    link_of,
+    slow_links,
+    wrong_interface,
+)
+from pytest_ddpperf.records.network import CollectiveTimes, RankSweep
+
+
+def calls(*waited: tuple[float, ...], collective: str = "all_reduce") -> list[RankSweep]:
+    """For each rank, how long it waits in each call."""
+    return [
+        RankSweep(
+            times=(CollectiveTimes(collective=collective, nbytes=8, begun=(0.0,) * len(rank), waited=rank),), pairs={}
+        )
+        for rank in waited
+    ]
+
+
+def network(ranks: int, slow: dict[tuple[int, int], float]) -> list[RankSweep]:
+    """Messages of a second on each link, but for slow ones; each has a disturbed message too."""
+    pairs = {pair: slow.get(pair, 1.0) for pair in combinations(range(ranks), 2)}
+    return [
+        RankSweep(
+            times=(),
+            pairs={sum(pair) - rank: (seconds, 9 * seconds) for pair, seconds in pairs.items() if rank in pair},
+        )
+        for rank in range(ranks)
+    ]
+
+
+def test_the_rank_that_sees_a_collective_shortest_is_late() -> None:
+    (found,) = late_ranks(calls((5.0, 5.0, 5.0, 5.0), (1.0, 1.0, 1.0, 1.0), (5.0, 5.0, 5.0, 5.0)))
+    assert found == LateRank(1, "all_reduce", 1.0, 0.8)
+
+
+def test_ranks_that_are_late_in_turn_are_not_named() -> None:
+    assert late_ranks(calls((5.0, 1.0, 5.0, 1.0), (1.0, 5.0, 1.0, 5.0))) == ()
+
+
+def test_a_rank_that_is_always_a_little_late_is_not_named() -> None:
+    assert late_ranks(calls((5.0,) * 4, (4.0,) * 4)) == ()
+
+
+def test_a_broadcast_says_nothing_of_late_ranks() -> None:
+    assert late_ranks(calls((5.0,) * 4, (1.0,) * 4, collective="broadcast")) == ()
+
+
+def test_a_slow_link_is_named_by_its_ranks() -> None:
+    assert slow_links(network(4, {(1, 3): 2.0})) == (SlowLink((1, 3), 2.0),)
+
+
+def test_a_rank_all_of_whose_links_are_slow_is_named_alone() -> None:
+    assert slow_links(network(4, {(0, 2): 3.0, (1, 2): 3.0, (2, 3): 3.0})) == (SlowLink((2,), 3.0),)
+
+
+def test_links_that_are_alike_are_not_named() -> None:
+    assert slow_links(network(4, {(1, 3): 1.3})) == ()
+
+
+def test_the_link_of_two_ranks_has_nothing_to_be_held_against() -> None:
+    assert slow_links(network(2, {(0, 1): 9.0})) == ()
+
+
+SPEEDS = {"lo": None, "eth0": 1e9, "ib0": 100e9}
+
+
+@pytest.mark.parametrize(
+    ("environ", "backend", "expected"),
+    [
+        ({}, "gloo", None),
+        ({"GLOO_SOCKET_IFNAME": "ib0"}, "gloo", None),
+        ({"NCCL_SOCKET_IFNAME": "eth0"}, "gloo", None),  # is not gloo's
+        ({"GLOO_SOCKET_IFNAME": "lo"}, "gloo", None),  # tells no speed
+        ({"GLOO_SOCKET_IFNAME": "eth9"}, "gloo", WrongInterface("GLOO_SOCKET_IFNAME", "eth9", None)),
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, "gloo", WrongInterface("GLOO_SOCKET_IFNAME", "eth0", 1e9, "ib0", 100e9)),
+        ({"NCCL_SOCKET_IFNAME": "eth"}, "nccl", WrongInterface("NCCL_SOCKET_IFNAME", "eth", 1e9, "ib0", 100e9)),
+        ({"NCCL_SOCKET_IFNAME": "=eth"}, "nccl", WrongInterface("NCCL_SOCKET_IFNAME", "=eth", None)),
+        ({"NCCL_SOCKET_IFNAME": "^eth0"}, "nccl", None),
+    ],
+)
+def test_a_wrong_interface_is_found(environ: dict[str, str], backend: str, expected: WrongInterface | None) -> None:
+    assert wrong_interface(environ, SPEEDS, backend) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "link"),
+    [
+        ("cpu", "NVIDIA H100 80GB HBM3", None),
+        ("cuda", "NVIDIA H100 80GB HBM3", "nvlink4"),
+        ("cuda", "NVIDIA A100-SXM4-80GB", "nvlink3"),
+        ("cuda", "NVIDIA H100 PCIe", "pcie5"),
+        ("cuda", "NVIDIA L4", "pcie4"),
+    ],
+)
+def test_the_link_follows_from_the_gpu(device: str, name: str, link: str | None) -> None:
+    assert link_of(device, [name]) == link
+
+
+def test_links_and_clusters_have_the_bandwidths_of_their_standards() -> None:
+    assert HARDWARE["infiniband400"].bandwidth == 400e9 / 8
+    assert HARDWARE["ethernet100"].bandwidth == 100e9 / 8
+    assert HARDWARE["ethernet10"].network.bandwidth == 10e9 / 8
+    assert HARDWARE["pcie4"].bandwidth == pytest.approx(16e9 * 16 / 8 * 128 / 130, rel=1e-3)
+    assert HARDWARE["pcie5"].bandwidth == pytest.approx(32e9 * 16 / 8 * 128 / 130, rel=1e-3)
+    assert all({cluster.local, cluster.between} <= HARDWARE.keys() for cluster in CLUSTERS.values())

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.analysis.links import WrongInterface, wrong_interface
+from pytest_ddpperf.cli import network
+from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.launch.launcher import Launcher
+
+QUICK = ["network", "--device=cpu", "--rounds=1", "--max-size=8KiB", "--collectives=all_reduce,broadcast"]
+
+
+def eth0(speeds: dict[str, float | None], backend: str) -> WrongInterface | None:
+    """What is said of a variable that names eth0; the ranks of the test do without it, for there is no such one."""
+    return wrong_interface({"GLOO_SOCKET_IFNAME": "eth0"}, speeds, backend)
+
+
+class Kept:
+    """Lends the tests' launcher in place of one of the command's own."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.launcher = launcher
+
+    def __call__(self, **_: object) -> Kept:
+        return self
+
+    def __enter__(self) -> Launcher:
+        return self.launcher
+
+    def __exit__(self, *_: object) -> None:
+        """Leaves it to its owner."""
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(network, "Launcher", Kept(launcher))
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+
+
+def test_a_network_is_measured_stored_and_predicts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(QUICK) == 0
+    out = capsys.readouterr().out
+    assert "all_reduce" in out
+    assert "broadcast" in out
+    (file,) = Path("baselines").glob("*-w2-*/network.json")
+    assert f"stored in {file}" in out
+    assert [fit["collective"] for fit in json.loads(file.read_text())["fits"]] == ["all_reduce", "broadcast"]
+    assert main([*QUICK, "--predict=4KiB"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("all_reduce of 4.00 KiB: ")
+    assert second.startswith("broadcast of 4.00 KiB: ")
+    assert main([*QUICK, "--predict=1MiB"]) == 2
+    assert "was measured from 1.00 KiB to 8.00 KiB" in capsys.readouterr().err
+
+
+def test_nothing_is_predicted_of_a_network_that_was_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "--no-save"]) == 0
+    assert not Path("baselines").exists()
+    assert main([*QUICK, "--predict=4KiB"]) == 2
+    assert "measure the network here with ddpperf network" in capsys.readouterr().err
+
+
+def test_check_names_what_is_wrong_and_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 KiB through gloo are far from NVLink."""
+    monkeypatch.setattr(network, "interface_speeds", lambda: {"eth0": 1e9, "ib0": 100e9})
+    monkeypatch.setattr(network, "wrong_interface", lambda _, speeds, backend: eth0(speeds, backend))
+    assert main([*QUICK, "--check=nvlink4", "--no-save"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "GLOO_SOCKET_IFNAME=eth0 is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one" in out
+    assert "of the 450 GB/s of nvlink4" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--world-size=1"], "--world-size=1: one rank has no network; give 2 or more"),
+        (["--collectives=gossip"], "--collectives=gossip is not known; it takes all_reduce, reduce_scatter"),
+        (["--min-size=1MiB", "--max-size=1MiB"], "--max-size=1048576 is less than twice --min-size=1048576"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert main([*QUICK, *arguments]) == 2
+    assert words in capsys.readouterr().err
