@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         hierarchical_time,
     )
     from pytest_ddpperf.analysis.diagnosis import diagnosis_of
-    from pytest_ddpperf.analysis.links import CLUSTERS, HARDWARE, ClusterProfile, Hardware
+    from pytest_ddpperf.analysis.links import CLUSTERS, HARDWARE, Hardware
     from pytest_ddpperf.analysis.memory import fsdp_parameter_bytes, model_state_bytes
     from pytest_ddpperf.analysis.network import CollectiveFit, fit_collectives, fit_sizes
     from pytest_ddpperf.analysis.overlap import Overlap, overlapped, step_seconds
@@ -52,7 +52,6 @@ __all__ = [
     "HARDWARE",
     "BestBuckets",
     "BucketTrial",
-    "ClusterProfile",
     "CollectiveFit",
     "CommunicationCost",
     "Complexity",
@@ -90,48 +89,19 @@ __all__ = [
     "stops_paying",
 ]
 
-_HOMES = {
-    "CLUSTERS": "links",
-    "HARDWARE": "links",
-    "BestBuckets": "buckets",
-    "BucketTrial": "buckets",
-    "ClusterProfile": "links",
-    "CollectiveFit": "network",
-    "CommunicationCost": "volumes",
-    "Complexity": "costs",
-    "GradientBucket": "buckets",
-    "Hardware": "links",
-    "LawFit": "scaling",
-    "Network": "costs",
-    "Overlap": "overlap",
-    "ScalingPoint": "scaling",
-    "Traffic": "volumes",
-    "algorithm_bandwidth": "costs",
-    "amdahl": "scaling",
-    "best_bucket_bytes": "buckets",
-    "bucket_layout": "buckets",
-    "bus_bandwidth": "costs",
-    "collective_time": "costs",
-    "communication_complexity_analysis": "costs",
-    "diagnosis_of": "diagnosis",
-    "estimate_communication_time": "costs",
-    "estimate_ddp_comm_cost": "volumes",
-    "estimate_fsdp_comm_cost": "volumes",
-    "estimate_zero_comm_cost": "volumes",
-    "fit_collectives": "network",
-    "fit_law": "scaling",
-    "fit_sizes": "network",
-    "fsdp_parameter_bytes": "memory",
-    "gustafson": "scaling",
-    "hierarchical_time": "costs",
-    "model_state_bytes": "memory",
-    "overlapped": "overlap",
-    "search_bucket_size": "buckets",
-    "serial_fraction": "scaling",
-    "status": "scaling",
-    "step_seconds": "overlap",
-    "stops_paying": "scaling",
+_NAMES = {
+    "buckets": "BestBuckets BucketTrial GradientBucket best_bucket_bytes bucket_layout search_bucket_size",
+    "costs": "Complexity Network algorithm_bandwidth bus_bandwidth collective_time "
+    "communication_complexity_analysis estimate_communication_time hierarchical_time",
+    "diagnosis": "diagnosis_of",
+    "links": "CLUSTERS HARDWARE Hardware",
+    "memory": "fsdp_parameter_bytes model_state_bytes",
+    "network": "CollectiveFit fit_collectives fit_sizes",
+    "overlap": "Overlap overlapped step_seconds",
+    "scaling": "LawFit ScalingPoint amdahl fit_law gustafson serial_fraction status stops_paying",
+    "volumes": "CommunicationCost Traffic estimate_ddp_comm_cost estimate_fsdp_comm_cost estimate_zero_comm_cost",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

@@ -35,14 +35,6 @@ class Hardware:
         return Network(latency=self.latency, bandwidth=self.bandwidth)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterProfile:
-    """Nodes of a kind: the links inside, by their names in ``HARDWARE``, and those between the nodes."""
-
-    local: str
-    between: str
-
-
 _NCCL = "latency of NCCL's model (src/graph/tuning.cc, hwLat, ring, Simple)"
 HARDWARE: Mapping[str, Hardware] = {
     "nvlink4": Hardware(bandwidth=450e9, latency=3.4e-6, source=f"H100 SXM datasheet: 900 GB/s both ways; {_NCCL}"),
@@ -54,12 +46,12 @@ HARDWARE: Mapping[str, Hardware] = {
     "ethernet10": Hardware(bandwidth=1.25e9, latency=14e-6, source=f"IEEE 802.3ae: 10 Gbit/s; {_NCCL}"),
 }
 """Links by name; what they could reach at most."""
-CLUSTERS: Mapping[str, ClusterProfile] = {
-    "nvlink-infiniband400": ClusterProfile(local="nvlink4", between="infiniband400"),
-    "pcie-ethernet100": ClusterProfile(local="pcie4", between="ethernet100"),
-    "pcie-ethernet10": ClusterProfile(local="pcie4", between="ethernet10"),
+CLUSTERS: Mapping[str, tuple[str, str]] = {
+    "nvlink-infiniband400": ("nvlink4", "infiniband400"),
+    "pcie-ethernet100": ("pcie4", "ethernet100"),
+    "pcie-ethernet10": ("pcie4", "ethernet10"),
 }
-"""Clusters by name."""
+"""Clusters by name: the links inside a node, and between nodes."""
 
 
 @dataclass(frozen=True, slots=True)
