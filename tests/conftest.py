@@ -39,6 +39,8 @@ OF_CONTROLLER = tuple(
 PRELOADED = (
     *session.PRELOADED,
     "pytest_ddpperf.instruments.profile.profiling",
+    "pytest_ddpperf.simulate.group",
+    "pytest_ddpperf.simulate.tensors",
     "pytest_ddpperf.strategies.fsdp1",
     "pytest_ddpperf.strategies.fsdp2",
     "pytest_ddpperf.strategies.zero1",

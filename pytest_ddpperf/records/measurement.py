@@ -19,6 +19,7 @@ Better = Literal["lower", "higher"]
 Family = Literal["absolute", "relative", "counted"]
 Scale = Literal["ratio", "difference", "exact"]
 Mode = Literal["strong", "weak"]
+SIMULATED = "fake"  # torch's backend whose ranks are alone: their collectives give what they got
 
 _OPTIONS = re.compile(r"\[[^\[\]]*\]")  # of a strategy in a benchmark's name
 
@@ -55,7 +56,7 @@ class Environment:
     cores: int  # usable by this process
     threads: int  # per rank
     nodes: int
-    backend: str  # "gloo" or "nccl"
+    backend: str  # "gloo" or "nccl"; SIMULATED where the other ranks are not there
     world_size: int
     torch: str  # major.minor
     cuda: str | None  # major.minor of the CUDA that torch was built for

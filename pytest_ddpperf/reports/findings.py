@@ -279,6 +279,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"with {', '.join(names[:-1])} or {names[-1]}"
     ),
     # How it was verified, launched and timed.
+    "simulated_with_values": lambda reason: f"simulated on real tensors, which take memory: {reason}",
     "unverified": lambda reason: f"not held against a single process: {reason}",
     "lenient_verification": _lenient_verification,
     "oversubscribed": _oversubscribed,

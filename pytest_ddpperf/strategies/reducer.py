@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.records.measurement import SIMULATED
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import Replica, Trained, in_memory_order, replicate
 
@@ -201,10 +202,12 @@ class Reducer:
         """Forms buckets by the order in which gradients arrived on rank 0; the others are expected last, in reverse."""
         rest = [slot for slot in reversed(self._slots) if not slot.arrived]
         places = {slot: place for place, slot in enumerate(self._slots)}
-        order = torch.tensor([places[slot] for slot in (*self._arrivals, *rest)], device=self._ctx.device)
-        if self._slots:
-            dist.broadcast(order, src=0)
-        self.buckets = self._form([self._slots[place] for place in order.tolist()])
+        order = [places[slot] for slot in (*self._arrivals, *rest)]
+        if self._slots and self._ctx.backend != SIMULATED:
+            agreed = torch.tensor(order, device=self._ctx.device)
+            dist.broadcast(agreed, src=0)
+            order = agreed.tolist()
+        self.buckets = self._form([self._slots[place] for place in order])
         self._arrivals.clear()
         for slot in self._slots:
             slot.arrived = False  # noted, but not collected

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.records.measurement import SIMULATED
 
 if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
@@ -107,9 +108,10 @@ def replicate(module: nn.Module, ctx: RankView) -> Replica:
                 f"parameter {name} has no shape yet: run one forward pass through a lazy module before model() gives it"
             )
     state = {**named, **{name: buffer for name, buffer in module.named_buffers() if buffer is not None}}
-    _check_same_structure(state, ctx)
-    with torch.no_grad():
-        _broadcast(state.values(), ctx)
+    if ctx.backend != SIMULATED:  # where the other ranks are not there
+        _check_same_structure(state, ctx)
+        with torch.no_grad():
+            _broadcast(state.values(), ctx)
     return Replica(
         trained=tuple(
             Trained(name, parameter, torch.empty_like(parameter, device="meta").stride())

@@ -39,6 +39,7 @@ class StrategyRow:
     options: Mapping[str, Callable[[object], Any]] = field(default_factory=dict)  # each option's parser
     by_block: bool = False  # whether it treats the model's repeated blocks one by one, and is given them as ``blocks``
     single_rank: bool = False  # whether it is only right for a world size of 1
+    reads_values: bool = False  # whether code of torch's in C++ reads tensors, which therefore cannot be fake ones
     # They return what is wrong with some options together, or at a world size, and the cure, or None.
     conflict: Callable[[Mapping[str, Any]], str | None] | None = None
     misfit: Callable[[Mapping[str, Any], int], str | None] | None = None
@@ -151,12 +152,14 @@ STRATEGIES: Mapping[str, StrategyRow] = {
                 "local_sgd_period": positive_int,
             },
             conflict=_ddp_options,
+            reads_values=True,
         ),
         StrategyRow(
             "zero1",
             "torch's ZeroRedundancyOptimizer over DistributedDataParallel: the optimizer's state is sharded",
             options={**_DDP_OPTIONS, "parameters_as_bucket_view": switch},
             conflict=_distributed_data_parallel_options,
+            reads_values=True,
         ),
         StrategyRow(
             "fsdp1",

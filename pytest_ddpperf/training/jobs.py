@@ -209,6 +209,7 @@ RUN_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "run_launch")
 PREPARE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "prepare_launch")
 PROBE_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "probe_launch")
 CONVERGE_LAUNCH = RankFunction("pytest_ddpperf.training.convergence", "converge_launch")
+SIMULATE_LAUNCH = RankFunction("pytest_ddpperf.simulate.launch", "simulate_launch")
 PROFILE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "profile_launch")
 
 

@@ -96,7 +96,7 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
         compiled = warmed_up(checked_run(ctx, step), max(MIN_WARMUP, job.plan.warmup))
         before = _at_work()
         progress.stage("the step that is counted")
-        counts = count_warm_step(step.run, _countable(ctx, step, job), compiled)
+        counts = count_warm_step(step.run, countable(ctx, step, job), compiled)
         if remarks is not None:
             remarks += [*step.remarks, *_left_by_steps(before), *not_counted(counts, ctx.device)]
         return counts
@@ -121,7 +121,8 @@ def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
     return [Finding("left_by_steps", {"processes": processes, "threads": threads})]
 
 
-def _countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
+def countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
+    """What the counters are told of a step."""
     from pytest_ddpperf.instruments.counting.counting import Countable
 
     return Countable(
@@ -169,7 +170,7 @@ def _timed_and_counted(
         if job.counted:
             for _ in range(MIN_WARMUP - warmup - plan.steps):
                 step.run()
-            counts = count_warm_step(step.run, _countable(ctx, step, job.training), compiled)
+            counts = count_warm_step(step.run, countable(ctx, step, job.training), compiled)
             remarks += not_counted(counts, ctx.device)
         remarks += [*step.remarks, *(_left_by_steps(before) if warmup else ())]
         return timed, counts, (time.monotonic() - begun) * job.counted

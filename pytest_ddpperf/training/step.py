@@ -19,6 +19,7 @@ from torch import nn
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import SIMULATED
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
 from pytest_ddpperf.training.data import Batches, batches, contradicting_size
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed, size_of
@@ -75,9 +76,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     assert job.strategy is not None  # noqa: S101  only a step of the user's own has none
     trainer, data, run = _training_step(ctx, subject, job.strategy, settings, job.plan.warmup)
     own_period = math.lcm(trainer.parallel.period, data.burst)
-    periods, sizes = zip(
-        *_of_all_ranks((own_period, _UNKNOWN if data.size is None else data.size), ctx.device), strict=True
-    )
+    periods, sizes = zip(*_of_all_ranks((own_period, _UNKNOWN if data.size is None else data.size), ctx), strict=True)
     try:
         _require_equal(sizes, subject)
     except WorkloadError:
@@ -131,11 +130,11 @@ def _of_rank(count: float | None, ctx: RankView, batches_per_step: int = 1) -> f
     return None if count is None else count * batches_per_step / ranks
 
 
-def _of_all_ranks(own: Sequence[int], device: torch.device) -> list[list[int]]:
+def _of_all_ranks(own: Sequence[int], ctx: RankView) -> list[list[int]]:
     """Gathers these numbers from every rank."""
-    if not dist.is_initialized():
+    if not dist.is_initialized() or ctx.backend == SIMULATED:
         return [list(own)]
-    mine = torch.tensor(own, device=device)
+    mine = torch.tensor(own, device=ctx.device)
     found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(found, mine)
     return [numbers.tolist() for numbers in found]

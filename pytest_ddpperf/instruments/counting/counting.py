@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch._guards import detect_fake_mode
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_ddpperf.instruments.clock import collector_paused
@@ -160,8 +161,9 @@ class _Pass:
         for module in subject.modules:
             self.used.add(module)
         self.used.optimizers += subject.optimizers
-        self._tracker = TensorTracker(subject.device.type)
-        self._operators = OperatorCounter(self._tracker, subject.device.type, lambda: self.used.running)
+        device, fake = subject.device.type, detect_fake_mode() is not None
+        self._tracker = TensorTracker(device, fake=fake)
+        self._operators = OperatorCounter(self._tracker, device, lambda: self.used.running, fake=fake)
         self.sites: list[SiteCounts] = []  # of each step
         self._optimizer_steps: dict[str, float] = {}
         self._state: dict[str, float] = {}

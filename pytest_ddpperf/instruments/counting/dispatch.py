@@ -64,11 +64,12 @@ class OperatorCounter(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, tracker: TensorTracker, device: str, running: Callable[[], str]) -> None:
+    def __init__(self, tracker: TensorTracker, device: str, running: Callable[[], str], *, fake: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch
         self._tracker = tracker
         self._device = device
         self._running = running
+        self._fake = fake  # whether the step itself has fake tensors, and does not only ask for shapes
         self._attribution = Attribution()
         self._lock = threading.RLock()
         self._paused = False
@@ -104,8 +105,8 @@ class OperatorCounter(TorchDispatchMode):
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._paused or any(issubclass(kind, FakeTensor) for kind in types):  # only asked for shapes
-            return func(*args, **kwargs)
+        if self._paused or (not self._fake and any(issubclass(kind, FakeTensor) for kind in types)):
+            return func(*args, **kwargs)  # only asked for shapes
         if any(_has_a_say(kind) for kind in types):
             return NotImplemented  # it calls its parts, which come here again
         if torch.is_inference_mode_enabled() and isinstance(func, OpOverload):
@@ -113,7 +114,8 @@ class OperatorCounter(TorchDispatchMode):
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
-        out = communicate(func, args, kwargs, self._tracker) if is_on_cpu(func, args) else func(*args, **kwargs)
+        lent = not self._fake and is_on_cpu(func, args)
+        out = communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
         with self._lock:
             self._count(func, args, kwargs, out)
         return out
@@ -178,12 +180,14 @@ class OperatorCounter(TorchDispatchMode):
 
 def _has_a_say(kind: type) -> bool:
     """Whether tensors of a class take operators apart themselves, as DTensors do."""
+    if issubclass(kind, FakeTensor):
+        return False
     own = kind.__torch_dispatch__  # type: ignore[attr-defined]  # all kinds of tensors have it
     return own is not torch.Tensor.__torch_dispatch__
 
 
 @contextmanager
-def loading_left_out(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+def loading_left_out(paused: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
     """Within, counting pauses while a DataLoader makes a batch or begins an epoch.
 
     With workers that happens in other processes. Without, the number of steps before would decide whether an epoch

@@ -78,9 +78,9 @@ class TensorTracker:
     it, so those of the peak are told from temporaries with hindsight.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, fake: bool = False) -> None:
         self.live = dict.fromkeys(CATEGORIES, 0)  # bytes
-        self._device = device
+        self._devices = {device, "meta"} if fake else {device}  # of storages; those of fake tensors have no other
         self._lock = threading.RLock()
         self._records: dict[int, _Record] = {}
         self._unnamed: dict[int, _Record] = {}  # the temporaries among them
@@ -89,7 +89,7 @@ class TensorTracker:
         self._step = 0
         self._loans: dict[_Record, list[weakref.ref[torch.UntypedStorage]]] = {}
         self._lent: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Record]] = {}
-        self._owners, self._owners_of_loan = _usual_owners()
+        self._owners, self._owners_of_loan = (0, 0) if fake else _usual_owners()  # nothing fake is lent
         self._peak = 0
         self._rising = False
         self._at_peak = dict(self.live)
@@ -228,7 +228,7 @@ class TensorTracker:
     def _storages(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.UntypedStorage]]:
         """Yields the storages of a tensor on the device with their keys; of what was lent the original."""
         for storage in storages_of(tensor):
-            if storage.device.type != self._device:
+            if storage.device.type not in self._devices:
                 continue
             key = storage._cdata  # noqa: SLF001  torch has no other identity for it
             reference, record = self._lent.get(key, (None, None))

@@ -1,0 +1,88 @@
+"""The launch of a simulated rank: a process of its own, which counts one step. Importable without torch."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import DdpperfError
+from pytest_ddpperf.instruments.host import free_memory
+from pytest_ddpperf.instruments.torch_internals import warmed_up
+from pytest_ddpperf.launch import progress
+from pytest_ddpperf.launch.rank import seed_as_at_the_start
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import SIMULATED
+from pytest_ddpperf.strategies.table import row_of
+from pytest_ddpperf.training.jobs import MIN_WARMUP, PrepareJob, RankPrepared
+from pytest_ddpperf.training.memory_limit import limited
+from pytest_ddpperf.training.preparing import countable
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.records.counts import Counts
+    from pytest_ddpperf.training.jobs import LaunchJob
+
+
+def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
+    """Counts what one step of the job does on a rank of a group of so many; this process is the only one.
+
+    Tensors have no values where nothing reads them; then a model takes no memory. What cannot do without values is
+    simulated on real tensors, and a remark says why.
+    """
+    begun = time.monotonic()
+    training = job.training
+    ctx = replace(
+        ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
+    )
+    reason = needs_values(training)
+    if not reason:
+        try:
+            counts, remarks = _counted(ctx, training, values=False)
+        except DdpperfError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever code does that reads values
+            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if reason:
+        seed_as_at_the_start()
+        with limited(ctx.device, free_memory()):
+            counts, remarks = _counted(ctx, training, values=True)
+        remarks = (*remarks, Finding("simulated_with_values", {"reason": reason}))
+    return RankPrepared(counts=counts, remarks=remarks, counting=time.monotonic() - begun)
+
+
+def needs_values(job: LaunchJob) -> str:
+    """Why a job is simulated on real tensors from the start, in words; empty where fake ones are tried."""
+    settings = job.settings
+    if job.strategy is not None and row_of(job.strategy).reads_values:
+        return f"the C++ of {job.strategy.name} reads tensors"
+    if settings.compile != "no":
+        return f"compile={settings.compile} compiles for tensors with values"
+    return "the scaler of precision=fp16 looks for overflows" if settings.precision == "fp16" else ""
+
+
+def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:
+    """The counts of a step after its warm-up, and remarks on what is trained.
+
+    Without values only what a setting asks of the first steps makes them differ from later ones.
+    """
+    from pytest_ddpperf.instruments.counting.counting import count_warm_step
+    from pytest_ddpperf.simulate.group import rank_of
+    from pytest_ddpperf.simulate.tensors import without_values
+    from pytest_ddpperf.training.step import build_step
+
+    warmup = max(MIN_WARMUP, job.plan.warmup if values or job.settings.clip_steps is not None else 0)
+    progress.stage("the simulated step")
+    with ExitStack() as opened:
+        opened.enter_context(rank_of(ctx.rank, ctx.world_size))
+        opened.enter_context(nullcontext() if values else without_values())
+        step = opened.enter_context(closing(build_step(ctx, job)))
+
+        def run() -> None:
+            progress.step()
+            with step.group_kept():
+                step.run()
+
+        compiled = warmed_up(run, warmup)
+        return count_warm_step(run, countable(ctx, step, job), compiled), tuple(step.remarks)

@@ -1,0 +1,78 @@
+"""Tensors with shapes and without values: a model takes no memory, however large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+from pytest_ddpperf.instruments.counting.dispatch import loading_left_out
+from pytest_ddpperf.instruments.torch_internals import replaced
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Within, new tensors are torch's FakeTensors; batches of a DataLoader and the ranks of a mesh keep values.
+
+    Code that reads a value (``loss.item()``) raises an error of torch.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(loading_left_out(unset_fake_temporarily))  # samplers draw numbers
+        stack.enter_context(replaced(nn.Module, "_apply", _where_it_changes(nn.Module._apply)))  # noqa: SLF001
+        stack.enter_context(replaced(DeviceMesh, "__init__", _of_ranks(DeviceMesh.__init__)))
+        stack.enter_context(replaced(_fsdp_param, "_chunk_with_empty", Chunks))
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        yield
+
+
+def _where_it_changes(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """``Module._apply``, which ``to(device)`` calls, only for what becomes another tensor: torch swaps fake ones."""
+
+    @wraps(apply)
+    def applied(module: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002  torch's
+        for child in module.children() if recurse else ():
+            child._apply(function)  # type: ignore[no-untyped-call]  # noqa: SLF001  it is what is wrapped
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if all(function(tensor) is tensor for tensor in own):
+            return module
+        return apply(module, function, recurse=False)
+
+    return applied
+
+
+def _of_ranks(init: Callable[..., None]) -> Callable[..., None]:
+    """``DeviceMesh.__init__`` with values: it reads the numbers of ranks, which are taken to be in order."""
+
+    def known(value: Any) -> Any:
+        if not isinstance(value, FakeTensor):
+            return value
+        return torch.arange(value.numel(), dtype=torch.int).reshape(value.shape)
+
+    @wraps(init)
+    def with_values(*args: Any, **kwargs: Any) -> None:
+        with unset_fake_temporarily():
+            init(*map(known, args), **{name: known(value) for name, value in kwargs.items()})
+
+    return with_values
+
+
+class Chunks:
+    """What FSDP2 cuts a parameter into, one chunk for each rank; made when it is asked for, because few ever are."""
+
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
+        self._tensor, self._dim = tensor, dim
+        self._size = -(-tensor.size(dim) // num_chunks)
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        """The chunk of a rank; one without elements where there are more ranks than rows."""
+        begin, length = number * self._size, self._tensor.size(self._dim)
+        if begin >= length:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, begin, min(self._size, length - begin))
