@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -164,15 +165,14 @@ def moved_bytes(tensors: Iterable[Tensor]) -> int:
     A tensor that is expanded has the bytes that it is expanded from. What stays in caches counts as well.
     """
     different = {id(tensor): tensor for tensor in tensors}.values()
-    return sum(min(tensor.numel() * tensor.element_size(), _storage(tensor)) for tensor in different)
+    return sum(_elements(tensor) * tensor.element_size() for tensor in different)
 
 
-def _storage(tensor: Tensor) -> int:
-    """Bytes of the memory that a tensor lies in; 0 for one that has none of its own, such as a sparse one."""
-    try:
-        return tensor.untyped_storage().nbytes()
-    except (NotImplementedError, RuntimeError):
-        return 0
+def _elements(tensor: Tensor) -> int:
+    """How many different elements a tensor has; all of them where it has no strides, as a sparse one."""
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return tensor.numel()
+    return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
 
 
 def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> str | None:

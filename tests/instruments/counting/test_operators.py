@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.counting.operators import host_to_device_bytes, operator_name, synchronisation
+from pytest_ddpperf.instruments.counting.operators import (
+    host_to_device_bytes,
+    moved_bytes,
+    operator_name,
+    synchronisation,
+)
 
 aten = torch.ops.aten
 
@@ -91,3 +96,14 @@ def test_bytes_that_go_to_the_device_are_counted(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: str, expected: int
 ) -> None:
     assert host_to_device_bytes(func, args, kwargs, device) == expected
+
+
+def test_moved_bytes_are_those_of_different_elements_each_once() -> None:
+    rows = torch.ones(4, 6)
+    assert moved_bytes([rows]) == 96
+    assert moved_bytes([rows, rows]) == 96  # in place: read and written
+    assert moved_bytes([rows, torch.ones(4, 6, dtype=torch.bfloat16)]) == 96 + 48
+    assert moved_bytes([torch.ones(1, 6).expand(1000, 6)]) == 24
+    assert moved_bytes([rows.t()[:2]]) == 32
+    assert moved_bytes([torch.ones(0, 5), torch.tensor(1.0)]) == 4
+    assert moved_bytes([torch.eye(3).to_sparse()]) == 36
