@@ -262,6 +262,13 @@ class Settings:
         "other than dp, data, ddp, fsdp, hsdp, replicate and shard work on the same samples",
         "NAME=N[,NAME=N...]",
     )
+    group: str = _knob(
+        "test",
+        one_of("test", "module", "session"),
+        "how long the ranks of ddpperf_group live: test (fresh ones for each call), module or session. What a test "
+        "leaves on ranks that live on is put back for the next one, and told as a warning",
+        "SCOPE",
+    )
     baseline_dir: Path = _knob(  # noqa: RUF009 - a field, declared
         Path("baselines"),
         path,

@@ -275,6 +275,14 @@ def process_groups() -> list[Any]:
     return [*distributed_c10d._world.pg_map]  # noqa: SLF001 - torch lists them nowhere else
 
 
+def collectives_called() -> int:
+    """How many collectives this rank has called in the default group."""
+    import torch.distributed as dist
+
+    group: Any = dist.group.WORLD
+    return int(group._get_sequence_number_for_group())  # noqa: SLF001 - there is no public number
+
+
 def subclasses(kind: type[T]) -> Iterator[type[T]]:
     """The classes below a class."""
     for below in kind.__subclasses__():

@@ -16,8 +16,10 @@ from pytest_ddpperf.launch import failures, processes
 from pytest_ddpperf.launch.rank_processes import STACK_SECONDS, RankProcesses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from pytest_ddpperf.errors import DdpperfError
+    from pytest_ddpperf.launch.deadline import LateRanks
     from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.messages import Job, RankCalls
     from pytest_ddpperf.launch.parts import Ranks, RanksElsewhere
@@ -55,26 +57,13 @@ def conduct(
     with RankProcesses(zygotes, echo) as here:
         launch = LaunchedRanks([here, *elsewhere], pause=_TRIM_SECONDS if echo is None else _ECHO_SECONDS)
         try:
-            with _listening(job) as listener:
-                bound = replace(job, listening=listener.getsockname()[1])
-                here.fork(bound, listener if job.group is not None else None)
+            bound = begin(here, job)
             for other in elsewhere:
                 other.fork(bound)
-            outcome = launch.watch(started + job.timeout, CUDA_GRACE if job.device == "cuda" else GRACE)
+            outcome = launch.watch(started + job.timeout, grace_of(job))
             if outcome is LaunchEnd.FINISHED:
                 launch.dismiss(end_seconds(job))
-            else:
-                for zygote in set(zygotes):
-                    zygote.require_running()
-            standing: dict[int, str] = {}
-            if outcome is LaunchEnd.LATE:
-                from pytest_ddpperf.launch.deadline import late_ranks
-
-                late = late_ranks(launch, job)
-            elif any(rank.mismatch for rank in launch.ends):
-                with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
-                    launch.hear_others()
-                    standing = launch.stacks()
+            found = evidence(launch, outcome, job, zygotes)
         finally:
             with contextlib.ExitStack() as sweeping:  # all, whatever one of them raises
                 for other in elsewhere:
@@ -84,13 +73,59 @@ def conduct(
                     sweeping.callback(other.ask_sweep, end_seconds(job))
         seconds = time.monotonic() - started
         ends = launch.ends
-    if outcome is LaunchEnd.LATE:
-        raise late.error(ends, job, max(zygote.threads for zygote in zygotes) - 1)
-    if outcome is LaunchEnd.FAILED:
-        starved = processes.out_of_memory_kills() > kills
-        ends = [replace(end, starved=starved) if end.rank in here.ranks else end for end in ends]
-        raise failures.failure(ends, job.world_size, stacks=standing)
+    if outcome is not LaunchEnd.FINISHED:
+        raise error_of(ends, found, job, zygotes, here.ranks if processes.out_of_memory_kills() > kills else ())
     return ends, seconds
+
+
+def grace_of(job: Job) -> float:
+    """The seconds in which the other ranks of a job may still report after the first failure."""
+    return CUDA_GRACE if job.device == "cuda" else GRACE
+
+
+def begin(here: RankProcesses, job: Job) -> Job:
+    """Start the ranks of this machine on a job; gives the job with the port of its store."""
+    with _listening(job) as listener:
+        bound = replace(job, listening=listener.getsockname()[1])
+        here.fork(bound, listener if job.group is not None else None)
+    return bound
+
+
+def evidence(
+    launch: LaunchedRanks, outcome: LaunchEnd, job: Job, zygotes: Sequence[ZygoteProcess]
+) -> LateRanks | dict[int, str]:
+    """Find where ranks stand that have not finished: late ones, or the stacks of those that a mismatch left.
+
+    Raises:
+        LaunchError: a signal has stopped what they are forked from, which is to blame.
+    """
+    if outcome is LaunchEnd.FINISHED:
+        return {}
+    for zygote in set(zygotes):
+        zygote.require_running()
+    if outcome is LaunchEnd.LATE:
+        from pytest_ddpperf.launch.deadline import late_ranks
+
+        return late_ranks(launch, job)
+    if any(rank.mismatch for rank in launch.ends):
+        with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
+            launch.hear_others()
+            return launch.stacks()
+    return {}
+
+
+def error_of(
+    ends: list[RankEnd],
+    found: LateRanks | dict[int, str],
+    job: Job,
+    zygotes: Sequence[ZygoteProcess],
+    starved: Collection[int],
+) -> DdpperfError:
+    """The error of a launch that has not finished; ``starved``: ranks where the kernel killed for want of memory."""
+    if not isinstance(found, dict):
+        return found.error(ends, job, max(zygote.threads for zygote in zygotes) - 1)
+    told = [replace(end, starved=end.starved or end.rank in starved) for end in ends]
+    return failures.failure(told, job.world_size, stacks=found)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from time import time_ns  # users' code may patch the module's
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ddpperf.errors import DdpperfError
+from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups
 from pytest_ddpperf.launch.messages import Failed
 from pytest_ddpperf.launch.stacks import COLLECTIVES, Frame, in_library, is_machinery, position
 from pytest_ddpperf.launch.streams import OUTPUT_LIMIT
@@ -107,10 +108,9 @@ def _sent(error: BaseException) -> str:
 
 def _sequence(_: BaseException) -> int | None:
     """How many collectives this rank has called; None where there are several groups, each with a number of its own."""
-    dist: Any = sys.modules.get("torch.distributed")
-    if dist is None or len(dist.distributed_c10d._world.pg_map) > 1:  # noqa: SLF001  there is no public number
+    if "torch.distributed" not in sys.modules or len(process_groups()) > 1:
         return None
-    return int(dist.group.WORLD._get_sequence_number_for_group())  # noqa: SLF001  the same
+    return collectives_called()
 
 
 def _phase(error: BaseException) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.launch.streams import Channel
 
+ANSWERING = "ddpperf-answers"  # the name of a thread
 _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast")  # tensors are alike on all ranks
 
 
@@ -36,8 +37,8 @@ class Stall:
 
 
 def answer_requests(channel: Channel, backend: str = "nccl") -> threading.Thread:
-    """Start a thread that tells the controller what this rank has called, whenever it asks, until it dismisses it."""
-    thread = threading.Thread(target=_answer, args=(channel, backend), daemon=True)
+    """Start a thread that tells the controller what this rank has called, whenever it asks, until its next call."""
+    thread = threading.Thread(target=_answer, args=(channel, backend), daemon=True, name=ANSWERING)
     thread.start()
     return thread
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_ddpperf.launch.environment import Variables
+    from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.parts import OtherNodes
     from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
     from pytest_ddpperf.launch.rank_processes import Echo
@@ -67,9 +68,9 @@ class Launcher:
         nodes: OtherNodes | None = None,  # on which ranks of large launches are started as well
     ) -> None:
         self._like, self.nodes = like, nodes
-        self._variables: dict[str, str] = {}
+        self._added: dict[str, str] = {}
         self.remarks: dict[str, str] = {}  # on GPUs, the first on each
-        self._environ, self._threads, self._echo = environ, threads, echo
+        self._environ, self._threads, self.echo = environ, threads, echo
         self._preload = tuple(preload)
         self._redirection = redirection
         self._zygote: ZygoteProcess | None = None
@@ -86,7 +87,7 @@ class Launcher:
 
     def having(self, variables: Variables) -> Self:
         """The same launcher, whose later ranks have these variables besides those of the environment."""
-        self._variables = dict(variables)
+        self._added = dict(variables)
         return self
 
     @property
@@ -163,14 +164,14 @@ class Launcher:
         """The devices and backends that torch finds in the current environment; without ``gpus`` no GPU is touched."""
         if self._like is not None:
             return self._like.machine(gpus=gpus)
-        environ = self._environment()
+        environ = self.variables
         key = (gpus, *map(environ.get, VISIBLE))
         if key not in self._machines:
 
             def ask(shown: Gpus, processes: int) -> tuple[TorchMachine, ...]:
                 alone: dict[str, Any] = {"device": "cpu", "gpus": shown, "group": None, "mode": None}
                 call = Call(probe, (gpus,))
-                return self._launch(call, _PROBE_SECONDS, (processes,), probes=gpus, **alone).values
+                return self._launch(self._job(call, _PROBE_SECONDS, (processes,), probes=gpus, **alone)).values
 
             self._machines[key] = find_machine(environ, ask)
         return self._machines[key]
@@ -202,6 +203,23 @@ class Launcher:
             SettingError: a device, backend, world size or timeout is invalid.
             LaunchError: this machine cannot start such ranks.
         """
+        job, counts = self.described(
+            Call(function, args),
+            world_size,
+            backend,
+            device,
+            timeout,
+            mode=mode,
+            preload=tuple(preload),
+            own_group=own_group,
+            interleaved=interleaved,
+        )
+        return self._launch(job, counts)
+
+    def described(
+        self, call: Call, world_size: int, backend: str, device: str, timeout: float, **of_job: Any
+    ) -> tuple[Job, tuple[int, ...]]:
+        """The job of a launch, and how many ranks each node has in it; raises what ``run`` does before ranks start."""
         check_names(device, backend, world_size)
         gpus = Gpus()
         if not 0 < timeout <= MAX_TIMEOUT:
@@ -216,18 +234,8 @@ class Launcher:
             gpus = machine.gpus if device == "cuda" else gpus
         else:
             counts = self.counts(world_size, device)
-        return self._launch(
-            Call(function, args),
-            timeout,
-            counts=counts,
-            device=device,
-            gpus=gpus,
-            group=backend,
-            mode=mode,
-            preload=tuple(preload),
-            own_group=own_group,
-            interleaved=interleaved,
-        )
+        placing = {"mode": None, "device": device, "gpus": gpus, "group": backend}
+        return self._job(call, timeout, counts, **{**placing, **of_job}), counts
 
     def abort(self) -> None:
         """End the zygote at once; a launch that another thread has under way raises LaunchError."""
@@ -240,10 +248,12 @@ class Launcher:
         with self._lock:
             self._drop()
 
-    def _environment(self) -> Mapping[str, str]:
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The environment variables that ranks have besides those of their launch."""
         environ = os.environ if self._environ is None else self._environ
         environ = environ if self._threads is None else environment.with_threads(environ, self._threads)
-        return {**environ, **self._variables} if self._variables else environ
+        return {**environ, **self._added} if self._added else environ
 
     def counts(self, world_size: int, device: str, machine: TorchMachine | None = None) -> tuple[int, ...]:
         """How many of so many ranks each node has that takes part, this one first.
@@ -256,26 +266,32 @@ class Launcher:
         gpus = len(machine.gpus.names) if machine is not None and device != "cpu" else 0
         return self.nodes.counts(world_size, gpus)
 
-    def _launch(self, call: Call, timeout: float, counts: tuple[int, ...] = (1,), **of_job: Any) -> LaunchResult[Any]:
-        nodes = self.nodes if len(counts) > 1 else None
-        job = Job(
+    def _job(self, call: Call, timeout: float, counts: tuple[int, ...], **of_job: Any) -> Job:
+        return Job(
             call=payload.dump_call(call),
             timeout=timeout,
             world_size=sum(counts),
             local_world_size=counts[0],
             nodes=len(counts),
-            interface="" if nodes is None else nodes.interface,
+            interface=self.nodes.interface if self.nodes is not None and len(counts) > 1 else "",
             path=self._search_path(),
             directory=environment.current_folder(),
             **of_job,
         )
-        with self.forking(job) as (zygotes, job, sweep):
-            elsewhere = nodes.ranks(counts, self._environment(), self._echo) if nodes is not None else ()
-            ends, seconds = conduct(zygotes, job, sweep, self._echo, elsewhere)
-            for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
-                self.remarks.setdefault(report.remark.partition(":")[0], report.remark)
+
+    def _launch(self, job: Job, counts: tuple[int, ...] = (1,)) -> LaunchResult[Any]:
+        nodes = self.nodes if len(counts) > 1 else None
+        with self.forking(job) as (zygotes, here, sweep):
+            elsewhere = nodes.ranks(counts, self.variables, self.echo) if nodes is not None else ()
+            ends, seconds = conduct(zygotes, here, sweep, self.echo, elsewhere)
+        self.note(ends)
         outputs = tuple(end.output for end in ends)
-        return LaunchResult(payload.values_of(ends, timeout - seconds), outputs, seconds, ends[0].imports)
+        return LaunchResult(payload.values_of(ends, job.timeout - seconds), outputs, seconds, ends[0].imports)
+
+    def note(self, ends: Iterable[RankEnd]) -> None:
+        """Keep what ranks that have finished remark on their GPUs."""
+        for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
+            self.remarks.setdefault(report.remark.partition(":")[0], report.remark)
 
     @contextlib.contextmanager
     def forking(self, job: Job) -> Iterator[Forking]:
@@ -286,20 +302,27 @@ class Launcher:
         """
         with self._lock:
             zygote = self._ready()
-            environ = self._of_ranks(zygote, job.interface)
-            here = job.directory if Path(job.directory).is_dir() else environment.current_folder()
-            job = replace(job, environ=environ, directory=here)
+            job = self.here(zygote, job)
             zygotes, found = [zygote] * job.local_world_size, self._preloaded
-            if found is not None and found.fits(environ):
+            if found is not None and found.fits(job.environ):
                 zygotes = found.of(job.local_world_size)
             if job.device != "cpu" and zygotes[0].remark:
                 self.remarks["forked"] = zygotes[0].remark
             sweeping = end_seconds(job) + 2.0
             yield Forking(zygotes, job, lambda: self._sweep(zygotes, sweeping))
 
+    def here(self, zygote: ZygoteProcess, job: Job) -> Job:
+        """The job as the ranks of this machine have it: with environment variables, and a folder that is there."""
+        here = job.directory if Path(job.directory).is_dir() else environment.current_folder()
+        return replace(job, environ=self._of_ranks(zygote, job.interface), directory=here)
+
+    def serves(self, zygotes: Iterable[ZygoteProcess]) -> bool:
+        """Whether ranks could still be forked from these zygotes."""
+        return self._owner == os.getpid() and all(one.usable and one.imports_as(self.variables) for one in zygotes)
+
     def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:
         """The environment variables of ranks; ``interface``: by which those of several nodes talk."""
-        environ = environment.inherited(self._environment(), zygote.pinned, interface)
+        environ = environment.inherited(self.variables, zygote.pinned, interface)
         return environ if self._redirection is None else self._redirection.environ(environ)
 
     def _search_path(self) -> tuple[str, ...]:
@@ -308,8 +331,8 @@ class Launcher:
 
     def _started(self) -> ZygoteProcess:
         require_linux()
-        zygote, environ = self._zygote, self._environment()
-        if zygote and not (self._owner == os.getpid() and zygote.usable and zygote.imports_as(environ)):
+        zygote, environ = self._zygote, self.variables
+        if zygote and not self.serves([zygote]):
             self._drop()
         if self._zygote is None:
             self._owner = os.getpid()

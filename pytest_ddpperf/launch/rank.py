@@ -20,7 +20,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.instruments.torch_internals import tcp_store
-from pytest_ddpperf.launch import environment, flight_recorder, payload, processes, progress, stacks
+from pytest_ddpperf.launch import environment, flight_recorder, payload, processes, progress, renewal, stacks
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.exceptions import failed_report
 from pytest_ddpperf.launch.imports import ImportWatch
@@ -57,22 +57,27 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
         for number, descriptor in zip((1, 2), descriptors[1:3], strict=True):  # what fails from here on is shown
             os.dup2(descriptor, number)
         files = _detach(descriptors, zygote)
-        job: Job = pickle.loads(_content(files.job))
-        progress.begin(files.progress, rank - job.first_rank)
-        channel = Channel(socket.socket(fileno=files.report))
-        answering = flight_recorder.answer_requests(channel, job.group) if job.group is not None else None
-        process = _getpid()
-        report = _report(job, rank, files.listening)
-        if _getpid() != process:  # a fork that the function made and let return
-            _exit(0)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        channel.send(report)
-        # A rank that leaves early breaks its peers' connections, and their errors hide the first failure.
-        if answering is not None:
-            answering.join()  # it reads what comes before the dismissal
-        channel.wait_for_dismissal()
+        channel, process = Channel(socket.socket(fileno=files.report)), _getpid()
+        joined: _Joined | None = None
+        called = True
+        while called:
+            job: Job = pickle.loads(_content(files.job))
+            if not job.lasting:
+                os.close(files.job)
+            if joined is None:
+                progress.begin(files.progress, rank - job.first_rank)
+            answering = flight_recorder.answer_requests(channel, job.group) if job.group is not None else None
+            report, joined = _report(job, rank, files.listening, joined)
+            if _getpid() != process:  # a fork that the function made and let return
+                _exit(0)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            channel.send(report)
+            # A rank that leaves early breaks its peers' connections, and their errors hide the first failure.
+            if answering is not None:
+                answering.join()  # it reads what comes before the next call, or the dismissal
+            called = channel.called()
         if isinstance(report, Finished):
             # NCCL's communicators end with the process; to destroy them takes seconds, and may hang.
             processes.remove(processes.nccl_files(process) if job.group == "nccl" else set())
@@ -123,17 +128,26 @@ def _content(descriptor: int) -> bytes:
     content = bytearray()
     while len(content) < size:
         content += os.pread(descriptor, size - len(content), len(content))
-    os.close(descriptor)
     return bytes(content)
 
 
-def _report(job: Job, rank: int, listening: int | None) -> RankReport:
+class _Joined(NamedTuple):
+    """What a rank has once it has joined; rank 0 serves the store for as long as it is referred to."""
+
+    context: RankContext
+    store: object
+    remark: str  # on its GPU
+
+
+def _report(job: Job, rank: int, listening: int | None, joined: _Joined | None) -> tuple[RankReport, _Joined | None]:
     stage: Stage = "join"
     try:
         with _modules_kept():
             progress.stage("the start")
-            # Rank 0 serves the store for as long as it is referred to.
-            context, _store, remark = _join(job, rank, listening)
+            if joined is None:
+                joined = _join(job, rank, listening)
+            elif not job.renews:
+                _adopt(job, rank)
             stage = "load"
             progress.stage("the load of its function")
             with ImportWatch() as watch:
@@ -141,14 +155,16 @@ def _report(job: Job, rank: int, listening: int | None) -> RankReport:
                 seed_as_at_the_start()
                 watch.around = _random_numbers
                 gc.collect()
+                if job.lasting and not job.renews:
+                    renewal.begin()
                 stage = "run"
                 progress.stage(progress.FUNCTION)
-                value = call.function(context, *call.arguments)
+                value = call.function(joined.context, *call.arguments)
         stage = "send"
         seen = watch.seen() if rank == 0 else ()
-        return Finished(payload.dump_result(value, context.rank), time_ns(), seen, remark)
+        return Finished(payload.dump_result(value, rank), time_ns(), seen, joined.remark), joined
     except BaseException as error:  # noqa: BLE001  sys.exit and pytest's outcomes are no Exceptions
-        return failed_report(error, stage)
+        return failed_report(error, stage), joined
 
 
 @contextlib.contextmanager
@@ -162,8 +178,8 @@ def _modules_kept() -> Iterator[None]:
             sys.modules.setdefault(name, module)
 
 
-def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object, str]:
-    """Take over the controller's environment, path and folder, and join the group; gives its store and a remark."""
+def _adopt(job: Job, rank: int) -> tuple[int, int]:
+    """Take over the controller's environment, path and folder; gives the rank's number on its node, of how many."""
     import torch
 
     os.environ.clear()
@@ -179,6 +195,14 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
     sys.path[:] = job.path
     os.chdir(job.directory)
     torch.set_num_threads(environment.thread_count(os.environ))
+    return local, others
+
+
+def _join(job: Job, rank: int, listening: int | None) -> _Joined:
+    """Take over what ``_adopt`` does, and join the group."""
+    import torch
+
+    local, others = _adopt(job, rank)
     device, remark = torch.device("cpu"), ""
     if job.device == "cuda":
         from pytest_ddpperf.launch.devices import claim_gpu
@@ -192,7 +216,8 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
     store = None
     if job.group is not None:
         store = _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)
-    return RankContext(rank, job.world_size, local, others, device, job.group or "none", job.mode), store, remark
+    context = RankContext(rank, job.world_size, local, others, device, job.group or "none", job.mode)
+    return _Joined(context, store, remark)
 
 
 def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, listening: int | None) -> object:

@@ -5,18 +5,31 @@ from __future__ import annotations
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pytest
 
-from pytest_ddpperf.errors import RankFailed, RanksDiffer, RankSkipped, RanksTimedOut, SettingError, extended
+from pytest_ddpperf.errors import (
+    LeftOnRanks,
+    RankFailed,
+    RanksDiffer,
+    RankSkipped,
+    RanksTimedOut,
+    SettingError,
+    extended,
+)
+from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.group import GroupCall, RankError, call, first_difference
 from pytest_ddpperf.training.workload import unfit
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.lasting import LastingRanks
 
 T = TypeVar("T")
 _SHOWN = 200  # characters of a value in an error
@@ -49,13 +62,16 @@ class RankResults(Generic[T]):
 
 
 class RankGroup:
-    """Ranks for functional tests: fresh ones for every ``run``."""
+    """Ranks for functional tests: fresh ones for every ``run``, unless the setting ``group`` lets them live on."""
 
-    def __init__(self, session: Session, settings: Settings, sections: list[tuple[str, str]], test: str) -> None:
+    def __init__(
+        self, session: Session, settings: Settings, sections: list[tuple[str, str]], test: pytest.Item
+    ) -> None:
         self._session = session
         self._settings = settings
         self._sections = sections
-        self._file = test.partition("::")[0]
+        self._test = test
+        self._file = test.nodeid.partition("::")[0]
 
     @property
     def world_size(self) -> int:
@@ -63,7 +79,7 @@ class RankGroup:
         return max(self._session.world_sizes(self._settings))
 
     def run(self, function: Callable[..., T], *args: Any, check: bool = True) -> RankResults[T]:
-        """Calls ``function(ctx, *args)`` on every rank of a fresh process group.
+        """Calls ``function(ctx, *args)`` on every rank.
 
         Args:
             function: what ranks call; with a setting ``mesh`` they have ``ctx.mesh``.
@@ -175,26 +191,45 @@ class RankGroup:
 
     def _launch(self, function: Callable[..., Any], *args: Any) -> LaunchResult[Any]:
         __tracebackhide__ = True
-        launchers = self._session.launchers
-        if "PYTEST_XDIST_WORKER" in os.environ and self._settings.device != "cpu":
+        launchers, settings = self._session.launchers, self._settings
+        shown: Variables = ()
+        if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":
             gpus = launchers[0].having(()).machine().gpus
-            shown = shown_to_worker(os.environ, len(gpus.names), self.world_size)
-            launchers[0].having(tuple(shown.items()))
+            shown = tuple(shown_to_worker(os.environ, len(gpus.names), self.world_size).items())
+            launchers[0].having(shown)
         try:
-            launchers.wait(1, self._file, self.world_size)
-            result = self._session.limited(launchers[0].run)(
-                function,
-                *args,
-                world_size=self.world_size,
-                backend=self._settings.backend,
-                device=self._settings.device,
-                timeout=self._settings.timeout,
-            )
+            how: dict[str, Any] = {
+                "world_size": self.world_size,
+                "backend": settings.backend,
+                "device": settings.device,
+            }
+            ranks = self._lasting(tuple(how.values()))
+            if ranks is None:
+                launchers.wait(1, self._file, self.world_size)
+                result = self._session.limited(launchers[0].run)(function, *args, **how, timeout=settings.timeout)
+            else:
+                try:
+                    result = self._session.limited(ranks.having(shown).run)(
+                        function, *args, **how, timeout=settings.timeout
+                    )
+                finally:
+                    for left in ranks.left:
+                        warnings.warn(f"{self._test.nodeid} left on ranks: {left}", LeftOnRanks, stacklevel=4)
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
         launchers.note(self._file, result.imports)
         self._sections.extend(result.sections)
         return result
+
+    def _lasting(self, kind: tuple[object, ...]) -> LastingRanks | None:
+        """Ranks that live on; None for fresh ones, as in a test that measures, where no idle ranks are to be."""
+        scope = self._settings.group
+        if scope == "test" or "ddpperf" in getattr(self._test, "fixturenames", ()):
+            return None
+        from pytest_ddpperf.run.lasting_groups import LastingGroups
+
+        self._session.groups = self._session.groups or LastingGroups(self._session.launchers.apart)
+        return self._session.groups.of(self._test, scope, kind)
 
 
 def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[str, str]:

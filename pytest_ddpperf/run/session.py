@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.reports.summary import SummaryData
     from pytest_ddpperf.run.archive import Archive
+    from pytest_ddpperf.run.lasting_groups import LastingGroups
     from pytest_ddpperf.run.preparation import Prepared
     from pytest_ddpperf.run.probe import Probe
     from pytest_ddpperf.run.timeouts import TestTimeout
@@ -96,6 +97,7 @@ class Session:
             self.candidate = self._side(probe.revision(revision), echo=echo)
         self._of_commits: dict[str, RevisionSide] = {}  # of baselines
         self._launchers: Launchers | None = None
+        self.groups: LastingGroups | None = None  # ranks that live on from test to test
         self.cluster: Cluster | None = None  # of a launcher's processes, which this one controls
         self._archive: Archive | None = None
         self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
@@ -351,10 +353,16 @@ class Session:
         number = self.archive.record(self.settings.history, self._code, self.results)
         self._recorded = f"this run is number {number} of {self.settings.history}"
 
+    def end_groups(self) -> None:
+        """Ends ranks that live on; tests that follow start others."""
+        if self.groups is not None:
+            self.groups.close()
+
     def close(self) -> None:
         """Ends the zygotes and whatever still runs below them."""
         self.line.clear()
         try:
+            self.end_groups()
             if self._launchers is not None:
                 self._launchers.close()
         finally:

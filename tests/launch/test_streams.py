@@ -111,7 +111,7 @@ def test_a_receiver_that_is_gone_is_noticed_and_is_no_error(ends: tuple[socket.s
 
 def test_a_dismissal_ends_the_wait(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = Channel(ends[0]), Channel(ends[1])
-    waiter = threading.Thread(target=theirs.wait_for_dismissal)
+    waiter = threading.Thread(target=theirs.called)
     waiter.start()
     ours.dismiss()
     waiter.join(5)
