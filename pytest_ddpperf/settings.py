@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
+_LEASE: float | None = 600.0
 
 
 class Knob(NamedTuple):
@@ -268,6 +269,14 @@ class Settings:
         "how long the ranks of ddpperf_group live: test (fresh ones for each call), module or session. What a test "
         "leaves on ranks that live on is put back for the next one, and told as a warning",
         "SCOPE",
+    )
+    lease: float | None = _knob(
+        _LEASE,
+        optional(seconds, "off"),
+        "seconds to wait for GPUs that another run of pytest uses. A run that measures has its GPUs for itself, the "
+        "first that are free, and tells of another run that measures on the CPU. off: neither",
+        "SECONDS|off",
+        per_test=False,
     )
     baseline_dir: Path = _knob(  # noqa: RUF009 - a field, declared
         Path("baselines"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -26,7 +28,12 @@ from tests.factories import SHARDS_ON_CPU
 
 pytest_plugins = ["pytester"]
 
-GPU_LOCK = Path(tempfile.gettempdir(), f"ddpperf-tests-on-gpus-{os.getuid()}.lock")
+# Of all workers and runs; each of these has a folder of its own for the rest, as they measure at the same time.
+SHARED = os.environ.setdefault("DDPPERF_TESTS_SHARED", tempfile.gettempdir())
+GPU_LOCK = Path(SHARED, f"ddpperf-tests-on-gpus-{os.getuid()}.lock")
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", SHARED)
+tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="ddpperf-tests-", dir=SHARED)
+atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
 # An inner run forgets what it has imported. Some of it cannot be imported twice into one process; all of it takes time.
 IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special", "cloudpickle", "hypothesis", "tabulate", "sqlite3")

@@ -29,14 +29,14 @@ LONGER = {
     "reports/findings.py": 480,  # one row a finding
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
     "run/session.py": 375,  # one class, all that a session owns
-    "settings.py": 475,  # one row a knob
+    "settings.py": 480,  # one row a knob
     "stats/intervals.py": 360,  # one family of formulas
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for
 MAX_PLUGIN = 300
 MAX_UNUSED = 10  # modules in pytest's process, by a session without a benchmark
 MAX_LOADED = 96  # modules in pytest's process, by a plain measure
-MAX_TAKING_PART = 88  # files of which a function runs in a plain measure, in any process
+MAX_TAKING_PART = 89  # files of which a function runs in a plain measure, in any process
 
 
 def modules_after(statement: str) -> set[str]:

@@ -374,6 +374,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"the slowest GPU's clock was {lowest / 1e6:.0f} MHz in one launch and {highest / 1e6:.0f} MHz in another"
     ),
     "last_attempt": lambda attempt: f"attempt {attempt} of its test: what earlier ones measured is left out",
+    "measured_beside": lambda pid, folder: (
+        f"another run of pytest measured on this machine{f' (process {pid}' * bool(pid)}"
+        f"{f' in {folder}' * bool(folder)}{')' * bool(pid)}: times of both are longer for it"
+    ),
     # The baseline that the result becomes.
     "thin_baseline": lambda launches, enough: (
         f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: "

@@ -284,7 +284,7 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
-_OF_A_RUN = {"save", "json", "history", "budget", "max_time", "fail_on", "require_baseline"}
+_OF_A_RUN = {"save", "lease", "json", "history", "budget", "max_time", "fail_on", "require_baseline"}
 
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from pytest_ddpperf.errors import (
     SettingError,
     extended,
 )
+from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.run.session import Session
@@ -204,17 +205,18 @@ class RankGroup:
                 "device": settings.device,
             }
             ranks = self._lasting(tuple(how.values()))
-            if ranks is None:
-                launchers.wait(1, self._file, self.world_size)
-                result = self._session.limited(launchers[0].run)(function, *args, **how, timeout=settings.timeout)
-            else:
-                try:
-                    result = self._session.limited(ranks.having(shown).run)(
-                        function, *args, **how, timeout=settings.timeout
-                    )
-                finally:
-                    for left in ranks.left:
-                        warnings.warn(f"{self._test.nodeid} left on ranks: {left}", LeftOnRanks, stacklevel=4)
+            gpus = launchers[0].machine().gpus if settings.device != "cpu" else Gpus()
+            with self._session.leases.sharing(gpus, self.world_size):
+                if ranks is None:
+                    launchers.wait(1, self._file, self.world_size)
+                    result = self._session.limited(launchers[0].run)(function, *args, **how, timeout=settings.timeout)
+                else:
+                    try:
+                        run = self._session.limited(ranks.having(shown).run)
+                        result = run(function, *args, **how, timeout=settings.timeout)
+                    finally:
+                        for left in ranks.left:
+                            warnings.warn(f"{self._test.nodeid} left on ranks: {left}", LeftOnRanks, stacklevel=4)
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
         launchers.note(self._file, result.imports)

@@ -20,6 +20,7 @@ from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.run.extensions import Extensions
+from pytest_ddpperf.run.leases import Leases
 from pytest_ddpperf.run.pool import Pool
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
 
@@ -98,6 +99,7 @@ class Session:
         self._of_commits: dict[str, RevisionSide] = {}  # of baselines
         self._launchers: Launchers | None = None
         self.groups: LastingGroups | None = None  # ranks that live on from test to test
+        self.leases = Leases(settings.lease, line.show)
         self.cluster: Cluster | None = None  # of a launcher's processes, which this one controls
         self._archive: Archive | None = None
         self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
@@ -184,6 +186,10 @@ class Session:
         machine = self._torch(settings, side)
         counts = self.launchers[0].counts(world_size, settings.device, machine)
         placement = place(settings.device, settings.backend, counts[0], machine)
+        if placement.device == "cpu":
+            self.leases.on_cpu()
+        elif self.leases.on_gpus(machine.gpus, counts[0], os.environ):
+            machine = self._torch(settings, side)
         self.complaints += {placement.remark, late_threads(os.environ, self._threads)} - {"", *self.complaints}
         gpus = None
         if placement.device == "cuda":
@@ -223,7 +229,8 @@ class Session:
         for result in results:
             attempt = self.attempts.get(result.test, 1)
             remark = (Finding("last_attempt", {"attempt": attempt}),) if attempt > 1 else ()
-            self.results.append(replace(result, attempt=attempt, findings=(*result.findings, *remark)))
+            remarks = (*result.findings, *remark, *self.leases.finding)
+            self.results.append(replace(result, attempt=attempt, findings=remarks))
             self.extensions.judged(self.results[-1:])
 
     def remark(self, test: str, key: tuple[str, int], finding: Finding) -> None:
@@ -303,7 +310,7 @@ class Session:
     @property
     def silent(self) -> bool:
         """Whether the terminal's summary would be empty."""
-        complaints = self.complaints or (self._archive is not None and self._archive.complaints)
+        complaints = self.complaints or self.leases.remarks or (self._archive is not None and self._archive.complaints)
         return not any((self.results, self.searches, self.convergences, self.calibrated, self._recorded, complaints))
 
     def summary(self) -> SummaryData:
@@ -311,13 +318,14 @@ class Session:
         from pytest_ddpperf.reports.summary import SummaryData
 
         archive, sides = self.archive, (self._launchers, None if self.reference is None else self.reference.launchers)
+        told = *self.complaints, *self.leases.remarks
         remarks = dict.fromkeys(remark for side in sides if side is not None for remark in side.remarks)
         return SummaryData(
             results=self.results,
             searches=self.searches,
             convergences=self.convergences,
             calibrated=self.calibrated,
-            complaints=[*self.complaints, *remarks, *archive.complaints, *filter(None, [self.pool.complaint])],
+            complaints=[*told, *remarks, *archive.complaints, *filter(None, [self.pool.complaint])],
             stored=archive.stored(sorted(self._unstored)),
             recorded=self._recorded,
             accepting=self.settings.accepting,
@@ -366,5 +374,6 @@ class Session:
             if self._launchers is not None:
                 self._launchers.close()
         finally:
+            self.leases.close()
             for side in filter(None, (self.candidate, *self._others)):
                 side.close()

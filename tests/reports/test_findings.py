@@ -53,6 +53,11 @@ CASES = [
     ),
     Case("last_attempt", {"attempt": 2}, "attempt 2 of its test: what earlier ones measured is left out"),
     Case(
+        "measured_beside",
+        {"pid": 7, "folder": "/home/me"},
+        "another run of pytest measured on this machine (process 7 in /home/me): times of both are longer for it",
+    ),
+    Case(
         "no_device_counts",
         {"counts": ("kernel_launches", "device_copies")},
         "not counted: kernel_launches and device_copies: torch's profiler saw no work of the GPU. Where steps run "

@@ -1,0 +1,238 @@
+"""GPUs that a run has for itself, and who else measures here: locks that the kernel frees when their holder ends."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.instruments.host import kernel_text
+from pytest_ddpperf.launch.context import Gpus
+from pytest_ddpperf.records.finding import Finding
+
+CPU = "cpu"  # the name under which runs measure that use no GPU
+_POLL_SECONDS = 0.2
+_LONGEST = 200  # characters of a folder that are told
+_MASKS = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds a lock, as far as the kernel tells; 0 and an empty text where it does not."""
+
+    pid: int = 0
+    folder: str = ""
+
+    def __str__(self) -> str:
+        """``process 7 in /home/me/project``."""
+        where = f" in {self.folder}" if self.folder else ""
+        return f"process {self.pid}{where}" if self.pid else "another process"
+
+
+class Locks:
+    """Locks of this process by name, each a file of its own in the folder of temporary files.
+
+    The files stay empty and are only read: whoever can write there can neither make this process write anywhere, nor
+    tell it anything. A file that is none, such as a link, counts as free and is never locked.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._held: dict[str, int] = {}  # descriptors
+
+    def take(self, names: Sequence[str], *, shared: bool = False) -> Holder | None:
+        """Take all of these locks, or none and tell who holds one of them; those that are held already are kept."""
+        new: list[str] = []
+        for name in names:
+            if name in self._held:
+                continue
+            descriptor = self._opened(name)
+            if descriptor is None:
+                continue
+            try:
+                fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found = holder(os.fstat(descriptor).st_ino)
+                os.close(descriptor)
+                self.release(new)
+                return found
+            self._held[name] = descriptor
+            new.append(name)
+        return None
+
+    def free(self, names: Sequence[str]) -> list[str]:
+        """Those of these names that no other process holds."""
+        found = []
+        for name in names:
+            held = name in self._held
+            if self.take([name]) is None:
+                found.append(name)
+                self.release([] if held else [name])
+        return found
+
+    def holds(self, name: str) -> bool:
+        """Whether this process holds a lock."""
+        return name in self._held
+
+    def release(self, names: Sequence[str]) -> None:
+        """Give locks back."""
+        for name in names:
+            descriptor = self._held.pop(name, None)
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Give all locks back."""
+        self.release([*self._held])
+
+    def _opened(self, name: str) -> int | None:
+        folder = Path(tempfile.gettempdir()) if self._folder is None else self._folder
+        path = folder / f"pytest-ddpperf-{re.sub(r'[^A-Za-z0-9.-]', '_', name)}.lock"
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            try:
+                descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
+                os.fchmod(descriptor, 0o444)  # whatever the umask: other users lock it too
+            except FileExistsError:
+                descriptor = os.open(path, flags)
+        except OSError as error:
+            if error.errno not in {errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOENT, errno.ENXIO, errno.EROFS}:
+                raise
+            return None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return None
+        return descriptor
+
+
+def holder(inode: int, root: Path = Path("/")) -> Holder:
+    """The process that holds a lock of a file, by its inode."""
+    for line in kernel_text(root / "proc/locks").splitlines():
+        words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 08:01:131 0 EOF; those that wait have -> second
+        if words[1:2] == ["FLOCK"] and words[5].rpartition(":")[2] == str(inode) and int(words[4]) > 0:
+            folder = ""
+            with contextlib.suppress(OSError):  # another user's
+                folder = str((root / f"proc/{words[4]}/cwd").readlink())
+            shown = "".join(letter if letter.isprintable() else "?" for letter in folder)
+            return Holder(int(words[4]), shown if len(shown) <= _LONGEST else f"...{shown[-_LONGEST:]}")
+    return Holder()
+
+
+class Leases:
+    """What a session has for itself while it measures.
+
+    ``seconds`` is how long it waits for GPUs; with None it takes and looks for nothing. ``tell`` shows a line.
+    """
+
+    def __init__(self, seconds: float | None, tell: Callable[[str], None], locks: Locks | None = None) -> None:
+        self._seconds, self._tell, self._locks = seconds, tell, locks or Locks()
+        self._beside: Holder | None = None  # who measured on this CPU when this session began to
+        self.remarks: list[str] = []
+
+    @property
+    def finding(self) -> tuple[Finding, ...]:
+        """The remark on each result of a session that does not measure alone."""
+        found = self._beside
+        return () if found is None else (Finding("measured_beside", {"pid": found.pid, "folder": found.folder}),)
+
+    def on_cpu(self) -> None:
+        """Begin to measure on the CPU; another run that does so is told once, as it cannot be kept out of it."""
+        if self._seconds is None or self._locks.holds(CPU) or self._beside is not None:
+            return
+        self._beside = self._locks.take([CPU])
+        if self._beside is not None:
+            self.remarks.append(
+                f"{self._beside} measures on this machine too: both runs find times that are longer for it; "
+                "run one after the other, or compare counts alone (--ddpperf-counted-only)"
+            )
+
+    def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str]) -> bool:
+        """Take a GPU for each rank, the first ones if they are free; True where CUDA now shows others first.
+
+        Raises:
+            LaunchError: too few were free in time; the message names who holds them.
+        """
+        names = names_of(gpus)
+        needed = names[:ranks]
+        if self._seconds is None or all(map(self._locks.holds, needed)):
+            return False
+        chosen = self._waited(lambda: self._chosen(names, len(needed), environ), needed)
+        if chosen == needed:
+            return False
+        # All are still visible, in another order: how many there are is a fact by which baselines are compared.
+        order = [names.index(name) for name in (*chosen, *(name for name in names if name not in chosen))]
+        shown = _visible(environ, len(names))
+        environ["CUDA_VISIBLE_DEVICES"] = ",".join(shown[number] for number in order)
+        self.remarks.append(
+            f"GPUs {', '.join(chosen)} were taken in place of {', '.join(needed)}, which another run uses"
+        )
+        return True
+
+    @contextlib.contextmanager
+    def sharing(self, gpus: Gpus, ranks: int) -> Iterator[None]:
+        """Within, ranks that measure nothing may use these GPUs, beside others that do not; LaunchError as above."""
+        names = [name for name in names_of(gpus)[:ranks] if not self._locks.holds(name)]
+        if self._seconds is None or not names:
+            yield
+            return
+        self._waited(lambda: self._locks.take(names, shared=True) or names, names)
+        try:
+            yield
+        finally:
+            self._locks.release(names)
+
+    def _chosen(self, names: list[str], count: int, environ: MutableMapping[str, str]) -> list[str] | Holder:
+        """So many of these, all taken, the first ones if they are free; else who holds one that is missing."""
+        self._locks.release(names)  # two runs that each hold what the other one lacks would wait for ever
+        taken = self._locks.take(names[:count])
+        if taken is None:
+            return names[:count]
+        free = self._locks.free(names)[:count]
+        if any(environ.get(mask) for mask in _MASKS) or len(free) < count:
+            return taken
+        return self._locks.take(free) or free
+
+    def _waited(self, attempt: Callable[[], list[str] | Holder], names: Sequence[str]) -> list[str]:
+        begun, waited_for = time.monotonic(), ""
+        while True:
+            found = attempt()
+            if not isinstance(found, Holder):
+                if waited_for:
+                    self.remarks.append(f"waited {time.monotonic() - begun:.0f} s for GPUs that {waited_for} used")
+                return found
+            seconds = self._seconds or 0.0
+            if time.monotonic() - begun >= seconds:
+                raise LaunchError(
+                    f"GPUs are in use by {found}, and {', '.join(names)} were not free within lease={seconds:g} s: "
+                    "wait longer with --ddpperf-lease=SECONDS, name other GPUs by CUDA_VISIBLE_DEVICES, or share them "
+                    "with --ddpperf-lease=off"
+                )
+            if not waited_for:
+                waited_for = str(found)
+                self._tell(f"waiting for GPUs that {found} uses, up to {seconds:g} s")
+            time.sleep(_POLL_SECONDS)
+
+    def close(self) -> None:
+        """Give back what was taken."""
+        self._locks.close()
+
+
+def names_of(gpus: Gpus) -> list[str]:
+    """What tells GPUs of a machine apart: names of MIG instances, else PCI ids; empty where torch does not tell."""
+    known = [*gpus.instances] or [one for one in gpus.pci if one is not None]
+    return known if len(known) == len(gpus.names) else []
+
+
+def _visible(environ: MutableMapping[str, str], count: int) -> list[str]:
+    """How CUDA_VISIBLE_DEVICES names so many GPUs in CUDA's order."""
+    given = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return given if len(given) == count else [str(number) for number in range(count)]
