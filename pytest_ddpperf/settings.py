@@ -270,6 +270,13 @@ class Settings:
         "leaves on ranks that live on is put back for the next one, and told as a warning",
         "SCOPE",
     )
+    bind: str = _knob(
+        "none",
+        one_of("none", "cores"),
+        "cores: each rank has cores of its own, of one NUMA node where there are enough. none: ranks on the CPU share "
+        "the cores that pytest may use",
+        "NAME",
+    )
     lease: float | None = _knob(
         _LEASE,
         optional(seconds, "off"),

@@ -23,13 +23,13 @@ MAX_FILE = 320
 LONGER = {
     "fixture.py": 530,  # the public docstrings of all verbs
     "judge/decision.py": 340,  # the only place that makes a verdict
-    "launch/launcher.py": 380,  # the docstring of run, and the job that lasting ranks are given too
+    "launch/launcher.py": 385,  # the docstring of run, and the job that lasting ranks are given too
     "metrics/table.py": 360,  # one row a metric
     "records/measurement.py": 345,  # the docstrings of what tests hold
     "reports/findings.py": 480,  # one row a finding
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
     "run/session.py": 375,  # one class, all that a session owns
-    "settings.py": 480,  # one row a knob
+    "settings.py": 490,  # one row a knob
     "stats/intervals.py": 360,  # one family of formulas
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for

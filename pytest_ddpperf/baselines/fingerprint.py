@@ -43,7 +43,7 @@ _RECORDED = {  # facts that are told under another name
     "nccl": "NCCL",
 }
 _OF_GPUS = frozenset({"gpu_allocator", "gpu_driver", "cudnn", "nccl"})
-_PICKED_ANEW = frozenset({"host", "CUDA_VISIBLE_DEVICES"})
+_PICKED_ANEW = frozenset({"host", "affinity", "numa_nodes", "CUDA_VISIBLE_DEVICES"})
 _MAX_NAME = 48  # characters of a device's name in a key
 _NAME = r"[a-z0-9._-]+?"
 _KEY = re.compile(
@@ -66,10 +66,23 @@ def environment(
     threads: int,
     gpus: GpuFacts | None = None,
     nodes: int = 1,
+    binding: str = "none",
 ) -> Environment:
-    """The environment of a process group on this machine; ``gpus``: what is known of GPUs that ranks compute on."""
+    """The environment of a process group on this machine.
+
+    Args:
+        machine: its facts.
+        torch: what torch finds there.
+        placement: where ranks compute.
+        world_size: the number of ranks.
+        threads: of a rank.
+        gpus: what is known of GPUs that ranks compute on.
+        nodes: the machines that take part.
+        binding: the setting ``bind``.
+    """
     full = {name: getattr(machine, name) for name in ("machine", "host", "kernel", "python")}
-    full |= {"clocks": machine.clocks} if machine.clocks else {}
+    full |= {name: text for name in ("clocks", "affinity", "numa_nodes") if (text := getattr(machine, name))}
+    full |= {"binding": binding}
     full |= {"torch": torch.torch, **({} if torch.cuda is None else {"cuda": torch.cuda}), **torch.packages}
     on_gpu = placement.device == "cuda"
     return Environment(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,8 @@ class MachineFacts:
     kernel: str
     python: str
     clocks: str = ""  # as of ``clock_limits``
+    affinity: str = ""  # the cores that this process may use, such as 0-3,8
+    numa_nodes: str = ""  # that these cores are of
 
 
 def machine_facts(root: Path = _ROOT) -> MachineFacts:
@@ -44,6 +46,8 @@ def machine_facts(root: Path = _ROOT) -> MachineFacts:
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         clocks=clock_limits(root),
+        affinity=core_list(os.sched_getaffinity(0)),
+        numa_nodes=core_list(nodes_of_cores(os.sched_getaffinity(0), root)),
     )
 
 
@@ -202,6 +206,32 @@ def kernel_table(text: str) -> dict[str, int]:
     """The number that follows the name in each line of a kernel file."""
     rows = (line.split() for line in text.splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
+
+
+def nodes_of_cores(cores: Iterable[int], root: Path = _ROOT) -> dict[int, set[int]]:
+    """These cores by their NUMA nodes; all are of node 0 where the system has none."""
+    allowed, folder = set(cores), root / "sys/devices/system/node"
+    nodes = sorted(kernel_numbers(kernel_text(folder / "online")))
+    found = {node: allowed & kernel_numbers(kernel_text(folder / f"node{node}/cpulist")) for node in nodes}
+    known = {node: of_node for node, of_node in found.items() if of_node}
+    return known if set().union(*known.values()) == allowed else {0: allowed}
+
+
+def kernel_numbers(text: str) -> set[int]:
+    """The numbers of a list of the kernel's, such as ``0-3,8``."""
+    spans = [tuple(map(int, part.split("-"))) for part in text.split(",") if part.strip()]
+    return {number for span in spans for number in range(span[0], span[-1] + 1)}
+
+
+def core_list(numbers: Iterable[int]) -> str:
+    """Numbers as the kernel lists them: ``0-3,8``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ",".join("-".join(map(str, span)) for span in spans)
 
 
 def kernel_text(file: Path) -> str:

@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.instruments.host import group_folders, kernel_text
+from pytest_ddpperf.instruments.host import group_folders, kernel_numbers, kernel_text
 from pytest_ddpperf.instruments.torch_internals import pci_id
 from pytest_ddpperf.launch.environment import thread_count
 from pytest_ddpperf.units import format_value
@@ -99,9 +99,9 @@ def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str,
     """
     allowed = os.sched_getaffinity(0)
     files = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # of control groups v2 and v1
-    groups = [_numbers(kernel_text(folder / file)) for folder in group_folders("cpuset", root) for file in files]
-    offered = next(filter(None, (*groups, _numbers(kernel_text(root / "sys/devices/system/cpu/online")))), set())
-    nodes = _numbers(kernel_text(root / "sys/devices/system/node/online"))
+    groups = [kernel_numbers(kernel_text(folder / file)) for folder in group_folders("cpuset", root) for file in files]
+    offered = next(filter(None, (*groups, kernel_numbers(kernel_text(root / "sys/devices/system/cpu/online")))), set())
+    nodes = kernel_numbers(kernel_text(root / "sys/devices/system/node/online"))
     if len(nodes) < 2 or allowed != offered or any(map(environ.get, _BINDING)):  # noqa: PLR2004  several
         return set()
     near = [allowed & _local(address, root) for address in addresses]
@@ -116,10 +116,4 @@ def _local(address: str | None, root: Path) -> set[int]:
     folder = root / f"sys/bus/pci/devices/{address}"
     node = kernel_text(folder / "numa_node").strip()
     of_node = kernel_text(root / f"sys/devices/system/node/node{node}/cpulist")
-    return _numbers(kernel_text(folder / "local_cpulist") or of_node)
-
-
-def _numbers(text: str) -> set[int]:
-    """The numbers of a list of the kernel's, such as ``0-3,8``."""
-    spans = [tuple(map(int, part.split("-"))) for part in text.split(",") if part.strip()]
-    return {number for span in spans for number in range(span[0], span[-1] + 1)}
+    return kernel_numbers(kernel_text(folder / "local_cpulist") or of_node)

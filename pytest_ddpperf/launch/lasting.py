@@ -122,7 +122,7 @@ class LastingRanks:
             self.close()
 
     def _fits(self, job: Job) -> bool:
-        asked = [one and (one.world_size, one.device, one.group, one.gpus) for one in (self._started, job)]
+        asked = [one and (one.world_size, one.device, one.group, one.gpus, one.bind) for one in (self._started, job)]
         alike = asked[0] == asked[1] and self._read == environment.read_at_start(self._launcher.variables)
         return alike and job.timeout <= self._timeout and self._launcher.serves(self._zygotes)
 

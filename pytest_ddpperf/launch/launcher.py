@@ -188,12 +188,14 @@ class Launcher:
         preload: Iterable[str] = (),
         own_group: bool = False,
         interleaved: bool = False,
+        bind: bool = False,
     ) -> LaunchResult[T]:
         """Call ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
 
         The function may be a closure or a lambda; the objects that it refers to travel along. ``timeout`` is in seconds
         for the whole launch, without the one-off import of torch. The ranks of this and later launches find the modules
         of ``preload`` imported. With ``own_group`` the function makes the group, ``interleaved`` others may use GPUs.
+        With ``bind`` each rank has cores of its own.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
@@ -213,6 +215,7 @@ class Launcher:
             preload=tuple(preload),
             own_group=own_group,
             interleaved=interleaved,
+            bind=bind,
         )
         return self._launch(job, counts)
 

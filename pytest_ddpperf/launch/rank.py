@@ -20,7 +20,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.instruments.torch_internals import tcp_store
-from pytest_ddpperf.launch import environment, flight_recorder, payload, processes, progress, renewal, stacks
+from pytest_ddpperf.launch import binding, environment, flight_recorder, payload, processes, progress, renewal, stacks
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.exceptions import failed_report
 from pytest_ddpperf.launch.imports import ImportWatch
@@ -203,6 +203,9 @@ def _join(job: Job, rank: int, listening: int | None) -> _Joined:
     import torch
 
     local, others = _adopt(job, rank)
+    if job.bind:
+        addresses = [job.gpus.pci[other % len(job.gpus.pci)] if job.gpus.pci else None for other in range(others)]
+        os.sched_setaffinity(0, binding.own_cores(addresses, local, os.environ))
     device, remark = torch.device("cpu"), ""
     if job.device == "cuda":
         from pytest_ddpperf.launch.devices import claim_gpu

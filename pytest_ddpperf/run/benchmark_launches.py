@@ -171,6 +171,7 @@ class BenchmarkLaunches:
                 preload=modules_of(variant.resolved),
                 own_group=isinstance(variant.subject, Script),
                 interleaved=interleaved,
+                bind=self.settings.bind == "cores",
             )
         except (LaunchError, SameCode):  # no matter of this variant
             raise

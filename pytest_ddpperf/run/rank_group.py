@@ -205,6 +205,7 @@ class RankGroup:
                 "device": settings.device,
             }
             ranks = self._lasting(tuple(how.values()))
+            how["bind"] = settings.bind == "cores"
             gpus = launchers[0].machine().gpus if settings.device != "cpu" else Gpus()
             with self._session.leases.sharing(gpus, self.world_size):
                 if ranks is None:

@@ -197,7 +197,9 @@ class Session:
 
             gpus = gpu_facts(self.gpus(counts[0]), machine.gpu_software, {**os.environ, **dict(variables)})
         facts, threads = machine_facts(), thread_count({**self._threads, **dict(variables)})
-        found = environment(facts, machine, placement, world_size, threads=threads, gpus=gpus, nodes=len(counts))
+        found = environment(
+            facts, machine, placement, world_size, threads=threads, gpus=gpus, nodes=len(counts), binding=settings.bind
+        )
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 
     def gpus(self, world_size: int) -> tuple[str, ...]:

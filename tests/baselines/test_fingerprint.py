@@ -42,6 +42,7 @@ def test_environment_on_cpu_leaves_the_gpus_out() -> None:
         "kernel": "Linux 6.1",
         "python": "3.11.7",
         "torch": "2.13.0+cpu",
+        "binding": "none",
     }
     assert environment_key(env) == "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
     told = replace(torch, packages={"numpy": "2.3.0"}), replace(MACHINE, clocks="performance 3.50 GHz")

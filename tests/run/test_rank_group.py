@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from pytest_ddpperf.run.rank_group import shown_to_worker
@@ -229,3 +231,32 @@ def test_workers_of_xdist_are_shown_gpus_of_their_own_where_there_are_enough(
 def test_workers_of_xdist_run_tests_of_ranks_at_the_same_time(pytester: pytest.Pytester) -> None:
     run = run_tests(pytester, SIZES, "-n", "2")
     run.assert_outcomes(passed=3)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_ranks_have_cores_of_their_own_where_the_marker_says_so(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        test_group=SUITE
+        + """
+def cores(ctx): return sorted(os.sched_getaffinity(0))
+
+def test_alike(ddpperf_group):
+    assert len({*map(tuple, ddpperf_group.run(cores).values)}) == 1
+
+@pytest.mark.ddpperf(bind="cores")
+def test_bound(ddpperf_group):
+    first, second = ddpperf_group.run(cores).values
+    assert not {*first} & {*second}
+
+@pytest.mark.ddpperf(bind="cores", group="module")
+def test_bound_for_long(ddpperf_group):
+    first, second = ddpperf_group.run(cores).values
+    assert not {*first} & {*second}
+
+@pytest.mark.ddpperf(bind="cores", world_size=2 * len(os.sched_getaffinity(0)))
+def test_too_many(ddpperf_group): ddpperf_group.run(cores)
+"""
+    )
+    run = inner.runpytest_inprocess("-q")
+    run.assert_outcomes(passed=3, failed=1)
+    run.stdout.fnmatch_lines(["bind=cores gives each rank cores of its own, and * ranks have *: use fewer ranks, or *"])
