@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 _RENEW_SECONDS = 10.0
+_SLACK = 30.0  # of later deadlines: torch has that of the first call, and a minute more
 
 
 class LastingRanks:
@@ -124,7 +125,7 @@ class LastingRanks:
     def _fits(self, job: Job) -> bool:
         asked = [one and (one.world_size, one.device, one.group, one.gpus, one.bind) for one in (self._started, job)]
         alike = asked[0] == asked[1] and self._read == environment.read_at_start(self._launcher.variables)
-        return alike and job.timeout <= self._timeout and self._launcher.serves(self._zygotes)
+        return alike and job.timeout <= self._timeout + _SLACK and self._launcher.serves(self._zygotes)
 
     def _called(self, job: Job) -> list[RankEnd]:
         """Let the ranks do a job, and give how each stands when all have returned."""

@@ -175,7 +175,7 @@ def test_a_rank_that_dies_between_calls_costs_none_of_them(ranks: LastingRanks) 
     assert ranks.left == ["rank 1 had ended since the call before: this one has new ranks"]
 
 
-@pytest.mark.parametrize("other", [{"world_size": 1}, {"timeout": 30}])
+@pytest.mark.parametrize("other", [{"world_size": 1}, {"timeout": 60}])
 def test_a_call_that_asks_for_others_has_new_ranks(ranks: LastingRanks, other: dict[str, Any]) -> None:
     first = run(ranks, pid_of).values
     assert not {*run(ranks, pid_of, **other).values} & {*first}
