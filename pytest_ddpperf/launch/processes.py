@@ -7,14 +7,20 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
 from pytest_ddpperf.launch.streams import readable
 
+if TYPE_CHECKING:
+    from types import FrameType
+
+HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT)  # signals that a zygote handles, and its ranks do not
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ROOT = Path("/")
@@ -88,6 +94,21 @@ def die_with_parent(number: int, parent: int) -> None:
     _set(_PR_SET_PDEATHSIG, number, "end this process with its parent")
     if os.getppid() != parent:  # the parent has ended before the call
         os._exit(1)
+
+
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: the number of the signal travels through the wakeup descriptor."""
+
+
+def watch_signals() -> socket.socket:
+    """Let this process outlive the signals of ``HEARD``, whose numbers arrive at the socket, and SIGINT."""
+    wakeup, written = socket.socketpair()
+    written.setblocking(False)  # noqa: FBT003  the standard library has it so
+    signal.set_wakeup_fd(written.detach())
+    for number in HEARD:
+        signal.signal(number, _on_signal)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return wakeup
 
 
 def overwrite_variable(name: str, value: str) -> None:

@@ -92,7 +92,7 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
 def _detach(descriptors: tuple[int, ...], zygote: int) -> Descriptors:
     """Replace the zygote's session, descriptors and signal handlers by the rank's own."""
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
+    for number in processes.HEARD:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()

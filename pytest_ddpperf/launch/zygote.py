@@ -45,7 +45,6 @@ from pytest_ddpperf.launch.streams import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import FrameType
 
 MESSAGE_SIZE = 1 << 16
 _DESCRIPTORS, _COPY_DESCRIPTORS = 7, 2
@@ -63,10 +62,14 @@ class Birth(NamedTuple):
 
 @dataclass
 class Zygote:
-    """Serves one controller; ``control`` carries its requests, ``wakeup`` the numbers of signals."""
+    """Serves one controller; ``control`` carries its requests, ``wakeup`` the numbers of signals.
+
+    It ends with ``parent``, also where a signal such as SIGSTOP has stopped it: the kernel sends SIGCONT then.
+    """
 
     control: socket.socket
     wakeup: socket.socket
+    parent: int  # the controller, or the zygote that this one is a copy of
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
     copies: set[int] = field(default_factory=set)  # pids of other zygotes, each with a launcher of its own
     touched: str = ""  # the module whose import has used a GPU
@@ -153,11 +156,12 @@ class Zygote:
         self.control.close()
         os.close(signal.set_wakeup_fd(-1))
         self.wakeup.close()
-        self.control, self.wakeup = socket.socket(fileno=control), _watch_signals()
+        self.control, self.wakeup = socket.socket(fileno=control), processes.watch_signals()
         self.ranks.clear()
         self.copies.clear()
+        self.parent = original
         processes.adopt_orphans()
-        processes.die_with_parent(signal.SIGTERM, original)
+        processes.die_with_parent(signal.SIGCONT, original)
         self.tell(Ready(touched=self.touched))
 
     def _reap(self) -> bool:
@@ -204,7 +208,8 @@ class Zygote:
         return ()
 
     def _hear_signals(self) -> None:
-        self.terminated |= signal.SIGTERM in self.wakeup.recv(MESSAGE_SIZE)
+        # Of a controller any thread may have started this process, and the kernel tells the end of that thread as well.
+        self.terminated |= signal.SIGTERM in self.wakeup.recv(MESSAGE_SIZE) or os.getppid() != self.parent
 
     def tell(self, event: ZygoteEvent) -> None:
         """Send an event; where the controller is gone, ``control`` reports that by its end."""
@@ -222,20 +227,6 @@ def preload(names: Sequence[str]) -> None:
             importlib.import_module(name)
     if missing:
         gc.freeze()
-
-
-def _on_signal(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the number of the signal travels through the wakeup descriptor."""
-
-
-def _watch_signals() -> socket.socket:
-    wakeup, written = socket.socketpair()
-    written.setblocking(False)  # noqa: FBT003  the standard library has it so
-    signal.set_wakeup_fd(written.detach())
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, _on_signal)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return wakeup
 
 
 @contextlib.contextmanager
@@ -260,9 +251,10 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
         of_thread.close()
 
 
-def _become_zygote(control: socket.socket, touched: str) -> Birth | None:
+def _become_zygote(control: socket.socket, controller: int, touched: str) -> Birth | None:
     processes.adopt_orphans()
-    zygote = Zygote(control, _watch_signals(), touched=touched)
+    zygote = Zygote(control, processes.watch_signals(), controller, touched=touched)
+    processes.die_with_parent(signal.SIGCONT, controller)
     gc.collect()
     gc.freeze()
     zygote.tell(Ready(threads(), touched))
@@ -288,19 +280,19 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """Run the zygote until its controller is gone, and the ranks that are forked from it; never return."""
     parser = argparse.ArgumentParser(prog="pytest_ddpperf.launch.zygote", description=__doc__)
     parser.add_argument("--control", type=int, required=True, help="descriptor of the controller's socket")
-    parser.add_argument("--controller", type=int, default=None, help="pid to end with, where the kernel can arrange it")
+    parser.add_argument("--controller", type=int, required=True, help="pid to end with")
+    parser.add_argument("--of-thread", action="store_true", help="it was started by a thread that may end before")
     parser.add_argument("--redirection", default=None, help="another checkout that the project is imported from")
     parser.add_argument("preload", nargs="*", help="modules that ranks find already imported")
     options = parser.parse_args(arguments)
-    if options.controller is not None:
-        processes.die_with_parent(signal.SIGTERM, options.controller)
+    processes.die_with_parent(signal.SIGCONT if options.of_thread else signal.SIGKILL, options.controller)
     control = socket.socket(fileno=options.control)
     try:
         if options.redirection is not None:
             redirection = Redirection.loads(options.redirection)
             redirect(redirection)
             keep_with_ranks(redirection)
-        with _ending_with(control) if options.controller is None else contextlib.nullcontext():
+        with _ending_with(control) if options.of_thread else contextlib.nullcontext():
             touched = ""
             lacks_pytest = importlib.util.find_spec("_pytest") is None  # as another environment may
             for name in options.preload:
@@ -309,7 +301,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
                 importlib.import_module(name)
                 touched = touched or name * processes.touches_gpu()
             preload(["torch._dynamo"])  # the first optimizer of a process imports it, which takes a second
-        birth = _become_zygote(control, touched)
+        birth = _become_zygote(control, options.controller, touched)
     except Exception as error:  # noqa: BLE001  an import may raise anything; the controller reports it
         control.send(pickle.dumps(Unready(_reason(error))))
         sys.exit(1)

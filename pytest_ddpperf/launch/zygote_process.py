@@ -125,10 +125,8 @@ class ZygoteProcess:
         command = [self._python, *flags, "-c", _BOOTSTRAP, json.dumps(path), str(_PACKAGE), f"--control={control}"]
         if self._redirection is not None:
             command.append(f"--redirection={self._redirection.dumps()}")
-        if threading.current_thread() is threading.main_thread():
-            # The kernel watches the thread, and any thread but the main one may end before the controller does.
-            command.append(f"--controller={os.getpid()}")
-        return command
+        of_thread = threading.current_thread() is not threading.main_thread()
+        return [*command, f"--controller={os.getpid()}", *["--of-thread"] * of_thread]
 
     def copy(self, mark: str, control: socket.socket, output: IO[bytes]) -> CopiedProcess | None:
         """Fork a copy that takes requests from ``control`` and prints into ``output``; None where that failed."""

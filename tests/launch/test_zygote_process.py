@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, RankFailed, RanksTimedOut
-from pytest_ddpperf.launch import zygote_process
+from pytest_ddpperf.launch import processes, zygote_process
 from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.zygote_process import ZygoteProcess
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 CONTROLLER = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, threading
 from pathlib import Path
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.launcher import Launcher
@@ -37,8 +37,19 @@ def block(ctx, folder):
     part.rename(part.with_suffix(".pids"))
     signal.pause()
 
+launcher = Launcher()
+if sys.argv[2:] == ["thread"]:
+    thread = threading.Thread(target=launcher.start)
+    thread.start()
+    thread.join()
+first = launcher
+if sys.argv[2:] == ["copy"]:
+    launcher = Launcher(like=first)
+if sys.argv[2:]:
+    launcher.wait()
+    Path(sys.argv[1], "zygotes").write_text(f"{first.pid} {launcher.pid}")
 try:
-    Launcher().run(block, sys.argv[1], world_size=2, device="cpu", backend="gloo", timeout=60)
+    launcher.run(block, sys.argv[1], world_size=2, device="cpu", backend="gloo", timeout=60)
 except LaunchError as error:
     print(error)
 except KeyboardInterrupt:
@@ -46,10 +57,10 @@ except KeyboardInterrupt:
 """
 
 
-def blocked_controller(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+def blocked_controller(folder: Path, *how: str) -> tuple[subprocess.Popen[str], list[int]]:
     """A controller whose ranks block, and the pids of its zygote, ranks and grandchildren."""
     (folder / "controller.py").write_text(CONTROLLER)
-    command = [sys.executable, str(folder / "controller.py"), str(folder)]
+    command = [sys.executable, str(folder / "controller.py"), str(folder), *how]
     controller = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 30
     while len(list(folder.glob("*.pids"))) < 2:
@@ -66,6 +77,27 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path, all_gone: Callable
     with controller:
         controller.kill()
         assert all_gone(pids)
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 20
+    while not processes.is_stopped(pid):
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("how", ["main", "thread", "copy"])
+def test_nothing_outlives_a_killed_controller_whose_zygote_is_stopped(
+    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], how: str
+) -> None:
+    """SIGTERM would wait until somebody continues it. The thread that has started it may have ended."""
+    controller, pids = blocked_controller(tmp_path, how)
+    with controller:
+        zygotes = {*map(int, (tmp_path / "zygotes").read_text().split())}
+        for pid in zygotes:
+            stop(pid)
+        controller.kill()
+        assert all_gone({*pids, *zygotes})
 
 
 @pytest.mark.slow  # that it was killed is told where launches are aborted, too
@@ -89,7 +121,7 @@ def test_ctrl_c_ends_everything_and_comes_through(tmp_path: Path, all_gone: Call
         assert all_gone(pids)
 
 
-@pytest.mark.slow  # the kernel sends SIGTERM to the zygote of a killed controller too
+@pytest.mark.slow
 def test_a_terminated_zygote_takes_its_ranks_along(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
     controller, pids = blocked_controller(tmp_path)
     with controller:
@@ -163,12 +195,15 @@ def test_an_import_that_has_used_a_gpu_is_named_where_ranks_are_to_use_one(
 
 
 @pytest.mark.slow
-def test_a_zygote_that_another_thread_started_ends_with_the_controller_while_it_imports(
-    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
+@pytest.mark.parametrize("thread", [False, True])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_zygote_that_imports_ends_with_its_controller(
+    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], *, thread: bool, stopped: bool
 ) -> None:
     (tmp_path / "blocks.py").write_text(f"import os, time; os.mkfifo({str(tmp_path / 'pipe')!r}); time.sleep(600)")
     code = "import threading; from pytest_ddpperf.launch.launcher import Launcher; l = Launcher(preload=['blocks'])\n"
-    code += "t = threading.Thread(target=l.start); t.start(); t.join(); print(l.pid, flush=True); input()"
+    code += "t = threading.Thread(target=l.start); t.start(); t.join()\n" if thread else "l.start()\n"
+    code += "print(l.pid, flush=True); input()"
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, env=environ) as controller:
         assert controller.stdout is not None
@@ -177,6 +212,8 @@ def test_a_zygote_that_another_thread_started_ends_with_the_controller_while_it_
         while not (tmp_path / "pipe").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
+        if stopped:
+            stop(pid)
         controller.kill()
         assert all_gone([pid])
 
