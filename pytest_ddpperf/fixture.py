@@ -108,9 +108,11 @@ class Ddpperf:
         from pytest_ddpperf.metrics.scaling import alone
 
         call = self._call("check", knobs, samples_per_step, tokens_per_step, ("reference", *OWN_WORDS))
-        environment = self._environment(call, strategy)
-        variant = call.variant(subject, environment, strategy=strategy, name=name, reference=reference)
-        (self._last,) = self._judged(call, [variant], alone)
+        variants = [
+            call.variant(subject, environment, strategy=strategy, name=name, reference=reference)
+            for environment in self._environments(call, strategy)
+        ]
+        *_, self._last = self._judged(call, variants, alone)
         return self._last
 
     def measure(
@@ -126,15 +128,15 @@ class Ddpperf:
         """Measures a benchmark as ``check`` does, but compares with nothing, stores nothing and lists nothing."""
         __tracebackhide__ = True
         call = self._call("measure", knobs, samples_per_step, tokens_per_step)
-        variant = call.variant(subject, self._environment(call, strategy), strategy=strategy, name=name)
+        environments = self._environments(call, strategy)
+        variants = [call.variant(subject, environment, strategy=strategy, name=name) for environment in environments]
         run = BenchmarkRun(self._session, self._test, replace(call.settings, verify=False), self._sections)
         self._runs.append(run)
-        measured = run.measure(run.prepared([variant]), lambda *_: Next("stop", explain=True), compared=False)
-        self._last = measured[0]
-        if run.part.silent:
-            return measured[0]
-        self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
-        return measured[0]
+        measured = run.measure(run.prepared(variants), lambda *_: Next("stop", explain=True), compared=False)
+        self._last = measured[-1]
+        if not run.part.silent:
+            self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
+        return measured[-1]
 
     def scaling(
         self,
@@ -467,6 +469,8 @@ class Ddpperf:
     ) -> VerbCall:
         """What a call asks for; ``others`` are the keyword arguments of the verb besides settings."""
         session = self._session
+        if session.settings.simulate is not None and verb not in {"check", "measure"}:
+            pytest.skip(f"ddpperf.{verb} is not simulated: --ddpperf-simulate takes check and measure")
         given = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
         settings = session.forced(given, counts=counts)
         require_consistent(settings)
@@ -495,6 +499,13 @@ class Ddpperf:
         )
         size = 1 if lone else max(self._session.world_sizes(call.settings))
         return self._session.environment(call.settings, size)
+
+    def _environments(self, call: VerbCall, strategy: GivenStrategy) -> list[Environment]:
+        """That of the group, or those of all simulated groups; the largest comes last."""
+        largest = self._environment(call, strategy)
+        if not largest.simulated or largest.world_size == 1:
+            return [largest]
+        return [self._session.environment(call.settings, size) for size in self._session.world_sizes(call.settings)]
 
     def _judged(self, call: VerbCall, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True

@@ -181,6 +181,17 @@ class Settings:
     counted_only: bool = _switch(
         "count only, without times and without memory of the process: seconds for a benchmark, on any machine"
     )
+    simulate: tuple[int, ...] | None = _knob(
+        None,
+        optional(world_sizes, "none"),
+        "count a step of each benchmark as a rank of so many ranks, such as 8,64,1024, under a fake process group: one "
+        "process, no times, and mostly no memory for the model",
+        "N[,N...]",
+        per_test=False,
+    )
+    simulate_rank: int = _knob(
+        0, whole_number, "number of the rank that is simulated", "N", per_test=False, needs="simulate"
+    )
     communication: bool | None = _knob(
         default=None,
         parse=optional(switch, "auto"),

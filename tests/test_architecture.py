@@ -21,15 +21,15 @@ MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
 MAX_LINES = 50_000
 MAX_FILE = 320
 LONGER = {
-    "fixture.py": 530,  # the public docstrings of all verbs
+    "fixture.py": 535,  # the public docstrings of all verbs
     "judge/decision.py": 340,  # the only place that makes a verdict
     "launch/launcher.py": 385,  # the docstring of run, and the job that lasting ranks are given too
     "metrics/table.py": 360,  # one row a metric
-    "records/measurement.py": 345,  # the docstrings of what tests hold
+    "records/measurement.py": 350,  # the docstrings of what tests hold
     "reports/findings.py": 480,  # one row a finding
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
-    "run/session.py": 385,  # one class, all that a session owns
-    "settings.py": 490,  # one row a knob
+    "run/session.py": 390,  # one class, all that a session owns
+    "settings.py": 505,  # one row a knob
     "stats/intervals.py": 360,  # one family of formulas
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.instruments.host import MachineFacts
-from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.measurement import SIMULATED, Environment
 from pytest_ddpperf.records.results import BaselineRecord
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ _RECORDED = {  # facts that are told under another name
 }
 _OF_GPUS = frozenset({"gpu_allocator", "gpu_driver", "cudnn", "nccl"})
 _PICKED_ANEW = frozenset({"host", "affinity", "numa_nodes", "CUDA_VISIBLE_DEVICES"})
+_ANY = "any"  # machine, for simulated ranks
 _MAX_NAME = 48  # characters of a device's name in a key
 _NAME = r"[a-z0-9._-]+?"
 _KEY = re.compile(
@@ -102,6 +103,24 @@ def environment(
     )
 
 
+def simulated_environment(python: str, torch: TorchMachine, world_size: int) -> Environment:
+    """The environment of a simulated group: nothing of the machine decides what is counted."""
+    return Environment(
+        device="cpu",
+        device_model=_ANY,
+        device_count=0,
+        cpu_model=_ANY,
+        cores=1,
+        threads=1,
+        nodes=1,
+        backend=SIMULATED,
+        world_size=world_size,
+        torch=_minor(torch.torch),
+        cuda=None,
+        recorded={"python": python, "torch": torch.torch, **torch.packages},
+    )
+
+
 def digest(text: str) -> str:
     """Eight hexadecimal digits that stand for a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -110,9 +129,13 @@ def digest(text: str) -> str:
 def environment_key(env: Environment) -> str:
     """The folder's name for an environment, e.g. ``cpu-amd-epyc-2c-t1-gloo-w2-torch2.13``.
 
+    Simulated ranks are of no machine: ``simulated-w1024-torch2.13``.
+
     Two environments have the same key if and only if they have the same keyed facts: a key from which the facts
     cannot be read back carries a hash of them. Letter case and spacing of model names do not count.
     """
+    if env.simulated:
+        return f"simulated-w{env.world_size}-torch{_slug(env.torch)}"
     facts = _facts(env)
     gpu = "" if env.device == "cpu" else f"-{_slug(facts['device_model'])}-x{env.device_count}"
     nodes = "" if env.nodes == 1 else f"-n{env.nodes}"

@@ -67,7 +67,7 @@ class Store:
             for key in self._keys()
             if key != own
             for record in self._records(test, key)
-            if record.name == name
+            if record.name == name and record.environment.simulated == environment.simulated
         ]
         nearest = _nearest_counted([record for _, _, record in others if record.counts is not None], environment)
         if mine is not None:

@@ -69,8 +69,15 @@ class Environment:
         return self.device == "cpu" and self.recorded.get("machine") in {"virtual", "shared"}
 
     @property
+    def simulated(self) -> bool:
+        """Whether the other ranks were not there: a step was counted, and no machine matters."""
+        return self.backend == SIMULATED
+
+    @property
     def oversubscribed(self) -> bool:
         """Whether ranks, or their threads, have to share a core or a GPU: times say little about real hardware."""
+        if self.simulated:
+            return False
         if self.device == "cpu":
             return self.world_size * self.threads > self.cores * self.nodes
         return self.world_size > self.device_count * self.nodes

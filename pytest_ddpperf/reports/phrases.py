@@ -274,6 +274,8 @@ def counts_origin(record: BaselineRecord) -> str:
 
 def environment_text(environment: Environment) -> str:
     """The machine and the software in a line, without the number of ranks."""
+    if environment.simulated:
+        return f"simulated, torch {environment.torch}"
     device = environment.cpu_model
     if environment.device != "cpu":
         device = f"{environment.device_count} x {environment.device_model}, {device}"

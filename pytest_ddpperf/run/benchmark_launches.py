@@ -35,7 +35,7 @@ from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
-from pytest_ddpperf.training.jobs import RUN_LAUNCH, ControlPlan, LaunchJob, control_plan
+from pytest_ddpperf.training.jobs import RUN_LAUNCH, SIMULATE_LAUNCH, ControlPlan, LaunchJob, control_plan
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.units import format_count
 
@@ -78,7 +78,7 @@ class BenchmarkLaunches:
     def start(self, variants: Sequence[Variant]) -> None:
         """Starts the launchers for launches of all variants at the same time, if there is memory for that."""
         begun = self.times.now()
-        self._ranks = max(variant.world_size for variant in variants)
+        self._ranks = max(1 if variant.environment.simulated else variant.world_size for variant in variants)
         of_each = {variant.key: variant.variables for variant in variants}
         self._slots = dict.fromkeys(of_each.values(), 1)
         if not self.settings.counted_only and can_interleave(variants, self.settings.turns):
@@ -159,17 +159,21 @@ class BenchmarkLaunches:
                 benchmark=variant.key,
                 reference=variant.of_reference,
             )
+        world_size, backend, alone = variant.environment.world_size, variant.environment.backend, False
+        if variant.environment.simulated:  # by one process, which makes the group
+            function, args = SIMULATE_LAUNCH, (*args, self._session.settings.simulate_rank, world_size)
+            world_size, backend, alone = 1, "gloo", True
         try:
             result = self._session.limited(run)(
                 function,
                 *args,
-                world_size=variant.environment.world_size,
-                backend=variant.environment.backend,
+                world_size=world_size,
+                backend=backend,
                 device=variant.environment.device,
                 timeout=self.settings.timeout if patience == 1 else min(self.settings.timeout * patience, MAX_TIMEOUT),
                 mode=variant.mode,
                 preload=modules_of(variant.resolved),
-                own_group=isinstance(variant.subject, Script),
+                own_group=alone or isinstance(variant.subject, Script),
                 interleaved=interleaved,
                 bind=self.settings.bind == "cores",
             )

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 MARKER = "ddpperf"
 _ALIKE = 0.8  # of difflib: what is less alike is hardly meant
-_PURPOSES = {"against": "another revision, and none is named", "save": "what is saved, and nothing is"}
+_PURPOSES = {
+    "against": "another revision, and none is named",
+    "save": "what is saved, and nothing is",
+    "simulate": "what is simulated, and nothing is",
+}
 _INI = {knob.ini: name for name, knob in KNOBS.items()}
 
 
@@ -97,6 +101,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
             raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
         if settings.baseline is not None and "baseline" in said:
             raise SettingError(f"{against}--ddpperf-baseline={settings.baseline} names some: give one of them")
+    _require_counts_alone(settings)
     if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
         raise SettingError(
             f"{KNOBS['against_setup'].option} makes an environment of its own and {KNOBS['against_python'].option} "
@@ -115,6 +120,19 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
                 f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves, "
                 f"and {KNOBS[name].option} asks for something else: give one of them"
             )
+
+
+def _require_counts_alone(settings: Settings) -> None:
+    """Refuses what takes times, or ranks that are there, beside simulated ranks."""
+    if settings.simulate is None:
+        return
+    simulated = f"{KNOBS['simulate'].option}={','.join(map(str, settings.simulate))}"
+    for name in ("against", "against_python", "calibrate", "budget"):
+        if getattr(settings, name) is not None:
+            raise SettingError(f"{simulated} measures nothing, and {KNOBS[name].option} does: give one of them")
+    if settings.simulate_rank >= min(settings.simulate):
+        rank = f"{KNOBS['simulate_rank'].option}={settings.simulate_rank}"
+        raise SettingError(f"{rank}: {simulated} has a group without it (the first is rank 0): give a smaller one")
 
 
 def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:

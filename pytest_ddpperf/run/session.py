@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.baselines.fingerprint import environment
+from pytest_ddpperf.baselines.fingerprint import environment, simulated_environment
 from pytest_ddpperf.instruments.health import Watch, watch_health
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.context import TorchMachine, place
@@ -168,12 +168,16 @@ class Session:
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
         """The settings with those of the probe on top, if this run is one; ``counts``: what is measured needs them."""
         stronger = {} if self.probe is None else dict(self.probe.settings)
+        if self.settings.simulate is not None:
+            stronger = {"counted": True, "counted_only": True, "verify": False}
         if counts:
             stronger.pop("counted", None)  # which saves time where nothing needs counts
         return overlay(settings, stronger, lambda knob, raw: f"{knob.name}={raw}")
 
     def world_sizes(self, settings: Settings) -> tuple[int, ...]:
         """The numbers of ranks that the settings ask for: by default one per GPU, else 2."""
+        if self.settings.simulate is not None:
+            return self.settings.simulate
         if settings.world_size is not None:
             return settings.world_size
         nodes = 1 if self.cluster is None else 1 + len(self.cluster.nodes)
@@ -183,6 +187,8 @@ class Session:
         self, settings: Settings, world_size: int, variables: Variables = (), side: RevisionSide | None = None
     ) -> Environment:
         """The facts that so many ranks, which have these variables besides, depend on; ``side``: the candidate's."""
+        if self.settings.simulate is not None:
+            return simulated_environment(machine_facts().python, self.launchers[0].machine(gpus=False), world_size)
         machine = self._torch(settings, side)
         counts = self.launchers[0].counts(world_size, settings.device, machine)
         placement = place(settings.device, settings.backend, counts[0], machine)

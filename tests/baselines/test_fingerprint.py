@@ -15,6 +15,7 @@ from pytest_ddpperf.baselines.fingerprint import (
     environment_key,
     kernel_differences,
     recorded_differences,
+    simulated_environment,
 )
 from pytest_ddpperf.instruments.gpu_facts import GpuFacts
 from pytest_ddpperf.instruments.host import MachineFacts
@@ -48,6 +49,14 @@ def test_environment_on_cpu_leaves_the_gpus_out() -> None:
     told = replace(torch, packages={"numpy": "2.3.0"}), replace(MACHINE, clocks="performance 3.50 GHz")
     more = environment(told[1], told[0], Placement("cpu", "gloo"), 2, threads=1).recorded
     assert more.items() - env.recorded.items() == {("numpy", "2.3.0"), ("clocks", "performance 3.50 GHz")}
+
+
+def test_simulated_ranks_are_of_no_machine() -> None:
+    env = simulated_environment("3.11.7", torch_machine("2.13.0+cu130", "13.0", "NVIDIA H200"), 1024)
+    assert environment_key(env) == "simulated-w1024-torch2.13"
+    assert env.simulated
+    assert not env.oversubscribed
+    assert (env.cuda, env.device_count) == (None, 0)
 
 
 def test_environment_on_gpus() -> None:

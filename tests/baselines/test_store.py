@@ -24,7 +24,7 @@ from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.measurement import Environment, Interval
+from pytest_ddpperf.records.measurement import SIMULATED, Environment, Interval
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from tests.factories import make_environment, make_launch, make_measurement, make_series
@@ -114,6 +114,21 @@ def test_counts_of_another_environment_are_no_baseline_of_times(
     timed = make_record(environment=make_environment(torch="2.11", cores=4, cpu_model="Xeon"))
     store.save(TEST, [timed])
     assert store.find(TEST, "ddp", make_environment()).record == timed, "although it differs in more facts"
+
+
+def test_simulated_and_measured_records_are_never_compared(
+    store: Store, make_record: Make, make_environment: MakeEnvironment
+) -> None:
+    """Not even where nothing else differs; simulated ones of another torch or size are told like others."""
+    measured, simulated = make_environment(), make_environment(backend=SIMULATED)
+    for here, there in ((measured, simulated), (simulated, measured)):
+        store.save(TEST, [make_record(environment=there, series=counted_series(COUNTS), counts=COUNTS)])
+        found = store.find(TEST, "ddp", here)
+        assert (found.record, found.counted) == (None, None)
+        store.remove(TEST, "ddp", there)
+    other = make_environment(backend=SIMULATED, world_size=8)
+    store.save(TEST, [make_record(environment=other, series=counted_series(COUNTS), counts=COUNTS)])
+    assert store.find(TEST, "ddp", simulated).counted_differs == ("world size 8 -> 2",)
 
 
 def test_of_equally_near_records_the_first_key_is_taken(

@@ -1,0 +1,123 @@
+"""A suite whose benchmarks are simulated: judged, stored and told like any other, beside baselines of their own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+SUITE = """
+import torch
+from torch import nn
+from pytest_ddpperf import Workload
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, inputs):
+        return torch.relu(self.layer(inputs))
+
+
+def forward(model, batch):
+    {before}
+    inputs, targets = batch
+    return nn.functional.mse_loss(model(inputs), targets)
+
+
+WORKLOAD = Workload(
+    model=lambda: nn.Sequential(*[Block() for _ in range(3)], nn.Linear(16, 4)),
+    batch=lambda: (torch.randn(6, 16), torch.randn(6, 4)),
+    forward=forward,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    samples_per_step=6,
+    blocks=lambda model: list(model)[{first}:3],
+)
+
+
+def test_step(ddpperf):
+    measured = ddpperf.check(WORKLOAD, strategy="fsdp2")
+    assert measured.world_size == 1024
+    ddpperf.expect(optimizer_steps=1)
+
+
+def test_curve(ddpperf):
+    ddpperf.scaling(WORKLOAD, strategy="fsdp2")
+"""
+SIZES = "--ddpperf-simulate=8,1024"
+
+
+def suite(before: str = "pass", first: int = 0) -> str:
+    return SUITE.format(before=before, first=first)
+
+
+def found(pytester: pytest.Pytester, *options: str) -> dict[int, dict[str, Any]]:
+    """The results of a run by world size."""
+    pytester.runpytest(SIZES, "--ddpperf-json=run.json", "-k", "step", *options)
+    document = json.loads((pytester.path / "run.json").read_text())
+    assert document["environment"]["simulated"] is True
+    assert document["environment"]["backend"] == "fake"
+    return {result["world_size"]: result for result in document["results"]}
+
+
+def test_simulated_counts_are_held_to_baselines_of_their_own(inner: pytest.Pytester) -> None:
+    """A lost wrap leaves the rest to gather more at once; a doubled all-gather sends a block twice."""
+    inner.makepyfile(test_big=suite())
+    new = found(inner, "--ddpperf-save")
+    assert {size: result["verdict"] for size, result in new.items()} == {8: "new", 1024: "new"}
+    # Three blocks are gathered for forward and for backward, the rest once; each gradient is scattered once.
+    assert new[1024]["metrics"]["collective_calls"]["value"] == 3 * 2 + 1 + 4
+    assert "step_time" not in new[1024]["metrics"]
+    keys = {folder.name.partition("-torch")[0] for folder in (inner.path / "baselines").iterdir()}
+    assert keys == {"simulated-w8", "simulated-w1024"}
+    assert {result["verdict"] for result in found(inner).values()} == {"unchanged"}
+    doubled = "model[0].unshard(); model[0].reshard()"
+    for wrong, calls in ((suite(first=1), 2 * 2 + 1 + 3), (suite(doubled), 3 * 2 + 1 + 4 + 1)):
+        inner.makepyfile(test_big=wrong)
+        results = found(inner)
+        assert {result["verdict"] for result in results.values()} == {"regressed"}
+        for result in results.values():
+            assert result["metrics"]["collective_calls"]["value"] == calls
+
+
+def test_a_simulated_run_tells_of_itself(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_big=suite())
+    run = inner.runpytest(SIZES)
+    run.assert_outcomes(passed=1, skipped=1)
+    text = run.stdout.str()
+    assert "simulated, torch" in text
+    assert "1024" in text
+
+
+def test_another_rank_is_another_benchmark(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_big=suite())
+    results = found(inner, "--ddpperf-simulate-rank=7")
+    assert {result["name"] for result in results.values()} == {"fsdp2 rank=7"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--ddpperf-against=HEAD"], "--ddpperf-simulate=8,1024 measures nothing, and --ddpperf-against does"),
+        (["--ddpperf-simulate-rank=8"], "--ddpperf-simulate-rank=8: --ddpperf-simulate=8,1024 has a group without it"),
+    ],
+)
+def test_what_means_nothing_for_simulated_ranks_is_refused(
+    inner: pytest.Pytester, options: list[str], reason: str
+) -> None:
+    inner.makepyfile(test_big=suite())
+    run = inner.runpytest(SIZES, *options)
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    assert reason in run.stderr.str()
+
+
+def test_a_script_is_not_simulated(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        "from pytest_ddpperf import Script\ndef main(): pass\ndef test_it(ddpperf): ddpperf.check(Script(main))"
+    )
+    run = inner.runpytest(SIZES)
+    run.assert_outcomes(failed=1)
+    assert "is a Script, which makes its own process group" in run.stdout.str()
