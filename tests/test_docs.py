@@ -76,6 +76,7 @@ def test_every_python_example_is_run() -> None:
         (("workload", "growing model"), 2),
         (("training script", "script"), 1),
         (tuple(f"analysis of {name}" for name in ("collectives", "ways", "buckets", "scaling", "clusters")), 5),
+        (("simulated",), 1),
     ],
 )
 def test_the_examples_run(inner: pytest.Pytester, names: tuple[str, ...], passed: int) -> None:
@@ -88,6 +89,12 @@ def test_the_examples_run(inner: pytest.Pytester, names: tuple[str, ...], passed
     options = ["--ddpperf-world-size=2", "--ddpperf-launches=2", "--ddpperf-steps=5", "--ddpperf-warmup=1"]
     run = inner.runpytest(*options, "--ddpperf-device=cpu", "--ddpperf-max-time=10")
     run.assert_outcomes(passed=passed)
+
+
+@pytest.mark.slow
+def test_the_simulated_example_counts_the_same_on_any_number_of_ranks(inner: pytest.Pytester) -> None:
+    inner.makepyfile(EXAMPLES["simulated"])
+    inner.runpytest("--ddpperf-simulate=8,1024").assert_outcomes(passed=1)
 
 
 def test_every_example_belongs_to_a_run() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import NoReturn
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
@@ -17,7 +18,7 @@ from pytest_ddpperf.cli import trend as trend_command
 from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value, project_root
 from pytest_ddpperf.errors import BaselineError, DdpperfError
-from pytest_ddpperf.parsers import argument, set_name, several
+from pytest_ddpperf.parsers import argument, set_name, several, whole_number, world_sizes
 from pytest_ddpperf.reports.stored import list_table, record_table
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
@@ -177,10 +178,36 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> int:
-    """Becomes pytest, in a process of its own because pytest itself has to import its plugins."""
-    command = [sys.executable, "-m", "pytest", f"{KNOBS['calibrate'].option}={options.runs}", *options.rest]
+    """Becomes pytest."""
+    _become_pytest([f"{KNOBS['calibrate'].option}={options.runs}", *options.rest])
+
+
+def _add_simulate(parser: argparse.ArgumentParser) -> None:
+    """Declares what ``ddpperf simulate`` takes; all else is pytest's."""
+    parser.usage = "ddpperf simulate [-h] --world-size N[,N...] [--rank N] [TESTS and options of pytest ...]"
+    parser.add_argument(
+        "--world-size",
+        type=argument(world_sizes),
+        required=True,
+        metavar="N[,N...]",
+        help="numbers of ranks, such as 8,64,1024",
+    )
+    parser.add_argument(
+        "--rank", type=argument(whole_number), default=0, metavar="N", help="the rank (default: %(default)s)"
+    )
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    """Becomes pytest, as ``calibrate`` does."""
+    sizes = ",".join(map(str, options.world_size))
+    rank = [f"{KNOBS['simulate_rank'].option}={options.rank}"] * bool(options.rank)
+    _become_pytest([f"{KNOBS['simulate'].option}={sizes}", *rank, *options.rest])
+
+
+def _become_pytest(arguments: Sequence[str]) -> NoReturn:
+    """In a process of its own, because pytest itself has to import its plugins."""
     sys.stdout.flush()
-    os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])  # noqa: S606 - no shell is wanted
 
 
 def _add_network(parser: argparse.ArgumentParser) -> None:
@@ -219,6 +246,13 @@ COMMANDS = (
         help="measure collectives of many sizes, fit and store their costs, name what is slow",
         add_arguments=_add_network,
         run=_network,
+    ),
+    Command(
+        name="simulate",
+        help="count a step of benchmarks as a rank of any number of ranks, in one process",
+        add_arguments=_add_simulate,
+        run=_simulate,
+        passes_on=True,
     ),
     Command(
         name="bisect",

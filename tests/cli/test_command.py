@@ -183,9 +183,23 @@ def test_calibrate_becomes_pytest_with_the_knob_and_all_that_it_does_not_know(mo
     ]
 
 
+def test_simulate_becomes_pytest_with_its_knobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _file, command: became.append(command))
+    main(["simulate", "perf/test_a.py::test_b", "--world-size", "64,8", "--rank", "7", "-x"])
+    main(["simulate", "--world-size=1024"])
+    knobs = ["--ddpperf-simulate=8,64", "--ddpperf-simulate-rank=7"]
+    assert became == [
+        [sys.executable, "-m", "pytest", *knobs, "perf/test_a.py::test_b", "-x"],
+        [sys.executable, "-m", "pytest", "--ddpperf-simulate=1024"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        (["simulate", "perf"], "the following arguments are required: --world-size"),
+        (["simulate", "--world-size", "0"], "argument --world-size: expected a whole number of at least 1"),
         (["calibrate", "--runs", "1"], "argument --runs: expected a whole number of at least 2"),
         (["list", "-k", "small"], "unrecognized arguments: -k small"),
     ],
