@@ -58,6 +58,25 @@ def mesh(value: object) -> Mapping[str, int]:
     return dict(zip(names, (positive_int(size) for _, size in pairs), strict=True))
 
 
+STAGES = ("start", "build", "compile", "warm_up", "measure")
+
+
+def stage_seconds(value: object) -> Mapping[str, float]:
+    """Seconds by stage of a launch: ``{"build": 120}`` or ``"start=60,build=2min"``."""
+    expected = f"times by stage, such as start=60,build=2min; stages are {', '.join(STAGES)}"
+    if isinstance(value, str):
+        value = dict(part.partition("=")[::2] for part in value.split(","))
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(expected)
+    try:
+        found = {str(name).strip(): duration(seconds) for name, seconds in value.items()}
+    except ValueError:
+        raise ValueError(expected) from None
+    if not found.keys() <= {*STAGES}:
+        raise ValueError(expected)
+    return found
+
+
 def words(value: object) -> str:
     """A text that says something."""
     if not isinstance(value, str) or not value.strip():

@@ -30,6 +30,7 @@ from pytest_ddpperf.parsers import (
     seconds,
     set_name,
     several,
+    stage_seconds,
     steps_or_warmup,
     switch,
     whole_number,
@@ -148,6 +149,13 @@ class Settings:
         "deadline of a launch. Ranks that have not finished by then are shown and killed. A launch with n tasks has n "
         "times the deadline",
         "SECONDS",
+    )
+    stage_timeouts: Mapping[str, float] | None = _knob(
+        None,
+        optional(stage_seconds, "none"),
+        "deadlines of stages within that of the launch, separated by commas: start (processes, group), build (model "
+        "and strategy), compile (the first step), warm_up (the other untimed steps), measure (timed steps)",
+        "STAGE=TIME[,...]",
     )
     tolerance: float | None = _knob(
         None,

@@ -48,6 +48,9 @@ def from_command_line(**raw: object) -> Settings:
         ("budget", "90s", 90.0),
         ("budget", 90, 90.0),
         ("budget", "none", None),
+        ("stage_timeouts", "none", None),
+        ("stage_timeouts", "start=60, build=2min", {"start": 60.0, "build": 120.0}),
+        ("stage_timeouts", {"warm_up": 5}, {"warm_up": 5.0}),
     ],
 )
 def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
@@ -72,6 +75,14 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("budget", "soon", "--ddpperf-budget=soon: expected a time above 0, such as 90s, 10min or 1h, or none"),
         ("budget", "0min", "a time above 0"),
         ("budget", "min", "a time above 0"),
+        (
+            "stage_timeouts",
+            "loading=5",
+            "--ddpperf-stage-timeouts=loading=5: expected times by stage, such as start=60",
+        ),
+        ("stage_timeouts", "build", "stages are start, build, compile, warm_up, measure, or none"),
+        ("stage_timeouts", "build=0", "times by stage"),
+        ("stage_timeouts", 60, "times by stage"),
         ("tolerance", "-0.1", "a fraction from 0 to 1"),
         ("tolerance", "inf", "a fraction from 0 to 1"),
         ("tolerance", "3", "or a percentage, such as 3%"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import failures, processes
+from pytest_ddpperf.launch.progress import StageWatch
 from pytest_ddpperf.launch.rank_processes import STACK_SECONDS, RankProcesses
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.messages import Job, RankCalls
     from pytest_ddpperf.launch.parts import Ranks, RanksElsewhere
-    from pytest_ddpperf.launch.progress import Progress
+    from pytest_ddpperf.launch.progress import Overdue, Progress
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
@@ -55,7 +56,9 @@ def conduct(
     started = time.monotonic()
     kills = processes.out_of_memory_kills()
     with RankProcesses(zygotes, echo) as here:
-        launch = LaunchedRanks([here, *elsewhere], pause=_TRIM_SECONDS if echo is None else _ECHO_SECONDS)
+        watch = StageWatch(job.stage_timeouts) if job.stage_timeouts else None
+        pause = _TRIM_SECONDS if echo is None and watch is None else _ECHO_SECONDS
+        launch = LaunchedRanks([here, *elsewhere], pause, watch)
         try:
             bound = begin(here, job)
             for other in elsewhere:
@@ -63,7 +66,7 @@ def conduct(
             outcome = launch.watch(started + job.timeout, grace_of(job))
             if outcome is LaunchEnd.FINISHED:
                 launch.dismiss(end_seconds(job))
-            found = evidence(launch, outcome, job, zygotes)
+            found = evidence(launch, outcome, job, zygotes, time.monotonic() - started)
         finally:
             with contextlib.ExitStack() as sweeping:  # all, whatever one of them raises
                 for other in elsewhere:
@@ -92,9 +95,9 @@ def begin(here: RankProcesses, job: Job) -> Job:
 
 
 def evidence(
-    launch: LaunchedRanks, outcome: LaunchEnd, job: Job, zygotes: Sequence[ZygoteProcess]
+    launch: LaunchedRanks, outcome: LaunchEnd, job: Job, zygotes: Sequence[ZygoteProcess], seconds: float
 ) -> LateRanks | dict[int, str]:
-    """Find where ranks stand that have not finished: late ones, or the stacks of those that a mismatch left.
+    """Find where ranks stand that have not finished so many seconds after the start: late ones, or those of a mismatch.
 
     Raises:
         LaunchError: a signal has stopped what they are forked from, which is to blame.
@@ -106,7 +109,7 @@ def evidence(
     if outcome is LaunchEnd.LATE:
         from pytest_ddpperf.launch.deadline import late_ranks
 
-        return late_ranks(launch, job)
+        return late_ranks(launch, job, seconds)
     if any(rank.mismatch for rank in launch.ends):
         with contextlib.suppress(LaunchError):  # the zygote's end must not hide the ranks' failure
             launch.hear_others()
@@ -146,8 +149,9 @@ class LaunchEnd(Enum):
 class LaunchedRanks:
     """All ranks of a launch, in the order of their numbers; ``pause`` is how often their output is looked after."""
 
-    def __init__(self, parts: Sequence[Ranks], pause: float = _TRIM_SECONDS) -> None:
-        self._parts, self._pause = parts, pause
+    def __init__(self, parts: Sequence[Ranks], pause: float = _TRIM_SECONDS, watch: StageWatch | None = None) -> None:
+        self._parts, self._pause, self._watch = parts, pause, watch
+        self.overdue: Overdue | None = None  # the stage that has ended the launch
 
     @property
     def states(self) -> list[RankEnd]:
@@ -168,6 +172,10 @@ class LaunchedRanks:
             states = self.states
             if until == deadline and any(rank.failed for rank in states):
                 until = min(deadline, time.monotonic() + grace)
+            elif until == deadline and self._watch is not None:
+                here, told = self._parts[0].states, self._parts[0].progress()  # ranks of other nodes tell it at the end
+                self.overdue = self._watch.overdue({rank.rank: told.get(rank.rank) for rank in here if not rank.over})
+                until = deadline if self.overdue is None else time.monotonic()
             return None if all(rank.over for rank in states) else until
 
         self._wait(waits_until)

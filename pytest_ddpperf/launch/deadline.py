@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.flight_recorder import Stall
     from pytest_ddpperf.launch.messages import Job, RankCalls
-    from pytest_ddpperf.launch.progress import Progress
+    from pytest_ddpperf.launch.progress import Overdue, Progress
 
 _LOOK_SECONDS = 0.5  # between the two stacks of a rank, in which a launch that only is slow may end a step
 _AGAIN_SECONDS = 0.25  # for the second stacks, where a rank has not given the first
@@ -27,6 +27,8 @@ _AGAIN_SECONDS = 0.25  # for the second stacks, where a rank has not given the f
 class _Launch(Protocol):
     """What is asked of all ranks of a launch."""
 
+    @property
+    def overdue(self) -> Overdue | None: ...
     def stacks(self, seconds: float = ...) -> dict[int, str]: ...
     def progress(self) -> dict[int, Progress]: ...
     def calls(self) -> dict[int, RankCalls]: ...
@@ -38,6 +40,8 @@ class _Launch(Protocol):
 class LateRanks:
     """Where the ranks of a launch that has not finished stand, by rank."""
 
+    seconds: float  # since the launch began
+    overdue: Overdue | None = None  # the stage that has ended the launch; None where its own deadline has
     stacks: Mapping[int, str]  # the later ones
     moved: Mapping[int, bool] = field(default_factory=dict)  # whether the two stacks differ, where that is known
     stalled: Stall | None = None  # what ranks wait for by torch's flight recorder
@@ -46,18 +50,28 @@ class LateRanks:
     advances: bool = False  # whether a rank came further between the two stacks
 
     @property
+    def cure(self) -> str:
+        """The setting to raise if the launch only is slow."""
+        return "timeout" if self.overdue is None else f"{self.overdue.stage} of stage_timeouts"
+
+    @property
     def pace(self) -> str:
         """Whether the launch is slow or hangs, as far as ranks show it."""
         if self.advances:
-            return "steps went on at the deadline, so the launch is slow and does not hang: raise timeout"
+            return f"steps went on at the deadline, so the launch is slow and does not hang: raise {self.cure}"
         moving = [rank for rank, moved in self.moved.items() if moved]
         if moving:
-            return (
-                f"{stacks.numbers(moving)} moved on at the deadline, so the launch may only be slow: then raise timeout"
-            )
+            moved = f"{stacks.numbers(moving)} moved on at the deadline"
+            return f"{moved}, so the launch may only be slow: then raise {self.cure}"
         if self.moved.keys() == self.stacks.keys():
             return f"no rank moved within {_LOOK_SECONDS:g} s, so the launch hangs, or a single call takes long"
         return ""
+
+    def _stage(self) -> str:
+        if self.overdue is None:
+            return ""
+        stage, seconds, ranks = self.overdue.stage, self.overdue.seconds, stacks.numbers(self.overdue.ranks)
+        return f"{ranks} took more than {seconds:g} s for the stage {stage} (stage_timeouts, {stage}={seconds:g})"
 
     def error(self, ends: Sequence[RankEnd], job: Job, threads: int) -> RanksTimedOut:
         """The error for a launch that has missed its deadline; ``threads``: how many more than one the zygote has."""
@@ -66,12 +80,20 @@ class LateRanks:
         called = {end.rank: end.failure.sequence for end in ends if end.failure is not None and end.lost_peer}
         nccl = job.group == "nccl"
         first_line, guilty = roll_call.heading(
-            standing, finished, job.world_size, job.timeout, called, nccl=nccl, moved=self.moved, waits_in=self.waits_in
+            standing,
+            finished,
+            job.world_size,
+            self.seconds,
+            called,
+            cure=self.cure,
+            nccl=nccl,
+            moved=self.moved,
+            waits_in=self.waits_in,
         )
         hints = [roll_call.mismatch_hint(standing, finished, nccl=nccl)] if job.world_size > 1 else []
         if stalled is not None:
             guilty, hints = stalled.rank if nccl or stalled.rank is not None else guilty, [stalled.text]
-        hints = [progress.told(self.progress), self.pace, *hints]
+        hints = [self._stage(), progress.told(self.progress), self.pace, *hints]
         if threads:
             more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
             hints.append(f"the process that ranks are forked from has {more} stays locked on the ranks")
@@ -82,8 +104,8 @@ class LateRanks:
         )
 
 
-def late_ranks(launch: _Launch, job: Job) -> LateRanks:
-    """Look at the ranks twice, and ask them what they wait for."""
+def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
+    """Look at the ranks twice, so many seconds after the launch began, and ask them what they wait for."""
     nccl = job.group == "nccl"
     first, before = launch.stacks(), launch.progress()
     launch.look(_LOOK_SECONDS)
@@ -98,6 +120,8 @@ def late_ranks(launch: _Launch, job: Job) -> LateRanks:
         with contextlib.suppress(LaunchError):  # the zygote's end must not hide the deadline
             launch.hear_others(suspect)
     return LateRanks(
+        seconds=job.timeout if launch.overdue is None else round(seconds, 1),
+        overdue=launch.overdue,
         stacks=standing,
         moved=roll_call.moved(first, later, nccl=nccl),
         stalled=stalled,

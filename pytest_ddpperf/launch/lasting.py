@@ -143,7 +143,7 @@ class LastingRanks:
         launch = LaunchedRanks([self._here])
         outcome = launch.watch(deadline, grace_of(job))
         if outcome is not LaunchEnd.FINISHED:
-            found = evidence(launch, outcome, job, self._zygotes)
+            found = evidence(launch, outcome, job, self._zygotes, time.monotonic() - deadline + job.timeout)
             sweep, self._sweep = self._sweep, lambda: None
             sweep()
             starved = self._here.ranks if processes.out_of_memory_kills() > kills else ()

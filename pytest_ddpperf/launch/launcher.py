@@ -184,6 +184,7 @@ class Launcher:
         backend: str = "auto",
         device: str = "auto",
         timeout: float = 60.0,
+        stage_timeouts: Mapping[str, float] | None = None,
         mode: Mode | None = None,
         preload: Iterable[str] = (),
         own_group: bool = False,
@@ -199,7 +200,8 @@ class Launcher:
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
-            RanksTimedOut: not all ranks had finished within ``timeout``; the message says where they stood.
+            RanksTimedOut: not all ranks had finished within ``timeout``, or a stage within that of ``stage_timeouts``;
+                the message says where they stood.
             RankSkipped: a rank called ``pytest.skip``.
             PayloadError: the function or a result cannot be sent, or a result cannot be read in time.
             SettingError: a device, backend, world size or timeout is invalid.
@@ -212,6 +214,7 @@ class Launcher:
             device,
             timeout,
             mode=mode,
+            stage_timeouts=stage_timeouts or {},
             preload=tuple(preload),
             own_group=own_group,
             interleaved=interleaved,

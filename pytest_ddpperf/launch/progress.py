@@ -5,6 +5,7 @@ A write copies some bytes and asks nobody, so timed steps make it too.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import struct
@@ -13,12 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.launch.stacks import numbers
+from pytest_ddpperf.parsers import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SLOT = struct.Struct("=dq40s")  # seconds of the machine's monotonic clock, the step, the stage
 FUNCTION = "its function"  # the stage of a rank whose function tells no other
+START, LOAD, BUILD = "the start", "the load of its function", "the build of its step"
+WARM_UP, TIMED = "warm-up step", "timed step"
+_BUDGETS = {START: "start", LOAD: "start", BUILD: "build", WARM_UP: "warm_up", TIMED: "measure"}
 _NO_STEP = 0
 _BRIEF = 1.0  # seconds that are not worth telling
 
@@ -32,10 +37,46 @@ class Progress:
     seconds: float
 
     @property
+    def budget(self) -> str:
+        """The name that the stage has in ``stage_timeouts``; empty where it has none. The first step compiles."""
+        return "compile" if self.stage == WARM_UP and self.step <= 1 else _BUDGETS.get(self.stage, "")
+
+    @property
     def text(self) -> str:
         """The same in words."""
         where = f"{self.stage} {self.step}" if self.step else self.stage
         return f"{where} for {self.seconds:.0f} s" if self.seconds >= _BRIEF else where
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Ranks that have been in a stage for longer than it may take."""
+
+    stage: str
+    seconds: float  # that it may take
+    ranks: tuple[int, ...]
+
+
+class StageWatch:
+    """Notes when ranks enter stages; ``seconds`` are those that a stage may take, by the names of ``budget``."""
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        self._seconds = seconds
+        self._entered: dict[int, tuple[str, float]] = {}
+        self._begun = time.monotonic()
+
+    def overdue(self, ranks: Mapping[int, Progress | None]) -> Overdue | None:
+        """What is overdue, by the progress of ranks that have not finished; None of one that has not begun."""
+        now = time.monotonic()
+        late: dict[str, list[int]] = {}
+        for rank, each in ranks.items():
+            stage, since = self._entered.get(rank, ("start", self._begun))
+            if each is not None and each.budget != stage:
+                stage, since = self._entered[rank] = each.budget, now - each.seconds
+            if now - since > self._seconds.get(stage, math.inf):
+                late.setdefault(stage, []).append(rank)
+        stage = min(late, key=STAGES.index, default="")  # others may wait in a later one
+        return Overdue(stage, self._seconds[stage], tuple(late[stage])) if late else None
 
 
 class ProgressFile:

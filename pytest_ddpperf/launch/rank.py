@@ -143,13 +143,13 @@ def _report(job: Job, rank: int, listening: int | None, joined: _Joined | None) 
     stage: Stage = "join"
     try:
         with _modules_kept():
-            progress.stage("the start")
+            progress.stage(progress.START)
             if joined is None:
                 joined = _join(job, rank, listening)
             elif not job.renews:
                 _adopt(job, rank)
             stage = "load"
-            progress.stage("the load of its function")
+            progress.stage(progress.LOAD)
             with ImportWatch() as watch:
                 call: Call = pickle.loads(job.call)
                 seed_as_at_the_start()

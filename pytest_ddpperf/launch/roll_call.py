@@ -82,6 +82,7 @@ def heading(
     seconds: float,
     called: Mapping[int, int | None] = MappingProxyType({}),
     *,
+    cure: str = "timeout",
     nccl: bool = False,
     moved: Mapping[int, bool] = MappingProxyType({}),
     waits_in: Mapping[int, tuple[str, int]] = MappingProxyType({}),
@@ -90,8 +91,8 @@ def heading(
 
     Ranks in a collective or in backward wait for the others. To blame is a rank that stands elsewhere or has finished.
     ``stacks`` has faulthandler's text of each rank that has not finished, and ``called`` how many collectives ranks
-    have called, as far as they could tell. ``nccl`` is as for ``position``, ``moved`` is what ``moved`` gives.
-    ``waits_in`` has the collective of each rank that waits in one, and its number, as far as they are known.
+    have called, as far as they could tell. ``cure`` is the setting to raise. ``nccl`` is as for ``position``, ``moved``
+    is what ``moved`` gives. ``waits_in`` has the collective that each rank waits in and its number, where known.
     """
     order = _positions(stacks, nccl=nccl)
     parts: list[str] = []
@@ -108,7 +109,7 @@ def heading(
     if finished:
         parts.append(f"{numbers(finished)} had finished")
     if order and all(where is not None and not where.waits for where, _ in order):
-        parts.append("if it only takes its time, raise timeout")
+        parts.append(f"if it only takes its time, raise {cure}")
     return "; ".join(parts), _guilty(order, list(finished), confirmed(stacks, finished, called))
 
 

@@ -206,6 +206,7 @@ class RankGroup:
             }
             ranks = self._lasting(tuple(how.values()))
             how["bind"] = settings.bind == "cores"
+            how["stage_timeouts"] = settings.stage_timeouts
             gpus = launchers[0].machine().gpus if settings.device != "cpu" else Gpus()
             with self._session.leases.sharing(gpus, self.world_size):
                 if ranks is None:

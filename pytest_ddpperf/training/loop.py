@@ -70,7 +70,6 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     memory = watch_memory(ctx.device)
     with ExitStack() as opened:
         opened.enter_context(within_limit(ctx, job))
-        progress.stage("the build of its step")
         step = opened.enter_context(closing(build_step(ctx, job)))
         turns = (
             None if job.turns is None else opened.enter_context(closing(TurnClient(job.turns, asking=ctx.rank == 0)))

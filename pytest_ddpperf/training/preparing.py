@@ -91,8 +91,8 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
     from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
     from pytest_ddpperf.training.step import build_step
 
-    progress.stage("the build of the step that is counted")
     with within_limit(ctx, job), closing(build_step(ctx, job)) as step:
+        progress.stage(progress.WARM_UP)
         compiled = warmed_up(checked_run(ctx, step), max(MIN_WARMUP, job.plan.warmup))
         before = _at_work()
         progress.stage("the step that is counted")
@@ -194,6 +194,7 @@ def profile_launch(ctx: RankView, job: LaunchJob) -> RankProfile:
     from pytest_ddpperf.training.step import build_step
 
     with closing(build_step(ctx, job)) as step:
+        progress.stage("the steps that are profiled")
         for _ in range(job.plan.warmup):
             step.run()
         begin_together(ctx.device, None, step)

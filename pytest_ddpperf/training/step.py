@@ -18,6 +18,7 @@ from torch import nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook
+from pytest_ddpperf.launch import progress
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import SIMULATED
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
@@ -69,6 +70,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
     takes several. In strong mode these counts and the job's are the whole group's, of which each rank has a share; the
     counts of a user's step object are this rank's.
     """
+    progress.stage(progress.BUILD)
     subject, settings = job.subject, job.settings
     if not isinstance(subject, Workload):
         assert not isinstance(subject, Script)  # noqa: S101  its run has taken its place

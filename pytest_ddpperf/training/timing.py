@@ -57,7 +57,7 @@ def warm_up(ctx: RankView, job: LaunchJob, step: Step, after_each: Callable[[int
     number of steps so far, but not in what clocks need.
     """
     run, ran, seconds = checked_run(ctx, step), 0, warmup_seconds(ctx.device, job)
-    progress.stage("warm-up step")
+    progress.stage(progress.WARM_UP)
     begun = time.monotonic()
 
     def all_overflowed() -> bool:
@@ -191,7 +191,7 @@ def timed_blocks(
     seconds: list[float] = []
     cpu: list[float] = []
     loss, losses = None, list[Any]() if keep_losses else None
-    progress.stage("timed step")
+    progress.stage(progress.TIMED)
     for number, size in enumerate(sizes):
         begin(number / len(sizes))
         before = time.process_time()

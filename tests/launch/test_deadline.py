@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ddpperf.errors import RanksTimedOut
 from pytest_ddpperf.launch.deadline import LateRanks
+from pytest_ddpperf.launch.progress import Overdue
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.context import RankContext
@@ -28,9 +29,14 @@ if TYPE_CHECKING:
     ],
 )
 def test_a_hang_is_told_from_a_slow_launch_by_steps_and_stacks(found: dict[str, object], told: str) -> None:
-    pace = LateRanks(stacks={0: "x", 1: "x"}, **found).pace  # type: ignore[arg-type]
+    pace = LateRanks(seconds=10.0, stacks={0: "x", 1: "x"}, **found).pace  # type: ignore[arg-type]
     assert pace.startswith(told)
     assert bool(pace) == bool(told)
+
+
+def test_a_slow_stage_names_its_own_deadline_as_the_setting_to_raise() -> None:
+    late = LateRanks(seconds=3.2, overdue=Overdue("build", 3.0, (1,)), stacks={1: "x"}, moved={1: True})
+    assert late.pace.endswith("may only be slow: then raise build of stage_timeouts")
 
 
 def test_the_stacks_of_every_rank_are_taken_twice(launcher: Launcher) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from pytest_ddpperf.launch import progress
 from pytest_ddpperf.strategies.replicas import whole
 from pytest_ddpperf.training.jobs import TRACED_STEPS
 from pytest_ddpperf.training.step import build_step
@@ -31,6 +32,7 @@ def trace_steps(ctx: RankView, job: LaunchJob) -> StepsTrace:
     """Builds the step of the job, and traces its first optimizer steps, however many calls they take."""
     tracer = _Tracer()
     with tracer.watching(), closing(build_step(ctx, job)) as step:
+        progress.stage("the steps that are traced")
         while on_any_rank(ctx, step, tracer.goes_on):
             with step.group_kept():
                 loss = step.run()
