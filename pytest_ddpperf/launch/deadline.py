@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import progress, roll_call, stacks
 from pytest_ddpperf.launch.flight_recorder import stall, waits_in
+from pytest_ddpperf.launch.nccl_ras import status
 from pytest_ddpperf.launch.rank_processes import STACK_SECONDS
 from pytest_ddpperf.launch.streams import titled
 
@@ -47,6 +49,7 @@ class LateRanks:
     stalled: Stall | None = None  # what ranks wait for by torch's flight recorder
     waits_in: Mapping[int, tuple[str, int]] = field(default_factory=dict)  # collectives and their numbers
     progress: Mapping[int, Progress] = field(default_factory=dict)
+    ras: str = ""  # what NCCL's RAS service says
     advances: bool = False  # whether a rank came further between the two stacks
 
     @property
@@ -100,13 +103,17 @@ class LateRanks:
         return RanksTimedOut(
             "\n\n".join(filter(None, (first_line, *hints, stacks.listing(standing, guilty)))),
             rank=guilty,
-            sections=titled((end.rank, end.output) for end in ends),
+            sections=(*titled((end.rank, end.output) for end in ends), *([("NCCL RAS", self.ras)] if self.ras else [])),
         )
 
 
 def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
     """Look at the ranks twice, so many seconds after the launch began, and ask them what they wait for."""
     nccl = job.group == "nccl"
+    if nccl:
+        asking = ThreadPoolExecutor(1)  # while ranks are looked at
+        ras = asking.submit(status, job.environ)
+        asking.shutdown(wait=False)
     first, before = launch.stacks(), launch.progress()
     launch.look(_LOOK_SECONDS)
     later = launch.stacks(STACK_SECONDS if all(first.values()) else _AGAIN_SECONDS)
@@ -127,5 +134,6 @@ def late_ranks(launch: _Launch, job: Job, seconds: float) -> LateRanks:
         stalled=stalled,
         waits_in={rank: call for rank, answer in calls.items() if (call := waits_in(answer)) is not None},
         progress=now,
+        ras=ras.result() if nccl else "",
         advances=progress.advanced(before, now),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -53,6 +54,7 @@ MARK = "PYTEST_DDPPERF_ZYGOTE"
 """The variable that names a process's zygote: with it the whole tree can be found after the zygote's death."""
 
 
+RAS_ADDRESS = "NCCL_RAS_ADDR"
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -168,3 +170,11 @@ def current_folder() -> str:
         return str(Path.cwd())
     except FileNotFoundError:
         raise LaunchError("the current folder was removed; start pytest in one that exists") from None
+
+
+def with_ras(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of ranks whose NCCL has an address of its own for questions: any job may have the default one."""
+    if RAS_ADDRESS in environ or environ.get("NCCL_RAS_ENABLE") == "0":
+        return {**environ}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return {**environ, RAS_ADDRESS: f"127.0.0.1:{free.getsockname()[1]}"}

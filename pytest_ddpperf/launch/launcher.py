@@ -314,6 +314,8 @@ class Launcher:
                 zygotes = found.of(job.local_world_size)
             if job.device != "cpu" and zygotes[0].remark:
                 self.remarks["forked"] = zygotes[0].remark
+            if job.group == "nccl":
+                job = replace(job, environ=environment.with_ras(job.environ))
             sweeping = end_seconds(job) + 2.0
             yield Forking(zygotes, job, lambda: self._sweep(zygotes, sweeping))
 

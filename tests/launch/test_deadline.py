@@ -9,6 +9,8 @@ import pytest
 
 from pytest_ddpperf.errors import RanksTimedOut
 from pytest_ddpperf.launch.deadline import LateRanks
+from pytest_ddpperf.launch.failures import RankEnd
+from pytest_ddpperf.launch.messages import Job
 from pytest_ddpperf.launch.progress import Overdue
 
 if TYPE_CHECKING:
@@ -37,6 +39,13 @@ def test_a_hang_is_told_from_a_slow_launch_by_steps_and_stacks(found: dict[str, 
 def test_a_slow_stage_names_its_own_deadline_as_the_setting_to_raise() -> None:
     late = LateRanks(seconds=3.2, overdue=Overdue("build", 3.0, (1,)), stacks={1: "x"}, moved={1: True})
     assert late.pace.endswith("may only be slow: then raise build of stage_timeouts")
+
+
+def test_what_nccl_says_of_itself_is_a_section_of_the_report() -> None:
+    job = Job(call=b"", world_size=1, device="cuda", group="nccl", mode=None, timeout=10.0)
+    for ras, sections in (("Job summary", (("NCCL RAS", "Job summary"),)), ("", ())):
+        late = LateRanks(seconds=10.0, stacks={0: ""}, ras=ras).error([RankEnd(rank=0)], job, 0)
+        assert late.sections == sections
 
 
 def test_the_stacks_of_every_rank_are_taken_twice(launcher: Launcher) -> None:
