@@ -51,7 +51,7 @@ def test_a_rank_is_a_plain_process_of_its_own(launcher: Launcher) -> None:
         "leads its session": True,
         "input": "",
         "handlers": (signal.SIG_DFL, signal.SIG_DFL, signal.default_int_handler),
-        "threads": ["MainThread"],
+        "threads": ["MainThread", "ddpperf-answers"],
         "oom": "1000",
     }
     assert isinstance(files, list)
