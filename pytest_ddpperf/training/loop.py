@@ -26,6 +26,7 @@ from pytest_ddpperf.instruments.memory import (
 )
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, meet
 from pytest_ddpperf.launch import progress
+from pytest_ddpperf.launch.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.imports import end_watch
 from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.records.communication import MemoryHeadroom
@@ -236,8 +237,8 @@ def begin_together(device: torch.device, turns: TurnClient | None, step: Step, p
 def works_in_background() -> bool:
     """Whether this rank has processes or threads of its own, such as those that load data."""
     ours, dummy = {threading.main_thread(), threading.current_thread()}, threading._DummyThread  # noqa: SLF001 - torch's threads that ran a hook
-    threads = [thread for thread in threading.enumerate() if thread not in ours and not isinstance(thread, dummy)]
-    return bool(threads or multiprocessing.active_children())
+    others = [thread for thread in threading.enumerate() if thread not in ours and not isinstance(thread, dummy)]
+    return bool([thread for thread in others if thread.name != ANSWERING] or multiprocessing.active_children())
 
 
 def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | None) -> dict[str, Any]:
