@@ -556,8 +556,8 @@ def test_overhead__optimizer_parameter_by_parameter(ddpperf: Ddpperf) -> None:
 
 def test_overhead__numbers_read_one_by_one(ddpperf: Ddpperf) -> None:
     def read() -> Piece:
-        numbers = torch.randn(1500)
-        return lambda: sum(numbers[n].item() for n in range(1500))
+        numbers = torch.randn(8000)
+        return lambda: sum(numbers[n].item() for n in range(8000))
 
     ddpperf.measure(train(lambda: Beside(read()), 8, 16), strategy="bucketed")
 
@@ -722,7 +722,7 @@ def test_unclear__sleep_in_the_optimizer(ddpperf: Ddpperf) -> None:
 
 
 def test_unclear__a_quarter_of_each(ddpperf: Ddpperf) -> None:
-    parts = (lambda: rest(8e-3), lambda: multiply(3), lambda: sweep(3), lambda: exchange(1, 8))
+    parts = (lambda: rest(8e-3), lambda: multiply(3), lambda: sweep(2), lambda: exchange(1, 8))
     ddpperf.measure(step_of(*parts, names=("data_wait", "forward", "optimizer", "gradient_sync")), samples_per_step=8)
 
 
