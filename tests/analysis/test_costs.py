@@ -29,6 +29,7 @@ def test_the_worked_example_of_the_ring() -> None:
     """100 MiB over 4 ranks with 10 Gbit/s and 0.1 ms: 6 x (0.1 ms + 26 214 400 B / 1.25e9 B/s)."""
     assert estimate_communication_time(104_857_600, 4, 10.0, 0.1) == pytest.approx(0.12642912, abs=1e-9)
     assert estimate_communication_time(100_000_000, 4, 10.0, 0.1) == pytest.approx(0.1206, abs=1e-9)
+    assert estimate_communication_time(104_857_600, 4, 80.0, 0.1) == pytest.approx(0.01633, abs=5e-6)  # 10 GB/s
 
 
 def test_a_reduce_scatter_is_half_of_it() -> None:
@@ -70,6 +71,7 @@ def test_the_predictions_that_a_shaped_network_was_held_against(
     """256 MiB and 1 GiB on a network of known delay and rate."""
     found = [estimate_communication_time(size, n, gbit, latency) for size in (2**28, 2**30)]
     assert found == pytest.approx(expected, abs=1.1e-3)
+    assert estimate_communication_time(2**28, 8, 1, 50) == pytest.approx(4.458, abs=5e-4)
 
 
 def test_a_flat_ring_of_64_and_the_same_in_two_levels() -> None:

@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_ddpperf.analysis.links import WrongInterface, wrong_interface
 from pytest_ddpperf.cli import network
 from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.instruments.host import usable_cores
+from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.network import RankSweep, SweepPlan
+from pytest_ddpperf.run import network as running
 
 QUICK = ["network", "--device=cpu", "--rounds=1", "--max-size=8KiB", "--collectives=all_reduce,broadcast"]
 
@@ -74,6 +79,32 @@ def test_check_names_what_is_wrong_and_fails(
     out = " ".join(capsys.readouterr().out.split())
     assert "GLOO_SOCKET_IFNAME=eth0 is an interface of 1 Gbit/s, and ib0 has 100 Gbit/s; name that one" in out
     assert "of the 450 GB/s of nvlink4" in out
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="ranks that share a core wait for each other, so none is named")
+def test_check_names_a_rank_that_is_slow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def delayed(ctx: RankContext, plan: SweepPlan) -> RankSweep:
+        """On rank 1 each all-reduce begins 30 ms late."""
+        import time
+
+        import torch.distributed as dist
+
+        from pytest_ddpperf.instruments.network import sweep
+
+        all_reduce = dist.all_reduce
+
+        def late(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(0.03)
+            return all_reduce(*args, **kwargs)
+
+        if ctx.rank == 1:
+            dist.all_reduce = late  # of this process, which lives for one launch
+        return sweep(ctx, plan)
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(running, "_sweep", delayed)
+    assert main([*QUICK, "--check", "--no-save"]) == 1
+    assert "rank 1 is slow: it comes last to " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
