@@ -98,15 +98,18 @@ def simulated(launcher: Launcher) -> Simulate:
 
 def of_gloo(counts: Counts) -> Counts:
     """The same without the copy that gloo makes at the end of each reduce-scatter, which is an all-reduce to it."""
-    copies = counts.details["collective_calls"].get("reduce_scatter", 0.0)
-    parts = dict(counts.details["operators"])
-    left = parts.pop("aten.copy_", 0.0) - copies
-    totals = {**counts.totals, "operators": counts.totals["operators"] - copies}
-    by_rank = {
-        metric: tuple(value - copies * (metric == "operators") for value in values)
-        for metric, values in counts.by_rank.items()
-    }
-    details = {**counts.details, "operators": {**parts, **({"aten.copy_": left} if left else {})}}
+    scatters = counts.details["collective_calls"].get("reduce_scatter")
+    if scatters is None:
+        return counts
+    assert counts.details["operators"]["aten.copy_"] == scatters
+    totals, details, by_rank = dict(counts.totals), dict(counts.details), dict(counts.by_rank)
+    for metric in ("operators", "operator_bytes"):
+        parts = dict(counts.details[metric])
+        copied = parts.pop("aten.copy_")
+        totals[metric] -= copied
+        details[metric] = parts
+        if metric in by_rank:
+            by_rank[metric] = tuple(value - copied for value in by_rank[metric])
     return replace(counts, totals=totals, details=details, by_rank=by_rank)
 
 
