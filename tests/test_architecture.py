@@ -27,6 +27,7 @@ LONGER = {
     "metrics/table.py": 360,  # one row a metric
     "records/measurement.py": 350,  # the docstrings of what tests hold
     "reports/findings.py": 480,  # one row a finding
+    "run/configuration.py": 335,  # all that is refused before the first test
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
     "run/session.py": 390,  # one class, all that a session owns
     "settings.py": 505,  # one row a knob

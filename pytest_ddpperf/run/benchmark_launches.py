@@ -42,6 +42,8 @@ from pytest_ddpperf.units import format_count
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
 
+SIMULATING = ("pytest_ddpperf.simulate.group", "pytest_ddpperf.simulate.tensors")  # what simulated ranks import
+
 
 class BenchmarkLaunches:
     """Runs single launches; ``paired`` runs those of both sides, where there is a reference."""
@@ -160,9 +162,10 @@ class BenchmarkLaunches:
                 reference=variant.of_reference,
             )
         world_size, backend, alone = variant.environment.world_size, variant.environment.backend, False
+        preload = modules_of(variant.resolved)
         if variant.environment.simulated:  # by one process, which makes the group
             function, args = SIMULATE_LAUNCH, (*args, self._session.settings.simulate_rank, world_size)
-            world_size, backend, alone = 1, "gloo", True
+            world_size, backend, alone, preload = 1, "gloo", True, (*preload, *SIMULATING)
         try:
             result = self._session.limited(run)(
                 function,
@@ -173,7 +176,7 @@ class BenchmarkLaunches:
                 timeout=self.settings.timeout if patience == 1 else min(self.settings.timeout * patience, MAX_TIMEOUT),
                 stage_timeouts={name: each * patience for name, each in (self.settings.stage_timeouts or {}).items()},
                 mode=variant.mode,
-                preload=modules_of(variant.resolved),
+                preload=preload,
                 own_group=alone or isinstance(variant.subject, Script),
                 interleaved=interleaved,
                 bind=self.settings.bind == "cores",

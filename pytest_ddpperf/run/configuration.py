@@ -68,7 +68,7 @@ def require_known(unknown: Iterable[str]) -> None:
 def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     """What the ini file and the command line say; SettingError where they contradict each other or cannot be.
 
-    A ``probe`` of a bisection has no budget of a session.
+    A ``probe`` of a bisection and simulated ranks have no budget of a session.
     """
     ini = dict(_ini_values(config))
     # With nothing behind the name a setting is not given: so -o can take back what the file says.
@@ -79,7 +79,7 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
         _require_no_test(KNOBS[name], raw, config.invocation_params.dir)
     settings = overlay(settings, said, lambda knob, raw: f"{knob.option}={raw}")
     require_consistent(settings, list(said))
-    if probe:
+    if probe or settings.simulate is not None:  # the file's: nothing is measured
         settings = replace(settings, budget=None)
     beside = said if "budget" in said else {*given, *said}  # that of the command line is in place of the file's limit
     if settings.budget is not None and "max_time" not in beside:
@@ -101,7 +101,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
             raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
         if settings.baseline is not None and "baseline" in said:
             raise SettingError(f"{against}--ddpperf-baseline={settings.baseline} names some: give one of them")
-    _require_counts_alone(settings)
+    _require_counts_alone(settings, said)
     if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
         raise SettingError(
             f"{KNOBS['against_setup'].option} makes an environment of its own and {KNOBS['against_python'].option} "
@@ -122,13 +122,13 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
             )
 
 
-def _require_counts_alone(settings: Settings) -> None:
+def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
     """Refuses what takes times, or ranks that are there, beside simulated ranks."""
     if settings.simulate is None:
         return
     simulated = f"{KNOBS['simulate'].option}={','.join(map(str, settings.simulate))}"
     for name in ("against", "against_python", "calibrate", "budget"):
-        if getattr(settings, name) is not None:
+        if getattr(settings, name) is not None and (name in said or name != "budget"):
             raise SettingError(f"{simulated} measures nothing, and {KNOBS[name].option} does: give one of them")
     if settings.simulate_rank >= min(settings.simulate):
         rank = f"{KNOBS['simulate_rank'].option}={settings.simulate_rank}"

@@ -92,6 +92,12 @@ def test_a_simulated_run_tells_of_itself(inner: pytest.Pytester) -> None:
     assert "1024" in text
 
 
+def test_a_budget_of_the_ini_file_is_for_what_is_measured(inner: pytest.Pytester) -> None:
+    inner.makeini("[pytest]\nddpperf_budget = 10min")
+    inner.makepyfile(test_big=suite())
+    assert found(inner).keys() == {8, 1024}
+
+
 def test_another_rank_is_another_benchmark(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_big=suite())
     results = found(inner, "--ddpperf-simulate-rank=7")
@@ -102,6 +108,7 @@ def test_another_rank_is_another_benchmark(inner: pytest.Pytester) -> None:
     ("options", "reason"),
     [
         (["--ddpperf-against=HEAD"], "--ddpperf-simulate=8,1024 measures nothing, and --ddpperf-against does"),
+        (["--ddpperf-budget=1min"], "--ddpperf-simulate=8,1024 measures nothing, and --ddpperf-budget does"),
         (["--ddpperf-simulate-rank=8"], "--ddpperf-simulate-rank=8: --ddpperf-simulate=8,1024 has a group without it"),
     ],
 )
