@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from dataclasses import replace
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.context import Gpus, Placement, TorchMachine, place, versions
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Call
+from pytest_ddpperf.launch.messages import Call, Job
 
 H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
 ADDRESSES = ("0000:17:00.0", "0000:c1:00.0")
@@ -107,8 +108,9 @@ def answers(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, *machines: tupl
     """Let probes of a launcher answer so, one after the other; gives what they were asked."""
     asked: list[object] = []
 
-    def launch(call: Call, _timeout: float, counts: tuple[int, ...], **of_job: Any) -> LaunchResult[Any]:
-        asked.append((call.arguments, *counts, of_job["gpus"].instances))
+    def launch(job: Job, _counts: tuple[int, ...] = (1,)) -> LaunchResult[Any]:
+        call: Call = pickle.loads(job.call)
+        asked.append((call.arguments, job.local_world_size, job.gpus.instances))
         return LaunchResult(machines[len(asked) - 1], (), 1.0)
 
     monkeypatch.setattr(launcher, "_launch", launch)

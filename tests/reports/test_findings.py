@@ -433,6 +433,11 @@ CASES = [
         "preloaded because it starts a thread: raise max_time from 15 s to 24 s",
     ),
     Case(
+        "simulated_with_values",
+        {"reason": "the C++ of ddp reads tensors"},
+        "simulated on real tensors, which take memory: the C++ of ddp reads tensors",
+    ),
+    Case(
         "traced_steps",
         {"tracers": ("coverage", "profile")},
         "coverage and profile traced the Python code of timed steps, which slows them: measure without, as with "

@@ -247,7 +247,7 @@ def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
             """The same launchers."""
             return self
 
-    session: Any = SimpleNamespace(launchers=Fake([SimpleNamespace(run=run)]))
+    session: Any = SimpleNamespace(launchers=Fake([SimpleNamespace(run=run)]), limited=lambda launch: launch)
     step = make_variant("mine")
     for timeout in (30.0, 900_000.0):
         launched = launches(Settings(timeout=timeout), session)
