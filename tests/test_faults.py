@@ -24,6 +24,7 @@ from pytest_ddpperf.launch.processes import marked
 
 ROOT = Path(__file__).parents[1]
 END_SECONDS = 5.0  # in which all is gone
+LOCKS = "pytest-ddpperf-*.lock"  # empty: one that is removed could be taken twice
 RUN_SECONDS = 120.0
 MARK = "DDPPERF_TEST_OF_FAULTS"
 
@@ -211,11 +212,12 @@ class Project:
         return {path: path.read_bytes() for path in files}
 
     def left(self) -> tuple[Sequence[str], Sequence[int]]:
-        """Temporary files, and processes that have not ended some seconds after the run."""
+        """Temporary files but locks, which stay, and processes that have not ended some seconds after the run."""
         deadline = time.monotonic() + END_SECONDS
         while (pids := sorted(marked(MARK, self.mark))) and time.monotonic() < deadline:
             time.sleep(0.02)
-        return sorted(path.name for path in self.temporary.iterdir() if "torchinductor" not in path.name), pids
+        names = [path.name for path in self.temporary.iterdir() if "torchinductor" not in path.name]
+        return sorted(name for name in names if not fnmatchcase(name, LOCKS)), pids
 
 
 @pytest.fixture(scope="module")

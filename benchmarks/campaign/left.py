@@ -12,7 +12,8 @@ from pathlib import Path
 SHARED = Path("/dev/shm")
 MANAGER_SECONDS = 4.0  # torch's manager of shared memory ends 2 s after its last user
 END_SECONDS = 1.0  # for a process that was killed to be reaped
-_NOT_LEFT = ("full", "torchinductor_")  # what a fault has filled the disk with, and torch's cache of the user
+# What a fault has filled the disk with, torch's cache of the user, and empty locks, which stay.
+_NOT_LEFT = ("full", "torchinductor_", "pytest-ddpperf-cpu.lock")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
