@@ -141,7 +141,7 @@ def test_overhead__python_loop(ddpperf: Any) -> None:
             def forward(self, inputs: Any) -> Any:
                 outputs = inputs
                 for _ in range(400):
-                    outputs = outputs * self.weight + 0.1
+                    outputs = outputs * self.weight - 1e-3
                 return outputs
 
         return Loops()

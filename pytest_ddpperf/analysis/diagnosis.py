@@ -20,8 +20,9 @@ _COMPUTING = frozenset({"compute", "memory_bandwidth", "overhead"})
 LEAST_SHARE = 0.35  # of the step, below which nothing has the say
 CAPACITY = 0.90  # of its memory, above which a rank has no room for more
 DISTURBED = 0.15  # of the cores' time
-SATURATED = 0.85  # of the cores' time, above which ranks waited for cores
+SATURATED = 0.70  # of the cores' time, above which ranks waited for cores
 EXPLAINED = 0.20  # of computing: below, what operators take explains too little of it
+HALF_EXPLAINED = 0.50  # of computing: below, communication that was not measured takes the rest
 SLOW_RANK = 0.05  # of a step: below, the ranks are alike
 IDLE = 0.10  # of a step: below, a rank was busy
 
@@ -40,6 +41,9 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
     step = evidence.step
     waits = _waits(evidence)
     computing = max(0.0, step - sum(cause.seconds for cause in waits))
+    unseen = _unseen(evidence, computing)
+    if unseen:
+        waits, computing = _waits(evidence, unseen), computing - unseen
     queued = _queued(evidence, environment, computing)
     causes = [*waits, *queued, *_computing(evidence, environment, computing - sum(cause.seconds for cause in queued))]
     largest_first = tuple(sorted((cause for cause in causes if cause.share > 0), key=lambda cause: -cause.share))
@@ -62,13 +66,19 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
     return Cause(bottleneck=bottleneck, seconds=seconds, share=seconds / step if step > 0 else 0.0, facts=facts)
 
 
-def _waits(evidence: StepEvidence) -> list[Cause]:
+def _unseen(evidence: StepEvidence, computing: float) -> float:
+    """Communication that was not measured: what computing does not explain where ranks send more than was left out."""
+    known = sum(_simple(evidence))
+    sends = evidence.collectives > 0 and (evidence.sends_more or evidence.communication is None)
+    return computing - known if sends and known < HALF_EXPLAINED * computing else 0.0
+
+
+def _waits(evidence: StepEvidence, unseen: float = 0.0) -> list[Cause]:
     """The times in which a rank waits: for data, for collectives, for another rank."""
     step, slow = evidence.step, evidence.slow
     causes = [_cause("data", evidence.data, step)]
-    if evidence.communication is not None:
-        calls, sent = evidence.collectives, evidence.sent
-        causes.append(_cause("communication", evidence.communication, step, collectives=calls, sent=sent))
+    sending = (evidence.communication or 0.0) + unseen
+    causes.append(_cause("communication", sending, step, collectives=evidence.collectives, sent=evidence.sent))
     if slow is not None and slow.own - slow.others >= SLOW_RANK * step:
         facts = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
         causes.append(_cause("straggler", slow.own - slow.others, step, **facts))
@@ -93,9 +103,7 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
     rates, step = evidence.rates, evidence.step
     if rates is None or not evidence.operators:
         return [_cause("unclear", busy, step)]
-    products = evidence.flops / rates.products
-    moving = evidence.moved / rates.copies
-    calling = evidence.operators * rates.operator
+    products, moving, calling = _simple(evidence)
     if environment.device == "cuda":  # the host calls while the device works: the longer one is the limit
         products, moving, calling = (0.0, 0.0, calling) if calling > products + moving else (products, moving, 0.0)
     known = products + moving + calling
@@ -108,6 +116,14 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
         _cause("memory_bandwidth", share * moving, step, moved=evidence.moved, rate=rates.copies),
         _cause("overhead", share * calling, step, operators=evidence.operators, each=rates.operator),
     ]
+
+
+def _simple(evidence: StepEvidence) -> tuple[float, float, float]:
+    """Seconds that simple work of the same amount takes: products, copies, calls."""
+    rates = evidence.rates
+    if rates is None:
+        return 0.0, 0.0, 0.0
+    return evidence.flops / rates.products, evidence.moved / rates.copies, evidence.operators * rates.operator
 
 
 def _threads(environment: Environment) -> tuple[int, int]:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from pytest_ddpperf.metrics.communication import communication_overhead
+from pytest_ddpperf.metrics.communication import communication_overhead, still_sent
 from pytest_ddpperf.metrics.launch_figures import complete, typical_step
 from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, GRADIENT_SYNC, PHASES, PhaseTimes
+from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, PHASES, PhaseTimes
 from pytest_ddpperf.stats.summaries import typical
 
 # Operators whose time FLOPs tell, by their names: aten.addmm, aten.convolution_backward, aten.mkldnn_rnn_layer.
@@ -37,8 +37,9 @@ class StepEvidence:
     Attributes:
         step: the whole step.
         data: the wait for data that every rank has.
-        communication: exposed communication; None where the ranks send something and no instrument tells how long.
-        hidden_by: seconds of backward, which communication could hide behind.
+        communication: exposed communication, as far as it was measured; None where the ranks send something and no
+            instrument tells how long.
+        sends_more: whether steps send more than what was left out to measure that, such as FSDP's parameters.
         slow: the rank that the others wait for; None where ranks are alike.
         cpu: CPU seconds of the average rank; None on GPUs, and where the system does not tell.
         flops: of a step on the rank with the most.
@@ -54,7 +55,7 @@ class StepEvidence:
     step: float
     data: float
     communication: float | None
-    hidden_by: float
+    sends_more: bool
     slow: SlowRank | None
     cpu: float | None
     flops: float
@@ -81,7 +82,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
         step=step,
         data=step * fmean(min(rank[DATA_WAIT] for rank in ranks) for ranks in shares),
         communication=_communication(measurement, shares, step),
-        hidden_by=step * fmean(rank[BACKWARD] for ranks in shares for rank in ranks),
+        sends_more=bool(still_sent(measurement)),
         slow=slow,
         cpu=_cpu(measurement),
         flops=totals.get("flops", 0.0),

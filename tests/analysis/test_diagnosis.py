@@ -19,7 +19,7 @@ NOTHING: dict[str, Any] = {
     "step": 0.1,
     "data": 0.0,
     "communication": 0.0,
-    "hidden_by": 0.05,
+    "sends_more": False,
     "slow": None,
     "cpu": 0.1,
     "flops": 0.0,
@@ -93,6 +93,17 @@ def test_ranks_that_share_saturated_cores_are_oversubscribed() -> None:
     assert busy.share == pytest.approx(0.75)
     asleep = diagnosed(evidence(cpu=0.005, data=0.09, flops=1e9), shared)
     assert (asleep.bottleneck, asleep.cause("oversubscribed")) == ("data", None)
+
+
+@pytest.mark.parametrize("fields", [{"sends_more": True}, {"communication": None}])
+def test_what_was_not_left_out_of_a_step_takes_what_computing_does_not_explain(fields: dict[str, Any]) -> None:
+    found = diagnosed(evidence(flops=2e9, collectives=4.0, **fields), make_environment())  # 20 ms and 100 calls
+    assert found.bottleneck == "communication"
+    assert found.share == pytest.approx((100 - 20 - 0.2) / 100)
+    explained = diagnosed(evidence(flops=6e9, collectives=4.0, **fields), make_environment())
+    assert explained.bottleneck == "compute"
+    alone = diagnosed(evidence(flops=1e9, **fields), make_environment())  # sends nothing
+    assert alone.cause("communication") is None
 
 
 def test_on_a_gpu_the_host_or_the_device_is_the_limit() -> None:
