@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.errors import LaunchError, RankSkipped, SettingError
 from pytest_ddpperf.instruments.phases.recorder import Section
 from pytest_ddpperf.instruments.torch_internals import gpu_software
 
@@ -159,7 +159,12 @@ def check_names(device: str, backend: str, world_size: int) -> None:
 
 
 def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> Placement:
-    """Choose CUDA where there is a GPU, and NCCL where each rank has its own."""
+    """Choose CUDA where there is a GPU, and NCCL where each rank has its own.
+
+    Raises:
+        LaunchError: torch can use no GPU, or has no such backend.
+        RankSkipped: NCCL was asked for, and there are fewer GPUs than ranks.
+    """
     check_names(device, backend, world_size)
     gpus, count, remark = machine.gpus, len(machine.gpus.names), ""
     if device == "auto" and gpus.error:
@@ -176,9 +181,10 @@ def place(device: str, backend: str, world_size: int, machine: TorchMachine) -> 
         backend = "nccl" if device == "cuda" and machine.nccl and gpus.has_one_each(world_size) else "gloo"
     if backend == "nccl" and not gpus.has_one_each(world_size):
         mig = any(" MIG " in name for name in gpus.names)
-        raise LaunchError(
-            f"backend 'nccl' needs a GPU for each rank, and {world_size} ranks have {count}"
-            f"{' (NCCL counts MIG instances of a GPU as one)' * mig}; use fewer ranks, or backend 'gloo'"
+        raise RankSkipped(
+            f"backend=nccl needs a GPU for each rank, and {world_size} ranks have {count}"
+            f"{' (NCCL counts MIG instances of a GPU as one)' * mig}; use fewer ranks, or backend=gloo, with which "
+            "ranks share GPUs"
         )
     if backend not in machine.backends:
         raise LaunchError(f"torch {machine.torch} was built without {backend}; it has {', '.join(machine.backends)}")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.records.counts import Counts, merged
@@ -19,6 +18,7 @@ from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunches
+from pytest_ddpperf.run.frames import skipping
 from pytest_ddpperf.run.part import Part, part_of
 from pytest_ddpperf.run.planning import warmup_of
 from pytest_ddpperf.run.preparation import identity, prepared, task_text
@@ -201,11 +201,8 @@ class BenchmarkRun:
         """Around launches that show a line: clears it when they have ended; a rank that skips skips the test."""
         __tracebackhide__ = True
         try:
-            with self.part.launching():
+            with skipping(), self.part.launching():
                 yield
-        except RankSkipped as skipped:
-            # pytest would take the line of contextlib that this was raised through for the one that skips.
-            raise pytest.skip.Exception(str(skipped), _use_item_location=True) from None
         finally:
             self._session.line.clear()
 

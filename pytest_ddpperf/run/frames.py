@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.errors import DdpperfError, Regression, extended
+from pytest_ddpperf.errors import DdpperfError, RankSkipped, Regression, extended
 from pytest_ddpperf.reports.lines import wrapped
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
 _INSTALLED = f"{sysconfig.get_path('purelib')}{os.sep}"  # which is inside of it
+
+
+@contextlib.contextmanager
+def skipping() -> Iterator[None]:
+    """Around what ranks or their placement may skip: then it is the test that is skipped, at its own line."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except RankSkipped as skipped:
+        # pytest would take the line of contextlib that this was raised through for the one that skips.
+        raise pytest.skip.Exception(str(skipped), _use_item_location=True) from None
 
 
 def end_in_code_of_user(error: BaseException) -> None:

@@ -20,6 +20,7 @@ from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.run.extensions import Extensions
+from pytest_ddpperf.run.frames import skipping
 from pytest_ddpperf.run.leases import Leases
 from pytest_ddpperf.run.pool import Pool
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
@@ -190,8 +191,9 @@ class Session:
         if self.settings.simulate is not None:
             return simulated_environment(machine_facts().python, self.launchers[0].machine(gpus=False), world_size)
         machine = self._torch(settings, side)
-        counts = self.launchers[0].counts(world_size, settings.device, machine)
-        placement = place(settings.device, settings.backend, counts[0], machine)
+        with skipping():
+            counts = self.launchers[0].counts(world_size, settings.device, machine)
+            placement = place(settings.device, settings.backend, counts[0], machine)
         if placement.device == "cpu":
             self.leases.on_cpu()
         elif self.leases.on_gpus(machine.gpus, counts[0], os.environ):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.errors import LaunchError, RankSkipped, SettingError
 from pytest_ddpperf.launch.context import Gpus, Placement, TorchMachine, place, versions
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
@@ -59,7 +59,6 @@ def test_auto_takes_the_gpus_where_they_suffice(
     [
         ("auto", "nccl", 2, CPU_BUILD, r"backend 'nccl' needs a GPU, and torch 2\.13\.0\+cpu was built without CUDA"),
         ("cuda", "auto", 2, NO_GPU, r"device 'cuda' needs a GPU, and torch 2\.13\.0\+cu130 sees none; .*'gloo'"),
-        ("cuda", "nccl", 3, TWO_GPUS, r"a GPU for each rank, and 3 ranks have 2; use fewer ranks, or backend 'gloo'"),
         (
             "cuda",
             "auto",
@@ -68,8 +67,6 @@ def test_auto_takes_the_gpus_where_they_suffice(
             r"can use none \(The NVIDIA driver .*is too old.*; nvidia-smi tells more\); .*'cpu'",
         ),
         ("cuda", "auto", 1, ROCM, r"needs a GPU, and torch 2\.13\.0\+rocm6\.4 sees none"),
-        ("cuda", "nccl", 2, ONE_INSTANCE, r"2 ranks have 1 \(NCCL counts MIG instances of a GPU as one\); use fewer"),
-        ("cuda", "nccl", 2, INSTANCES, r"2 ranks have 2 \(NCCL counts MIG instances of a GPU as one\); use fewer"),
     ],
 )
 def test_what_the_machine_lacks_is_one_line_with_a_cure(
@@ -78,6 +75,19 @@ def test_what_the_machine_lacks_is_one_line_with_a_cure(
     with pytest.raises(LaunchError, match=message) as caught:
         place(device, backend, world_size, machine)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "machine", "message"),
+    [
+        (3, TWO_GPUS, r"a GPU for each rank, and 3 ranks have 2; use fewer ranks, or backend=gloo, .* share GPUs"),
+        (2, ONE_INSTANCE, r"2 ranks have 1 \(NCCL counts MIG instances of a GPU as one\); use fewer"),
+        (2, INSTANCES, r"2 ranks have 2 \(NCCL counts MIG instances of a GPU as one\); use fewer"),
+    ],
+)
+def test_more_ranks_than_nccl_has_gpus_for_skip(world_size: int, machine: TorchMachine, message: str) -> None:
+    with pytest.raises(RankSkipped, match=message):
+        place("cuda", "nccl", world_size, machine)
 
 
 @pytest.mark.parametrize(

@@ -424,3 +424,12 @@ def test_threads_that_a_test_sets_after_the_first_launch_reach_no_rank_and_are_t
         assert complaint.startswith("OMP_NUM_THREADS became 3 after the first launch, and ranks keep what it was then")
     finally:
         session.close()
+
+
+def test_ranks_that_nccl_has_no_gpus_for_skip_their_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(Settings(), tmp_path, LiveLine(None, None))
+    two = Gpus(names=("H100", "H100"), pci=("0000:01:00.0", "0000:02:00.0"))
+    machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=two, nccl=True, backends=("gloo", "nccl"))
+    monkeypatch.setattr(session, "_torch", lambda *_: machine)
+    with pytest.raises(pytest.skip.Exception, match="3 ranks have 2; use fewer ranks, or backend=gloo"):
+        session.environment(Settings(device="cuda", backend="nccl"), 3)
