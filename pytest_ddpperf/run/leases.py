@@ -148,8 +148,9 @@ class Leases:
         """Begin to measure on the CPU; another run that does so is told once, as it cannot be kept out of it."""
         if self._seconds is None or self._locks.holds(CPU) or self._beside is not None:
             return
-        self._beside = self._locks.take([CPU])
-        if self._beside is not None:
+        found = self._locks.take([CPU])
+        if found is not None and found.pid != os.getpid():  # a session of this process, in which pytest runs, is none
+            self._beside = found
             self.remarks.append(
                 f"{self._beside} measures on this machine too: both runs find times that are longer for it; "
                 "run one after the other, or compare counts alone (--ddpperf-counted-only)"

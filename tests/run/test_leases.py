@@ -169,6 +169,14 @@ def test_a_second_run_on_the_cpu_is_told_once_and_its_results_say_so(tmp_path: P
     )
 
 
+def test_sessions_of_one_process_do_not_measure_beside_each_other(tmp_path: Path) -> None:
+    first, second = leases(tmp_path), leases(tmp_path)
+    first.on_cpu()
+    second.on_cpu()
+    assert not second.remarks
+    assert not second.finding
+
+
 def test_nothing_is_written_through_a_link_and_nothing_waits_at_what_is_no_file(tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("as it was")
