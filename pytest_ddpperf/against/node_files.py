@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +29,8 @@ def check_out(redirection: Redirection) -> Guarded | None:
     """
     target = Path(redirection.target)
     revision = None if target.is_dir() else _revision(redirection)
+    if revision is None and redirection.revision:
+        _require_own(target.parent)
     if redirection.python is not None and not Path(redirection.python).exists():
         raise LaunchError(f"{redirection.python} is not there: make that environment on each node")
     return None if revision is None else _made(target, Path(redirection.root), *revision)
@@ -85,6 +89,16 @@ def _made(target: Path, root: Path, commit: str, files: str) -> Guarded | None:
     return made
 
 
+def _require_own(folder: Path) -> None:
+    """Refuse a folder of a checkout that is another user's, or that others may write in: ranks run what it holds."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise LaunchError(
+            f"--ddpperf-against: {folder} is there and is no folder of this user alone: remove it, or let TMPDIR name "
+            "a folder that nobody else can write in"
+        )
+
+
 def _await(target: Path) -> None:
     """Wait for files that another node makes, which shares the folder with this one and not with the controller's."""
     deadline = time.monotonic() + CHECKOUT_SECONDS
@@ -92,3 +106,4 @@ def _await(target: Path) -> None:
         if time.monotonic() > deadline or not target.parent.is_dir():
             raise LaunchError(f"--ddpperf-against: {target} did not come from another node; remove {target.parent}")
         time.sleep(_POLL_SECONDS)
+    _require_own(target.parent)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.errors import DdpperfError, LaunchError, SettingError
 from pytest_ddpperf.launch import environment, payload, processes
 from pytest_ddpperf.launch.conduct import LaunchedRanks, LaunchEnd, begin, end_seconds, error_of, evidence, grace_of
+from pytest_ddpperf.launch.environment import RAS_ADDRESS
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.rank_processes import RankProcesses
@@ -139,6 +140,9 @@ class LastingRanks:
         else:
             job = replace(job, listening=0 if self._started is None else self._started.listening)
             job = self._launcher.here(self._zygotes[0], job)
+            kept = {} if self._started is None else self._started.environ
+            if RAS_ADDRESS in kept:  # of the communicator, which lives on
+                job = replace(job, environ={**job.environ, RAS_ADDRESS: kept[RAS_ADDRESS]})
             self._here.call(job)
         launch = LaunchedRanks([self._here])
         outcome = launch.watch(deadline, grace_of(job))

@@ -10,7 +10,8 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,7 @@ class Locks:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}  # descriptors
+        _OPEN.add(self)
 
     def take(self, names: Sequence[str], *, shared: bool = False) -> Holder | None:
         """Take all of these locks, or none and tell who holds one of them; those that are held already are kept."""
@@ -65,6 +67,9 @@ class Locks:
                 os.close(descriptor)
                 self.release(new)
                 return found
+            except OSError:  # a file system without such locks: nobody can be kept out
+                os.close(descriptor)
+                continue
             self._held[name] = descriptor
             new.append(name)
         return None
@@ -88,7 +93,13 @@ class Locks:
         for name in names:
             descriptor = self._held.pop(name, None)
             if descriptor is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile would keep it
                 os.close(descriptor)
+
+    def forget(self) -> None:
+        """Close the files without giving locks back: in a forked child, for they are its parent's."""
+        while self._held:
+            os.close(self._held.popitem()[1])
 
     def close(self) -> None:
         """Give all locks back."""
@@ -112,6 +123,17 @@ class Locks:
             os.close(descriptor)
             return None
         return descriptor
+
+
+_OPEN: weakref.WeakSet[Locks] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for locks in _OPEN:
+        locks.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def holder(inode: int, root: Path = Path("/")) -> Holder:
@@ -156,8 +178,10 @@ class Leases:
                 "run one after the other, or compare counts alone (--ddpperf-counted-only)"
             )
 
-    def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str]) -> bool:
+    def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str], *, fixed: bool = False) -> bool:
         """Take a GPU for each rank, the first ones if they are free; True where CUDA now shows others first.
+
+        Others are of the same model. Where the GPUs are ``fixed``, it waits for the first ones.
 
         Raises:
             LaunchError: too few were free in time; the message names who holds them.
@@ -166,12 +190,13 @@ class Leases:
         needed = names[:ranks]
         if self._seconds is None or all(map(self._locks.holds, needed)):
             return False
-        chosen = self._waited(lambda: self._chosen(names, len(needed), environ), needed)
-        if chosen == needed:
+        shown = None if fixed or any(environ.get(mask) for mask in _MASKS) else _visible(environ, len(names))
+        models = dict(zip(names, gpus.names, strict=True)) if shown else {}
+        chosen = self._waited(lambda: self._chosen(names, len(needed), models), needed)
+        if chosen == needed or shown is None:
             return False
         # All are still visible, in another order: how many there are is a fact by which baselines are compared.
         order = [names.index(name) for name in (*chosen, *(name for name in names if name not in chosen))]
-        shown = _visible(environ, len(names))
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(shown[number] for number in order)
         self.remarks.append(
             f"GPUs {', '.join(chosen)} were taken in place of {', '.join(needed)}, which another run uses"
@@ -191,14 +216,18 @@ class Leases:
         finally:
             self._locks.release(names)
 
-    def _chosen(self, names: list[str], count: int, environ: MutableMapping[str, str]) -> list[str] | Holder:
-        """So many of these, all taken, the first ones if they are free; else who holds one that is missing."""
+    def _chosen(self, names: list[str], count: int, models: Mapping[str, str]) -> list[str] | Holder:
+        """So many of these, all taken, the first ones if they are free; else who holds one that is missing.
+
+        ``models`` are those of GPUs that may take the place of one of the same model.
+        """
         self._locks.release(names)  # two runs that each hold what the other one lacks would wait for ever
         taken = self._locks.take(names[:count])
         if taken is None:
             return names[:count]
-        free = self._locks.free(names)[:count]
-        if any(environ.get(mask) for mask in _MASKS) or len(free) < count:
+        wanted = {models.get(name) for name in names[:count]}
+        free = [name for name in self._locks.free(names) if {models.get(name)} == wanted][:count]
+        if not models or len(free) < count:
             return taken
         return self._locks.take(free) or free
 
@@ -233,7 +262,7 @@ def names_of(gpus: Gpus) -> list[str]:
     return known if len(known) == len(gpus.names) else []
 
 
-def _visible(environ: MutableMapping[str, str], count: int) -> list[str]:
-    """How CUDA_VISIBLE_DEVICES names so many GPUs in CUDA's order."""
+def _visible(environ: MutableMapping[str, str], count: int) -> list[str] | None:
+    """How CUDA_VISIBLE_DEVICES names so many GPUs in CUDA's order; None where it names others besides."""
     given = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return given if len(given) == count else [str(number) for number in range(count)]
+    return [str(number) for number in range(count)] if not given else given if len(given) == count else None

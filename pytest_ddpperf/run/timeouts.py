@@ -40,12 +40,13 @@ class TestTimeout:
         @functools.wraps(run)
         def ends_before(*args: Any, timeout: float, **more: Any) -> T:
             __tracebackhide__ = True
-            left = self._ends - time.monotonic()
+            begun = time.monotonic()
+            left = self._ends - begun
             most = max(left - _REPORT_SECONDS, left / 2, _LEAST_SECONDS)
             try:
                 return run(*args, timeout=min(timeout, most), **more)
             except RanksTimedOut as late:
-                if timeout <= most:
+                if timeout <= most or time.monotonic() - begun < most:  # a stage has a deadline of its own
                     raise
                 told = f"pytest-timeout ends this test after {self._given:g} s, so the launch had {most:.1f} s of them"
                 raise extended(late, after=f"\n\n{told}: raise pytest-timeout's timeout") from None

@@ -67,6 +67,19 @@ def test_files_that_a_controller_has_made_on_a_shared_file_system_are_left_to_it
     assert list(Path(wanted.target).iterdir()) == []
 
 
+def test_a_folder_that_others_may_write_in_is_refused(wanted: Redirection, tmp_path: Path) -> None:
+    folder = Path(wanted.target).parent
+    Path(wanted.target).mkdir(parents=True)
+    folder.chmod(0o777)
+    with pytest.raises(LaunchError, match=f"{folder} is there and is no folder of this user alone: remove it"):
+        check_out(wanted)
+    folder.chmod(0o700)
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LaunchError, match="no folder of this user alone"):
+        check_out(wanted)
+
+
 @pytest.mark.parametrize("part", [False, True])
 def test_files_go_with_their_process_or_the_next_session(wanted: Redirection, *, part: bool) -> None:
     """A node that is killed together with its guard leaves them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -93,6 +95,53 @@ def test_a_run_takes_other_gpus_that_are_free(tmp_path: Path, hold: Hold) -> Non
     assert environ["CUDA_VISIBLE_DEVICES"] == "5,7,4"
 
 
+def test_a_gpu_of_another_model_takes_no_ones_place(tmp_path: Path, hold: Hold) -> None:
+    hold(ONE)
+    mixed = Gpus(names=("H100", "L4", "H100"), pci=(ONE, TWO, THREE))
+    ours, environ = leases(tmp_path), dict[str, str]()
+    assert ours.on_gpus(mixed, 1, environ)
+    assert environ["CUDA_VISIBLE_DEVICES"] == "2,0,1"
+    with pytest.raises(LaunchError, match="GPUs are in use by"):
+        leases(tmp_path).on_gpus(mixed, 2, {})
+
+
+@pytest.mark.parametrize(("visible", "fixed"), [("4,5,6,-1", False), ("4,5,6", True)])
+def test_gpus_that_cannot_be_named_anew_are_waited_for(
+    tmp_path: Path, hold: Hold, visible: str, *, fixed: bool
+) -> None:
+    hold(ONE)
+    environ = {"CUDA_VISIBLE_DEVICES": visible}
+    with pytest.raises(LaunchError, match="GPUs are in use by"):
+        leases(tmp_path).on_gpus(GPUS, 1, environ, fixed=fixed)
+    assert environ == {"CUDA_VISIBLE_DEVICES": visible}
+
+
+def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
+    locks = Locks(tmp_path)
+    assert locks.take([ONE]) is None
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(int(locks.holds(ONE)))
+    locks.close()
+    assert Locks(tmp_path).take([ONE]) is None
+    os.close(writing)
+    os.close(reading)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks(_descriptor: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", lacks)
+    locks = Locks(tmp_path)
+    assert locks.take([ONE]) is None
+    assert not locks.holds(ONE)
+
+
 def test_a_run_that_needs_more_gpus_than_are_free_says_who_has_them(tmp_path: Path, hold: Hold) -> None:
     process, told = hold(ONE), list[str]()
     ours = leases(tmp_path, 0.3, told)
@@ -148,7 +197,7 @@ def test_gpus_without_names_and_the_word_off_take_nothing(tmp_path: Path) -> Non
 
 
 def test_mig_instances_are_taken_one_by_one(tmp_path: Path) -> None:
-    gpus = Gpus(names=("a", "b"), pci=(ONE, ONE), instances=("MIG-1", "MIG-2"))
+    gpus = Gpus(names=("MIG 1g", "MIG 1g"), pci=(ONE, ONE), instances=("MIG-1", "MIG-2"))
     first, second = leases(tmp_path), leases(tmp_path)
     assert not first.on_gpus(gpus, 1, {})
     environ = {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}

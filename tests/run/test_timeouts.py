@@ -39,15 +39,21 @@ def test_a_launch_ends_before_its_test(
 
 
 def test_only_an_early_end_names_pytest_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     timeouts = TestTimeout()
     timeouts.pytest_timeout_set_timer(Given())
 
-    def run(*, timeout: float) -> None:
-        raise RanksTimedOut(f"late after {timeout:g} s", rank=1)
+    def run(*, timeout: float, stage: float | None = None) -> None:
+        now[0] += timeout if stage is None else stage
+        raise RanksTimedOut(f"late after {timeout if stage is None else stage:g} s", rank=1)
 
     with pytest.raises(RanksTimedOut, match=r"^late after 10 s$"):
         timeouts.limited(run)(timeout=10.0)
+    now[0] = 100.0
+    with pytest.raises(RanksTimedOut, match=r"^late after 2 s$"):
+        timeouts.limited(run)(timeout=60.0, stage=2.0)
+    now[0] = 100.0
     with pytest.raises(RanksTimedOut) as caught:
         timeouts.limited(run)(timeout=60.0)
     assert caught.value.rank == 1
