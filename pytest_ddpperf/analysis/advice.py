@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from pytest_ddpperf.metrics.figures import precision_of_products
 from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Diagnosis
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import BACKWARD
@@ -12,6 +13,12 @@ from pytest_ddpperf.records.phases import BACKWARD
 WORTH = 0.03  # of the step: a smaller gain is not worth advice
 WORKERS = 4  # of a loader
 MICRO_BATCHES = 4
+_BY_SETTING = frozenset(
+    {
+        *("accumulation", "no_sync", "mixed_precision", "checkpointing", "smaller_micro_batch", "sharding"),
+        *("loader_workers", "overlap", "compression", "bucket_size"),
+    }
+)
 _UNHIDDEN = frozenset({"naive", "flat"})  # strategies that send when backward has ended
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
 _OVERLAPPED = 0.8  # of backward, which can hide communication: the last bucket is ready at its end
@@ -26,6 +33,8 @@ def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, .
     found = [advice for cause in diagnosis.causes for advice in _BY_CAUSE[cause.bottleneck](diagnosis, measurement)]
     if diagnosis.bottleneck == "memory_capacity":
         found += _room(measurement)
+    if measurement.strategy == "custom":  # whose step has no settings of ours
+        found = [advice for advice in found if advice.code not in _BY_SETTING]
     worth = [advice for advice in found if advice.gain is None or advice.gain >= WORTH]
     return tuple(sorted(worth, key=lambda advice: -(advice.gain or 0.0)))
 
@@ -42,15 +51,15 @@ def _strategy(measurement: Measurement) -> str:
 def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     """Workers load while the rank trains: the step is as long as the longer of both."""
     wait = _share(diagnosis, "data")
-    workers = int(found[1]) if (found := re.search(r"workers=(\d+)", measurement.recipe.get("loader", ""))) else 0
+    found = [Advice(code="cheaper_loading", bottleneck="data", gain=wait)]
+    said = re.search(r"workers=(\d+)", measurement.recipe.get("loader", ""))
+    if said is None:  # a loader of the workload's own has nobody knows how many
+        return [Advice(code="more_workers", bottleneck="data", gain=wait), *found]
+    workers = int(said[1])
     more = workers + WORKERS
     loading = workers or wait  # a batch takes all workers one step, or the rank itself the wait
-    after = max(1 - wait, loading / more)
-    facts = {"workers": more}
-    return [
-        Advice(code="loader_workers", bottleneck="data", gain=1 - after, facts=facts),
-        Advice(code="cheaper_loading", bottleneck="data", gain=wait),
-    ]
+    gain = 1 - max(1 - wait, loading / more)
+    return [Advice(code="loader_workers", bottleneck="data", gain=gain, facts={"workers": more}), *found]
 
 
 def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
@@ -61,7 +70,7 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
         Advice(
             code="accumulation",
             bottleneck="communication",
-            gain=share * (1 - 1 / MICRO_BATCHES),
+            gain=share * (1 - 1 / MICRO_BATCHES) * _once_in_a_step(strategy, measurement.strategy),
             facts={"steps": steps * MICRO_BATCHES},
         )
     ]
@@ -82,6 +91,13 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
     return found
 
 
+def _once_in_a_step(plain: str, strategy: str) -> float:
+    """The share of what is sent that accumulation sends once: FSDP gathers parameters for each micro-batch."""
+    if not plain.startswith("fsdp"):
+        return 1.0
+    return 1 / 2 if re.search(_KEPT, strategy) else 1 / 3
+
+
 def _phase_share(measurement: Measurement, phase: str) -> float:
     found = {series.metric: series.value for series in measurement.series if series.metric.startswith("phase_")}
     whole = sum(found.values())
@@ -89,26 +105,27 @@ def _phase_share(measurement: Measurement, phase: str) -> float:
 
 
 def _compute(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    share, gpu = _share(diagnosis, "compute"), measurement.environment.device == "cuda"
-    if not gpu or measurement.recipe.get("precision", "fp32") in {"bf16", "fp16"}:
+    if measurement.environment.device != "cuda" or precision_of_products(measurement) not in {"fp32", "tf32"}:
         return []
-    return [Advice(code="mixed_precision", bottleneck="compute", gain=share / 2)]
+    return [Advice(code="mixed_precision", bottleneck="compute", gain=_share(diagnosis, "compute") / 2)]
 
 
 def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     share = _share(diagnosis, "memory_bandwidth")
-    found = [Advice(code="fusion", bottleneck="memory_bandwidth", gain=share / 2)]
+    found = [Advice(code="fusion", bottleneck="memory_bandwidth", gain=share / 2)] * (
+        "compile" not in measurement.recipe
+    )
     if _phase_share(measurement, "optimizer") > share / 2:
         found.append(Advice(code="fused_optimizer", bottleneck="memory_bandwidth", gain=share / 2))
     return found
 
 
-def _overhead(diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
+def _overhead(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     share = _share(diagnosis, "overhead")
-    return [
-        Advice(code="larger_batch", bottleneck="overhead", gain=share / 2),
-        Advice(code="compile", bottleneck="overhead", gain=share / 2),
-    ]
+    found = [Advice(code="larger_batch", bottleneck="overhead", gain=share / 2)]
+    if "compile" not in measurement.recipe:
+        found.append(Advice(code="compile", bottleneck="overhead", gain=share / 2))
+    return found
 
 
 def _straggler(diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:

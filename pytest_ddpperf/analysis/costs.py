@@ -1,8 +1,9 @@
 """What a collective costs, by the model of a latency and a bandwidth for each message (alpha and beta).
 
 Sources: Thakur, Rabenseifner and Gropp 2005 ("Optimization of Collective Communication Operations in MPICH"), as MPICH
-and gloo document them; for the ring Patarasuk and Yuan 2009. Such a time is a lower bound: measured ones are mostly
-longer, and one that is shorter means a wrong size, a wrong number of ranks or a missing synchronisation.
+and gloo document them; for the ring Patarasuk and Yuan 2009. Such a time is a lower bound for its algorithm: measured
+ones are mostly longer. A shorter one means another algorithm, a reduction in the switch, a wrong size, a wrong number
+of ranks or a missing synchronisation.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
 def _unseen(evidence: StepEvidence, computing: float) -> float:
     """Communication that was not measured: what computing does not explain where ranks send more than was left out."""
     known = sum(_simple(evidence))
-    sends = evidence.collectives > 0 and (evidence.sends_more or evidence.communication is None)
+    sends = evidence.collectives > 0 and evidence.sends_more
     return computing - known if sends and known < HALF_EXPLAINED * computing else 0.0
 
 
@@ -77,7 +77,7 @@ def _waits(evidence: StepEvidence, unseen: float = 0.0) -> list[Cause]:
     """The times in which a rank waits: for data, for collectives, for another rank."""
     step, slow = evidence.step, evidence.slow
     causes = [_cause("data", evidence.data, step)]
-    sending = (evidence.communication or 0.0) + unseen
+    sending = evidence.communication + unseen
     causes.append(_cause("communication", sending, step, collectives=evidence.collectives, sent=evidence.sent))
     if slow is not None and slow.own - slow.others >= SLOW_RANK * step:
         facts = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
@@ -86,13 +86,15 @@ def _waits(evidence: StepEvidence, unseen: float = 0.0) -> list[Cause]:
 
 
 def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:
-    """The time that a rank has no core in, though nothing that an instrument sees keeps it waiting."""
-    if evidence.cpu is None or computing - evidence.cpu < IDLE * evidence.step:
-        return []
-    idle, step = computing - evidence.cpu, evidence.step
-    if _shortage(evidence, environment):
+    """The time that a rank has no core or GPU in, or that it waits for what no instrument sees."""
+    step, short = evidence.step, _shortage(evidence, environment)
+    idle = 0.0 if evidence.cpu is None else computing - evidence.cpu
+    if short:
         wanted, there = _threads(environment)
-        return [_cause("oversubscribed", idle, step, wanted=wanted, there=there)]
+        facts = {"wanted": wanted, "there": there, "resource": "core" if environment.device == "cpu" else "GPU"}
+        return [_cause("oversubscribed", idle if idle >= IDLE * step else short * computing, step, **facts)]
+    if idle < IDLE * step:
+        return []
     if evidence.lost >= DISTURBED and _saturation(evidence, environment) >= SATURATED:
         return [_cause("disturbed", idle, step, lost=evidence.lost)]
     return [_cause("unclear", idle, step, idle=idle)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from pytest_ddpperf.metrics.communication import communication_overhead, still_sent
+from pytest_ddpperf.metrics.figures import precision_of_products
 from pytest_ddpperf.metrics.launch_figures import complete, typical_step
 from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
@@ -16,6 +17,8 @@ from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, PHASES, PhaseTimes
 from pytest_ddpperf.stats.summaries import typical
 
+_AFTER_BACKWARD = frozenset({"naive", "flat"})  # strategies that send nothing before backward has ended
+_WAITS = 0.10  # of a step: where ranks wait less outside of backward, no phase tells how long each computes
 # Operators whose time FLOPs tell, by their names: aten.addmm, aten.convolution_backward, aten.mkldnn_rnn_layer.
 _PRODUCTS = re.compile(r"mm|mv|dot|conv|attention|linear|rnn|encoder_layer")
 
@@ -37,9 +40,8 @@ class StepEvidence:
     Attributes:
         step: the whole step.
         data: the wait for data that every rank has.
-        communication: exposed communication, as far as it was measured; None where the ranks send something and no
-            instrument tells how long.
-        sends_more: whether steps send more than what was left out to measure that, such as FSDP's parameters.
+        communication: exposed communication, as far as it was measured.
+        sends_more: whether steps may send more than that, such as FSDP's parameters, or gradients during backward.
         slow: the rank that the others wait for; None where ranks are alike.
         cpu: CPU seconds of the average rank; None on GPUs, and where the system does not tell.
         flops: of a step on the rank with the most.
@@ -54,7 +56,7 @@ class StepEvidence:
 
     step: float
     data: float
-    communication: float | None
+    communication: float
     sends_more: bool
     slow: SlowRank | None
     cpu: float | None
@@ -76,19 +78,20 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
     step = median(map(typical_step, measurement.launches))
     shares = [_phase_shares(launch) for launch in launches]
     slow = _slow_rank(launches, step)
+    communication, whole = _communication(measurement, shares, step)
     totals: Mapping[str, float] = {} if measurement.counts is None else measurement.counts.totals
     moved = {} if measurement.counts is None else measurement.counts.details.get("operator_bytes", {})
     return StepEvidence(
         step=step,
         data=step * fmean(min(rank[DATA_WAIT] for rank in ranks) for ranks in shares),
-        communication=_communication(measurement, shares, step),
-        sends_more=bool(still_sent(measurement)),
+        communication=communication,
+        sends_more=not whole,
         slow=slow,
         cpu=_cpu(measurement),
         flops=totals.get("flops", 0.0),
         operators=totals.get("operators", 0.0),
         moved=math.fsum(nbytes for name, nbytes in moved.items() if not _PRODUCTS.search(name)),
-        rates=_rates(launches),
+        rates=_rates(launches) if _fits_products(measurement) else None,
         sent=totals.get("collective_bytes", 0.0),
         collectives=totals.get("collective_calls", 0.0),
         lost=measurement.lost,
@@ -112,19 +115,26 @@ def _phase_shares(launch: Launch) -> list[dict[str, float]]:
 
 def _communication(
     measurement: Measurement, shares: Sequence[Sequence[Mapping[str, float]]], step: float
-) -> float | None:
-    """Exposed communication: measured with and without, else by the profiler, else what is outside of backward."""
+) -> tuple[float, bool]:
+    """Exposed communication, and whether that is all of it.
+
+    It is measured with and without, or else by the profiler, whose wait for a slow rank is none. Else it is what ranks
+    send outside of backward: all of it where a strategy sends nothing in backward.
+    """
     if measurement.world_size == 1:
-        return 0.0
+        return 0.0, True
     overheads = communication_overhead(measurement)
     if overheads is not None:
-        return step * max(0.0, median(overheads))
-    if measurement.profile is not None:
-        return step * measurement.profile.exposed / measurement.profile.step
+        return step * max(0.0, median(overheads)), not still_sent(measurement)
+    profile = measurement.profile
+    if profile is not None:
+        return step * max(0.0, profile.exposed - (profile.wait or 0.0)) / profile.step, True
     outside = step * fmean(min(rank[GRADIENT_SYNC] for rank in ranks) for ranks in shares)
-    counts = measurement.counts
-    sends = counts is None or counts.totals.get("collective_calls", 0.0) > 0
-    return outside if outside > 0 or not sends else None
+    return outside, _plain(measurement.strategy) in _AFTER_BACKWARD
+
+
+def _plain(strategy: str) -> str:
+    return strategy.partition("[")[0]
 
 
 def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
@@ -149,7 +159,7 @@ def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
         return None
     waits = [typical(rank.seconds[GRADIENT_SYNC]) for rank in phases]
     steps = [typical(rank.step_times) for rank in phases]
-    if not max(waits):
+    if max(waits) < _WAITS * max(steps):
         return None  # ranks wait inside of backward, where no phase tells it
     return [step - wait for step, wait in zip(steps, waits, strict=True)], max(steps)
 
@@ -168,6 +178,12 @@ def _cpu(measurement: Measurement) -> float | None:
     """CPU seconds of the average rank in a timed step."""
     times = complete(rank.cpu_time for launch in measurement.launches for rank in launch.ranks)
     return None if not times else fmean(times)
+
+
+def _fits_products(measurement: Measurement) -> bool:
+    """Whether the rates are of products in the precision of the step's; on the CPU, which knows one, always."""
+    asked = measurement.recipe.get("precision", "fp32")
+    return measurement.environment.device == "cpu" or precision_of_products(measurement) == asked
 
 
 def _rates(launches: Sequence[Launch]) -> MachineRates | None:

@@ -106,7 +106,7 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
 
 
 def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
-    """Links that are much slower than the median link; a rank all of whose links are slow stands alone.
+    """Links that are much slower than the fastest third of them; a rank all of whose links are slow stands alone.
 
     The fastest message of each link counts, because whatever disturbs others is not the link's.
     """
@@ -118,7 +118,7 @@ def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
     }
     if len(ranks) < _TRIANGLE or len(pairs) < _TRIANGLE:
         return ()
-    usual = statistics.median_low(pairs.values())
+    usual = sorted(pairs.values())[(len(pairs) - 1) // 3]  # of three ranks one may be slow, and so two links of three
     slow = {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
     found = []
     for rank in range(len(ranks)):
@@ -157,13 +157,18 @@ def wrong_interface(
     return WrongInterface(variable, named, own, fastest, best)
 
 
+# Words of a GPU's name, in capitals, and its link to its neighbours; the first that fits counts.
+_LINKS = (
+    (("H100 PCIE", "H100 NVL", "L40", "H200 NVL"), "pcie5"),
+    (("H100", "H200", "H800", "GH200"), "nvlink4"),
+    (("A100-SXM4", "A100 SXM4", "A800-SXM4"), "nvlink3"),
+    (("A100-PCIE", "A100 PCIE", " L4", " T4", " A10", " A30", " A40", "RTX A"), "pcie4"),
+)
+
+
 def link_of(device: str, names: Sequence[str]) -> str | None:
     """The link between GPUs of one machine, by their names; None where that is not known."""
     if device != "cuda" or not names:
         return None
     name = names[0].upper()
-    if "HBM3" in name or "GH200" in name or "B200" in name:
-        return "nvlink4"
-    if "SXM4" in name:
-        return "nvlink3"
-    return "pcie5" if "H100" in name else "pcie4"
+    return next((link for words, link in _LINKS if any(word in name for word in words)), None)

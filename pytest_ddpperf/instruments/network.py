@@ -33,7 +33,9 @@ class _OnRank(Protocol):
 def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
     """What this rank measures by a plan; all ranks have to run it with the same one."""
     cells = [(collective, size) for collective in plan.collectives for size in plan.sizes]
-    calls = {cell: _call(ctx, *cell) for cell in cells}
+    largest = _elements(max(plan.sizes), ctx.world_size)  # all sizes are parts of the same buffers
+    buffers = tuple(torch.ones(largest, device=ctx.device) for _ in range(2))
+    calls = {cell: _call(ctx, *cell, *buffers) for cell in cells}
     times: dict[tuple[str, int], list[tuple[float, float]]] = {cell: [] for cell in cells}
     pairs = list(_pairs(ctx.world_size))
     messages: dict[int, list[float]] = {}
@@ -71,17 +73,17 @@ def _repeats(size: int) -> int:
     return max(least, min(most, _CALL_BYTES // size))
 
 
-def _call(ctx: _OnRank, collective: str, size: int) -> Callable[[], Any]:
-    """The function that starts a collective and gives back its handle."""
+def _call(ctx: _OnRank, collective: str, size: int, first: torch.Tensor, second: torch.Tensor) -> Callable[[], Any]:
+    """The function that starts a collective in parts of two buffers and gives back its handle."""
     count = _elements(size, ctx.world_size)
-    whole = torch.ones(count, device=ctx.device)
-    part = torch.ones(count // ctx.world_size, device=ctx.device)
+    whole, other = first[:count], second[:count]
+    part = second[: count // ctx.world_size]
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole, op=dist.ReduceOp.MAX, async_op=True),
         "broadcast": lambda: dist.broadcast(whole, 0, async_op=True),
         "all_gather": lambda: dist.all_gather_into_tensor(whole, part, async_op=True),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, op=dist.ReduceOp.MAX, async_op=True),
-        "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole, async_op=True),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole, async_op=True),
     }
     return calls[collective]
 

@@ -52,7 +52,7 @@ def flops_rate(measurement: Measurement) -> Samples | None:
 
 def mfu(measurement: Measurement) -> Samples | None:
     """Model FLOPs utilisation: ``flops_rate`` as a share of what the GPU could do in the precision of the products."""
-    rates, precision = flops_rate(measurement), _precision_of_products(measurement)
+    rates, precision = flops_rate(measurement), precision_of_products(measurement)
     environment = measurement.environment
     if "activation_checkpointing" in measurement.recipe:
         return None  # what is computed again counts in flops, and is no FLOP of the model
@@ -64,7 +64,7 @@ def mfu(measurement: Measurement) -> Samples | None:
     return None if peak is None else tuple(rate / peak for rate in rates)
 
 
-def _precision_of_products(measurement: Measurement) -> str | None:
+def precision_of_products(measurement: Measurement) -> str | None:
     """The precision of a step's matrix products; None where it is not known, as of a step of the user's own."""
     sizes = {} if measurement.counts is None else measurement.counts.details.get("model_size", {})
     kinds = set(sizes) - {"buffers"}

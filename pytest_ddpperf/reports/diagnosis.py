@@ -109,10 +109,14 @@ _FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
         f"{format_count(round(facts['operators']), 'operator')}, a small one takes {format_value(facts['each'], 's')}"
     ),
     "straggler": _straggler,
-    "oversubscribed": lambda facts: f"{facts['wanted']} threads on {facts['there']} cores",
+    "oversubscribed": lambda facts: (
+        f"{format_count(facts['wanted'], 'thread' if facts['resource'] == 'core' else 'rank')} on "
+        f"{format_count(facts['there'], facts['resource'])}"
+    ),
 }
 ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "loader_workers": lambda facts: f"load with workers={facts['workers']}",
+    "more_workers": lambda _: "load with more workers (num_workers of the DataLoader)",
     "cheaper_loading": lambda _: "prepare the data before training, or make loading cheaper",
     "accumulation": lambda facts: f"synchronise once in accumulation_steps={facts['steps']}, with no_sync",
     "no_sync": lambda _: "leave synchronisation out of all but the last micro-batch: no_sync=true",
@@ -123,7 +127,7 @@ ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "nccl": lambda _: "use NCCL between GPUs: backend=nccl",
     "mixed_precision": lambda _: "train with precision=bf16",
     "fusion": lambda _: "fuse elementwise operators: torch.compile",
-    "fused_optimizer": lambda _: "use a fused optimizer (fused=True)",
+    "fused_optimizer": lambda _: "use a fused optimizer (fused=True), where it is none yet",
     "larger_batch": lambda _: "use a batch twice as large",
     "compile": lambda _: "compile the step (torch.compile), or use fewer and larger layers",
     "even_work": lambda facts: f"give rank {facts['rank']} no more work than the others have",

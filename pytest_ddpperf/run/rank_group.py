@@ -193,6 +193,8 @@ class RankGroup:
     def _launch(self, function: Callable[..., Any], *args: Any) -> LaunchResult[Any]:
         __tracebackhide__ = True
         launchers, settings = self._session.launchers, self._settings
+        if settings.simulate is not None:
+            pytest.skip("ddpperf_group is not simulated: --ddpperf-simulate takes check and measure")
         shown: Variables = ()
         if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":
             gpus = launchers[0].having(()).machine().gpus

@@ -156,7 +156,7 @@ class VerbCall:
                     f"{subject.name} is a Script, which makes its own process group: --ddpperf-simulate takes a "
                     "Workload or a function build(ctx) -> step"
                 )
-            if self.settings.simulate_rank:
+            if self.settings.simulate_rank and environment.world_size > 1:
                 recipe = {**recipe, "rank": str(self.settings.simulate_rank)}
         if limit is not None:
             recipe = {**recipe, LIMIT: f"{limit}B" if limit % MIB else f"{limit // MIB}MiB"}

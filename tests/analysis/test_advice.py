@@ -23,7 +23,10 @@ def gains(bottleneck: Bottleneck, share: float, **fields: Any) -> dict[str, floa
 
 def test_workers_load_while_the_rank_trains() -> None:
     # Four workers need 0.8 / 4 of a step for a batch: the training of 0.2 is as long.
-    assert gains("data", 0.8) == pytest.approx({"loader_workers": 0.8, "cheaper_loading": 0.8})
+    none = {"loader": "workers=0"}
+    assert gains("data", 0.8, recipe=none) == pytest.approx({"loader_workers": 0.8, "cheaper_loading": 0.8})
+    # Of a loader of its own nobody knows how many there are.
+    assert gains("data", 0.8) == pytest.approx({"more_workers": 0.8, "cheaper_loading": 0.8})
     # Two workers need two steps for a batch, six a third of that.
     assert gains("data", 0.9, recipe={"loader": "workers=2"})["loader_workers"] == pytest.approx(2 / 3)
 
@@ -37,6 +40,23 @@ def test_communication_is_sent_less_often_or_hidden() -> None:
     assert "keep_gathered" not in gains("communication", 0.5, strategy="fsdp1[sharding=SHARD_GRAD_OP]")
     unheeded = {"accumulation_steps": "4", "no_sync": "false"}
     assert gains("communication", 0.4, recipe=unheeded)["no_sync"] == pytest.approx(0.3)
+
+
+def test_fsdp_gathers_for_each_micro_batch() -> None:
+    assert gains("communication", 0.6, strategy="fsdp2")["accumulation"] == pytest.approx(0.15)
+    kept = gains("communication", 0.6, strategy="fsdp2[reshard_after_forward=false]")
+    assert kept == pytest.approx({"accumulation": 0.225})
+
+
+def test_a_step_of_ones_own_gets_no_advice_on_settings() -> None:
+    assert gains("communication", 0.5, strategy="custom") == {}
+    assert gains("memory_capacity", 0.0, strategy="custom") == {}
+    assert gains("overhead", 0.5, strategy="custom") == {"larger_batch": 0.25, "compile": 0.25}
+
+
+def test_what_is_compiled_is_not_to_be_compiled() -> None:
+    assert gains("overhead", 0.5, recipe={"compile": "model"}) == {"larger_batch": 0.25}
+    assert gains("memory_bandwidth", 0.5, recipe={"compile": "step"}) == {}
 
 
 def test_a_small_gain_is_no_advice() -> None:

@@ -63,6 +63,7 @@ def test_a_slow_link_is_named_by_its_ranks() -> None:
 
 def test_a_rank_all_of_whose_links_are_slow_is_named_alone() -> None:
     assert slow_links(network(4, {(0, 2): 3.0, (1, 2): 3.0, (2, 3): 3.0})) == (SlowLink((2,), 3.0),)
+    assert slow_links(network(3, {(0, 2): 3.0, (1, 2): 3.0})) == (SlowLink((2,), 3.0),)
 
 
 def test_links_that_are_alike_are_not_named() -> None:
@@ -102,6 +103,10 @@ def test_a_wrong_interface_is_found(environ: dict[str, str], backend: str, expec
         ("cuda", "NVIDIA A100-SXM4-80GB", "nvlink3"),
         ("cuda", "NVIDIA H100 PCIe", "pcie5"),
         ("cuda", "NVIDIA L4", "pcie4"),
+        ("cuda", "NVIDIA H200", "nvlink4"),
+        ("cuda", "NVIDIA GH200 480GB", "nvlink4"),
+        ("cuda", "NVIDIA B200", None),
+        ("cuda", "Tesla V100-SXM2-16GB", None),
     ],
 )
 def test_the_link_follows_from_the_gpu(device: str, name: str, link: str | None) -> None:

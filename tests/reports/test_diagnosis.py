@@ -37,7 +37,7 @@ def test_the_line_names_cause_figures_and_change() -> None:
             {"rank": 1, "own": 0.08, "others": 0.03, "phase": "forward"},
             "rank 1 takes 80.0 ms, the others 30.0 ms; most of it in forward",
         ),
-        ("oversubscribed", {"wanted": 4, "there": 2}, "4 threads on 2 cores"),
+        ("oversubscribed", {"wanted": 4, "there": 2, "resource": "core"}, "4 threads on 2 cores"),
     ],
 )
 def test_each_cause_tells_its_figures(bottleneck: Bottleneck, facts: dict[str, Any], words: str) -> None:

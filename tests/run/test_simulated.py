@@ -128,3 +128,21 @@ def test_a_script_is_not_simulated(inner: pytest.Pytester) -> None:
     run = inner.runpytest(SIZES)
     run.assert_outcomes(failed=1)
     assert "is a Script, which makes its own process group" in run.stdout.str()
+
+
+ALONE = """
+
+def test_alone(ddpperf):
+    ddpperf.check(WORKLOAD, strategy="single")
+
+
+def test_group(ddpperf_group):
+    ddpperf_group.run(print)
+"""
+
+
+def test_one_rank_alone_is_rank_0_and_functional_tests_are_skipped(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_big=suite() + ALONE)
+    run = inner.runpytest(SIZES, "--ddpperf-simulate-rank=7", "-k", "alone or group", "-rs")
+    run.assert_outcomes(passed=1, skipped=1)
+    run.stdout.fnmatch_lines(["*ddpperf_group is not simulated: --ddpperf-simulate takes check and measure"])
