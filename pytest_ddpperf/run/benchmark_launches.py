@@ -164,8 +164,7 @@ class BenchmarkLaunches:
         world_size, backend, alone = variant.environment.world_size, variant.environment.backend, False
         preload = modules_of(variant.resolved)
         if variant.environment.simulated:  # by one process, which makes the group
-            rank = min(self._session.settings.simulate_rank, world_size - 1)  # the only one of a strategy of one rank
-            function, args = SIMULATE_LAUNCH, (*args, rank, world_size)
+            function, args = SIMULATE_LAUNCH, (*args, self._session.settings.simulate_rank, world_size)
             world_size, backend, alone, preload = 1, "gloo", True, (*preload, *SIMULATING)
         try:
             result = self._session.limited(run)(

@@ -32,6 +32,7 @@ def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: in
     simulated on real tensors, and a remark says why.
     """
     begun = time.monotonic()
+    rank = min(rank, world_size - 1)  # the only one of a strategy of one rank
     training = job.training
     ctx = replace(
         ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
