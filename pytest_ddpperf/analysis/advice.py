@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from pytest_ddpperf.analysis.evidence import sends_after_backward, strategy_name
 from pytest_ddpperf.metrics.figures import precision_of_products
 from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Diagnosis
 from pytest_ddpperf.records.measurement import Measurement
@@ -19,7 +20,6 @@ _BY_SETTING = frozenset(
         *("loader_workers", "overlap", "compression", "bucket_size"),
     }
 )
-_UNHIDDEN = frozenset({"naive", "flat"})  # strategies that send when backward has ended
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
 _OVERLAPPED = 0.8  # of backward, which can hide communication: the last bucket is ready at its end
 
@@ -44,16 +44,12 @@ def _share(diagnosis: Diagnosis, bottleneck: Bottleneck) -> float:
     return 0.0 if cause is None else cause.share
 
 
-def _strategy(measurement: Measurement) -> str:
-    return re.split(r"[\[ ]", measurement.strategy)[0]
-
-
 def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     """Workers load while the rank trains: the step is as long as the longer of both."""
     wait = _share(diagnosis, "data")
     found = [Advice(code="cheaper_loading", bottleneck="data", gain=wait)]
     said = re.search(r"workers=(\d+)", measurement.recipe.get("loader", ""))
-    if said is None:  # a loader of the workload's own has nobody knows how many
+    if said is None:  # nobody knows how many a loader of the workload's own has
         return [Advice(code="more_workers", bottleneck="data", gain=wait), *found]
     workers = int(said[1])
     more = workers + WORKERS
@@ -64,38 +60,29 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
 
 def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     """Less, later, hidden, or on fewer ranks."""
-    share, strategy = _share(diagnosis, "communication"), _strategy(measurement)
+    share, strategy = _share(diagnosis, "communication"), strategy_name(measurement)
+    kept = re.search(_KEPT, measurement.strategy) is not None
+    found: dict[str, float] = {}
     steps = int(measurement.recipe.get("accumulation_steps", "1"))
-    found = [
-        Advice(
-            code="accumulation",
-            bottleneck="communication",
-            gain=share * (1 - 1 / MICRO_BATCHES) * _once_in_a_step(strategy, measurement.strategy),
-            facts={"steps": steps * MICRO_BATCHES},
-        )
-    ]
-    if steps > 1 and measurement.recipe.get("no_sync") == "false":
-        found.append(Advice(code="no_sync", bottleneck="communication", gain=share * (1 - 1 / steps)))
-    if strategy in _UNHIDDEN:
-        backward = _phase_share(measurement, BACKWARD)
-        found.append(
-            Advice(code="overlap", bottleneck="communication", gain=min(share, _OVERLAPPED * backward * (1 - share)))
-        )
+    if steps > 1 and measurement.recipe.get("no_sync") == "false":  # first of all, what it accumulates already
+        found["no_sync"] = share * (1 - 1 / steps)
+    else:
+        found["accumulation"] = share * (1 - 1 / MICRO_BATCHES) * _once_in_a_step(strategy, kept=kept)
+    if sends_after_backward(measurement):
+        found["overlap"] = min(share, _OVERLAPPED * _phase_share(measurement, BACKWARD) * (1 - share))
     if strategy == "ddp" and "comm_hook" not in measurement.strategy:
-        found.append(Advice(code="compression", bottleneck="communication", gain=share / 2))
-        found.append(Advice(code="bucket_size", bottleneck="communication", gain=share / 2))
-    if strategy.startswith("fsdp") and not re.search(_KEPT, measurement.strategy):
-        found.append(Advice(code="keep_gathered", bottleneck="communication", gain=share / 3))
+        found |= {"compression": share / 2, "bucket_size": share / 2}
+    if strategy.startswith("fsdp") and not kept:
+        found["keep_gathered"] = share / 3
     if measurement.environment.device == "cuda" and measurement.environment.backend == "gloo":
-        found.append(Advice(code="nccl", bottleneck="communication", gain=share))
-    return found
+        found["nccl"] = share
+    facts = {"steps": steps * MICRO_BATCHES}
+    return [Advice(code=code, bottleneck="communication", gain=gain, facts=facts) for code, gain in found.items()]
 
 
-def _once_in_a_step(plain: str, strategy: str) -> float:
+def _once_in_a_step(strategy: str, *, kept: bool) -> float:
     """The share of what is sent that accumulation sends once: FSDP gathers parameters for each micro-batch."""
-    if not plain.startswith("fsdp"):
-        return 1.0
-    return 1 / 2 if re.search(_KEPT, strategy) else 1 / 3
+    return 1.0 if not strategy.startswith("fsdp") else 1 / 2 if kept else 1 / 3
 
 
 def _phase_share(measurement: Measurement, phase: str) -> float:
@@ -112,12 +99,10 @@ def _compute(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
 
 def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     share = _share(diagnosis, "memory_bandwidth")
-    found = [Advice(code="fusion", bottleneck="memory_bandwidth", gain=share / 2)] * (
-        "compile" not in measurement.recipe
-    )
+    codes = ["fusion"] if "compile" not in measurement.recipe else []
     if _phase_share(measurement, "optimizer") > share / 2:
-        found.append(Advice(code="fused_optimizer", bottleneck="memory_bandwidth", gain=share / 2))
-    return found
+        codes.append("fused_optimizer")
+    return [Advice(code=code, bottleneck="memory_bandwidth", gain=share / 2) for code in codes]
 
 
 def _overhead(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
@@ -155,7 +140,7 @@ def _room(measurement: Measurement) -> list[Advice]:
     codes = ["smaller_micro_batch"]
     if "activation_checkpointing" not in measurement.recipe:
         codes.insert(0, "checkpointing")
-    if not _strategy(measurement).startswith(("fsdp", "zero")) and measurement.world_size > 1:
+    if not strategy_name(measurement).startswith(("fsdp", "zero")) and measurement.world_size > 1:
         codes.append("sharding")
     return [Advice(code=code, bottleneck="memory_capacity", gain=None) for code in codes]
 

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.measurement import Environment, Measurement
 
 _COMPUTING = frozenset({"compute", "memory_bandwidth", "overhead"})
 
-LEAST_SHARE = 0.35  # of the step, below which nothing has the say
+LEAST_SHARE = 1 / 3  # of the step, below which nothing has the say
 CAPACITY = 0.90  # of its memory, above which a rank has no room for more
 DISTURBED = 0.15  # of the cores' time
 SATURATED = 0.70  # of the cores' time, above which ranks waited for cores
@@ -46,7 +46,9 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
         waits, computing = _waits(evidence, unseen), computing - unseen
     queued = _queued(evidence, environment, computing)
     causes = [*waits, *queued, *_computing(evidence, environment, computing - sum(cause.seconds for cause in queued))]
-    largest_first = tuple(sorted((cause for cause in causes if cause.share > 0), key=lambda cause: -cause.share))
+    longer = max(1.0, sum(cause.share for cause in causes))  # waits are of steps of their own, which may be longer
+    scaled = [replace(cause, seconds=cause.seconds / longer, share=cause.share / longer) for cause in causes]
+    largest_first = tuple(sorted((cause for cause in scaled if cause.share > 0), key=lambda cause: -cause.share))
     bottleneck = _bottleneck(largest_first, evidence, environment)
     return Diagnosis(bottleneck=bottleneck, step=step, causes=largest_first, memory=evidence.memory, lost=evidence.lost)
 

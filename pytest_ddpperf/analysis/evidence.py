@@ -16,8 +16,8 @@ from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, PHASES, PhaseTimes
 from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.strategies.table import STRATEGIES
 
-_AFTER_BACKWARD = frozenset({"naive", "flat"})  # strategies that send nothing before backward has ended
 _WAITS = 0.10  # of a step: where ranks wait less outside of backward, no phase tells how long each computes
 # Operators whose time FLOPs tell, by their names: aten.addmm, aten.convolution_backward, aten.mkldnn_rnn_layer.
 _PRODUCTS = re.compile(r"mm|mv|dot|conv|attention|linear|rnn|encoder_layer")
@@ -130,11 +130,18 @@ def _communication(
     if profile is not None:
         return step * max(0.0, profile.exposed - (profile.wait or 0.0)) / profile.step, True
     outside = step * fmean(min(rank[GRADIENT_SYNC] for rank in ranks) for ranks in shares)
-    return outside, _plain(measurement.strategy) in _AFTER_BACKWARD
+    return outside, sends_after_backward(measurement)
 
 
-def _plain(strategy: str) -> str:
-    return strategy.partition("[")[0]
+def sends_after_backward(measurement: Measurement) -> bool:
+    """Whether a strategy of the table is known to send nothing before backward has ended."""
+    row = STRATEGIES.get(strategy_name(measurement))
+    return row is not None and row.after_backward
+
+
+def strategy_name(measurement: Measurement) -> str:
+    """The strategy's name without its options."""
+    return measurement.strategy.partition("[")[0]
 
 
 def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:

@@ -11,7 +11,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
-_SHOWN = 2  # changes that one line names
+_SHOWN = 2  # causes that one line names where none has the say
 
 
 def diagnosis_lines(results: Sequence[Result]) -> list[str]:
@@ -36,7 +36,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         cause = diagnosis.cause(bottleneck)
         figures = _memory(diagnosis) if cause is None else cause_text(cause)
         told = f"{BOUND_BY[bottleneck]}{figures and f': {figures}'}"
-    own = [each for each in diagnosis.advice if each.bottleneck == bottleneck][:_SHOWN]
+    own = [each for each in diagnosis.advice if each.bottleneck == bottleneck][:1]
     disturbed = [f"other processes took {format_percent(diagnosis.lost)} of the cores"] * (diagnosis.lost >= DISTURBED)
     return "; ".join([told, *map(advice_text, own), *disturbed])
 

@@ -39,6 +39,7 @@ class StrategyRow:
     options: Mapping[str, Callable[[object], Any]] = field(default_factory=dict)  # each option's parser
     by_block: bool = False  # whether it treats the model's repeated blocks one by one, and is given them as ``blocks``
     single_rank: bool = False  # whether it is only right for a world size of 1
+    after_backward: bool = False  # whether it sends nothing before backward has ended
     reads_values: bool = False  # whether code of torch's in C++ reads tensors, which therefore cannot be fake ones
     # They return what is wrong with some options together, or at a world size, and the cure, or None.
     conflict: Callable[[Mapping[str, Any]], str | None] | None = None
@@ -129,8 +130,8 @@ STRATEGIES: Mapping[str, StrategyRow] = {
     row.name: row
     for row in (
         StrategyRow("single", "no synchronisation: one rank on its own", single_rank=True),
-        StrategyRow("naive", "a blocking all-reduce for each gradient after backward"),
-        StrategyRow("flat", "one all-reduce of all gradients after backward"),
+        StrategyRow("naive", "a blocking all-reduce for each gradient after backward", after_backward=True),
+        StrategyRow("flat", "one all-reduce of all gradients after backward", after_backward=True),
         StrategyRow("overlap", "each gradient all-reduced as soon as it is accumulated"),
         StrategyRow(
             "overlap_coalesced", "as overlap, with small neighbours sent together", options={"coalesce_mb": amount}

@@ -86,6 +86,12 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
     )
 
 
+def test_waits_that_exceed_the_step_are_scaled_to_it() -> None:
+    found = diagnosed(evidence(data=0.08, communication=0.04, cpu=0.0), make_environment())
+    shares = {cause.bottleneck: cause.share for cause in found.causes}
+    assert shares == pytest.approx({"data": 2 / 3, "communication": 1 / 3})
+
+
 def test_ranks_that_share_saturated_cores_are_oversubscribed() -> None:
     shared = make_environment(cores=2, world_size=8)
     busy = diagnosed(evidence(cpu=0.025, flops=1e9), shared)  # 8 x 25 ms on two cores in 100 ms
