@@ -35,6 +35,8 @@ from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice
+    from pytest_ddpperf.analysis.predictions import Prediction, WhatIf
     from pytest_ddpperf.judge.targets import Measured, MetricTarget
     from pytest_ddpperf.metrics.scaling import DeriveSeries
     from pytest_ddpperf.records.batch_size import BatchSize
@@ -113,6 +115,7 @@ class Ddpperf:
             for environment in self._environments(call, strategy)
         ]
         *_, self._last = self._judged(call, variants, alone)
+        self._put_on_network(call, subject, strategy, name)
         return self._last
 
     def measure(
@@ -136,6 +139,7 @@ class Ddpperf:
         self._last = measured[-1]
         if not run.part.silent:
             self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
+        self._put_on_network(call, subject, strategy, name)
         return measured[-1]
 
     def scaling(
@@ -305,6 +309,129 @@ class Ddpperf:
         found = known or converged(run, self._test, plan, variants)
         run.part.converged(found, self._session.convergences)
         require_quality(found, call.settings.failing)
+        return found
+
+    def predict(
+        self,
+        subject: Subject,
+        *,
+        strategy: GivenStrategy = None,
+        name: str | None = None,
+        samples_per_step: float | None = None,
+        tokens_per_step: float | None = None,
+        **knobs: Any,
+    ) -> Prediction:
+        """What a step will take with any number of ranks, on a network that is measured or named; nothing is gated.
+
+        A rank of a group of that size computes its step here, with collectives that end at once. Then the collectives
+        are put between, as long as they take on the network.
+
+        Args:
+            subject: a Workload, or a function ``build(ctx)``.
+            strategy: as of ``check``.
+            name: as of ``check``.
+            samples_per_step: as of ``check``.
+            tokens_per_step: as of ``check``.
+            knobs: any setting of a test: ``world_size=64``, ``precision="bf16"``, ``network="nvlink-infiniband400"``
+                (default: what ``ddpperf network`` has stored), ``ranks_per_node=8``, ``accelerator="h100"``.
+
+        Returns:
+            The prediction: ``seconds`` of a step with ``low`` and ``high``, ``exposed`` seconds of communication,
+            ``efficiency`` of weak scaling.
+
+        Raises:
+            SettingError: the network is not known, or was not measured for such collectives.
+            DdpperfError: the step could not be run.
+        """
+        __tracebackhide__ = True
+        from pytest_ddpperf.run.predicting import Predictor
+        from pytest_ddpperf.run.ways import Contender
+
+        call = self._call("predict", knobs, samples_per_step, tokens_per_step)
+        predictor = Predictor(self._session, self._test, self._sections)
+        return predictor.predict(call, Contender(subject=subject, strategy=strategy), name)
+
+    def what_if(
+        self,
+        subject: Subject,
+        *,
+        ways: GivenWays,
+        strategy: GivenStrategy = None,
+        samples_per_step: float | None = None,
+        tokens_per_step: float | None = None,
+        **knobs: Any,
+    ) -> WhatIf:
+        """What changes would gain: each way is predicted as by ``predict``, and ``compare(ways=...)`` measures them.
+
+        Args:
+            subject: as of ``predict``.
+            ways: settings by name, as of ``compare``; each may have a ``network`` of its own. The first one is what the
+                others are held to: ``{"now": {}, "large buckets": {"strategy": "ddp[bucket_cap_mb=100]"}}``.
+            strategy: of ways that name none.
+            samples_per_step: as of ``check``.
+            tokens_per_step: as of ``check``.
+            knobs: as of ``predict``.
+
+        Returns:
+            ``found["large buckets"]``, the prediction of a way; ``found.gain("large buckets")``, which share of the
+            time of a sample it saves, with ``low`` and ``high``.
+
+        Raises:
+            SettingError: as of ``predict``, or ways that cannot be compared.
+            DdpperfError: a step could not be run.
+        """
+        __tracebackhide__ = True
+        from pytest_ddpperf.run.predicting import Predictor
+
+        call = self._call("what_if", knobs, samples_per_step, tokens_per_step, ("ways", *OWN_WORDS))
+        predictor = Predictor(self._session, self._test, self._sections)
+        return predictor.what_if(call, subject, ways, strategy)
+
+    def advise(
+        self,
+        subject: Workload | Callable[[int], Workload],
+        *,
+        memory: int | str | None = None,
+        strategies: Iterable[GivenStrategy] | None = None,
+        precisions: Iterable[str] | None = None,
+        batch_sizes: Iterable[int] | None = None,
+        measure: bool = False,
+        **knobs: Any,
+    ) -> StrategyAdvice:
+        """Which strategy, precision and batch size to train with: each combination is simulated and predicted.
+
+        Args:
+            subject: a Workload; or a function ``batch_size -> Workload``, tried with each of ``batch_sizes``.
+            memory: bytes of a rank, such as ``"80GB"`` (default: the accelerator's, else no limit).
+            strategies: as of ``compare`` (default: DDP, ZeRO 1, and FSDP that keeps parameters or frees them).
+            precisions: of ``fp32``, ``bf16``, ``fp16`` (default: fp32 and bf16).
+            batch_sizes: samples of a rank, for a function.
+            measure: whether the three fastest run on ranks of this machine as well.
+            knobs: as of ``predict``; with an ``accelerator``, a model may be larger than this machine.
+
+        Returns:
+            The advice: ``best`` is the candidate that fits and is predicted to take least time for a sample, with its
+            ``strategy``, ``settings`` and ``memory`` in bytes; ``candidates`` are all.
+
+        Raises:
+            SettingError: as of ``predict``.
+            DdpperfError: a step could not be run.
+        """
+        __tracebackhide__ = True
+        from pytest_ddpperf.run.advising import advised, asked_of
+        from pytest_ddpperf.run.predicting import Predictor
+
+        call = self._call("advise", knobs, others=("memory", "strategies", "precisions", "batch_sizes"))
+        asked = asked_of(strategies, precisions, batch_sizes, memory, call.settings.accelerator)
+        predictor = Predictor(self._session, self._test, self._sections)
+
+        def step_time(workload: Workload, candidate: Candidate) -> float:
+            __tracebackhide__ = True
+            found = self.measure(workload, strategy=candidate.strategy, **{**knobs, **candidate.settings})
+            return found["step_time"].value
+
+        found = advised(predictor, call, subject, asked, step_time if measure else None)
+        self._session.advice[:] = [one for one in self._session.advice if one.test != found.test] + [found]
         return found
 
     def expect(
@@ -506,6 +633,17 @@ class Ddpperf:
         if not largest.simulated or largest.world_size == 1:
             return [largest]
         return [self._session.environment(call.settings, size) for size in self._session.world_sizes(call.settings)]
+
+    def _put_on_network(self, call: VerbCall, subject: Subject, strategy: GivenStrategy, name: str | None) -> None:
+        """Predicts what was simulated, where a network is named."""
+        __tracebackhide__ = True
+        if self._session.settings.simulate is None or call.settings.network is None:
+            return
+        from pytest_ddpperf.run.predicting import Predictor
+        from pytest_ddpperf.run.ways import Contender
+
+        way = Contender(subject=subject, strategy=strategy)
+        Predictor(self._session, self._test, self._sections).simulated(call, way, name)
 
     def _judged(self, call: VerbCall, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True

@@ -200,6 +200,21 @@ class Settings:
     simulate_rank: int = _knob(
         0, whole_number, "number of the rank that is simulated", "N", per_test=False, needs="simulate"
     )
+    network: str | None = _knob(
+        None,
+        optional(words, "none"),
+        "network that predictions and simulated steps are put on: the name of a cluster, or here, to measure the one "
+        "between these ranks. none: for predictions what ddpperf network has stored",
+        "NAME",
+    )
+    accelerator: str | None = _knob(
+        None,
+        optional(words, "none"),
+        "accelerator that predictions compute on, by the roofline model: h200, h100, a100 or l4. none: the device of "
+        "this machine, timed",
+        "NAME",
+    )
+    ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", "N")
     communication: bool | None = _knob(
         default=None,
         parse=optional(switch, "auto"),

@@ -18,10 +18,10 @@ PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
-MAX_LINES = 50_000
+MAX_LINES = 56_000
 MAX_FILE = 320
 LONGER = {
-    "fixture.py": 535,  # the public docstrings of all verbs
+    "fixture.py": 675,  # the public docstrings of all verbs
     "judge/decision.py": 340,  # the only place that makes a verdict
     "launch/launcher.py": 390,  # the docstring of run, and the job that lasting ranks are given too
     "metrics/table.py": 360,  # one row a metric
@@ -29,8 +29,8 @@ LONGER = {
     "reports/findings.py": 480,  # one row a finding
     "run/configuration.py": 335,  # all that is refused before the first test
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
-    "run/session.py": 390,  # one class, all that a session owns
-    "settings.py": 505,  # one row a knob
+    "run/session.py": 405,  # one class, all that a session owns
+    "settings.py": 520,  # one row a knob
     "stats/intervals.py": 360,  # one family of formulas
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for

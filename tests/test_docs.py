@@ -77,6 +77,7 @@ def test_every_python_example_is_run() -> None:
         (("training script", "script"), 1),
         (tuple(f"analysis of {name}" for name in ("collectives", "ways", "buckets", "scaling", "clusters")), 5),
         (("simulated",), 1),
+        (("workload", "predicted", "advised"), 4),
     ],
 )
 def test_the_examples_run(inner: pytest.Pytester, names: tuple[str, ...], passed: int) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         bucket_layout,
         search_bucket_size,
     )
+    from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice
     from pytest_ddpperf.analysis.costs import (
         Complexity,
         Network,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from pytest_ddpperf.analysis.memory import fsdp_parameter_bytes, model_state_bytes
     from pytest_ddpperf.analysis.network import CollectiveFit, fit_collectives, fit_sizes
     from pytest_ddpperf.analysis.overlap import Overlap, overlapped, step_seconds
+    from pytest_ddpperf.analysis.predictions import Gain, Prediction, WhatIf, predicted
+    from pytest_ddpperf.analysis.replay import Replayed, replayed
+    from pytest_ddpperf.analysis.rooflines import ACCELERATORS, Accelerator
     from pytest_ddpperf.analysis.scaling import (
         LawFit,
         ScalingPoint,
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
         status,
         stops_paying,
     )
+    from pytest_ddpperf.analysis.transfers import FittedNetwork, NamedNetwork
     from pytest_ddpperf.analysis.volumes import (
         CommunicationCost,
         Traffic,
@@ -48,20 +53,30 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ACCELERATORS",
     "CLUSTERS",
     "HARDWARE",
+    "Accelerator",
     "BestBuckets",
     "BucketTrial",
+    "Candidate",
     "CollectiveFit",
     "CommunicationCost",
     "Complexity",
+    "FittedNetwork",
+    "Gain",
     "GradientBucket",
     "Hardware",
     "LawFit",
+    "NamedNetwork",
     "Network",
     "Overlap",
+    "Prediction",
+    "Replayed",
     "ScalingPoint",
+    "StrategyAdvice",
     "Traffic",
+    "WhatIf",
     "algorithm_bandwidth",
     "amdahl",
     "best_bucket_bytes",
@@ -82,6 +97,8 @@ __all__ = [
     "hierarchical_time",
     "model_state_bytes",
     "overlapped",
+    "predicted",
+    "replayed",
     "search_bucket_size",
     "serial_fraction",
     "status",
@@ -90,6 +107,11 @@ __all__ = [
 ]
 
 _NAMES = {
+    "transfers": "FittedNetwork NamedNetwork",
+    "rooflines": "ACCELERATORS Accelerator",
+    "replay": "Replayed replayed",
+    "predictions": "Gain Prediction WhatIf predicted",
+    "candidates": "Candidate StrategyAdvice",
     "buckets": "BestBuckets BucketTrial GradientBucket best_bucket_bytes bucket_layout search_bucket_size",
     "costs": "Complexity Network algorithm_bandwidth bus_bandwidth collective_time "
     "communication_complexity_analysis estimate_communication_time hierarchical_time",

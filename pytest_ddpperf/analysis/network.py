@@ -111,6 +111,21 @@ def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:
     return tuple(found)
 
 
+def taken_share(ranks: Sequence[RankSweep]) -> float:
+    """The share of computing that stands still while an all-reduce is under way, from 0 to 1: the median over rounds.
+
+    Where computing takes longer than sending, both together take the computing and this share of the sending. Each
+    round is as long as on the slowest rank.
+    """
+    shares = []
+    for each in zip(*(rank.beside for rank in ranks), strict=True):
+        computing, sending, both = (
+            max(getattr(one, name) for one in each) for name in ("computing", "sending", "both")
+        )
+        shares.append((both - computing) / sending)
+    return min(1.0, max(0.0, statistics.median(shares))) if shares else 0.0
+
+
 def fit_collectives(measured: Sequence[Timing], world_size: int) -> tuple[CollectiveFit, ...]:
     """A fit for each collective, as of ``fit_sizes``."""
     names = dict.fromkeys(timing.collective for timing in measured)

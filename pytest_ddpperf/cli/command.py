@@ -220,6 +220,20 @@ def _network(options: argparse.Namespace) -> int:
     return network_command.run(options, _place(options)[0])
 
 
+def _add_advise(parser: argparse.ArgumentParser) -> None:
+    from pytest_ddpperf.cli import advise as advise_command
+
+    advise_command.add_arguments(parser)
+    _add_folder(parser)
+    parser.set_defaults(set=None)
+
+
+def _advise(options: argparse.Namespace) -> int:
+    from pytest_ddpperf.cli import advise as advise_command
+
+    return advise_command.run(options, _place(options)[0])
+
+
 def _failed(error: DdpperfError) -> int:
     print(f"ddpperf: error: {error}", file=sys.stderr)
     return FAILED
@@ -253,6 +267,12 @@ COMMANDS = (
         add_arguments=_add_simulate,
         run=_simulate,
         passes_on=True,
+    ),
+    Command(
+        name="advise",
+        help="tell which strategy, precision and batch size to train with, on any number of ranks",
+        add_arguments=_add_advise,
+        run=_advise,
     ),
     Command(
         name="bisect",

@@ -87,6 +87,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
             )
             measured = measure_network(launcher, here, plan, options.timeout)
             print(render(network_table(here, measured.fits), terminal_width()))
+            print(f"{measured.taken:.0%} of computing stands still while an all-reduce is under way")
             if options.check is not None:
                 lines = list(check_lines(measured, options.check, gpus))
                 found += lines
@@ -132,5 +133,8 @@ def _save(folder: Path, measured: MeasuredNetwork) -> Path:
     file = network_file(folder, measured.environment)
     today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     key = environment_key(measured.environment)
-    save_network(file, NetworkFile(environment=key, date=today, fits=measured.fits, timings=measured.timings))
+    save_network(
+        file,
+        NetworkFile(environment=key, date=today, taken=measured.taken, fits=measured.fits, timings=measured.timings),
+    )
     return file

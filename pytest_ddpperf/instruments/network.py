@@ -11,12 +11,15 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from pytest_ddpperf.records.network import CollectiveTimes, RankSweep, SweepPlan
+from pytest_ddpperf.records.network import Beside, CollectiveTimes, RankSweep, SweepPlan
 
 _CALL_BYTES = 2**22  # of the calls of a turn together, within these numbers of calls
 _CALLS = (3, 10)
 _ALL_PAIRS = 16  # ranks up to which every pair is timed; of more only neighbours
 _ELEMENT = 4  # bytes
+_BESIDE_BYTES = 2**22  # of the all-reduce beside which ranks compute
+_ROWS = {"cpu": 128, "cuda": 2048}  # of the matrices that they multiply
+_TRIED, _MOST = 3, 10_000  # products that tell how long one takes, and that run at most
 
 
 class _OnRank(Protocol):
@@ -40,6 +43,7 @@ def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
     pairs = list(_pairs(ctx.world_size))
     messages: dict[int, list[float]] = {}
     message = torch.zeros(max(1, plan.pair_bytes // _ELEMENT), device=ctx.device)
+    beside, compute = list[Beside](), _products(ctx.device)
     order = random.Random(plan.seed)  # noqa: S311  the same on all ranks
     for turn in range(-1, plan.rounds):  # the first one, number -1, only warms up
         for cell in order.sample(cells, len(cells)):
@@ -49,6 +53,8 @@ def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
             seconds = _message(ctx, pair, message)
             if seconds is not None and turn >= 0:
                 messages.setdefault(sum(pair) - ctx.rank, []).append(seconds)
+        both = _beside(ctx, min(_BESIDE_BYTES, max(plan.sizes)), buffers[0], compute)
+        beside += [both] if turn >= 0 else []
     return RankSweep(
         times=tuple(
             CollectiveTimes(
@@ -60,6 +66,7 @@ def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
             for (collective, size), measured in times.items()
         ),
         pairs={other: tuple(seconds) for other, seconds in messages.items()},
+        beside=tuple(beside),
     )
 
 
@@ -98,6 +105,42 @@ def _turn(call: Callable[[], Any], repeats: int, device: torch.device) -> Iterat
         handle.wait()
         _finish(device)
         yield begun - start, time.perf_counter() - begun
+
+
+def _products(device: torch.device) -> Callable[[int], None]:
+    """The function that hands over so many products of matrices."""
+    rows = _ROWS[device.type]
+    matrix = torch.ones((rows, rows), device=device)
+    product = torch.empty_like(matrix)
+
+    def compute(times: int) -> None:
+        for _ in range(times):
+            torch.mm(matrix, matrix, out=product)
+
+    return compute
+
+
+def _beside(ctx: _OnRank, size: int, buffer: torch.Tensor, compute: Callable[[int], None]) -> Beside:
+    """Times an all-reduce alone, about twice as long a computing alone, and both together."""
+    whole = buffer[: _elements(size, ctx.world_size)]
+
+    def timed(work: Callable[[], object]) -> float:
+        _meet(ctx.device)
+        start = time.perf_counter()
+        work()
+        _finish(ctx.device)
+        return time.perf_counter() - start
+
+    def together(products: int) -> None:
+        handle = dist.all_reduce(whole, op=dist.ReduceOp.MAX, async_op=True)
+        compute(products)
+        handle.wait()
+
+    sending, one = timed(lambda: together(0)), timed(lambda: compute(_TRIED))
+    wanted = torch.tensor(2 * sending / one * _TRIED, device=ctx.device)
+    dist.all_reduce(wanted, op=dist.ReduceOp.MAX)  # as many on all ranks
+    products = max(1, min(_MOST, round(wanted.item())))
+    return Beside(computing=timed(lambda: compute(products)), sending=sending, both=timed(lambda: together(products)))
 
 
 def _meet(device: torch.device) -> None:

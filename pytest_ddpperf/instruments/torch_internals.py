@@ -283,6 +283,13 @@ def collectives_called() -> int:
     return int(group._get_sequence_number_for_group())  # noqa: SLF001 - there is no public number
 
 
+def backward_under_way() -> int:
+    """The number of the backward that this thread is in; -1 outside of any."""
+    import torch
+
+    return int(torch._C._current_graph_task_id())  # noqa: SLF001 - there is no public number
+
+
 def subclasses(kind: type[T]) -> Iterator[type[T]]:
     """The classes below a class."""
     for below in kind.__subclasses__():

@@ -31,11 +31,27 @@ class CollectiveTimes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Beside:
+    """Seconds on one rank: of some computing, of an all-reduce, and of both at the same time."""
+
+    computing: float
+    sending: float
+    both: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankSweep:
-    """What one rank measured; ``pairs`` has the seconds of a message to another rank, by that rank."""
+    """What one rank measured.
+
+    Attributes:
+        times: of collectives.
+        pairs: the seconds of a message to another rank, by that rank.
+        beside: computing beside an all-reduce, one for each round.
+    """
 
     times: tuple[CollectiveTimes, ...]
     pairs: Mapping[int, tuple[float, ...]]
+    beside: tuple[Beside, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -247,6 +247,13 @@ def _slow_starts(  # noqa: PLR0917 - called by name
     return f"{told}: {' or '.join(cures)}"
 
 
+def _on_network(predicted: float, error: float, measured: float | None, how: str) -> str:
+    """What the stored network would have the collectives of a step take, beside what they took."""
+    told = f"the network that is stored would take {format_value(predicted, 's')} for the collectives of a step"
+    told += f" (median error {format_percent(error)})"
+    return told if measured is None else f"{told}; {how} {format_value(measured, 's')}"
+
+
 WORDS: Mapping[str, Callable[..., str]] = {
     "broken": lambda reason: reason,
     "does_not_fit": lambda reason, fitted: (
@@ -283,6 +290,11 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "unverified": lambda reason: f"not held against a single process: {reason}",
     "lenient_verification": _lenient_verification,
     "oversubscribed": _oversubscribed,
+    "on_network": _on_network,
+    "faster_than_network": lambda predicted, error, measured, how: (
+        f"{_on_network(predicted, error, measured, how)}: faster than the network can be. Is something not sent, or "
+        "not waited for? Where the network has changed, measure it again with ddpperf network"
+    ),
     "small_shared_memory": lambda size: (
         f"shared memory (/dev/shm) holds {format_value(size, 'B')}, which NCCL and data workers may fill: start the "
         "container with --shm-size=1g or more"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.instruments.memory import LABELS
@@ -30,6 +30,10 @@ from pytest_ddpperf.reports.table import NOTHING, Table, render
 from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import Scale, format_count, format_number, format_percent, scale, signed_percent, span
 
+if TYPE_CHECKING:
+    from pytest_ddpperf.analysis.candidates import StrategyAdvice
+    from pytest_ddpperf.analysis.predictions import Predicted
+
 _BOUND_MEANING = f"the step is slower by no more than this, one-sided, with {format_percent(1 - UNPROVEN)} confidence"
 _VERDICTS = {
     Verdict.INCONCLUSIVE: "a slowdown beyond the resolution (--ddpperf-resolution) may hide",
@@ -50,6 +54,8 @@ class SummaryData:
     results: Sequence[Result] = ()
     searches: Sequence[Search] = ()  # for the largest batch
     convergences: Sequence[Convergence] = ()  # of trainings to the end
+    predictions: Sequence[Predicted] = ()  # of steps that nobody ran
+    advice: Sequence[StrategyAdvice] = ()  # on how to train
     calibrated: Sequence[Calibrated] = ()
     complaints: Sequence[str] = ()  # on the session itself
     stored: Stored = field(default_factory=Stored)  # what became of baselines
@@ -93,6 +99,8 @@ def summary_parts(
         "time": "" if brief else time_part(results, width, every=verbosity > 0),
         "batch sizes": rendered(_batch_size_table(summary.searches) if summary.searches else None),
         "convergence": rendered(convergence_table(summary.convergences) if summary.convergences else None),
+        "predictions": rendered(_predictions(summary.predictions)),
+        "advice": "\n\n".join(rendered(table) for table in _advice(summary.advice)),
         "calibration": rendered(calibration_table(summary.calibrated, width) if summary.calibrated else None),
         "errors": "\n".join(wrapped(summary.complaints, width)),
         "baselines": "\n".join(stored_lines(summary.stored, width)),
@@ -264,6 +272,22 @@ def _unchanged_meaning(results: Sequence[Result]) -> str:
     steps = [comparison for comparison in _filled(unchanged, "step_time") if comparison.verdict is Verdict.UNCHANGED]
     margins = [comparison.margin for comparison in steps if comparison.margin is not None]
     return f"shown to be slower by less than {span(format_percent, margins)}" if margins else ""
+
+
+def _predictions(predictions: Sequence[Predicted]) -> Table | None:
+    if not predictions:
+        return None
+    from pytest_ddpperf.reports.predictions import predictions_table
+
+    return predictions_table(predictions)
+
+
+def _advice(advice: Sequence[StrategyAdvice]) -> list[Table]:
+    if not advice:
+        return []
+    from pytest_ddpperf.reports.predictions import advice_table
+
+    return [advice_table(one) for one in advice]
 
 
 def _batch_size_table(searches: Sequence[Search]) -> Table:

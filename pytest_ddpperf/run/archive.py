@@ -12,11 +12,13 @@ from pytest_ddpperf.against.git import Checkout, has_file, introduced
 from pytest_ddpperf.baselines import noise
 from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.fingerprint import environment_key, training_differences
+from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network
 from pytest_ddpperf.baselines.runs import adds_run, changed_counts, lies_apart, with_run
 from pytest_ddpperf.baselines.store import SavedRecord, Store, acceptable, baseline_record, warned
 from pytest_ddpperf.errors import BaselineError, HistoryError
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Measurement, Spread
 from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.settings import DEFAULT_SET, Settings
@@ -63,6 +65,26 @@ class Archive:
             differs=(*found.differs, *differs(found.record)),
             counted_differs=(*found.counted_differs, *differs(found.counted)),
         )
+
+    def network(self, environment: Environment) -> NetworkFile | None:
+        """What ``ddpperf network`` has stored of an environment; None where nothing is."""
+        return read_network(network_file(self._baselines, environment))
+
+    def on_network(self, measurement: Measurement) -> tuple[Finding, ...]:
+        """What the stored network says of a measurement's collectives; nothing where none is stored."""
+        if not measurement.launches or measurement.world_size == 1:
+            return ()
+        try:
+            content = self.network(measurement.environment)
+        except BaselineError as error:
+            self.complaints += [str(error)] * (str(error) not in self.complaints)
+            return ()
+        if content is None:
+            return ()
+        from pytest_ddpperf.analysis.expected import network_finding
+
+        found = network_finding(measurement, content.fits)
+        return () if found is None else (found,)
 
     def commit_of(self, test: str, record: BaselineRecord) -> str | None:
         """The commit that has the code of a baseline's times; None where no commit has it.

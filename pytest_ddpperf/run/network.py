@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.analysis.network import CollectiveFit, fit_collectives, timings
+from pytest_ddpperf.analysis.network import CollectiveFit, fit_collectives, taken_share, timings
 from pytest_ddpperf.baselines.fingerprint import environment
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import machine_facts
@@ -32,6 +32,7 @@ class MeasuredNetwork:
     ranks: tuple[RankSweep, ...]
     timings: tuple[Timing, ...]
     fits: tuple[CollectiveFit, ...]
+    taken: float  # the share of computing that stands still while a collective is under way
 
 
 def sizes_between(least: int, most: int) -> tuple[int, ...]:
@@ -67,7 +68,11 @@ def measure_network(launcher: Launcher, found: Environment, plan: SweepPlan, tim
     )
     times = timings(launched.values)
     return MeasuredNetwork(
-        environment=found, ranks=launched.values, timings=times, fits=fit_collectives(times, found.world_size)
+        environment=found,
+        ranks=launched.values,
+        timings=times,
+        fits=fit_collectives(times, found.world_size),
+        taken=taken_share(launched.values),
     )
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
     from pytest_ddpperf.against.revision_side import RevisionSide
     from pytest_ddpperf.against.worktree import Revision
+    from pytest_ddpperf.analysis.candidates import StrategyAdvice
+    from pytest_ddpperf.analysis.predictions import Predicted
     from pytest_ddpperf.baselines.calibration import Calibrated
     from pytest_ddpperf.launch.nodes.cluster import Cluster
     from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
@@ -84,8 +86,11 @@ class Session:
         self.results: list[Result] = []  # of every benchmark so far, in the order measured
         self.searches: list[Search] = []  # for the largest batch
         self.convergences: list[Convergence] = []  # of trainings to the end
+        self.predictions: list[Predicted] = []  # of steps that nobody ran
+        self.advice: list[StrategyAdvice] = []  # on how to train
         self.calibrated: list[Calibrated] = []
         self.prepared: dict[bytes, Prepared] = {}  # by preparation.identity
+        self.networks: dict[str, dict[str, Any]] = {}  # that were measured: fits by collective, by environment
         self.complaints: list[str] = []  # of the summary, on the session itself
         self.parts: list[tuple[str, str]] = []  # of the summary, that hooks add; empty before the session has ended
         self.reference = self.candidate = None  # None: stored baselines, and this checkout
@@ -226,7 +231,7 @@ class Session:
         self.pool.end_test(test)
         self.prepared.clear()  # what an attempt that failed found out may be wrong
         self._unstored.discard(test)
-        for kept in list[list[Any]]([self.results, self.searches, self.convergences, self.calibrated]):
+        for kept in list[list[Any]](self._made):
             kept[:] = [one for one in kept if one.test != test]
 
     def check_out_reference(self) -> None:
@@ -239,7 +244,7 @@ class Session:
         for result in results:
             attempt = self.attempts.get(result.test, 1)
             remark = (Finding("last_attempt", {"attempt": attempt}),) if attempt > 1 else ()
-            remarks = (*result.findings, *remark, *self.leases.finding)
+            remarks = (*result.findings, *remark, *self.leases.finding, *self.archive.on_network(result.measurement))
             self.results.append(replace(result, attempt=attempt, findings=remarks))
             self.extensions.judged(self.results[-1:])
 
@@ -318,10 +323,15 @@ class Session:
         self.parts = self.extensions.reports(self.results)
 
     @property
+    def _made(self) -> tuple[list[Any], ...]:
+        """All that tests have made, each with its ``test``."""
+        return self.results, self.searches, self.convergences, self.calibrated, self.predictions, self.advice
+
+    @property
     def silent(self) -> bool:
         """Whether the terminal's summary would be empty."""
         complaints = self.complaints or self.leases.remarks or (self._archive is not None and self._archive.complaints)
-        return not any((self.results, self.searches, self.convergences, self.calibrated, self._recorded, complaints))
+        return not any((*self._made, self._recorded, complaints))
 
     def summary(self) -> SummaryData:
         """What the terminal's summary is made of."""
@@ -335,6 +345,8 @@ class Session:
             searches=self.searches,
             convergences=self.convergences,
             calibrated=self.calibrated,
+            predictions=self.predictions,
+            advice=self.advice,
             complaints=[*told, *remarks, *archive.complaints, *filter(None, [self.pool.complaint])],
             stored=archive.stored(sorted(self._unstored)),
             recorded=self._recorded,
@@ -362,7 +374,10 @@ class Session:
             from pytest_ddpperf.reports.documents.results import results_document
 
             found = (self.results, self._code, self.searches, self.calibrated, interrupted)
-            write(located(self._root, self.settings.json), results_document(*found, convergences=self.convergences))
+            document = results_document(
+                *found, convergences=self.convergences, predictions=self.predictions, advice=self.advice
+            )
+            write(located(self._root, self.settings.json), document)
 
     def record(self) -> None:
         """Adds the run to the history, if that was asked for and anything was measured."""

@@ -1,12 +1,16 @@
-"""The launch of a simulated rank: a process of its own, which counts one step. Importable without torch."""
+"""The launches of simulated ranks, each a process of its own: one counts a step, one times its computing.
+
+Importable without torch.
+"""
 
 from __future__ import annotations
 
 import time
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.analysis.rooflines import ACCELERATORS
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.torch_internals import warmed_up
@@ -22,7 +26,18 @@ from pytest_ddpperf.training.preparing import countable
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.records.counts import Counts
+    from pytest_ddpperf.records.timeline import Timeline
     from pytest_ddpperf.training.jobs import LaunchJob
+
+MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # steps of a timeline, and their computing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTimeline:
+    """What one simulated rank found out: a step, and its samples on this rank, None if unknown."""
+
+    timeline: Timeline
+    samples: float | None
 
 
 def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
@@ -51,6 +66,76 @@ def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: in
             counts, remarks = _counted(ctx, training, values=True)
         remarks = (*remarks, Finding("simulated_with_values", {"reason": reason}))
     return RankPrepared(counts=counts, remarks=remarks, counting=time.monotonic() - begun)
+
+
+def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerator: str | None) -> RankTimeline:
+    """What a step of the job computes between its collectives, on a rank of a group of so many; nobody else is there.
+
+    On this machine's device, or else on an accelerator by its name, which takes tensors without values where nothing
+    reads them. Several ranks of a launch are as many ranks of the group, which compute at the same time.
+    """
+    rank = min(ctx.rank, world_size - 1)
+    ctx = replace(
+        ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
+    )
+    if accelerator is None:
+        return _timed(ctx, job, None, values=True)
+    reason = needs_values(job)
+    if not reason:
+        try:
+            return _timed(ctx, job, accelerator, values=False)
+        except DdpperfError:
+            raise
+        except Exception:  # noqa: BLE001  whatever code does that reads values
+            seed_as_at_the_start()
+    return _timed(ctx, job, accelerator, values=True)
+
+
+def _timed(ctx: RankContext, job: LaunchJob, accelerator: str | None, *, values: bool) -> RankTimeline:
+    """The timeline of a warm step."""
+    from pytest_ddpperf.instruments.clock import clock_for, collector_paused
+    from pytest_ddpperf.simulate.group import rank_of
+    from pytest_ddpperf.simulate.tensors import without_values
+    from pytest_ddpperf.simulate.timeline import Roofline, StepClock, TimelineRecorder, timeline_of
+    from pytest_ddpperf.training.step import build_step
+
+    progress.stage("the simulated step")
+    with ExitStack() as opened:
+        if accelerator is None:
+            clock = clock_for(ctx.device, marks=0)
+            recorder = TimelineRecorder(StepClock(mark=clock.mark, seconds=clock.seconds))
+        else:
+            roofline = Roofline(ACCELERATORS[accelerator])
+            recorder = roofline.recorder()
+        kernels = () if accelerator is not None else (ctx.device.type.upper(),)
+        opened.enter_context(limited(ctx.device, free_memory()))
+        opened.enter_context(rank_of(ctx.rank, ctx.world_size, recorder, kernels))
+        opened.enter_context(nullcontext() if values else without_values())
+        step = opened.enter_context(closing(build_step(ctx, job)))
+
+        def run() -> None:
+            progress.step()
+            with step.group_kept():
+                step.run()
+
+        for _ in range(max(MIN_WARMUP, job.plan.warmup)):
+            run()
+        opened.enter_context(recorder.watching_waits())
+        if accelerator is not None:
+            opened.enter_context(roofline)
+        with collector_paused():
+            timeline = timeline_of(recorder, run, _goes_on if accelerator is None else _once, step.work_period)
+        return RankTimeline(timeline=timeline, samples=step.samples_per_step)
+
+
+def _goes_on(steps: int, seconds: float) -> bool:
+    """Whether steps of this machine go on: until they tell enough."""
+    return steps < MIN_TIMED or (steps < MAX_TIMED and seconds < TIMED_SECONDS)
+
+
+def _once(_steps: int, _seconds: float) -> bool:
+    """Operators of an accelerator that is not there always take the same."""
+    return False
 
 
 def needs_values(job: LaunchJob) -> str:

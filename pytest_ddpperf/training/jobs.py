@@ -210,6 +210,7 @@ PREPARE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "prepare_laun
 PROBE_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "probe_launch")
 CONVERGE_LAUNCH = RankFunction("pytest_ddpperf.training.convergence", "converge_launch")
 SIMULATE_LAUNCH = RankFunction("pytest_ddpperf.simulate.launch", "simulate_launch")
+TIMELINE_LAUNCH = RankFunction("pytest_ddpperf.simulate.launch", "timeline_launch")
 PROFILE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "profile_launch")
 
 

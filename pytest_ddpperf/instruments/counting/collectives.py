@@ -167,14 +167,21 @@ def _nbytes(value: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(value))
 
 
-def _ranks(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dist.ProcessGroup | None:
+    """The process group that an operator is called for; None without one."""
     place, name = _group_argument(func)
     if place is None:
-        return 1
+        return None
     group = args[place] if place < len(args) else kwargs[name]
     if isinstance(group, str):
-        return int(_resolve_process_group(group).size())  # type: ignore[arg-type]  # torch marks group names
-    return int((dist.ProcessGroup.unbox(group) if isinstance(group, torch.ScriptObject) else group).size())
+        return _resolve_process_group(group)  # type: ignore[arg-type]  # torch marks group names
+    found: dist.ProcessGroup = dist.ProcessGroup.unbox(group) if isinstance(group, torch.ScriptObject) else group
+    return found
+
+
+def _ranks(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    group = group_of(func, args, kwargs)
+    return 1 if group is None else int(group.size())
 
 
 @cache

@@ -107,7 +107,7 @@ class OperatorCounter(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._paused or (not self._fake and any(issubclass(kind, FakeTensor) for kind in types)):
             return func(*args, **kwargs)  # only asked for shapes
-        if any(_has_a_say(kind) for kind in types):
+        if any(has_a_say(kind) for kind in types):
             return NotImplemented  # it calls its parts, which come here again
         if torch.is_inference_mode_enabled() and isinstance(func, OpOverload):
             with self:  # in inference mode composite operators arrive undecomposed
@@ -178,7 +178,7 @@ class OperatorCounter(TorchDispatchMode):
             self._tracker.see(result, "activations" if recorded else "temporaries", made_by=self._stack.place)
 
 
-def _has_a_say(kind: type) -> bool:
+def has_a_say(kind: type) -> bool:
     """Whether tensors of a class take operators apart themselves, as DTensors do."""
     if issubclass(kind, FakeTensor):
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.analysis.diagnosis import diagnosis_of
@@ -34,9 +34,14 @@ from pytest_ddpperf.reports.documents.parts import (
     SectionData,
     TimeData,
 )
+from pytest_ddpperf.reports.documents.predictions import PredictionData, StrategyAdviceData
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.overall import overall
 from pytest_ddpperf.reports.phrases import findings
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.analysis.candidates import StrategyAdvice
+    from pytest_ddpperf.analysis.predictions import Predicted
 
 SCHEMA_FILE = Path(__file__).parents[1] / "results.schema.json"
 
@@ -64,6 +69,8 @@ def results_document(
     interrupted: str | None = None,
     *,
     convergences: Sequence[Convergence] = (),
+    predictions: Sequence[Predicted] = (),
+    advice: Sequence[StrategyAdvice] = (),
 ) -> dict[str, Any]:
     """What a run measured, searched, calibrated and trained, each in the order made, and the code that was run.
 
@@ -83,6 +90,8 @@ def results_document(
             batch_sizes=searches,
             calibration=calibrated,
             convergences=convergences,
+            predictions=predictions,
+            advice=advice,
             interrupted=interrupted,
         )
     )
@@ -281,3 +290,5 @@ class ResultsData(Document):
     convergences: list[ConvergenceData] = about(
         "One entry for each call of converge, which trains by several strategies, in the order made."
     )
+    advice: list[StrategyAdviceData] = about("One entry for each call of advise, in the order made.")
+    predictions: list[PredictionData] = about("One entry for each step that was predicted, in the order made.")

@@ -1,0 +1,90 @@
+"""Ways to train a model on so many ranks: which fit into memory, and which is predicted to be fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_ddpperf.analysis.predictions import Prediction
+
+ROOM = 0.9
+"""The share of a memory that tensors may take: the rest is for the allocator, the context and NCCL's buffers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A way to train.
+
+    Attributes:
+        name: strategy and settings in one line.
+        strategy: as ``ddpperf.check`` takes it.
+        settings: as ``ddpperf.check`` takes them, where they are not the defaults.
+        batch_size: samples of a rank's batch; None where the workload has one size.
+        memory: bytes of tensors that a rank takes at most in a step; None where it could not be simulated.
+        fits: whether they fit into the memory that there is.
+        reason: why it does not fit, or could not be simulated; empty where it does.
+        prediction: of its step; None where it does not fit.
+        measured: seconds of a step, where ranks of this machine ran it; None where none did.
+    """
+
+    name: str
+    strategy: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+    batch_size: int | None = None
+    memory: float | None = None
+    fits: bool = True
+    reason: str = ""
+    prediction: Prediction | None = None
+    measured: float | None = None
+
+    @property
+    def sample_seconds(self) -> float:
+        """Predicted seconds for a sample of the whole group; of a step, where samples are not known."""
+        assert self.prediction is not None  # noqa: S101  of one that fits
+        return self.prediction.seconds / (self.prediction.samples or 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StrategyAdvice:
+    """Candidates, those that fit first, the fastest of them first.
+
+    Attributes:
+        test: pytest node id; empty outside of a test.
+        candidates: all of them.
+        world_size: ranks.
+        memory: bytes that a rank may take; None for no limit.
+    """
+
+    test: str
+    candidates: tuple[Candidate, ...]
+    world_size: int
+    memory: float | None
+
+    @property
+    def best(self) -> Candidate | None:
+        """The one that fits with the least predicted time for a sample; None where none fits."""
+        return next((candidate for candidate in self.candidates if candidate.prediction is not None), None)
+
+    @property
+    def equals(self) -> tuple[Candidate, ...]:
+        """Those that fit and may be as fast as the best one, by the bands of both."""
+        best = self.best
+        if best is None or best.prediction is None:
+            return ()
+        return tuple(
+            candidate
+            for candidate in self.candidates
+            if candidate.prediction is not None
+            and candidate is not best
+            and candidate.prediction.gain_over(best.prediction).high >= 0
+        )
+
+
+def ranked(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+    """Candidates in the order of advice."""
+
+    def place(candidate: Candidate) -> tuple[bool, float]:
+        known = candidate.prediction is not None
+        return not known, candidate.sample_seconds if known else candidate.memory or 0.0
+
+    return tuple(sorted(candidates, key=place))

@@ -1,0 +1,127 @@
+"""``ddpperf advise``: which strategy, precision and batch size to train a workload with."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from pytest_ddpperf.analysis.candidates import StrategyAdvice
+from pytest_ddpperf.analysis.links import CLUSTERS
+from pytest_ddpperf.analysis.rooflines import ACCELERATORS
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.parsers import argument, byte_count, positive_int
+from pytest_ddpperf.reports.predictions import advice_table
+from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.reports.table import render, terminal_width
+from pytest_ddpperf.run.advising import PRECISIONS, STRATEGIES, advised, asked_of
+from pytest_ddpperf.run.predicting import HERE, Predictor
+from pytest_ddpperf.run.requests import VerbCall
+from pytest_ddpperf.run.session import Session
+from pytest_ddpperf.settings import Settings, overlay
+
+_NONE_FITS = 1  # the exit status
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares what the command takes."""
+    add = parser.add_argument
+    add(
+        "workload",
+        metavar="FILE.py:NAME",
+        help="a Workload in a file of Python or in a module, or a function batch_size -> Workload",
+    )
+    add("--world-size", type=argument(positive_int), required=True, metavar="N", help="number of ranks")
+    add(
+        "--network",
+        choices=(HERE, *CLUSTERS),
+        help="the network (default: what ddpperf network has stored; here: measured now)",
+    )
+    add("--accelerator", choices=tuple(ACCELERATORS), help="what computes (default: the device of this machine, timed)")
+    add(
+        "--ranks-per-node",
+        type=argument(positive_int),
+        default=8,
+        metavar="N",
+        help="of a named network (default: %(default)s)",
+    )
+    add(
+        "--memory",
+        type=argument(byte_count),
+        metavar="BYTES",
+        help="of a rank, such as 80GB (default: the accelerator's, else no limit)",
+    )
+    add(
+        "--strategies",
+        type=lambda text: text.split(";"),
+        default=None,
+        metavar="NAMES",
+        help=f"separated by semicolons (default: {'; '.join(STRATEGIES)})",
+    )
+    add(
+        "--precisions",
+        type=lambda text: text.split(","),
+        default=None,
+        metavar="NAMES",
+        help=f"separated by commas (default: {','.join(PRECISIONS)})",
+    )
+    add(
+        "--batch-sizes",
+        type=argument(_numbers),
+        default=None,
+        metavar="N[,N...]",
+        help="of a rank, for a function batch_size -> Workload",
+    )
+    add("--timeout", default="600", metavar="TIME", help="of a launch (default: %(default)s s)")
+
+
+def _numbers(text: object) -> list[int]:
+    return [positive_int(number) for number in str(text).split(",")]
+
+
+def run(options: argparse.Namespace, folder: Path) -> int:
+    """Prints a table of all candidates; ``folder`` is that of the baselines. The status is 1 where none fits."""
+    found = _advice(options, folder)
+    print(render(advice_table(found), terminal_width()))
+    best = found.best
+    if best is None:
+        print("none fits: more ranks, a smaller batch or activation_checkpointing=true take less memory")
+        return _NONE_FITS
+    words_of = "".join(f", {word}={value!r}" for word, value in best.settings.items())
+    print(f"best: strategy={best.strategy!r}{words_of}")
+    return 0
+
+
+def _advice(options: argparse.Namespace, folder: Path) -> StrategyAdvice:
+    subject = _found(options.workload)
+    names = ("world_size", "timeout", "network", "accelerator", "ranks_per_node")
+    given = {"baseline_dir": folder.resolve(), **{name: getattr(options, name) for name in names}}
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")
+    asked = asked_of(options.strategies, options.precisions, options.batch_sizes, options.memory, options.accelerator)
+    session = Session(settings, Path.cwd(), LiveLine(None, None))
+    try:
+        return advised(Predictor(session, "", []), VerbCall(settings=settings, knobs=given), subject, asked)
+    finally:
+        session.close()
+
+
+def _found(named: str) -> Any:
+    """What a name stands for; ranks import its module as this process does."""
+    where, _, name = named.rpartition(":")
+    if not where or not name.isidentifier():
+        raise SettingError(f"{named!r}: expected FILE.py:NAME or MODULE:NAME, such as train.py:workload")
+    file = Path(where)
+    module, place = (file.stem, file.resolve().parent) if where.endswith(".py") else (where, Path.cwd())
+    if where.endswith(".py") and not file.is_file():
+        raise SettingError(f"{named!r}: there is no file {file}")
+    sys.path.insert(0, str(place))
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise SettingError(f"{named!r}: {module} cannot be imported: {error}") from error
+    if not hasattr(found, name):
+        raise SettingError(f"{named!r}: {module} has no {name}")
+    return getattr(found, name)

@@ -1,0 +1,264 @@
+"""What steps will take: timelines of simulated ranks of this machine, on a network that is measured or named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.analysis.links import CLUSTERS
+from pytest_ddpperf.analysis.predictions import Gain, Predicted, Prediction, WhatIf, predicted, typical
+from pytest_ddpperf.analysis.rooflines import ACCELERATORS
+from pytest_ddpperf.analysis.transfers import FittedNetwork, NamedNetwork, NetworkModel, like
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records.measurement import Environment, Plan
+from pytest_ddpperf.records.network import SweepPlan
+from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.run.benchmark_launches import SIMULATING
+from pytest_ddpperf.run.network import measure_network, sizes_between
+from pytest_ddpperf.run.requests import VerbCall
+from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.run.ways import Contender, GivenStrategy, GivenWays, several
+from pytest_ddpperf.strategies.table import modules_of
+from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, LaunchJob, PrepareJob
+from pytest_ddpperf.training.script import Script, Subject
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.run.session import Session
+    from pytest_ddpperf.settings import Settings
+    from pytest_ddpperf.simulate.launch import RankTimeline
+
+HERE = "here"  # the network of this environment, measured when it is needed
+TAKEN = "taken"
+WARMUP = 3  # steps before a timeline
+_SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
+LAUNCHES = 3  # of computing that is timed here
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """What is timed for a prediction; ``together``: ranks that do so at the same time."""
+
+    variant: Variant
+    call: VerbCall
+    together: int
+
+    @property
+    def key(self) -> object:
+        """What trainings have in common whose computing is the same."""
+        variant = self.variant
+        return (
+            variant.strategy,
+            tuple(variant.recipe.items()),
+            variant.world_size,
+            self.accelerator,
+            id(variant.subject),
+        )
+
+    @property
+    def accelerator(self) -> str | None:
+        """The accelerator that computing is modelled for; None where it is timed."""
+        return self.call.settings.accelerator
+
+    @property
+    def job(self) -> LaunchJob:
+        """What each rank has to do."""
+        variant = self.variant
+        counts = variant.samples_per_step, variant.tokens_per_step
+        settings = variant.over(self.call.settings)
+        return LaunchJob(variant.subject, variant.resolved, settings, Plan(warmup=WARMUP, steps=1), *counts)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts the steps of one test.
+
+    Attributes:
+        session: whose launchers run simulated ranks; it lists predictions.
+        test: pytest node id.
+        sections: of the test's report, which get what ranks print.
+    """
+
+    session: Session
+    test: str
+    sections: list[tuple[str, str]]
+
+    def predict(self, call: VerbCall, way: Contender, name: str | None = None) -> Prediction:
+        """The step of one way to train, on as many ranks as its call asks for, which the session lists."""
+        __tracebackhide__ = True
+        (found,) = self.predictions([(call, way, name)])
+        self._list(found, None)
+        return found
+
+    def simulated(self, call: VerbCall, way: Contender, name: str | None) -> None:
+        """Lists the steps of one way to train on each number of ranks that is simulated."""
+        __tracebackhide__ = True
+        for ranks in self.session.world_sizes(call.settings):
+            (found,) = self.predictions([(call, way, name)], ranks)
+            self._list(found, None)
+
+    def what_if(self, call: VerbCall, subject: Subject, ways: GivenWays, strategy: GivenStrategy) -> WhatIf:
+        """The steps of several ways to train, which the session lists."""
+        __tracebackhide__ = True
+        networks: dict[str, Any] = {}
+        if isinstance(ways, Mapping) and all(isinstance(own, Mapping) for own in ways.values()):
+            networks = {str(way): own["network"] for way, own in ways.items() if "network" in own}
+            ways = {way: {word: each for word, each in own.items() if word != "network"} for way, own in ways.items()}
+        contenders = several(subject, None, None, strategy, call.strategies, ways, verb="what_if").by_name
+        found = self.predictions(
+            [(_on(call.of(contender, way), networks.get(way)), contender, way) for way, contender in contenders.items()]
+        )
+        whole = WhatIf(predictions=dict(zip(contenders, found, strict=True)))
+        for way, prediction in whole.predictions.items():
+            self._list(prediction, None if way == whole.over else whole.gain(way))
+        return whole
+
+    def _list(self, prediction: Prediction, gain: Gain | None) -> None:
+        """Lists a prediction once, also where a test runs in two parts."""
+        made = Predicted(test=self.test, prediction=prediction, gain=gain)
+        listed = self.session.predictions
+        listed[:] = [one for one in listed if one.key != made.key]
+        listed.append(made)
+
+    def predictions(
+        self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
+    ) -> list[Prediction]:
+        """The predictions of several ways: their computing is timed in turns, that of equal trainings once."""
+        __tracebackhide__ = True
+        trainings = [self.training(call, way, name, ranks) for call, way, name in asked]
+        timed: dict[object, list[RankTimeline]] = {training.key: [] for training in trainings}
+        modelled = all(training.accelerator for training in trainings)
+        for _ in range(1 if modelled else LAUNCHES):
+            for key, launches in timed.items():
+                training = next(training for training in trainings if training.key == key)
+                launches.append(self._launched(training))
+        steps = {
+            key: (typical([launch.timeline for launch in launches]), launches[0].samples)
+            for key, launches in timed.items()
+        }
+        return [self._priced(training, *steps[training.key]) for training in trainings]
+
+    def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
+        """What is to be timed for a way to train; ``ranks``: as many as its call asks for by default."""
+        if isinstance(way.subject, Script):
+            raise SettingError(
+                f"{way.subject.name} is a Script, which makes its own process group: a prediction takes a Workload or "
+                "a function build(ctx) -> step"
+            )
+        _require_known(call.settings)
+        ranks = ranks or max(self.session.world_sizes(call.settings))
+        here = self._here(call, ranks, way.variables)
+        variant = call.variant(way.subject, replace(here, world_size=ranks), strategy=way.strategy, name=name)
+        return Training(variant=variant, call=call, together=here.world_size)
+
+    def _priced(self, training: Training, timeline: Timeline, samples: float | None) -> Prediction:
+        """A training that was timed, on the network; one that sends nothing needs none. ``samples``: of a rank."""
+        ranks = training.variant.world_size
+        return predicted(
+            timeline,
+            self._model(training, timeline) if timeline.transfers else NamedNetwork(name=next(iter(CLUSTERS))),
+            name=training.variant.name,
+            world_size=ranks,
+            accelerator=training.accelerator or "",
+            samples=None if samples is None else samples * ranks,
+        )
+
+    def _here(self, call: VerbCall, ranks: int, variables: Any) -> Environment:
+        """The environment of as many ranks as this machine runs without sharing cores or GPUs, up to that number."""
+        session, settings = self.session, call.settings
+        alone = session.environment(settings, 1, variables)
+        nodes = 1 if session.cluster is None else 1 + len(session.cluster.nodes)
+        room = nodes * (alone.cores // alone.threads if alone.device == "cpu" else alone.device_count)
+        together = 1 if settings.accelerator is not None or alone.simulated else max(1, min(ranks, room))
+        return alone if together == 1 else session.environment(settings, together, variables)
+
+    def _model(self, training: Training, timeline: Timeline) -> NetworkModel:
+        environment = training.variant.environment
+        key = environment_key(environment)
+        settings = training.call.settings
+        if settings.network == HERE:
+            return FittedNetwork(name=key, **self._measured(training, timeline))
+        if settings.network is not None:
+            return NamedNetwork(name=settings.network, ranks_per_node=settings.ranks_per_node)
+        content = self.session.archive.network(environment)
+        if content is None:
+            raise SettingError(
+                f"network=None: nothing is stored of {key}; measure it with ddpperf network "
+                f"--world-size={environment.world_size}, or give one of {', '.join((HERE, *CLUSTERS))}"
+            )
+        return FittedNetwork(name=key, fits=content.fits, taken=content.taken)
+
+    def _measured(self, training: Training, timeline: Timeline) -> dict[str, Any]:
+        """The fits of what a timeline sends, and the share that sending takes, measured once in a session."""
+        __tracebackhide__ = True
+        environment = training.variant.environment
+        if environment.world_size > training.together:
+            raise SettingError(
+                f"network={HERE!r}: {environment.world_size} ranks have no cores or GPUs of their own here; give one "
+                f"of {', '.join(CLUSTERS)}"
+            )
+        names = tuple(dict.fromkeys(map(like, timeline.transfers)))
+        most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in timeline.transfers))
+        known = self.session.networks.setdefault(environment_key(environment), {})
+        missing = tuple(name for name in names if name not in known or known[name].max_bytes < most)
+        taken = known.get(TAKEN)
+        if missing or taken is None:
+            plan = SweepPlan(collectives=missing or names, sizes=sizes_between(_SMALLEST, 2 * most), rounds=_ROUNDS)
+            found = measure_network(self.session.launchers[0], environment, plan, training.call.settings.timeout)
+            known |= {fit.collective: fit for fit in found.fits}
+            known[TAKEN] = found.taken
+        return {"fits": tuple(known[name] for name in names), "taken": known[TAKEN]}
+
+    def _launched(self, training: Training) -> RankTimeline:
+        """What the rank tells whose computing is longest, of those that this machine runs at the same time."""
+        __tracebackhide__ = True
+        size, modelled = training.variant.world_size, training.accelerator
+        ranks: list[RankTimeline] = self._simulated(
+            training, TIMELINE_LAUNCH, training.job, size, modelled, on_cpu=modelled is not None
+        )
+        return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
+
+    def peak_bytes(self, call: VerbCall, way: Contender) -> float:
+        """The most bytes of tensors that rank 0 takes in a step.
+
+        Raises:
+            RankFailed: it ran out of memory here, because its tensors have values.
+        """
+        __tracebackhide__ = True
+        training = replace(self.training(call, way, None), together=1)
+        job = PrepareJob(training.job, counted=True)
+        (found,) = self._simulated(training, SIMULATE_LAUNCH, job, 0, training.variant.world_size, on_cpu=True)
+        return float(found.counts.totals["peak_tensor_bytes"])
+
+    def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool) -> list[Any]:
+        """What each of the simulated ranks of a launch gives back."""
+        __tracebackhide__ = True
+        variant = training.variant
+        launcher = self.session.launchers.with_variables(variant.variables)[0]
+        result = self.session.limited(launcher.run)(
+            function,
+            *args,
+            world_size=training.together,
+            backend="gloo",
+            device="cpu" if on_cpu else variant.environment.device,
+            timeout=training.call.settings.timeout,
+            preload=(*modules_of(variant.resolved), *SIMULATING),
+            own_group=True,
+        )
+        self.sections.extend((f"{variant.label}, {title}", text) for title, text in result.sections)
+        return list(result.values)
+
+
+def _on(call: VerbCall, network: Any) -> VerbCall:
+    """The call on the network of one of its ways; None for the call's own."""
+    return call if network is None else replace(call, settings=replace(call.settings, network=network))
+
+
+def _require_known(settings: Settings) -> None:
+    """Refuses names of networks and accelerators that nobody knows."""
+    known = {"network": (HERE, *CLUSTERS), "accelerator": tuple(ACCELERATORS)}
+    for name, names in known.items():
+        given = getattr(settings, name)
+        if given is not None and given not in names:
+            raise SettingError(f"{name}={given!r} is not known; it is one of {', '.join(names)}")

@@ -1,0 +1,86 @@
+"""What a step's collectives take on a stored network, beside what they took."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.analysis.expected import expected_seconds, network_finding
+from pytest_ddpperf.analysis.network import CollectiveFit, Segment
+from pytest_ddpperf.records.communication import BlockTimes
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.reports.findings import finding_text
+from tests.factories import PROFILE, make_launch, make_measurement
+
+MB = 10**6
+FIT = CollectiveFit(
+    collective="all_reduce",
+    world_size=2,
+    min_bytes=1000,
+    segments=(Segment(max_bytes=100 * MB, latency=1e-3, seconds_per_byte=1e-9),),
+    error=0.06,
+)
+FITS = (FIT, replace(FIT, collective="broadcast"))
+
+
+def counts(calls: dict[str, float], nbytes: dict[str, float]) -> Counts:
+    return Counts(totals={}, details={"collective_calls": calls, "collective_bytes": nbytes}, unstable={})
+
+
+SENT = counts({"all_reduce": 2, "broadcast": 1}, {"all_reduce": 8 * MB, "broadcast": 64})  # 10 ms and 1.001 ms
+
+
+def profiled(transfer: float | None) -> Measurement:
+    profile = replace(PROFILE, transfer=transfer)
+    return make_measurement(launches=(make_launch((0.1,), (0.1,)),), counts=SENT, profile=profile)
+
+
+def test_collectives_take_what_the_fits_say() -> None:
+    assert expected_seconds(SENT, FITS) == pytest.approx(0.011001)
+    assert expected_seconds(counts({}, {}), FITS) == 0.0
+
+
+@pytest.mark.parametrize(
+    "unknown", [counts({"all_gather": 1}, {"all_gather": MB}), counts({"all_reduce": 1}, {"all_reduce": 200 * MB})]
+)
+def test_what_was_not_measured_is_not_told(unknown: Counts) -> None:
+    assert expected_seconds(unknown, FITS) is None
+    assert network_finding(replace(profiled(0.02), counts=unknown), FITS) is None
+
+
+def test_the_prediction_stands_beside_what_was_measured() -> None:
+    found = network_finding(profiled(0.012), FITS)
+    assert found is not None
+    assert found.code == "on_network"
+    assert finding_text(found) == (
+        "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); the profiler "
+        "saw 12.0 ms"
+    )
+
+
+def test_a_step_that_sends_faster_than_the_network_is_told() -> None:
+    found = network_finding(profiled(0.005), FITS)
+    assert found is not None
+    assert found.code == "faster_than_network"
+    assert "Is something not sent" in finding_text(found)
+
+
+def test_exposed_communication_is_all_of_it_where_nothing_is_sent_in_backward() -> None:
+    blocks = BlockTimes(synchronised=(0.1, 0.1), unsynchronised=(0.088, 0.088))
+    one = make_launch((0.1,), (0.1,))
+    one = replace(one, ranks=tuple(replace(rank, communication=blocks) for rank in one.ranks))
+    flat = make_measurement(launches=(one,), counts=SENT, strategy="flat")
+    found = network_finding(flat, FITS)
+    assert found is not None
+    assert found.facts["measured"] == pytest.approx(0.012)
+    hidden = network_finding(replace(flat, strategy="ddp"), FITS)
+    assert hidden is not None
+    assert hidden.facts["measured"] is None
+
+
+def test_what_was_not_timed_or_sends_nothing_has_no_finding() -> None:
+    assert network_finding(replace(profiled(0.01), launches=()), FITS) is None
+    assert network_finding(replace(profiled(0.01), counts=None), FITS) is None
+    assert network_finding(replace(profiled(0.01), counts=counts({}, {})), FITS) is None

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.cli.command import main
+
+TRAIN = """
+import torch
+from torch import nn
+from pytest_ddpperf import Workload
+
+workload = Workload(
+    model=lambda: nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]),
+    batch=lambda: (torch.randn(8, 64), torch.randn(8, 64)),
+    loss=nn.functional.mse_loss,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    samples_per_step=8,
+)
+number = 3
+"""
+ASKED = ["--world-size=64", "--network=nvlink-infiniband400", "--accelerator=h100", "--precisions=fp32"]
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("advised_train.py").write_text(TRAIN)
+
+
+def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "advised_train.py:workload", *ASKED, "--strategies=flat;naive"]) == 0
+    out = capsys.readouterr().out
+    assert "ways to train on 64 ranks, nvlink-infiniband400, computing of h100" in out
+    assert out.splitlines()[-1] == "best: strategy='flat'"
+
+
+def test_nothing_fits_into_little_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "advised_train:workload", *ASKED, "--strategies=flat", "--memory=64KiB"]) == 1
+    assert "none fits: more ranks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("advised_train.py", "expected FILE.py:NAME"),
+        ("nothing.py:workload", "there is no file nothing.py"),
+        ("nothing_at_all:workload", "cannot be imported"),
+        ("advised_train.py:model", "advised_train has no model"),
+        ("advised_train.py:number", "expected a Workload"),
+    ],
+)
+def test_what_is_no_workload_is_refused(named: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", named, *ASKED]) == 2
+    assert said in capsys.readouterr().err

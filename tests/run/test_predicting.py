@@ -1,0 +1,158 @@
+"""``ddpperf.predict``, ``what_if`` and ``advise``: what a test gets, what is told, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+SUITE = """
+import torch
+from torch import nn
+from pytest_ddpperf import Workload
+
+WIDE = 64
+QUICK = dict(world_size=16, network="pcie-ethernet10", device="cpu")
+
+
+def of_size(size):
+    return Workload(
+        model=lambda: nn.Sequential(*[nn.Linear(WIDE, WIDE) for _ in range(4)]),
+        batch=lambda: (torch.randn(size, WIDE), torch.randn(size, WIDE)),
+        loss=nn.functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+        samples_per_step=size,
+    )
+
+
+workload = of_size(8)
+"""
+PARAMETERS = 4 * (64 * 64 + 64)
+
+
+def run(pytester: pytest.Pytester, test: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(test_it=f"{SUITE}\n\n{test}")
+    return pytester.runpytest("--ddpperf-json=run.json", *options)
+
+
+def document(pytester: pytest.Pytester) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((pytester.path / "run.json").read_text())
+    return found
+
+
+def test_a_step_of_any_number_of_ranks_is_predicted_on_a_named_network(inner: pytest.Pytester) -> None:
+    test = """
+def test_predicted(ddpperf):
+    found = ddpperf.predict(workload, strategy="flat", **QUICK)
+    assert found.world_size == 16 and found.samples == 128 and found.accelerator == ""
+    assert found.low < found.seconds < found.high
+    assert abs(found.seconds - found.computing - found.exposed) < 1e-12
+    # Nothing but a few lines of Python lies between the call and the wait.
+    assert 0 < found.exposed <= found.communication
+    assert found.efficiencies[0] < found.efficiency < found.efficiencies[1]
+"""
+    result = run(inner, test)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["*ddpperf predictions*", "steps that were predicted, not measured", "*test_predicted flat*16*"]
+    )
+    (row,) = document(inner)["predictions"]
+    assert (row["name"], row["world_size"], row["network"], row["gain"]) == ("flat", 16, "pcie-ethernet10", None)
+    assert row["low"] < row["seconds"] < row["high"]
+
+
+def test_ways_gain_over_the_first(inner: pytest.Pytester) -> None:
+    test = """
+def test_ways(ddpperf):
+    found = ddpperf.what_if(
+        workload,
+        strategy="flat",
+        ways={"now": {}, "accumulated": {"accumulation_steps": 8}, "faster": {"network": "nvlink-infiniband400"}},
+        accelerator="a100",  # whose clock nothing disturbs
+        **QUICK,
+    )
+    assert found.over == "now" and found.gain("now").value == 0
+    assert found.gain("accumulated").verdict == "faster"  # messages are sent once for eight micro-batches
+    assert found.gain("faster").verdict == "faster"
+    assert found["faster"].computing == found["now"].computing  # which is timed once
+    assert found["faster"].exposed < found["now"].exposed
+"""
+    result = run(inner, test)
+    result.assert_outcomes(passed=1)
+    rows = document(inner)["predictions"]
+    assert [row["name"] for row in rows] == ["now", "accumulated", "faster"]
+    assert rows[1]["gain"]["low"] < rows[1]["gain"]["value"] < rows[1]["gain"]["high"]
+
+
+def test_candidates_are_held_to_the_memory(inner: pytest.Pytester) -> None:
+    test = """
+def test_advised(ddpperf):
+    found = ddpperf.advise(
+        of_size, batch_sizes=[8, 4096], strategies=["flat", "fsdp2"], precisions=["fp32"], memory="2MiB", **QUICK
+    )
+    fitting = [(each.strategy, each.batch_size) for each in found.candidates if each.fits]
+    assert sorted(fitting) == [("flat", 8), ("fsdp2", 8)], found
+    assert found.best.strategy == "flat" and found.best.batch_size == 8
+    assert found.best.memory > 3 * 4 * 16640  # parameters, gradients and the flat buffer
+    large = found.candidates[-1]
+    assert large.prediction is None and large.reason.endswith("of 2.00 MiB"), large.reason
+"""
+    result = run(inner, test)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*ddpperf advice*", "ways to train on 16 ranks*", "*flat*best*"])
+    (advice,) = document(inner)["advice"]
+    assert [each["fits"] for each in advice["candidates"]] == [True, True, False, False]
+    assert advice["memory"] == 2 * 2**20
+
+
+def test_the_network_between_ranks_here_is_measured(inner: pytest.Pytester) -> None:
+    test = """
+def test_here(ddpperf):
+    found = ddpperf.predict(workload, strategy="bucketed", world_size=2, network="here", device="cpu")
+    assert found.network.endswith("-w2-" + found.network.rpartition("-w2-")[2]) and found.communication > 0
+    assert ddpperf.predict(workload, strategy="single", world_size=1, network="here", device="cpu").communication == 0
+"""
+    run(inner, test).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("predict(workload, network='fast')", "network='fast' is not known; it is one of here, nvlink-infiniband400"),
+        ("predict(workload, network='here', accelerator='z80')", "accelerator='z80' is not known; it is one of h200"),
+        ("predict(workload, network='pcie-ethernet10', ranks_per_node=0)", "ranks_per_node"),
+        ("predict(workload, world_size=2)", "ddpperf network --world-size=2"),
+        ("predict(workload, world_size=4096, network='here')", "ranks have no cores or GPUs of their own here"),
+        ("predict(Script(print), network='here')", "is a Script"),
+        ("predict(workload, pace=3)", "pace"),
+        ("what_if(workload, ways={'now': {}})", "expected two or more ways"),
+        ("advise(workload, batch_sizes=[1])", "this Workload has one size"),
+        ("advise(of_size)", "without batch_sizes"),
+        ("advise(workload, strategies='ddp')", "expected a list of one or more"),
+        ("advise(workload, precisions=['fp7'])", "fp7"),
+        ("advise(workload, memory='much')", "memory='much'"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_cure(inner: pytest.Pytester, call: str, said: str) -> None:
+    test = f"from pytest_ddpperf import Script\n\n\ndef test_refused(ddpperf):\n    ddpperf.{call}"
+    result = run(inner, test, "--ddpperf-device=cpu")
+    result.assert_outcomes(failed=1)
+    text = " ".join(result.stdout.str().split())
+    assert said in text
+    assert "Traceback" not in text
+
+
+def test_simulated_benchmarks_are_put_on_a_named_network(inner: pytest.Pytester) -> None:
+    test = """
+def test_simulated(ddpperf):
+    ddpperf.check(workload, strategy="fsdp2")
+"""
+    network = ("--ddpperf-simulate=8,64", "--ddpperf-network=pcie-ethernet10", "--ddpperf-accelerator=a100")
+    run(inner, test, *network).assert_outcomes(passed=1)
+    rows = document(inner)["predictions"]
+    assert [(row["name"], row["world_size"], row["accelerator"]) for row in rows] == [
+        ("fsdp2", 8, "a100"),
+        ("fsdp2", 64, "a100"),
+    ]
+    assert rows[1]["efficiency"] < rows[0]["efficiency"]  # the larger group spans nodes
