@@ -11,7 +11,7 @@ from pytest_ddpperf.analysis.costs import TABLE, algorithm_bandwidth, bus_bandwi
 from pytest_ddpperf.analysis.inputs import require_number
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.profile import bus_factor
-from pytest_ddpperf.records.network import RankSweep, Timing
+from pytest_ddpperf.records.network import CollectiveTimes, RankSweep, Timing
 from pytest_ddpperf.units import format_count, format_value
 
 _LEAST = 3  # sizes of a segment
@@ -103,12 +103,26 @@ def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:
 
     What makes other calls slower is mostly not the network's, and differs from size to size.
     """
-    found = []
-    for each in zip(*(rank.times for rank in ranks), strict=True):
-        calls = zip(*(zip(one.begun, one.waited, strict=True) for one in each), strict=True)
-        fastest = min(max(begun + waited for begun, waited in call) for call in calls)
-        found.append(Timing(collective=each[0].collective, nbytes=each[0].nbytes, seconds=fastest))
-    return tuple(found)
+    return tuple(
+        Timing(collective=each[0].collective, nbytes=each[0].nbytes, seconds=min(_calls(each)))
+        for each in zip(*(rank.times for rank in ranks), strict=True)
+    )
+
+
+def _calls(each: Sequence[CollectiveTimes]) -> list[float]:
+    """Seconds of each call of one size, on the slowest of all ranks."""
+    calls = zip(*(zip(one.begun, one.waited, strict=True) for one in each), strict=True)
+    return [max(begun + waited for begun, waited in call) for call in calls]
+
+
+def usual_times(ranks: Sequence[RankSweep]) -> float:
+    """How many times the fastest call a usual one takes: the median over collectives and sizes of median over fastest.
+
+    Each call is as long as on the slowest rank. It is 1 on a network that nothing disturbs.
+    """
+    sizes = map(_calls, zip(*(rank.times for rank in ranks), strict=True))
+    found = [statistics.median(calls) / min(calls) for calls in sizes]
+    return statistics.median(found) if found else 1.0
 
 
 def taken_share(ranks: Sequence[RankSweep]) -> float:

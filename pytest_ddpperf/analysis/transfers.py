@@ -99,17 +99,21 @@ def like(transfer: Transfer) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedNetwork:
-    """A network that was measured: fits by collective, each for the ranks that it was measured with."""
+    """A network that was measured: fits by collective, each for the ranks that it was measured with.
+
+    Fits are of the fastest calls; ``usual`` is how many times as long a usual one takes.
+    """
 
     name: str
     fits: tuple[CollectiveFit, ...]
     taken: float
+    usual: float = 1.0
 
     @property
     def band(self) -> Band:
-        """Twice the median error of the fits to either side."""
+        """From the fastest calls to usual ones, and twice the median error of the fits beyond either."""
         error = _SPREAD * max(fit.error for fit in self.fits)
-        return Band(max(0.1, 1 - error), 1.0, 1 + error)
+        return Band(max(0.1, 1 - error), self.usual, self.usual * (1 + error))
 
     def seconds(self, transfer: Transfer) -> float:
         """By the fit; what is smaller than the smallest size takes as long as that."""

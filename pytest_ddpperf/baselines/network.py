@@ -23,6 +23,7 @@ class NetworkFile:
     environment: str  # its key
     date: str
     taken: float  # the share of computing that stands still while a collective is under way
+    usual: float  # how many times the fastest call a usual one takes
     fits: tuple[CollectiveFit, ...]
     timings: tuple[Timing, ...]
 
@@ -52,7 +53,7 @@ NETWORK = FileKind(
     cure="delete it and run ddpperf network again",
     content=NetworkFile,
     shapes={
-        NetworkFile: Shape(types={"schema": str, "date": Day, "taken": NotNegative}, make=_file),
+        NetworkFile: Shape(types={"schema": str, "date": Day, "taken": NotNegative, "usual": NotNegative}, make=_file),
         CollectiveFit: Shape(types={"world_size": Positive, "min_bytes": Positive, "error": NotNegative}, make=_fit),
         Segment: Shape(types={"max_bytes": Positive, "latency": NotNegative, "seconds_per_byte": NotNegative}),
         Timing: Shape(types={"nbytes": Positive, "seconds": NotNegative}),

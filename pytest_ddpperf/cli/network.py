@@ -25,6 +25,7 @@ from pytest_ddpperf.reports.network import (
     backend_line,
     interface_line,
     late_line,
+    line_of_calls,
     link_line,
     network_table,
     prediction_lines,
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
             )
             measured = measure_network(launcher, here, plan, options.timeout)
             print(render(network_table(here, measured.fits), terminal_width()))
-            print(f"{measured.taken:.0%} of computing stands still while an all-reduce is under way")
+            print(line_of_calls(measured.usual, measured.taken))
             if options.check is not None:
                 lines = list(check_lines(measured, options.check, gpus))
                 found += lines
@@ -133,8 +134,13 @@ def _save(folder: Path, measured: MeasuredNetwork) -> Path:
     file = network_file(folder, measured.environment)
     today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     key = environment_key(measured.environment)
-    save_network(
-        file,
-        NetworkFile(environment=key, date=today, taken=measured.taken, fits=measured.fits, timings=measured.timings),
+    content = NetworkFile(
+        environment=key,
+        date=today,
+        taken=measured.taken,
+        usual=measured.usual,
+        fits=measured.fits,
+        timings=measured.timings,
     )
+    save_network(file, content)
     return file

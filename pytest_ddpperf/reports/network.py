@@ -52,6 +52,14 @@ def prediction_lines(fits: Sequence[CollectiveFit], nbytes: int) -> list[str]:
     ]
 
 
+def line_of_calls(usual: float, taken: float) -> str:
+    """The sentence on usual calls, and on computing beside them."""
+    return (
+        f"a usual call takes {usual:.2f} times the fastest one; {format_percent(taken)} of computing stands still "
+        "while an all-reduce is under way"
+    )
+
+
 def late_line(late: LateRank) -> str:
     """The sentence on a rank that others wait for."""
     return (

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.analysis.network import CollectiveFit, fit_collectives, taken_share, timings
+from pytest_ddpperf.analysis.network import CollectiveFit, fit_collectives, taken_share, timings, usual_times
 from pytest_ddpperf.baselines.fingerprint import environment
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import machine_facts
@@ -33,6 +33,7 @@ class MeasuredNetwork:
     timings: tuple[Timing, ...]
     fits: tuple[CollectiveFit, ...]
     taken: float  # the share of computing that stands still while a collective is under way
+    usual: float  # how many times the fastest call a usual one takes
 
 
 def sizes_between(least: int, most: int) -> tuple[int, ...]:
@@ -73,6 +74,7 @@ def measure_network(launcher: Launcher, found: Environment, plan: SweepPlan, tim
         timings=times,
         fits=fit_collectives(times, found.world_size),
         taken=taken_share(launched.values),
+        usual=usual_times(launched.values),
     )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.simulate.launch import RankTimeline
 
 HERE = "here"  # the network of this environment, measured when it is needed
-TAKEN = "taken"
+TAKEN, USUAL = "taken", "usual"
 WARMUP = 3  # steps before a timeline
 _SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
 LAUNCHES = 3  # of computing that is timed here
@@ -187,7 +187,7 @@ class Predictor:
                 f"network=None: nothing is stored of {key}; measure it with ddpperf network "
                 f"--world-size={environment.world_size}, or give one of {', '.join((HERE, *CLUSTERS))}"
             )
-        return FittedNetwork(name=key, fits=content.fits, taken=content.taken)
+        return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
     def _measured(self, training: Training, timeline: Timeline) -> dict[str, Any]:
         """The fits of what a timeline sends, and the share that sending takes, measured once in a session."""
@@ -207,8 +207,8 @@ class Predictor:
             plan = SweepPlan(collectives=missing or names, sizes=sizes_between(_SMALLEST, 2 * most), rounds=_ROUNDS)
             found = measure_network(self.session.launchers[0], environment, plan, training.call.settings.timeout)
             known |= {fit.collective: fit for fit in found.fits}
-            known[TAKEN] = found.taken
-        return {"fits": tuple(known[name] for name in names), "taken": known[TAKEN]}
+            known[TAKEN], known[USUAL] = found.taken, found.usual
+        return {"fits": tuple(known[name] for name in names), "taken": known[TAKEN], "usual": known[USUAL]}
 
     def _launched(self, training: Training) -> RankTimeline:
         """What the rank tells whose computing is longest, of those that this machine runs at the same time."""

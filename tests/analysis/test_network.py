@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ddpperf.analysis.network import fit_collectives, fit_sizes, timings, weighted_line
+from pytest_ddpperf.analysis.network import fit_collectives, fit_sizes, taken_share, timings, usual_times, weighted_line
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.records.network import CollectiveTimes, RankSweep, Timing
+from pytest_ddpperf.records.network import Beside, CollectiveTimes, RankSweep, Timing
 
 SIZES = [1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000]
 
@@ -103,3 +103,19 @@ def test_a_time_is_that_of_the_fastest_call_on_its_slowest_rank() -> None:
 
     ranks = [rank((1.0, 4.0), (1.0, 1.0)), rank((2.0, 1.0), (1.0, 2.0))]
     assert timings(ranks) == (Timing(collective="all_reduce", nbytes=8, seconds=3.0),)
+    assert usual_times(ranks) == 4.0 / 3.0  # calls of 5 and 3 s
+    assert usual_times([]) == 1.0
+
+
+def test_what_sending_takes_of_computing_is_what_both_take_longer() -> None:
+    def rank(*rounds: tuple[float, float, float]) -> RankSweep:
+        each = (Beside(computing=computing, sending=sending, both=both) for computing, sending, both in rounds)
+        return RankSweep(times=(), pairs={}, beside=tuple(each))
+
+    # Of the slowest rank: 10 s of computing, 4 s of sending, and 11, 12 and 14 s of both.
+    rounds = [(10.0, 4.0, 11.0), (10.0, 4.0, 12.0), (9.0, 4.0, 14.0)]
+    faster = [(8.0, 3.0, 9.0), (8.0, 3.0, 9.0), (10.0, 3.0, 9.0)]
+    assert taken_share([rank(*rounds), rank(*faster)]) == 0.5
+    assert taken_share([rank((10.0, 4.0, 9.0))]) == 0.0
+    assert taken_share([rank((10.0, 4.0, 19.0))]) == 1.0
+    assert taken_share([]) == 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_ddpperf.analysis.costs import collective_time, hierarchical_time
@@ -76,3 +78,4 @@ class TestCalibrated:
     def test_its_band_is_twice_the_largest_error_of_a_fit(self) -> None:
         here = FittedNetwork(name="here", fits=(fit(), fit("all_gather", error=0.1)), taken=0.0)
         assert here.band == Band(0.8, 1.0, 1.2)
+        assert replace(here, usual=1.5).band == Band(0.8, 1.5, 1.5 * 1.2)

@@ -24,7 +24,9 @@ TIMING = Timing(collective="all_reduce", nbytes=1024, seconds=1.25e-4)
 def file(tmp_path: Path) -> Path:
     """A stored network."""
     path = network_file(tmp_path, make_environment())
-    content = NetworkFile(environment=path.parent.name, date="2026-11-26", taken=0.5, fits=(FIT,), timings=(TIMING,))
+    content = NetworkFile(
+        environment=path.parent.name, date="2026-11-26", taken=0.5, usual=1.2, fits=(FIT,), timings=(TIMING,)
+    )
     save_network(path, content)
     return path
 
