@@ -23,6 +23,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
 from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.settings import KNOBS
 
 WIDTH = 100  # columns of a command's help
@@ -64,6 +65,12 @@ def commands_text() -> str:
     return "\n\n".join(
         f"### ddpperf {name}\n\n```text\n{text}```" for name, text in ((row.name, _help(row)) for row in COMMANDS)
     )
+
+
+def kinds_table() -> str:
+    """One row for each kind of file that results are written as."""
+    rows = [f"| `{kind.name}` | {kind.help} |" for kind in KINDS.values()]
+    return "\n".join(["| kind | what it is |", "|---|---|", *rows])
 
 
 def hook_text(name: str) -> str:
@@ -144,6 +151,7 @@ def entries(section: str) -> dict[str, str]:
 PARTS: Mapping[str, Callable[..., str]] = {
     "settings": settings_table,
     "commands": commands_text,
+    "kinds": kinds_table,
     "hook": hook_text,
     "example": example_text,
     "record": record_table,
@@ -182,7 +190,12 @@ def _help(row: Command) -> str:
     formatter = partial(argparse.HelpFormatter, width=WIDTH, max_help_position=28)
     parser = argparse.ArgumentParser(prog=f"ddpperf {row.name}", description=row.help, formatter_class=formatter)
     row.add_arguments(parser)
-    return parser.format_help()
+    nested = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
+    texts = [parser.format_help()]
+    for subparser in (each for action in nested for each in action.choices.values()):
+        subparser.formatter_class = formatter
+        texts.append(subparser.format_help())
+    return "\n".join(texts)
 
 
 if __name__ == "__main__":

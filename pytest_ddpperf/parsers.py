@@ -284,6 +284,16 @@ identifier = _matching(r"[A-Za-z0-9_-]+", "a name")
 set_name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, dots, dashes and underscores")
 
 
+def reports(value: object) -> tuple[tuple[str, Path], ...]:
+    """Kinds of reports with their files: ``"markdown:comment.md"``; of several each in a line of its own."""
+    parts = value.split("\n") if isinstance(value, str) else value
+    given = [str(part).strip() for part in parts] if isinstance(parts, Iterable) else [""]
+    found = [(kind, Path(file)) for kind, _, file in (part.partition(":") for part in given if part)]
+    if not found or not all(kind and str(file) != "." for kind, file in found):
+        raise ValueError("KIND:FILE, such as markdown:comment.md")
+    return tuple(found)
+
+
 def path(value: object) -> Path:
     """A path, as given."""
     if not isinstance(value, (str, Path)) or not str(value):

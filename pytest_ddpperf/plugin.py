@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -224,6 +224,10 @@ def pytest_runtest_makereport(
         from pytest_ddpperf.run.frames import end_in_code_of_user
 
         end_in_code_of_user(error)
+    if call.when == "call" and SESSION in item.config.stash:
+        from pytest_ddpperf.run.extensions import tell_properties
+
+        tell_properties(item, item.config.stash[SESSION].results)
     report = yield
     if isinstance(error, DdpperfError):
         from pytest_ddpperf.run.frames import text_alone
@@ -275,22 +279,30 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     write = partial(write_at_end, session_of, session)
     if left_out := config.stash.get(NUMBER_LEFT_OUT, 0):
-        from pytest_ddpperf.units import format_count
+        from pytest_ddpperf.run.outputs import left_out_text
 
-        session_of(config).complaints.append(
-            f"{format_count(left_out, 'benchmark')} did not run, because benchmarks disturb each other in the workers "
-            "of pytest-xdist; run them with -n 0"
-        )
+        session_of(config).complaints.append(left_out_text(left_out))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    if settings.json is not None or settings.history is not None:
+    if settings.json is not None or settings.report is not None or settings.history is not None:
+        from pytest_ddpperf.run.outputs import outputs
+
         # Without any result, too: a file of an earlier run must not pass for this one's.
         ended = session.shouldfail or session.shouldstop or "interrupted" * (exitstatus == pytest.ExitCode.INTERRUPTED)
-        for output in (partial(session_of(config).write_json, str(ended) or None), session_of(config).record):
+        for output in outputs(session_of(config), config.rootpath, str(ended) or None):
             write(output)
     if SESSION in config.stash:
         write(config.stash[SESSION].collect_reports)
         if not config.pluginmanager.has_plugin("terminalreporter"):  # nobody else tells
             write(lambda: sys.stderr.writelines(f"{line}\n" for line in config.stash[SESSION].summary().last))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    """Add our benchmarks to the file that pytest-benchmark writes of its own."""
+    if SESSION in config.stash:
+        from pytest_ddpperf.run.outputs import append_entries
+
+        append_entries(config.stash[SESSION], output_json["benchmarks"])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

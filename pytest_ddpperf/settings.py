@@ -27,6 +27,7 @@ from pytest_ddpperf.parsers import (
     optional,
     path,
     positive_int,
+    reports,
     seconds,
     set_name,
     several,
@@ -61,6 +62,7 @@ class Knob(NamedTuple):
     bare: str | None = None  # the value of an option without one, such as --ddpperf-save; None where one is needed
     flag: bool = False  # whether the option takes no value at all
     needs: str | None = None  # the setting without which this one means nothing
+    repeats: bool = False  # whether the option may be given several times: a value for each line
 
     @property
     def option(self) -> str:
@@ -428,6 +430,15 @@ class Settings:
     )
     json: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None, path, "write all results to this file; - is standard output", "FILE", per_test=False
+    )
+    report: tuple[tuple[str, Path], ...] | None = _knob(
+        None,
+        optional(reports, "none"),
+        "write the results to a file of this kind, too; ddpperf report --help lists the kinds. May be given several "
+        "times; in the ini file each in a line of its own",
+        "KIND:FILE",
+        per_test=False,
+        repeats=True,
     )
     history: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None, path, "record the run in this SQLite file, which ddpperf trend reads", "FILE", per_test=False

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import inspect
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +23,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.table import STRATEGIES
 from pytest_ddpperf.training.correctness.tolerances import FALL, UPDATE, tolerance
-from tests.factories import SHARDS_ON_CPU
+from tests.factories import SHARDS_ON_CPU, git
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -160,7 +163,7 @@ def test_what_is_generated_has_a_place(reference_tables: ModuleType) -> None:
     named = [f"hook {name}" for name in reference_tables.HOOKS] + [
         f"record {name}" for name in reference_tables.RECORDS
     ]
-    expected = ["settings", "commands", *named]
+    expected = ["settings", "commands", "kinds", *named]
     assert sorted(place for place in asked if not place.startswith("example ")) == sorted(expected)
     assert sorted({place.split()[0] for place in asked}) == sorted(reference_tables.PARTS)
 
@@ -241,6 +244,84 @@ def test_the_places_that_a_contributor_is_sent_to_exist() -> None:
     assert [
         place for place in places if not any((top / place).exists() for top in (ROOT, ROOT / "pytest_ddpperf"))
     ] == []
+
+
+RUN = """
+ddpperf() { "$PYTHON" -c "import sys; from pytest_ddpperf.cli.command import main; sys.exit(main())" "$@"; }
+pytest() { "$PYTHON" -m pytest "$@"; }
+set -eu
+"""
+COMMANDS_OF_REPORTS = re.search(r"<!-- commands: report -->\n```sh\n(.*?)```", PAGES["docs/reports.md"], re.DOTALL)
+WORKFLOW = re.search(r"<!-- workflow: comment -->\n```yaml\n(.*?)```", PAGES["docs/reports.md"], re.DOTALL)
+COUNTED = """
+import pytest
+
+
+def build(ctx):
+    import torch
+    import torch.distributed as dist
+
+    def step():
+        dist.all_reduce(torch.ones(4))
+        return 1.0
+
+    return step
+
+
+@pytest.mark.ddpperf(world_size=2, counted_only=True, device="cpu", backend="gloo")
+def test_step(ddpperf):
+    ddpperf.check(build)
+"""
+
+
+def run_commands(commands: str, folder: Path, status: int = 0) -> str:
+    """Runs commands of a page in a shell, in a folder; gives what they print."""
+    done = subprocess.run(
+        ["bash", "-c", RUN + commands],
+        cwd=folder,
+        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "GITHUB_STEP_SUMMARY": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_commands_on_reports_run(tmp_path: Path) -> None:
+    assert COMMANDS_OF_REPORTS is not None
+    (tmp_path / "test_suite.py").write_text(COUNTED)
+    printed = run_commands(COMMANDS_OF_REPORTS[1], tmp_path)
+    assert "Performance report\n" in printed
+    named = set(re.findall(r"[a-z_-]+\.(?:md|csv|tex|txt|json)", COMMANDS_OF_REPORTS[1]))
+    assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {*named, "test_suite.py"}
+
+
+@pytest.mark.slow
+def test_the_workflow_comments_on_what_became_worse(tmp_path: Path) -> None:
+    """The command of the page, in a clone of a project whose branch has a collective more than main."""
+    assert WORKFLOW is not None
+    origin, clone = tmp_path / "origin", tmp_path / "clone"
+    (origin / "perf").mkdir(parents=True)
+    (origin / "pytest.ini").write_text("[pytest]\n")
+    (origin / "perf" / "work.py").write_text(COUNTED.partition("@pytest")[0])
+    (origin / "perf" / "test_suite.py").write_text(
+        "import pytest\nfrom work import build\n\n\n@pytest" + COUNTED.partition("@pytest")[2]
+    )
+    for command in ("init", "add .", "commit -m main"):
+        git(origin, *command.split())
+    git(tmp_path, "clone", "-q", str(origin), str(clone))
+    work = clone / "perf" / "work.py"
+    call = "dist.all_reduce(torch.ones(4))"
+    work.write_text(work.read_text().replace(call, f"{call}; {call}"))
+    git(clone, "commit", "-a", "-m", "branch")
+    (command,) = re.findall(r"- run: (pytest .*)", WORKFLOW[1])
+    run_commands(command, clone, status=1)
+    comment = (clone / "comment.md").read_text()
+    assert "## ddpperf: 1 of 1 benchmark regressed" in comment
+    assert "all_reduce 1 -> 2 calls per step" in comment
+    assert (clone / "run.json").exists()
 
 
 def test_the_front_page_can_be_read_in_five_minutes() -> None:

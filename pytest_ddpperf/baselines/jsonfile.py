@@ -87,10 +87,18 @@ def read_text(file: Path, kind: FileKind) -> str | None:
 
 
 def parse(text: str, file: Path, kind: FileKind) -> tuple[Any, dict[str, Any]]:
-    """The content of a file, and the data that it was made of.
+    """The content of a file, and the data that it was made of; BaselineError as of ``checked``, or for wrong values."""
+    data = checked(text, file, kind)
+    try:
+        return read(kind.content, data, kind.shapes), data
+    except Misfit as misfit:
+        raise kind.error(file, str(misfit)) from None
 
-    BaselineError where the text is cut off, in conflict after a merge, garbled, of another schema or a newer version,
-    or holds a wrong value.
+
+def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
+    """The data in a file of this kind.
+
+    BaselineError where the text is cut off, in conflict after a merge, garbled, of another schema or a newer version.
     """
     try:
         data = json.loads(text, object_pairs_hook=_unique)
@@ -109,10 +117,8 @@ def parse(text: str, file: Path, kind: FileKind) -> tuple[Any, dict[str, Any]]:
             f"{kind.name} {file}: field schema: it was written by a newer {TOOL} ({kind.subject}/{found[1]}); "
             f"this one reads /{kind.version}: upgrade {TOOL}"
         )
-    try:
-        return read(kind.content, data, kind.shapes), data
-    except Misfit as misfit:
-        raise kind.error(file, str(misfit)) from None
+    found_data: dict[str, Any] = data
+    return found_data
 
 
 def _complaint(text: str, error: json.JSONDecodeError) -> str:

@@ -136,6 +136,10 @@ def _scalar(kind: Any, value: Any) -> Any:
 
 
 def _refuse(expected: str, value: Any) -> NoReturn:
-    shown = json.dumps(value)
-    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-    raise Misfit(f"expected {expected}, found {_KINDS.get(type(value), 'the number ')}{shown}")
+    raise Misfit(f"expected {expected}, found {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """JSON data as an error shows it: a long value is cut off."""
+    text = json.dumps(value)
+    return _KINDS.get(type(value), "the number ") + (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

@@ -13,7 +13,9 @@ from typing import NoReturn
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.cli import history as history_command
 from pytest_ddpperf.cli import network as network_command
+from pytest_ddpperf.cli import report as report_command
 from pytest_ddpperf.cli import trend as trend_command
 from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value, project_root
@@ -243,10 +245,28 @@ COMMANDS = (
     Command(name="list", help="list the stored baselines", add_arguments=_add_store, run=_list),
     Command(name="show", help="show all metrics of a stored baseline", add_arguments=_add_show, run=_show),
     Command(
+        name="report",
+        help="make files for other tools of what --ddpperf-json wrote",
+        add_arguments=report_command.add_report_arguments,
+        run=report_command.report,
+    ),
+    Command(
+        name="compare",
+        help="show how far the metrics of two runs differ",
+        add_arguments=report_command.add_compare_arguments,
+        run=report_command.compare,
+    ),
+    Command(
         name="trend",
         help="show a metric over commits, and where it changed",
         add_arguments=trend_command.add_arguments,
         run=trend_command.run,
+    ),
+    Command(
+        name="history",
+        help="add runs from JSON files to a history, or print one benchmark of it as CSV",
+        add_arguments=history_command.add_arguments,
+        run=history_command.run,
     ),
     Command(
         name="calibrate",

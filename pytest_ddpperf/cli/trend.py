@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         raise SettingError(
             f"--json {options.json}: a file would be FILE.json; for a test: ddpperf trend {options.json} --json"
         )
-    found = _trends(options, _history(options.history))
+    found = _trends(options, history_file(options.history))
     if options.json:
         if options.test is None:
             found = tuple(trend for trend in found if trend.changes)
@@ -83,7 +83,7 @@ def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
         "world_size": options.world_size,
         "branch": options.branch,
     }
-    chosen: Sequence[str | None] = [None] if options.test is None else _tests(options.test, file)
+    chosen: Sequence[str | None] = [None] if options.test is None else tests_named(options.test, file)
     for column, value in filters.items():
         _require(column, value, file)
     found = [entry for test in chosen for entry in entries(file, options.metric, test=test, **filters)]
@@ -98,7 +98,7 @@ def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
     return trends(found, min_change=options.least, last=options.last)
 
 
-def _tests(test: str, file: Path) -> list[str]:
+def tests_named(test: str, file: Path) -> list[str]:
     """The test of that node id, else all tests whose node id contains the text."""
     known = recorded(file, "test")
     chosen = [test] if test in known else [node_id for node_id in known if test in node_id]
@@ -114,7 +114,7 @@ def _require(column: Column, value: str | int | None, file: Path) -> None:
         raise HistoryError(f"history file {file} has no {column.replace('_', ' ')} {value}; it has {there}")
 
 
-def _history(named: Path | None) -> Path:
+def history_file(named: Path | None) -> Path:
     """The file of ``--history``, else the file that the ini file of the current folder names."""
     if named is not None:
         return named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 from enum import Enum
 from operator import attrgetter
 from pathlib import Path
@@ -40,7 +40,10 @@ def about(description: str = "", source: str | Callable[[Any], Any] = "", *, opt
 
 
 class Document:
-    """A JSON object, by its fields: each is an attribute of a record, or of a record ``inside`` it that has one."""
+    """A JSON object, by its fields: each is an attribute of a record, or of a record ``inside`` it that has one.
+
+    An instance has the values of an object that was read again; see ``documents.reading``.
+    """
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
     inside: ClassVar[tuple[str, ...]] = ()
@@ -49,6 +52,12 @@ class Document:
         cls.inside = (*cls.inside, inside) if inside else cls.inside
         hints = get_type_hints(cls, include_extras=True).items()
         cls.fields = {name: (hint, field) for name, hint in hints if isinstance(field := getattr(cls, name), Field)}
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
+
+    def __setattr__(self, name: str, _: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
     @classmethod
     def filled_from(cls, record: Any) -> dict[str, Any]:
@@ -90,11 +99,32 @@ class IntervalData(Document):
 
 def ensure_writable(path: Path) -> None:
     """Makes sure, before anything is measured, that results can be written there: SettingError if not."""
+    ensure_text(path, "--ddpperf-json")
     try:
-        require_writable(path)
         _require_results(path)
     except OSError as error:
         raise _unwritable(path, error) from None
+
+
+def ensure_text(path: Path, option: str) -> None:
+    """Makes sure, before anything is measured, that a text can be written there: SettingError if not."""
+    try:
+        require_writable(path)
+    except OSError as error:
+        raise _unwritable(path, error, option) from None
+
+
+def write_text(path: Path, text: str, option: str, *, append: bool = False) -> None:
+    """Writes a text, as ``write`` does a document; ``append``: behind what the file has."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if append:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        else:
+            write_file(path, text)
+    except OSError as error:
+        raise _unwritable(path, error, option) from None
 
 
 def _require_results(path: Path) -> None:
@@ -113,10 +143,9 @@ def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") 
     """
     try:
         _require_results(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, render(document))
     except OSError as error:
         raise _unwritable(path, error, option) from None
+    write_text(path, render(document), option)
 
 
 def _unwritable(path: Path, error: OSError, option: str = "--ddpperf-json") -> SettingError:

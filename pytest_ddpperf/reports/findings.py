@@ -256,6 +256,7 @@ def _on_network(predicted: float, error: float, measured: float | None, how: str
 
 WORDS: Mapping[str, Callable[..., str]] = {
     "broken": lambda reason: reason,
+    "read_again": lambda text: text,  # of a file that has the words alone
     "does_not_fit": lambda reason, fitted: (
         f"it does not fit into memory: {reason}{'; the reference fitted' if fitted else ''}"
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_ddpperf.baselines.calibration import Calibrated
@@ -114,19 +114,32 @@ def summary_parts(
 def summary_table(
     results: Sequence[Result], *, accepting: bool = False, unstored: Collection[str] = (), here: str = ""
 ) -> Table:
-    """One row for each benchmark, tests with the worst verdict first: what was measured, how it changed, the verdict.
+    """``benchmark_table`` with remarks: why benchmarks are red, what verdicts rest on, what its words mean."""
+    results = worst_first(results)
+    table = benchmark_table(results, accepted={one.test for one in results if accepting} - {*unstored})
+    named = [(row[0], result) for row, result in zip(table.rows, results, strict=True)]
+    return replace(
+        table,
+        above=() if accepting else tuple(red_notes(named)),
+        notes=(*notes_of(named, accepting=accepting), *what_pays(results), *how_it_scales(results)),
+        narrower=_narrower(results),
+        legend=_legend(results, here, {header.partition("\n")[0] for header in table.headers[1:]}),
+    )
+
+
+def benchmark_table(results: Sequence[Result], accepted: Collection[str] = ()) -> Table:
+    """One row for each benchmark: what was measured, how it changed, the verdict.
 
     Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are left out.
+    ``accepted``: the tests whose results became the baseline.
     """
-    results = _worst_first(results)
     names = names_of(results)
-    named = list(zip(names, results, strict=True))
     sizes = dict.fromkeys(result.measurement.world_size for result in results)
     columns: list[_Column] = [
         *([("ranks", lambda result: str(result.measurement.world_size))] if len(sizes) > 1 else []),
         *(_metric_column(*column, results) for column in _metric_columns(results)),
         ("counts", counts_text),
-        ("verdict", lambda result: _verdict(result, stored=accepting and result.test not in unstored)),
+        ("verdict", lambda result: _verdict(result, stored=result.test in accepted)),
     ]
     cells = [(header, [cell(result) or NOTHING for result in results]) for header, cell in columns]
     filled = [(header, column) for header, column in cells if set(column) != {NOTHING}]
@@ -134,12 +147,8 @@ def summary_table(
     ranks = f", {format_count(results[0].measurement.world_size, 'rank')}" if len(sizes) == 1 else ""
     return Table(
         title="; ".join(machines) + ranks,
-        above=() if accepting else tuple(red_notes(named)),
         headers=("benchmark", *(header for header, _ in filled)),
         rows=tuple(zip(names, *(column for _, column in filled), strict=True)),
-        notes=(*notes_of(named, accepting=accepting), *what_pays(results), *how_it_scales(results)),
-        narrower=_narrower(results),
-        legend=_legend(results, here, {header.partition("\n")[0] for header, _ in filled}),
     )
 
 
@@ -151,7 +160,7 @@ def _narrower(results: Sequence[Result]) -> tuple[str, ...]:
     return (first, *(word for word in later if word != first), first, *_NARROWEST)
 
 
-def _worst_first(results: Sequence[Result]) -> list[Result]:
+def worst_first(results: Sequence[Result]) -> list[Result]:
     """The benchmarks by the worst verdict of their tests, else in their order."""
     worst: dict[str, int] = {}
     for result in results:

@@ -218,11 +218,11 @@ class Archive:
         by_key = {file.parent.name: self._shown(file) for file in files}
         self.noise += [(each, by_key[environment_key(each.measurement.environment)]) for each in calibrated]
 
-    def record(self, history: Path, code: Checkout | None, results: Sequence[Result]) -> int:
-        """Adds a run to the history; gives its number."""
+    def record(self, history: Path, code: Checkout | None, results: Sequence[Result], ended: str) -> int:
+        """Adds a run, which ended then, to the history; gives its number."""
         from pytest_ddpperf.baselines.history.database import record, run_of
 
-        return record(self._root / history, run_of(code), results)
+        return record(self._root / history, replace(run_of(code), date=ended), results)
 
     def _shown(self, path: Path) -> Path:
         return path.relative_to(self._root) if path.is_relative_to(self._root) else path

@@ -36,7 +36,7 @@ def declare(parser: pytest.Parser) -> None:
     for knob in KNOBS.values():
         form: dict[str, Any] = {"action": "store_const", "const": "true"}
         if not knob.flag:
-            form = {"metavar": knob.metavar}
+            form = {"metavar": knob.metavar, **({"action": _Lines} if knob.repeats else {})}
             if knob.bare is not None:
                 form |= {"nargs": "?", "const": knob.bare}
         default = "" if knob.flag or not knob.default_text else f" (default: {knob.default_text})"
@@ -46,6 +46,16 @@ def declare(parser: pytest.Parser) -> None:
             # Options of their own: one with an optional value would swallow the path that follows it.
             forms = [f"{knob.option}={word}" for word in (*SWITCH_WORDS[True], *SWITCH_WORDS[False])]
             group.addoption(*forms, action=_Switched, dest=knob.ini, default=None, nargs=0, help=argparse.SUPPRESS)
+
+
+class _Lines(argparse.Action):
+    """Keeps the values of an option that is given several times, each in a line."""
+
+    def __call__(
+        self, _parser: object, namespace: argparse.Namespace, values: object, _option: str | None = None
+    ) -> None:
+        before = getattr(namespace, self.dest) or ""
+        setattr(namespace, self.dest, f"{before}\n{values}".lstrip("\n"))
 
 
 class _Switched(argparse.Action):
@@ -295,6 +305,10 @@ def require_outputs(settings: Settings, root: Path) -> None:
         from pytest_ddpperf.reports.document import ensure_writable
 
         ensure_writable(located(root, settings.json))
+    if settings.report is not None:
+        from pytest_ddpperf.run.outputs import require_reports
+
+        require_reports(settings.report, root)
     if settings.history is not None:
         from pytest_ddpperf.baselines.history.database import ensure_recordable
 
@@ -302,7 +316,7 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
-_OF_A_RUN = {"save", "lease", "json", "history", "budget", "max_time", "fail_on", "require_baseline"}
+_OF_A_RUN = {"save", "lease", "json", "report", "history", "budget", "max_time", "fail_on", "require_baseline"}
 
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.table import METRICS, Metric
 from pytest_ddpperf.records.counts import COUNTS
+from pytest_ddpperf.reports.lines import printable
 from pytest_ddpperf.strategies.table import ALIASES, STRATEGIES
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_ddpperf.records.measurement import Measurement
     from pytest_ddpperf.records.results import Result
 
+PROPERTY = "ddpperf "  # begins the names of our properties of a test
 _TITLE_AND_TEXT = 2
 _COLUMNS = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "scale": ("ratio", "difference")}
 
@@ -113,6 +117,34 @@ class Extensions:
         except Exception as error:
             raise _failure(name, error) from error
         return found
+
+
+def tell_properties(item: pytest.Item, results: Iterable[Result]) -> None:
+    """Gives a test that measured our properties, for JUnit and reportlog, in place of those of an earlier attempt.
+
+    Of each of its benchmarks the verdict, the value of each gated metric, and its change where there is one.
+    """
+    others = [(name, value) for name, value in item.user_properties if not str(name).startswith(PROPERTY)]
+    ours = [
+        (f"{PROPERTY}{printable(result.name)} w{result.measurement.world_size} {name}", value)
+        for result in results
+        if result.test == item.nodeid
+        for name, value in _facts(result).items()
+    ]
+    item.user_properties[:] = [*others, *ours]
+
+
+def _facts(result: Result) -> Mapping[str, str | float]:
+    facts: dict[str, str | float] = {"verdict": result.verdict.value}
+    for comparison in result.comparisons:
+        if comparison.gated:
+            numbers = {"": comparison.series.value, " change": comparison.change}
+            facts |= {
+                f"{comparison.series.metric}{what}": number
+                for what, number in numbers.items()
+                if number is not None and math.isfinite(number)
+            }
+    return facts
 
 
 def _failure(what: str, error: Exception) -> SettingError:

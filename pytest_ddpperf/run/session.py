@@ -117,7 +117,7 @@ class Session:
         """The launchers of the candidate; their zygotes live until the session ends."""
         if self._launchers is None:
             self._threads.update(thread_variables(os.environ))  # of the ranks of all launches
-            naming = ("save", "against", "against_python", "calibrate", "json", "history")
+            naming = ("save", "against", "against_python", "calibrate", "json", "report", "history")
             if any(getattr(self.settings, name) is not None for name in naming):
                 _ = self._code  # what results name is read now, as it may be changed while it is measured
             if self.reference is not None:
@@ -366,24 +366,24 @@ class Session:
         same = revision.folder is None and revision.commit == code.commit and not code.dirty
         return commit_text(code.commit, dirty=code.dirty) + ", the same commit without changes" * same
 
-    def write_json(self, interrupted: str | None = None) -> None:
-        """Writes the results to the file that was asked for, if one was; ``interrupted``: why tests are missing."""
-        if self.settings.json is not None:
-            from pytest_ddpperf.baselines.files import located
-            from pytest_ddpperf.reports.document import write
-            from pytest_ddpperf.reports.documents.results import results_document
+    def document(self, interrupted: str | None = None) -> dict[str, Any]:
+        """All results as ``--ddpperf-json`` writes them; ``interrupted``: why tests are missing."""
+        from pytest_ddpperf.reports.documents.results import results_document
 
-            found = (self.results, self._code, self.searches, self.calibrated, interrupted)
-            document = results_document(
-                *found, convergences=self.convergences, predictions=self.predictions, advice=self.advice
-            )
-            write(located(self._root, self.settings.json), document)
+        found = (self.results, self._code, self.searches, self.calibrated, interrupted)
+        foreseen = partial(results_document, predictions=self.predictions, advice=self.advice)
+        return foreseen(*found, convergences=self.convergences, date=self.ended)
+
+    @cached_property
+    def ended(self) -> str:
+        """When the session ended, as ISO 8601 in UTC: the first moment at which that was asked for."""
+        return dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
 
     def record(self) -> None:
         """Adds the run to the history, if that was asked for and anything was measured."""
         if self.settings.history is None or self.settings.calibrate is not None or not self.results:
             return
-        number = self.archive.record(self.settings.history, self._code, self.results)
+        number = self.archive.record(self.settings.history, self._code, self.results, self.ended)
         self._recorded = f"this run is number {number} of {self.settings.history}"
 
     def end_groups(self) -> None:

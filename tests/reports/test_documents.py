@@ -27,7 +27,8 @@ from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import Document, about, write
-from pytest_ddpperf.reports.documents.results import SCHEMA_FILE, VerdictWord, results_document
+from pytest_ddpperf.reports.documents.reading import typed
+from pytest_ddpperf.reports.documents.results import SCHEMA_FILE, ResultsData, VerdictWord, results_document
 from tests.factories import PROFILE
 from tests.reports.schemas import DOCUMENTS, schema_text
 
@@ -78,10 +79,15 @@ def search(make_result: Make) -> Search:
 
 @pytest.fixture
 def validate() -> Callable[[Any], None]:
-    """Holds a document against the published schema."""
+    """Holds a document against the published schema, and against what reads it again."""
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema).validate
+
+    def hold(document: Any) -> None:
+        jsonschema.Draft202012Validator(schema).validate(document)
+        typed(ResultsData, document)
+
+    return hold
 
 
 @pytest.fixture
@@ -314,6 +320,7 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
         "change": 0.132,
         "change_interval": {"low": 0.119, "high": 0.146, "confidence": 0.95},
         "controlled": False,
+        "min_tolerance": 0.0,
         "tolerance": 0.03,
         "margin": 0.05,
         "mde": 0.021,

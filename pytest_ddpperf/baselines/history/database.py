@@ -126,6 +126,25 @@ def record(file: Path, run: HistoryRun, results: Sequence[Result]) -> int:
     return number
 
 
+def has_run(file: Path, run: HistoryRun, results: Sequence[Result]) -> bool:
+    """Whether the file has a run of that moment and commit with just these benchmarks and verdicts."""
+    if not file.exists():
+        return False
+    query = """
+        SELECT run.id, test, name, world_size, verdict FROM run JOIN result ON result.run = run.id
+        WHERE date = :date AND commit_hash IS :commit
+    """
+    runs: dict[int, list[tuple[Any, ...]]] = {}
+    try:
+        with open_history(file) as connection:
+            for number, *facts in connection.execute(query, {"date": run.date, "commit": run.commit}):
+                runs.setdefault(number, []).append(tuple(facts))
+    except NoRunYet:
+        return False
+    wanted = sorted((one.test, one.name, one.measurement.world_size, one.verdict.value) for one in results)
+    return any(sorted(facts) == wanted for facts in runs.values())
+
+
 def recorded(file: Path, column: Column) -> tuple[Any, ...]:
     """The different values of a column, sorted; HistoryError where the file cannot be read."""
     query = f"SELECT DISTINCT {column} FROM {_TABLES[column]} WHERE {column} IS NOT NULL ORDER BY {column}"  # noqa: S608

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -71,18 +72,24 @@ def results_document(
     convergences: Sequence[Convergence] = (),
     predictions: Sequence[Predicted] = (),
     advice: Sequence[StrategyAdvice] = (),
+    date: str | None = None,
 ) -> dict[str, Any]:
     """What a run measured, searched, calibrated and trained, each in the order made, and the code that was run.
 
-    ``interrupted``: why the run ended before all its tests had run; None where it did not.
+    ``interrupted``: why the run ended before all its tests had run; None where it did not. ``date``: when it ended.
     """
     benchmarks: list[Result | Calibrated] = [*results, *calibrated]
     environments = [benchmark.measurement.environment for benchmark in benchmarks]
+    code_facts = {"branch": None, "commit_date": None} if code is None else asdict(code)
     return ResultsData.filled_from(
         SimpleNamespace(
             schema="pytest-ddpperf/results/1",
             # Benchmarks of one run differ in their number of ranks: the largest group stands for the run.
             environment=max(environments, key=lambda environment: environment.world_size, default=None),
+            environments={environment_key(environment): environment for environment in reversed(environments)},
+            date=date,
+            branch=code_facts["branch"],
+            commit_date=code_facts["commit_date"],
             commit=None if code is None else code.commit,
             dirty=code is not None and code.dirty,
             results=results,
@@ -125,6 +132,11 @@ class MetricData(Document, inside="series"):
     controlled: bool = about(
         "Whether the change is that of quotients by the control step, which ran in turns with the steps; then it is "
         "not that from baseline to value."
+    )
+    min_tolerance: NotNegative | None = about(
+        "The smallest tolerance that makes sense: a fraction, or where scale is difference an amount.",
+        "series.min_tolerance",
+        optional=True,
     )
     tolerance: NotNegative | None = about("The change that the test accepts; null where there is no limit.")
     margin: NotNegative | None = about(
@@ -275,7 +287,13 @@ class ResultsData(Document):
     environment: EnvironmentData | None = about(
         "The environment of the largest process group of the run; null if nothing was measured."
     )
+    environments: dict[str, EnvironmentData] = about(
+        "By environment key, the environment of each benchmark; of several with one key the first.", optional=True
+    )
+    date: str | None = about("When the run ended; ISO 8601, UTC.", optional=True)
     commit: str | None = about("Full hash of the commit that was checked out; null outside of a git repository.")
+    commit_date: str | None = about("Of the commit; ISO 8601, UTC. Null where unknown.", optional=True)
+    branch: str | None = about("That is checked out, or that the CI job runs for; null where unknown.", optional=True)
     dirty: bool = about("Whether tracked files, those of the baselines apart, differed from the commit.")
     interrupted: str | None = about("Why the run ended before all its tests had run; null where it did not.")
     overall: OverallData = about("All benchmarks together.")

@@ -1,0 +1,133 @@
+"""``ddpperf history``: results of other places come into a history, and a test's metrics go out of it as CSV."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.baselines.history.database import Entry, HistoryRun, entries, has_run, record, recorded
+from pytest_ddpperf.cli.trend import history_file, tests_named
+from pytest_ddpperf.errors import HistoryError
+from pytest_ddpperf.parsers import argument, positive_int
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.document import write_text
+from pytest_ddpperf.reports.documents.judged import results_of
+from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.phrases import first_of
+from pytest_ddpperf.settings import KNOBS
+from pytest_ddpperf.units import format_count
+
+_HISTORY = KNOBS["history"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the subcommands ``add`` and ``csv``."""
+    commands = parser.add_subparsers(title="commands", metavar="add|csv", required=True)
+    adding = commands.add_parser("add", help="add runs from files of --ddpperf-json; those that are there are left out")
+    adding.add_argument("results", type=Path, nargs="+", metavar="RUN.json", help="what pytest --ddpperf-json wrote")
+    adding.set_defaults(of_history=_add)
+    table = commands.add_parser("csv", help="print all metrics of one benchmark, a row for each run, oldest first")
+    table.add_argument("test", metavar="TEST", help="a test's node id, or a part of it")
+    table.add_argument("--name", metavar="NAME", help="only this variant of the test")
+    table.add_argument("--world-size", type=argument(positive_int), metavar="N", help="only this number of ranks")
+    table.add_argument(
+        "--metric",
+        action="append",
+        metavar="NAME",
+        help="only this metric, and only runs that have it; may be given several times (default: all metrics)",
+    )
+    table.add_argument("--branch", metavar="NAME", help="only runs of this branch")
+    table.add_argument("--output", type=Path, default=Path("-"), metavar="FILE", help="write it there (default: -)")
+    table.set_defaults(of_history=_print_csv)
+    for each in (adding, table):
+        each.add_argument(
+            "--history",
+            type=Path,
+            metavar="FILE",
+            help=f"file of the history (default: {_HISTORY.ini} of the ini file)",
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the subcommand."""
+    options.of_history(options)
+    return 0
+
+
+def _add(options: argparse.Namespace) -> None:
+    """All files are read before the first run is added."""
+    history = history_file(options.history)
+    runs = [(file, *_run_of(file)) for file in options.results]
+    for file, run_, results in runs:
+        if not results:
+            print(f"{file}: no benchmark was judged")
+        elif has_run(history, run_, results):
+            print(f"{file}: this run is in {history} already")
+        else:
+            number = record(history, run_, results)
+            print(f"{file}: {format_count(len(results), 'benchmark')}, run number {number} of {history}")
+
+
+def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
+    """The run that a file is of, and its results; HistoryError where an older version wrote it with too few facts."""
+    document = read_results(file)
+    results = results_of(document)
+    keys = [environment_key(result.measurement.environment) for result in results]
+    missing = (
+        "date"
+        if document.date is None
+        else "environments" * (keys != [one.environment_key for one in document.results])
+    )
+    if missing or document.date is None:
+        raise HistoryError(
+            f"results file {file}: field {missing}: is missing or incomplete, and a history needs it; write the file "
+            "again with --ddpperf-json=FILE of this version"
+        )
+    of_code = {name: getattr(document, name) for name in ("commit", "commit_date", "branch", "dirty")}
+    return HistoryRun(date=document.date, **of_code), results
+
+
+def _print_csv(options: argparse.Namespace) -> None:
+    """Columns are time, commit, branch and the metrics: what change detectors such as apache-otava read."""
+    history = history_file(options.history)
+    filters = {"name": options.name, "world_size": options.world_size, "branch": options.branch}
+    found = [
+        entry
+        for test in tests_named(options.test, history)
+        for metric in options.metric or recorded(history, "metric")
+        for entry in entries(history, metric, test=test, **filters)
+    ]
+    which = dict.fromkeys(_named(entry) for entry in found)
+    if len(which) != 1:
+        known = ", ".join(first_of(list(which))) or "none"
+        raise HistoryError(
+            f"history file {history}: expected one benchmark, found {known}; give --name and --world-size"
+        )
+    write_text(options.output, _csv_text(found, options.metric or ()), "--output")
+
+
+def _named(entry: Entry) -> str:
+    """The benchmark and the machine that a value is of."""
+    known = entry.benchmark
+    return f"{known.test} {known.name} w{known.world_size} on {known.environment_key}"
+
+
+def _csv_text(found: Sequence[Entry], wanted: Sequence[str]) -> str:
+    """The runs that have all ``wanted`` metrics, oldest first."""
+    rows: dict[HistoryRun, dict[str, float]] = {}
+    for entry in found:
+        rows.setdefault(entry.run, {})[entry.benchmark.metric] = entry.value
+    metrics = wanted or sorted({metric for values in rows.values() for metric in values})
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["time", "commit", "branch", *metrics])
+    for run_, values in sorted(rows.items(), key=lambda row: row[0].commit_date or row[0].date):
+        when = run_.commit_date or run_.date
+        if not set(wanted) <= values.keys():
+            continue
+        writer.writerow([when, run_.commit, run_.branch, *(values.get(metric, "") for metric in metrics)])
+    return text.getvalue()

@@ -1,0 +1,52 @@
+"""``ddpperf report`` and ``ddpperf compare``: what a run left in its JSON file, in other forms."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_ddpperf.reports.document import write_text
+from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.formats.kinds import KINDS
+from pytest_ddpperf.reports.formats.markdown import markdown_table
+from pytest_ddpperf.reports.table import render, terminal_width
+from pytest_ddpperf.reports.two_runs import two_runs_table
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares what ``ddpperf report`` takes: an option for each kind."""
+    _add_results(parser, "results")
+    for kind in KINDS.values():
+        parser.add_argument(f"--{kind.name}", type=Path, metavar="FILE", help=f"{kind.help}; - is standard output")
+
+
+def report(options: argparse.Namespace) -> int:
+    """Writes the kinds that are asked for; without any the report in plain text."""
+    document = read_results(options.results)
+    files = {kind: getattr(options, name.replace("-", "_")) for name, kind in KINDS.items()}
+    asked = {kind: file for kind, file in files.items() if file is not None} or {KINDS["text"]: Path("-")}
+    for kind, file in asked.items():
+        write_text(file, kind.render(document), f"--{kind.name}")
+    return 0
+
+
+def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares what ``ddpperf compare`` takes."""
+    _add_results(parser, "before")
+    _add_results(parser, "after")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a table in Markdown; - is standard output")
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Prints how far the metrics of two runs differ."""
+    table = two_runs_table(read_results(options.before), read_results(options.after))
+    if options.markdown is None:
+        print(render(table, terminal_width()))
+    else:
+        write_text(options.markdown, f"{markdown_table(table)}\n", "--markdown")
+    return 0
+
+
+def _add_results(parser: argparse.ArgumentParser, name: str) -> None:
+    text = "file that pytest --ddpperf-json=FILE wrote; - is standard input"
+    parser.add_argument(name, type=Path, metavar=f"{name.upper()}.json", help=text)

@@ -1,0 +1,153 @@
+"""The judged benchmarks of a results document that was read again: what the words and tables of reports are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields
+
+from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
+from pytest_ddpperf.metrics.table import METRICS, rules_of
+from pytest_ddpperf.records.counts import COUNTS
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan, Series
+from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.document import IntervalData
+from pytest_ddpperf.reports.documents.parts import AgainstData, EnvironmentData
+from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
+
+_VERDICTS = {verdict.value: verdict for verdict in Verdict}
+_NAMES = (*COUNTS, *(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY)
+_PLACES = {name: place for place, name in enumerate(_NAMES)}
+
+
+def results_of(document: ResultsData) -> tuple[Result, ...]:
+    """The benchmarks, in the order measured, with all that a report on them says.
+
+    What the document does not have stays out: each rank's own figures, and the record of a baseline.
+    """
+    return tuple(_result(data, document) for data in document.results)
+
+
+def full_name(result: Result) -> str:
+    """What tells a benchmark from all others of a project, on one machine: test, variant and number of ranks."""
+    return f"{result.test} {result.name} w{result.measurement.world_size}"
+
+
+def _result(data: ResultData, document: ResultsData) -> Result:
+    comparisons = tuple(_comparison(name, data) for name in sorted(data.metrics, key=_place))
+    environment = document.environments.get(data.environment_key, document.environment)
+    measurement = Measurement(
+        name=data.name,
+        strategy=data.strategy,
+        mode=data.mode,
+        environment=_environment(environment, data.world_size),
+        recipe=data.recipe,
+        plan=Plan(warmup=data.plan.warmup, steps=data.plan.steps),
+        launches=tuple(_launch(number, times) for number, times in enumerate(data.step_times)),
+        series=tuple(comparison.series for comparison in comparisons),
+        over=data.over,
+        turns=data.turns,
+    )
+    paired = None if data.against is None else _revision(data.against, measurement)
+    return Result(
+        test=data.test,
+        measurement=measurement,
+        comparisons=comparisons,
+        verdict=_VERDICTS[data.verdict],
+        reference=paired or StoredBaseline(record=None, origin=data.origin),
+        findings=tuple(Finding("read_again", {"text": text}) for text in data.findings),
+        seconds=data.seconds,
+    )
+
+
+def _place(name: str) -> tuple[int, str]:
+    """In the order of the tables of counts and metrics, those of hooks last."""
+    return _PLACES.get(name, len(_PLACES)), name
+
+
+def _comparison(name: str, result: ResultData) -> Comparison:
+    metric = result.metrics[name]
+    nothing = math.nan if metric.value is None else metric.value
+    # The document has all digits of a count only among its counts.
+    value = nothing if metric.scale != "exact" or result.counts is None else result.counts.totals.get(name, nothing)
+    series = Series(
+        metric=name,
+        unit=metric.unit,
+        better=metric.better,
+        family=metric.family,
+        scale=metric.scale,
+        gated=metric.gated,
+        min_tolerance=metric.min_tolerance or 0.0,
+        samples=(value,) if metric.scale == "exact" else _numbers(metric.samples),
+        value=value,
+        interval=_interval(metric.interval),
+        rules=rules_of(name),
+    )
+    return Comparison(
+        series=series,
+        gated=metric.gated,
+        baseline=metric.baseline,
+        change=metric.change,
+        change_interval=_interval(metric.change_interval),
+        tolerance=math.inf if metric.tolerance is None else metric.tolerance,
+        margin=metric.margin,
+        mde=metric.mde,
+        bound=metric.bound,
+        verdict=_VERDICTS[metric.verdict],
+        note=Finding("read_again", {"text": metric.note}) if metric.note else None,
+        base_samples=_numbers(metric.baseline_samples),
+        controlled=metric.controlled,
+        paired=result.against is not None,
+    )
+
+
+def _numbers(samples: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(math.nan if sample is None else sample for sample in samples)
+
+
+def _interval(data: IntervalData | None) -> Interval | None:
+    """An interval; an end that is not finite is not in the document."""
+    if data is None:
+        return None
+    low, high = (-math.inf if data.low is None else data.low), (math.inf if data.high is None else data.high)
+    return Interval(low=low, high=high, confidence=data.confidence)
+
+
+def _environment(data: EnvironmentData | None, world_size: int) -> Environment:
+    if data is None:
+        raise BaselineError("field environment of the results: expected an object, for benchmarks were measured")
+    facts = {field.name: getattr(data, field.name) for field in fields(Environment)}
+    return Environment(**{**facts, "world_size": world_size})
+
+
+def _launch(number: int, step_times: list[float]) -> Launch:
+    """A launch as one rank, whose steps last as long as those of the slowest rank."""
+    times = tuple(step_times)
+    rank = RankLaunch(rank=0, step_times=times, memory={}, loss=None, samples_per_step=None, tokens_per_step=None)
+    return Launch(round=number, ranks=(rank,), seconds=0.0)
+
+
+def _revision(data: AgainstData, measured: Measurement) -> PairedRevision:
+    """The other revision; its record tells only that it ran."""
+    record = None
+    if data.environment is not None:
+        record = BaselineRecord(
+            **{**measured.identity_fields, "environment": _environment(data.environment, measured.world_size)},
+            plan=measured.plan,
+            series=(),
+            commit=data.commit,
+            date="",
+            steps=(),
+        )
+    return PairedRevision(
+        revision=data.revision,
+        commit=data.commit,
+        record=record,
+        launches=data.launches,
+        candidate_launches=len(measured.launches),
+        python=data.python,
+    )

@@ -1,0 +1,59 @@
+"""The kinds of files that results are written as: one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.parsers import closest
+from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.formats.bencher import bencher
+from pytest_ddpperf.reports.formats.benchmark_action import bigger_is_better, smaller_is_better
+from pytest_ddpperf.reports.formats.comma_separated import comma_separated
+from pytest_ddpperf.reports.formats.latex import latex
+from pytest_ddpperf.reports.formats.markdown import markdown
+from pytest_ddpperf.reports.formats.performance_report import performance_report
+from pytest_ddpperf.reports.formats.pytest_benchmark import pytest_benchmark
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """A kind of file: a row of ``KINDS``."""
+
+    name: str  # of the option of ``ddpperf report``, and in ``--ddpperf-report=KIND:FILE``
+    help: str  # what it is, and for whom
+    render: Callable[[ResultsData], str]  # the text of the file
+
+
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(name="markdown", help="a comment for a pull request, red first, the rest folded", render=markdown),
+        Kind(name="text", help="a report in plain text, with recommendations", render=performance_report),
+        Kind(name="csv", help="a table for spreadsheets, a row for each metric", render=comma_separated),
+        Kind(name="latex", help="a table for LaTeX, with the package booktabs", render=latex),
+        Kind(name="bencher", help="Bencher's metric format, for its adapter json", render=bencher),
+        Kind(
+            name="benchmark-action",
+            help="customSmallerIsBetter of github-action-benchmark: times, bytes, counts",
+            render=smaller_is_better,
+        ),
+        Kind(
+            name="benchmark-action-bigger",
+            help="customBiggerIsBetter of github-action-benchmark: rates, speedups, efficiencies",
+            render=bigger_is_better,
+        ),
+        Kind(
+            name="benchmark-json", help="pytest-benchmark's JSON, for pytest-benchmark compare", render=pytest_benchmark
+        ),
+    )
+}
+
+
+def kind_named(name: str, option: str) -> Kind:
+    """The kind of that name; SettingError, which begins with the option, where there is none."""
+    if name not in KINDS:
+        hint = closest(name, KINDS)
+        raise SettingError(f"{option}: there is no kind {name}; {hint and hint + ' '}There are {', '.join(KINDS)}")
+    return KINDS[name]

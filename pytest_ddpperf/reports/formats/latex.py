@@ -1,0 +1,63 @@
+"""A table for LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pytest_ddpperf.reports.documents.judged import results_of
+from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.lines import printable
+from pytest_ddpperf.reports.summary import benchmark_table, worst_first
+from pytest_ddpperf.reports.table import NOTHING
+
+_ESCAPES: Mapping[str, str] = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "%": r"\%",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "[": "{[}",  # behind \\ it would begin an argument
+    "]": "{]}",
+}
+_SPECIAL = re.compile("|".join(map(re.escape, _ESCAPES)))
+
+
+def latex(document: ResultsData) -> str:
+    """A ``tabular`` with the rules of booktabs: a row for each benchmark, the worst first."""
+    results = results_of(document)
+    if not results:
+        return "% no benchmark was judged\n"
+    table = benchmark_table(worst_first(results))
+    numbers = len(table.headers) - table.left - table.right
+    title = printable(table.title)
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        f"% {title}",
+        rf"\begin{{tabular}}{{{'l' * table.left}{'r' * numbers}{'l' * table.right}}}",
+        r"\toprule",
+        _row([header.replace("\n", " ") for header in table.headers]),
+        r"\midrule",
+        *(_row(["--" if cell == NOTHING else escaped(cell) for cell in row], plain=False) for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def escaped(text: str) -> str:
+    """The text as LaTeX prints it."""
+    return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], printable(text))
+
+
+def _row(cells: list[str], *, plain: bool = True) -> str:
+    return " & ".join(map(escaped, cells) if plain else cells) + r" \\"

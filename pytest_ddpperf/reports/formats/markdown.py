@@ -1,0 +1,86 @@
+"""A comment for a pull request, in GitHub's Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.documents.judged import results_of
+from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.formats.words import facts_line, headline, reasons, remarks
+from pytest_ddpperf.reports.lines import printable
+from pytest_ddpperf.reports.summary import benchmark_table, worst_first
+from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.units import format_count
+
+MARK = "<!-- pytest-ddpperf -->"  # by which an action finds the comment that it updates
+_RED = (Verdict.BROKEN, Verdict.REGRESSED)
+_TOLD, _ROWS = 20, 150  # red benchmarks and rows of a comment, of which GitHub takes 65536 characters
+_LONGEST = 400  # characters of a line
+# Markup inside a line, and at its beginning; an underscore between letters is none.
+_MARKUP = re.compile(r"[\\`*\[\]<&|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+](?=[-\s]|$)|^[#>]")
+_NUMBERED = re.compile(r"^(\d+)(?=[.)](?:\s|$))")  # begins a list
+
+_LINKS = re.compile(r"([@#])(?=\w)")  # what GitHub links to people and to issues
+
+
+def markdown(document: ResultsData) -> str:
+    """What became worse and why, then all benchmarks, folded; names are shown as they are, whatever they hold."""
+    results = worst_first(results_of(document))
+    red = [result for verdict in _RED for result in results if result.verdict is verdict]
+    blocks = [MARK, f"## ddpperf: {headline(results)}"]
+    if document.interrupted:
+        blocks.append(f"The run ended before all its tests had run: {plain(document.interrupted)}")
+    for result in red[:_TOLD]:
+        lines = [f"- {plain(line)}" for line in reasons(result)]
+        blocks.append("\n".join([f"**{result.verdict.value}**: {code(f'{result.test} {result.name}')}", "", *lines]))
+    if len(red) > _TOLD:
+        blocks.append(f"and {len(red) - _TOLD} more")
+    if results:
+        blocks += [
+            _folded(f"All {format_count(len(results), 'benchmark')}", markdown_table(benchmark_table(results))),
+            _remarks(results),
+        ]
+        blocks.append(plain(facts_line(document)))
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def code(text: str) -> str:
+    """The text as it is, in a span of code: nothing in it is markup, a link or a mention."""
+    text = printable(text)
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    room = " " if text.startswith(("`", " ")) or text.endswith(("`", " ")) else ""
+    return f"{fence}{room}{text}{room}{fence}"
+
+
+def plain(text: str) -> str:
+    """A sentence in which nothing is markup, a link or a mention."""
+    text = printable(text)
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return _LINKS.sub("\\1\u200b", _NUMBERED.sub(r"\1\\", _MARKUP.sub(r"\\\g<0>", text)))
+
+
+def markdown_table(table: Table) -> str:
+    """A table, its first column as code; of many rows the first ones."""
+    numbers = len(table.headers) - table.left - table.right
+    rules = ["---"] * table.left + ["--:"] * numbers + ["---"] * table.right
+    rows = [[code(row[0]).replace("|", r"\|"), *(_cell(cell) for cell in row[1:])] for row in table.rows[:_ROWS]]
+    lines = [[plain(header.replace("\n", " ")) for header in table.headers], rules, *rows]
+    more = [f"\nand {len(table.rows) - _ROWS} more"] if len(table.rows) > _ROWS else []
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *more])
+
+
+def _cell(text: str) -> str:
+    return text if text == NOTHING else plain(text)
+
+
+def _remarks(results: Sequence[Result]) -> str:
+    lines = [f"- {plain(line)}" for line in remarks(results)]
+    more = [f"- and {len(lines) - _TOLD} more"] if len(lines) > _TOLD else []
+    return _folded("Remarks", "\n".join([*lines[:_TOLD], *more])) if lines else ""
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"

@@ -1,0 +1,125 @@
+"""pytest-benchmark's JSON: each timed step is a round, so that its tools compare and plot our benchmarks."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.documents.judged import full_name, results_of
+from pytest_ddpperf.reports.documents.results import ResultsData
+
+_VERSION = "5.0.0"  # of pytest-benchmark, whose files these are like
+_TUKEY = 1.5  # interquartile ranges beyond the quartiles: what lies further out is an outlier
+
+
+def pytest_benchmark(document: ResultsData) -> str:
+    """A file as ``--benchmark-json`` writes it, of the benchmarks whose steps were timed."""
+    environment = document.environment
+    recorded = {} if environment is None else environment.recorded
+    system, _, release = recorded.get("kernel", "").partition(" ")
+    content = {
+        "machine_info": {
+            "node": recorded.get("host", ""),
+            "system": system,
+            "release": release,
+            "python_version": recorded.get("python", ""),
+            "cpu": {} if environment is None else {"brand_raw": environment.cpu_model, "count": environment.cores},
+        },
+        "commit_info": {
+            "id": document.commit or "unknown",
+            "time": document.commit_date,
+            "dirty": document.dirty,
+            "branch": document.branch or "(unknown)",
+        },
+        "benchmarks": entries(document),
+        "datetime": document.date or "",
+        "version": _VERSION,
+    }
+    return json.dumps(content, indent=4) + "\n"
+
+
+def entries(document: ResultsData, *, data: bool = True) -> list[dict[str, Any]]:
+    """Each benchmark whose steps were timed as an entry of such a file; ``data``: with the time of each step."""
+    timed = (
+        (result, [time for launch in result.measurement.launches for time in launch.step_times])
+        for result in results_of(document)
+    )
+    return [_entry(result, times, data=data) for result, times in timed if times]
+
+
+def _entry(result: Result, times: Sequence[float], *, data: bool) -> dict[str, Any]:
+    measured, name = result.measurement, full_name(result)
+    return {
+        "group": None,
+        "name": name.rpartition("::")[2],
+        "fullname": name,
+        "params": None,
+        "param": None,
+        "extra_info": {
+            "verdict": result.verdict.value,
+            "strategy": measured.strategy,
+            "world_size": measured.world_size,
+            "launches": len(measured.launches),
+        },
+        "options": {"warmup": measured.plan.warmup > 0},
+        "stats": {**stats_of(times), **({"data": list(times)} if data else {})},
+    }
+
+
+def stats_of(times: Sequence[float]) -> dict[str, Any]:
+    """The statistics of pytest-benchmark over so many rounds, at least one, in seconds."""
+    ordered = sorted(times)
+    mean = statistics.mean(times)
+    deviation = statistics.stdev(times) if len(times) > 1 else 0.0
+    q1, q3 = quartiles(ordered)
+    low, high = q1 - _TUKEY * (q3 - q1), q3 + _TUKEY * (q3 - q1)
+    far = sum(abs(time - mean) > deviation for time in times)
+    beyond = sum(not low <= time <= high for time in times)
+    total = sum(times)
+    return {
+        "min": ordered[0],
+        "max": ordered[-1],
+        "mean": mean,
+        "stddev": deviation,
+        "rounds": len(times),
+        "median": statistics.median(times),
+        "iqr": q3 - q1,
+        "q1": q1,
+        "q3": q3,
+        "iqr_outliers": beyond,
+        "stddev_outliers": far,
+        "outliers": f"{far};{beyond}",
+        "ld15iqr": ordered[bisect_left(ordered, low)],
+        "hd15iqr": ordered[bisect_right(ordered, high) - 1],
+        "ops": len(times) / total if total else 0.0,
+        "total": total,
+        "iterations": 1,
+    }
+
+
+def quartiles(ordered: Sequence[float]) -> tuple[float, float]:
+    """The lower and the upper quartile of sorted numbers.
+
+    The medians of both halves of an even number of them; of an odd number what lies between both ways to take its
+    median for a part of the halves, a quarter or three quarters of the way.
+    """
+    number = len(ordered)
+    if number == 1:
+        return ordered[0], ordered[0]
+    half = number // 2
+    if number % 2 == 0:
+        return statistics.median(ordered[:half]), statistics.median(ordered[half:])
+    fourth = number // 4
+    if number % 4 == 1:
+        return (
+            0.25 * ordered[fourth - 1] + 0.75 * ordered[fourth],
+            0.75 * ordered[3 * fourth] + 0.25 * ordered[3 * fourth + 1],
+        )
+    return (
+        0.75 * ordered[fourth] + 0.25 * ordered[fourth + 1],
+        0.25 * ordered[3 * fourth + 1] + 0.75 * ordered[3 * fourth + 2],
+    )

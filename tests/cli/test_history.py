@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.against.git import Checkout
+from pytest_ddpperf.baselines.history.database import HistoryRun, entries, record
+from pytest_ddpperf.baselines.jsonfile import render
+from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.documents.results import results_document
+from tests.factories import make_environment, make_history_run, make_new_result, make_series
+
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
+
+
+def result(step_time: float, test: str = "t.py::test_a") -> Result:
+    step = make_series("step_time", step_time, samples=(step_time,) * 4, min_tolerance=0.01)
+    return make_new_result(test, step, make_series("peak_resident", 1e9, unit="B"), environment=CPU)
+
+
+def written(file: Path, run: HistoryRun, *results: Result) -> Path:
+    """The results of a run in the file of its own."""
+    assert run.commit is not None
+    code = Checkout(run.commit, run.branch, dirty=run.dirty, commit_date=run.commit_date)
+    file.write_text(render(results_document(results, code, date=run.date)))
+    return file
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """Eight runs, of which the last four are slower."""
+    return [written(tmp_path / f"{i}.json", make_history_run(i), result(0.05 if i > 3 else 0.04)) for i in range(8)]
+
+
+@pytest.fixture
+def history(tmp_path: Path, runs: list[Path]) -> Path:
+    file = tmp_path / "history.sqlite"
+    assert main(["history", "add", *map(str, runs), "--history", str(file)]) == 0
+    return file
+
+
+def test_files_become_runs_as_if_they_had_been_recorded(history: Path, tmp_path: Path) -> None:
+    direct = tmp_path / "direct.sqlite"
+    for i in range(8):
+        record(direct, make_history_run(i), [result(0.05 if i > 3 else 0.04)])
+    for metric in ("step_time", "peak_resident"):
+        assert entries(history, metric) == entries(direct, metric)
+        assert len(entries(history, metric)) == 8
+
+
+def test_a_run_that_is_there_is_not_added_again(
+    history: Path, runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["history", "add", str(runs[3]), "--history", str(history)]) == 0
+    assert capsys.readouterr().out.endswith(f"{runs[3]}: this run is in {history} already\n")
+    assert len(entries(history, "step_time")) == 8
+
+
+def test_another_run_of_that_moment_is_added(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = written(tmp_path / "other.json", make_history_run(3), result(0.04, "t.py::test_b"))
+    assert main(["history", "add", str(other), "--history", str(history)]) == 0
+    assert capsys.readouterr().out.endswith(f"{other}: 1 benchmark, run number 9 of {history}\n")
+
+
+def test_nothing_is_added_where_a_file_is_broken(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs[1].write_text("{")
+    file = tmp_path / "new.sqlite"
+    assert main(["history", "add", *map(str, runs), "--history", str(file)]) == 2
+    assert f"results file {runs[1]}: is cut off" in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_a_file_without_a_date_is_refused(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads(runs[0].read_text())
+    del data["date"]
+    runs[0].write_text(json.dumps(data))
+    assert main(["history", "add", str(runs[0]), "--history", str(tmp_path / "new.sqlite")]) == 2
+    assert f"results file {runs[0]}: field date: is missing or incomplete" in capsys.readouterr().err
+
+
+def test_a_file_without_environments_is_refused(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads(runs[0].read_text())
+    del data["environments"]
+    data["environment"]["cores"] = 64
+    runs[0].write_text(json.dumps(data))
+    assert main(["history", "add", str(runs[0]), "--history", str(tmp_path / "new.sqlite")]) == 2
+    assert f"results file {runs[0]}: field environments: is missing" in capsys.readouterr().err
+
+
+def test_a_run_without_benchmarks_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = written(tmp_path / "empty.json", make_history_run(0))
+    file = tmp_path / "new.sqlite"
+    assert main(["history", "add", str(empty), "--history", str(file)]) == 0
+    assert capsys.readouterr().out == f"{empty}: no benchmark was judged\n"
+    assert not file.exists()
+
+
+def test_a_benchmark_goes_out_as_a_table(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["history", "csv", "test_a", "--history", str(history)]) == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows[0] == ["time", "commit", "branch", "peak_resident", "step_time"]
+    assert rows[1] == ["2026-01-01T00:00:00+00:00", "0" * 40, "main", "1000000000.0", "0.04"]
+    assert [row[4] for row in rows[1:]] == ["0.04"] * 4 + ["0.05"] * 4
+
+
+def test_only_runs_with_the_metric_are_rows(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counted = make_new_result("t.py::test_a", make_series("collective_calls", 2.0, unit="1"), environment=CPU)
+    other = written(tmp_path / "counted.json", make_history_run(9), counted)
+    main(["history", "add", str(other), "--history", str(history)])
+    capsys.readouterr()
+    assert main(["history", "csv", "test_a", "--metric", "step_time", "--history", str(history)]) == 0
+    head, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert head == ["time", "commit", "branch", "step_time"]
+    assert len(rows) == 8
+    assert main(["history", "csv", "test_a", "--history", str(history)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(",main,2.0,,")
+
+
+def test_several_benchmarks_are_no_table(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = written(tmp_path / "other.json", make_history_run(9), result(0.04, "t.py::test_ab"))
+    main(["history", "add", str(other), "--history", str(history)])
+    assert main(["history", "csv", "test", "--history", str(history)]) == 2
+    key = "w2 on cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
+    assert f"expected one benchmark, found t.py::test_a ddp {key}, t.py::test_ab ddp {key}" in capsys.readouterr().err
+
+
+OTAVA = """
+tests:
+  test_a:
+    type: csv
+    file: {file}
+    time_column: time
+    attributes: [commit, branch]
+    metrics:
+      step_time: {{column: step_time, direction: -1}}
+      peak_resident: {{column: peak_resident, direction: -1}}
+    csv_options: {{delimiter: ","}}
+"""
+
+
+@pytest.mark.skipif(shutil.which("otava") is None, reason="apache-otava is not installed")
+def test_otava_finds_the_change_in_the_table(history: Path, tmp_path: Path) -> None:
+    table, config = tmp_path / "test_a.csv", tmp_path / "otava.yaml"
+    assert main(["history", "csv", "test_a", "--history", str(history), "--output", str(table)]) == 0
+    config.write_text(OTAVA.format(file=table))
+    command = ["otava", "analyze", "--config-file", str(config), "test_a", "--since", "2020-01-01"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "+25.0%" in done.stdout

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.against.git import Checkout
+from pytest_ddpperf.baselines.jsonfile import render
+from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.results import results_document
+from pytest_ddpperf.reports.formats.kinds import KINDS
+from tests.factories import make_environment, make_launch, make_new_result, make_series
+
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
+
+
+def result(test: str, step_time: float, calls: float = 2.0, **fields: object) -> Result:
+    step = make_series("step_time", step_time, samples=tuple(step_time * (1 + i / 100) for i in (-1, 0, 1, 0)))
+    counted = {"scale": "exact", "unit": "1", "family": "counted", "samples": (calls,)}
+    made = make_new_result(
+        test,
+        make_series("collective_calls", calls, **counted),
+        step,
+        make_series("throughput", 32 / step_time, unit="samples/s", better="higher"),
+        **{"environment": CPU, "launches": (make_launch((step_time,), (step_time,)),) * 4, **fields},
+    )
+    steps = replace(made["throughput"].series, rules=replace(step.rules, repeats_step_time=True))
+    return replace(made, comparisons=(*made.comparisons[:2], replace(made.comparisons[2], series=steps)))
+
+
+def written(file: Path, *results: Result) -> Path:
+    code = Checkout(file.stem * 7 + "0" * 33, "main", dirty=False)
+    file.write_text(render(results_document(results, code, date="2026-01-12T10:00:00+00:00")))
+    return file
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return written(tmp_path / "a.json", result("t.py::test_a", 0.04))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_an_option(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    file = tmp_path / "folder" / "out"
+    assert main(["report", str(run), f"--{kind}", str(file)]) == 0
+    assert file.read_text() == KINDS[kind].render(read_results(run))
+    assert main(["report", str(run), f"--{kind}=-"]) == 0
+    assert capsys.readouterr().out == file.read_text()
+
+
+def test_several_kinds_are_written_at_once(run: Path, tmp_path: Path) -> None:
+    csv, bencher = tmp_path / "a.csv", tmp_path / "b.json"
+    assert main(["report", str(run), "--csv", str(csv), "--bencher", str(bencher)]) == 0
+    assert csv.read_text().startswith("test,name,")
+    assert list(json.loads(bencher.read_text())) == ["t.py::test_a ddp w2"]
+
+
+def test_without_a_kind_the_report_is_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out.startswith("Performance report\n")
+
+
+def test_a_broken_file_is_an_error_in_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write_text(run.read_text().replace('"test": "t.py::test_a"', '"test": 3'))
+    assert main(["report", str(run)]) == 2
+    assert capsys.readouterr().err == (
+        f"ddpperf: error: results file {run}: field results[0].test: expected a text, found the number 3; "
+        "write it again with --ddpperf-json=FILE\n"
+    )
+
+
+def test_a_place_that_cannot_be_written_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run), "--csv", str(run / "x")]) == 2
+    assert capsys.readouterr().err.startswith(f"ddpperf: error: --csv: {run / 'x'} cannot be written: ")
+
+
+def test_two_runs_are_compared_metric_by_metric(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = written(tmp_path / "b.json", result("t.py::test_a", 0.05, calls=8.0), result("t.py::test_b", 0.01))
+    assert main(["compare", str(run), str(other)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "aaaaaaa, 2026-01-12, 1 benchmark -> bbbbbbb, 2026-01-12, 2 benchmarks"
+    assert [line.split() for line in lines[3:5]] == [
+        ["test_a", "ddp", "collective_calls", "2", "8", "counted"],
+        ["test_a", "ddp", "step_time", "40.0", "ms", "50.0", "ms", "+25.0", "%", "[+21.3", "%", "..", "+28.8", "%]"],
+    ]
+    assert "only in the second run: test_b ddp" in lines
+
+
+def test_runs_of_one_code_differ_by_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(run), str(run)]) == 0
+    assert "+0.0 %" in capsys.readouterr().out
+
+
+def test_times_of_other_machines_are_not_compared(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = make_environment(cpu_model="Xeon", cores=2)
+    slower = written(tmp_path / "b.json", result("t.py::test_a", 0.05, calls=8.0, environment=other))
+    assert main(["compare", str(run), str(slower)]) == 0
+    out = capsys.readouterr().out
+    assert "%" not in out.partition("\n\n")[0].partition("CI]")[2]
+    assert "test_a ddp: times are not compared: CPU AMD EPYC -> Xeon" in out
+    assert "counted" in out
+
+
+def test_a_comparison_is_a_table_in_markdown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(run), str(run), "--markdown", "-"]) == 0
+    head, rule, *rows = capsys.readouterr().out.splitlines()
+    assert head == "| benchmark | metric | before | after | change \\[95 % CI\\] |"
+    assert rule == "| --- | --- | --: | --: | --: |"
+    assert rows[0].startswith("| `test_a ddp` | step_time | 40.0 ms | 40.0 ms | +0.0 % \\[")
+
+
+def test_other_plans_do_not_hinder(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = written(tmp_path / "b.json", result("t.py::test_a", 0.05, plan=Plan(warmup=5, steps=10)))
+    assert main(["compare", str(run), str(other)]) == 0
+    assert "+25.0 %" in capsys.readouterr().out

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.formats.benchmark_action import bigger_is_better, smaller_is_better
+from tests.reports.formats.samples import HOSTILE, MakeDocument
+
+NAME = "perf_tests/test_strategies.py::test_step[bucketed] bucketed w2"
+ACTION = "DDPPERF_BENCHMARK_ACTION"  # a folder that has dist/src/extract.js of github-action-benchmark
+
+
+def test_times_and_counts_are_smaller_the_better(make_document: MakeDocument, regressed: Result) -> None:
+    assert json.loads(smaller_is_better(make_document(regressed))) == [
+        {"name": f"{NAME} collective_calls", "unit": "1", "value": 8.0, "extra": "verdict: regressed\n+3.00"},
+        {
+            "name": f"{NAME} step_time",
+            "unit": "s",
+            "value": 0.0473,
+            "extra": "verdict: regressed\n+13.2 % [95 % CI +11.9 .. +14.6]",
+            "range": "0.047 .. 0.048",
+        },
+    ]
+
+
+def test_rates_are_bigger_the_better(make_document: MakeDocument, regressed: Result) -> None:
+    assert json.loads(bigger_is_better(make_document(regressed))) == [
+        {"name": f"{NAME} throughput", "unit": "samples/s", "value": 2000.0, "extra": "verdict: regressed\n-11.6 %"}
+    ]
+
+
+def test_without_a_value_the_list_is_empty(make_document: MakeDocument, broken: Result) -> None:
+    assert json.loads(smaller_is_better(make_document(broken))) == []
+
+
+READ = """
+const { extractResult } = require(process.argv[1] + '/dist/src/extract.js');
+process.env.GITHUB_REPOSITORY = 'a/b';
+extractResult({ tool: process.argv[2], outputFilePath: process.argv[3], ref: undefined, githubToken: undefined })
+  .then((found) => console.log(JSON.stringify(found.benches)));
+"""
+
+
+@pytest.mark.skipif(ACTION not in os.environ, reason=f"{ACTION} names no folder of github-action-benchmark")
+def test_the_action_reads_the_file(make_document: MakeDocument, regressed: Result, tmp_path: Path) -> None:
+    for tool, text in {
+        "customSmallerIsBetter": smaller_is_better(make_document(regressed)),
+        "customBiggerIsBetter": bigger_is_better(make_document(regressed)),
+    }.items():
+        file = tmp_path / f"{tool}.json"
+        file.write_text(text)
+        event = tmp_path / "event.json"
+        event.write_text(json.dumps({"head_commit": {"id": "1", "message": HOSTILE}}))
+        done = subprocess.run(
+            ["node", "-e", READ, os.environ[ACTION], tool, str(file)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "GITHUB_EVENT_PATH": str(event), "GITHUB_REPOSITORY": "a/b"},
+        )
+        assert json.loads(done.stdout) == json.loads(text)

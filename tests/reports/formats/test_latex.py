@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.formats.latex import escaped, latex
+from tests.reports.formats.samples import MakeDocument
+
+CI, STEP = r"{[}95 \% CI{]}", r"test\_step{[}bucketed{]}"
+COMPILERS = ("tectonic", "pdflatex", "lualatex", "xelatex")
+COMPILER = next(filter(None, map(shutil.which, COMPILERS)), None)
+
+
+def test_a_row_for_each_benchmark_the_worst_first(
+    make_document: MakeDocument, regressed: Result, unchanged: Result
+) -> None:
+    assert latex(make_document(unchanged, regressed)).splitlines() == [
+        r"% needs \usepackage{booktabs}",
+        "% cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13, 2 ranks",
+        r"\begin{tabular}{lrrrrrl}",
+        r"\toprule",
+        f"benchmark & step time ms {CI} & throughput samples/s & change \\% {CI} & at most \\% & counts & verdict \\\\",
+        r"\midrule",
+        f"{STEP} & 47.3 {{[}}46.8, 47.8{{]}} & 2000 & +13.2 {{[}}+11.9, +14.6{{]}} & -- & 1 changed & regressed \\\\",
+        r"test\_b bucketed & 30.0 {[}29.9, 30.1{]} & -- & +0.1 {[}-0.2, +0.4{]} & +0.4 & -- & unchanged \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            r"50 % & $5 #1 a_b {c} ~d ^e \f",
+            r"50 \% \& \$5 \#1 a\_b \{c\} \textasciitilde{}d \textasciicircum{}e \textbackslash{}f",
+        ),
+        ('<script>|"', r"\textless{}script\textgreater{}\textbar{}\textquotedbl{}"),
+        ("test[a]\nb", r"test{[}a{]}\textbackslash{}nb"),
+    ],
+)
+def test_nothing_of_a_name_is_a_command(text: str, expected: str) -> None:
+    assert escaped(text) == expected
+
+
+def test_without_a_benchmark_there_is_no_table(make_document: MakeDocument) -> None:
+    assert latex(make_document()) == "% no benchmark was judged\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason=f"none of {', '.join(COMPILERS)} is installed")
+def test_the_table_compiles(make_document: MakeDocument, regressed: Result, broken: Result, tmp_path: Path) -> None:
+    assert COMPILER is not None
+    table = latex(make_document(regressed, broken))
+    head = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{booktabs}\begin{document}"
+    (tmp_path / "page.tex").write_text(f"{head}\n{table}\n\\end{{document}}\n")
+    options = [] if COMPILER.endswith("tectonic") else ["-interaction=nonstopmode", "-halt-on-error"]
+    subprocess.run([COMPILER, *options, "page.tex"], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "page.pdf").stat().st_size

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from pytest_ddpperf.baselines.jsonfile import render
+from pytest_ddpperf.metrics.table import counted_series
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.documents.judged import full_name, results_of
+from pytest_ddpperf.reports.documents.reading import typed
+from pytest_ddpperf.reports.documents.results import ResultsData, results_document
+from pytest_ddpperf.reports.overall import overall
+from pytest_ddpperf.reports.phrases import comparison_text, findings
+from pytest_ddpperf.reports.summary import benchmark_table
+
+Make = Callable[..., Result]
+Compare = Callable[..., Comparison]
+
+
+def again(*results: Result) -> tuple[Result, ...]:
+    """The results as a reader of their file has them."""
+    return results_of(typed(ResultsData, json.loads(render(results_document(results, None)))))
+
+
+def test_the_words_and_the_table_are_those_of_the_run(make_result: Make) -> None:
+    result = replace(make_result(), findings=(Finding("stale_baseline"),))
+    (read,) = again(result)
+    assert comparison_text(read["step_time"]) == comparison_text(result["step_time"])
+    assert findings(read) == findings(result)
+    assert benchmark_table([read]) == benchmark_table([result])
+    assert read.measurement.launches[0].step_times == result.measurement.launches[0].step_times
+
+
+def test_a_series_is_as_it_was(make_result: Make) -> None:
+    result = make_result()
+    (read,) = again(result)
+    assert read["step_time"].series == result["step_time"].series
+
+
+def test_metrics_are_in_the_order_of_their_tables(make_result: Make, make_comparison: Compare) -> None:
+    metrics = ("zeta_of_a_hook", "peak_resident", "step_time", "scaling_efficiency")
+    (read,) = again(make_result(comparisons=tuple(make_comparison(name, 1.0, Verdict.NEW) for name in metrics)))
+    assert [one.series.metric for one in read.comparisons] == [
+        "step_time",
+        "peak_resident",
+        "scaling_efficiency",
+        "zeta_of_a_hook",
+    ]
+
+
+def test_a_count_keeps_all_its_digits(make_result: Make) -> None:
+    counts = Counts(totals={"flops": 12345678901234.0}, details={"flops": {}}, unstable={})
+    flops = Comparison(series=counted_series(counts)[0], tolerance=0.0, verdict=Verdict.NEW, gated=True)
+    (read,) = again(make_result(measured={"counts": counts}, comparisons=(flops,)))
+    assert read["flops"].series == flops.series
+
+
+def test_what_is_not_finite_is_not_a_number(make_result: Make, make_comparison: Compare) -> None:
+    (read,) = again(make_result(comparisons=(make_comparison("step_time", math.inf, Verdict.INCONCLUSIVE),)))
+    assert math.isnan(read["step_time"].series.value)
+
+
+def test_beside_another_revision_the_common_change_is_the_same(make_result: Make, make_comparison: Compare) -> None:
+    paired = PairedRevision(revision="3f2a1c0 (main)", commit="3f2a1c0")
+    results = [
+        make_result(
+            test=f"t.py::test_{i}",
+            paired=paired,
+            comparisons=(make_comparison("step_time", 1.0, Verdict.OK, change=0.01 * i),),
+        )
+        for i in range(4)
+    ]
+    assert overall(again(*results)) == overall(results)
+
+
+def test_a_full_name_tells_benchmarks_apart(make_result: Make) -> None:
+    assert full_name(make_result()) == "perf_tests/test_strategies.py::test_step[bucketed] bucketed w2"

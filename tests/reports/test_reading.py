@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.baselines.jsonfile import render
+from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.results import results_document
+
+Make = Callable[..., Result]
+
+
+@pytest.fixture
+def file(tmp_path: Path, make_result: Make) -> Path:
+    """A document of one benchmark, as it is written."""
+    path = tmp_path / "run.json"
+    path.write_text(render(results_document([make_result()], None, date="2026-01-12T10:00:00+00:00")))
+    return path
+
+
+def test_a_document_is_read_with_its_types(file: Path) -> None:
+    document = read_results(file)
+    (result,) = document.results
+    assert (document.date, document.commit, document.dirty) == ("2026-01-12T10:00:00+00:00", None, False)
+    assert result.step_times == [[0.05] * 3] * 8
+    assert result.metrics["step_time"].change == 0.132
+    assert result.metrics["step_time"].interval is not None
+    assert result.metrics["step_time"].interval.high == 0.0478
+    assert document.environments[result.environment_key].recorded == {"host": "runner-1"}
+
+
+def test_what_was_read_stays_as_it_is(file: Path) -> None:
+    with pytest.raises(AttributeError, match="cannot assign to field 'commit'"):
+        read_results(file).commit = "other"
+
+
+def test_fields_that_older_files_lack_are_empty(file: Path) -> None:
+    data = json.loads(file.read_text())
+    for name in ("date", "branch", "commit_date", "environments"):
+        del data[name]
+    file.write_text(json.dumps(data))
+    document = read_results(file)
+    assert (document.date, document.environments) == (None, {})
+
+
+def test_standard_input_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(file.read_text()))
+    assert len(read_results(Path("-")).results) == 1
+
+
+def changed(data: Any, path: str, value: object) -> None:
+    """Puts a value in place of another one, or takes it away: ``...``."""
+    *steps, last = (int(step) if step.isdecimal() else step for step in path.split("/"))
+    for step in steps:
+        data = data[step]
+    if value is ...:
+        del data[last]
+    else:
+        data[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("results", ..., "field results: is missing"),
+        ("extra", 1, "field extra: is not known here"),
+        ("dirty", "no", 'field dirty: expected true or false, found text "no"'),
+        ("results/0/world_size", 0, "field results[0].world_size: expected minimum 1, found the number 0"),
+        ("results/0/world_size", 2.5, "field results[0].world_size: expected a whole number, found the number 2.5"),
+        ("results/0/verdict", "fine", "field results[0].verdict: expected one of improved, unchanged, "),
+        ("results/0/step_times/7/1", None, "field results[0].step_times[7][1]: expected a finite number, found null"),
+        ("results/0/step_times/7", 3, "field results[0].step_times[7]: expected a list, found the number 3"),
+        ("results/0/metrics", [], "field results[0].metrics: expected an object, found a list []"),
+        ("results/0/metrics/Bad", {}, "field results[0].metrics.Bad: expected pattern "),
+        (
+            "results/0/metrics/step_time/interval/confidence",
+            1,
+            "field results[0].metrics.step_time.interval.confidence: expected exclusiveMaximum 1, found the number 1",
+        ),
+        ("results/0/baseline/date", "January", "field results[0].baseline.date: expected format date, found text "),
+        ("environment", None, "field environment"),
+        ("schema", "pytest-ddpperf/results/2", "field schema: it was written by a newer pytest-ddpperf (results/2)"),
+        ("schema", "pytest-ddpperf/trend/1", "field schema: expected pytest-ddpperf/results/1, found pytest-ddpperf/"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named(file: Path, path: str, value: object, problem: str) -> None:
+    data = json.loads(file.read_text())
+    changed(data, path, value)
+    if path == "environment":
+        del data["environments"]
+    file.write_text(json.dumps(data))
+    with pytest.raises(BaselineError) as caught:
+        read_results(file)
+    assert str(caught.value).startswith(f"results file {file}: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("", "is empty"), ('{"schema"', "is cut off at line 1"), ("hello", "holds something else than JSON")],
+)
+def test_a_broken_file_is_named(file: Path, text: str, problem: str) -> None:
+    file.write_text(text)
+    with pytest.raises(BaselineError) as caught:
+        read_results(file)
+    assert str(caught.value) == f"results file {file}: {problem}; write it again with --ddpperf-json=FILE"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BaselineError, match=r"run.json: there is no such file; pytest --ddpperf-json=.* writes one"):
+        read_results(tmp_path / "run.json")

@@ -1,0 +1,236 @@
+"""What a session leaves for other tools: reports, properties of tests, entries for pytest-benchmark."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from pytest_ddpperf.parsers import reports
+from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.formats.kinds import KINDS
+from pytest_ddpperf.reports.formats.markdown import MARK
+
+SUITE = """
+import pytest
+
+pytestmark = pytest.mark.ddpperf(world_size=2, counted_only=True, backend="gloo", device="cpu", timeout=30)
+
+
+def build(ctx):
+    import torch.distributed as dist
+    import torch
+
+    def step():
+        dist.all_reduce(torch.ones(4))
+        return 1.0
+
+    return step
+
+
+def test_step(ddpperf):
+    ddpperf.check(build)
+"""
+TIMED = """
+import pytest
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, steps=5, warmup=1, max_time=0.2, backend="gloo", device="cpu", timeout=30
+)
+
+
+def test_step(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests may run in a job of GitHub."""
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+
+@pytest.fixture
+def suite(inner: pytest.Pytester) -> pytest.Pytester:
+    inner.makepyfile(test_suite=SUITE)
+    return inner
+
+
+def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester) -> None:
+    options = [f"--ddpperf-report={kind}:out/{kind}" for kind in KINDS]
+    suite.runpytest("--ddpperf-json=run.json", *options).assert_outcomes(passed=1)
+    document = read_results(suite.path / "run.json")
+    assert document.results[0].metrics["collective_calls"].value == 1
+    for kind in KINDS.values():
+        assert (suite.path / "out" / kind.name).read_text() == kind.render(document)
+
+
+def test_the_ini_file_names_several_reports(suite: pytest.Pytester) -> None:
+    suite.makeini("[pytest]\nddpperf_report =\n    csv:out.csv\n    markdown:out.md\n")
+    suite.runpytest().assert_outcomes(passed=1)
+    assert (suite.path / "out.md").read_text().startswith(MARK)
+    with (suite.path / "out.csv").open(newline="") as file:
+        assert {row["metric"] for row in csv.DictReader(file)} >= {"collective_calls", "flops"}
+
+
+def test_none_takes_back_what_the_ini_file_says(suite: pytest.Pytester) -> None:
+    suite.makeini("[pytest]\nddpperf_report = csv:out.csv\n")
+    suite.runpytest("--ddpperf-report=none").assert_outcomes(passed=1)
+    assert not (suite.path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("file", ["comment.md", "summary.md"])
+def test_a_job_of_github_has_the_page_in_its_summary(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """Behind what is there, and once where the report is that very file."""
+    summary = suite.path / "summary.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    suite.runpytest(f"--ddpperf-report=markdown:{file}", "--ddpperf-report=csv:out.csv").assert_outcomes(passed=1)
+    head, mark, page = summary.read_text().partition(MARK)
+    assert (head, mark) == ("before\n", MARK)
+    assert MARK not in page
+    assert "none of 1 benchmark regressed" in page
+    assert (suite.path / file).read_text().endswith(page)
+
+
+def test_without_markdown_a_job_of_github_has_no_page(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(suite.path / "summary.md"))
+    suite.runpytest("--ddpperf-report=csv:out.csv").assert_outcomes(passed=1)
+    assert not (suite.path / "summary.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (
+            "markdwon:a.md",
+            "--ddpperf-report=markdwon:a.md: there is no kind markdwon; did you mean markdown? There are *",
+        ),
+        ("a.md", "--ddpperf-report=a.md: expected KIND:FILE, such as markdown:comment.md, or none"),
+        ("csv:", "--ddpperf-report=csv:: expected KIND:FILE, such as markdown:comment.md, or none"),
+        ("csv:test_suite.py/x", "--ddpperf-report=csv:test_suite.py/x: *x cannot be written: *; name another file"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_first_test(
+    suite: pytest.Pytester, given: str, problem: str
+) -> None:
+    run = suite.runpytest(f"--ddpperf-report={given}")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines([f"ERROR: {problem}"])
+
+
+def test_what_cannot_be_written_in_the_end_fails_the_run(suite: pytest.Pytester) -> None:
+    suite.makepyfile("import os\n\ndef test_it(): os.mkdir('out.csv')")
+    run = suite.runpytest("--ddpperf-report=csv:out.csv", "--ddpperf-report=text:out.txt")
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    run.stdout.fnmatch_lines(["--ddpperf-report=csv:out.csv: *out.csv cannot be written: *"])
+    assert (suite.path / "out.txt").read_text().startswith("Performance report")
+
+
+def test_kinds_and_files_are_read_from_lines() -> None:
+    assert reports("csv:a.csv\n\n markdown:b:c.md ") == (("csv", Path("a.csv")), ("markdown", Path("b:c.md")))
+    assert reports(["csv:a.csv"]) == (("csv", Path("a.csv")),)
+
+
+def properties(file: Path) -> dict[str, dict[str, str]]:
+    """By test, what the JUnit file says of it."""
+    return {
+        case.attrib["name"]: {each.attrib["name"]: each.attrib["value"] for each in case.iter("property")}
+        for case in ET.parse(file).iter("testcase")  # noqa: S314 - of our own run
+    }
+
+
+def test_junit_has_verdicts_and_metrics(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_suite=TIMED, test_other="def test_other(): pass")
+    inner.runpytest("--junitxml=out.xml", "--ddpperf-json=run.json").assert_outcomes(passed=2)
+    found = properties(inner.path / "out.xml")
+    assert found["test_other"] == {}
+    (result,) = read_results(inner.path / "run.json").results
+    step = result.metrics["step_time"].value
+    assert step is not None
+    assert found["test_step"]["ddpperf custom w2 verdict"] == "new"
+    assert float(found["test_step"]["ddpperf custom w2 step_time"]) == pytest.approx(step)
+    assert "ddpperf custom w2 step_time change" not in found["test_step"]
+
+
+def test_reportlog_has_verdicts_and_counts(suite: pytest.Pytester) -> None:
+    pytest.importorskip("pytest_reportlog", reason="pytest-reportlog is not installed")
+    suite.runpytest("--report-log=out.jsonl").assert_outcomes(passed=1)
+    reports = [json.loads(line) for line in (suite.path / "out.jsonl").read_text().splitlines()]
+    (called,) = (report for report in reports if report.get("when") == "call")
+    found = dict(called["user_properties"])
+    assert found["ddpperf custom w2 verdict"] == "new"
+    assert found["ddpperf custom w2 collective_calls"] == 1
+
+
+def test_junit_has_the_change_of_a_red_test(suite: pytest.Pytester) -> None:
+    suite.runpytest("--ddpperf-save").assert_outcomes(passed=1)
+    call = "dist.all_reduce(torch.ones(4))"
+    suite.makepyfile(test_suite=SUITE.replace(call, f"{call}; {call}"))
+    suite.runpytest("--junitxml=out.xml", "--ddpperf-report=markdown:out.md").assert_outcomes(failed=1)
+    found = properties(suite.path / "out.xml")["test_step"]
+    assert found["ddpperf custom w2 verdict"] == "regressed"
+    assert found["ddpperf custom w2 collective_calls"] == "2.0"
+    assert found["ddpperf custom w2 collective_calls change"] == "1.0"
+    assert (
+        "collective_calls regressed, counted: all_reduce 1 -> 2 calls per step" in (suite.path / "out.md").read_text()
+    )
+
+
+AGAIN = """
+import pytest
+from _pytest.runner import runtestprotocol
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does it
+    for _ in range(2):
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        item._initrequest()
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+
+
+def test_a_test_that_is_run_again_has_the_properties_of_its_last_attempt(suite: pytest.Pytester) -> None:
+    suite.makeconftest(AGAIN)
+    suite.runpytest("--junitxml=out.xml", "--ddpperf-json=run.json").assert_outcomes(passed=1)
+    (case,) = ET.parse(suite.path / "out.xml").iter("testcase")  # noqa: S314 - of our own run
+    assert read_results(suite.path / "run.json").results[0].findings[-1].startswith("attempt 2 of its test")
+    names = [each.attrib["name"] for each in case.iter("property")]
+    assert names.count("ddpperf custom w2 verdict") == 1
+    assert len(set(names)) == len(names)
+
+
+BESIDE = """
+def test_theirs(benchmark):
+    benchmark(sum, [1, 2])
+"""
+
+
+@pytest.mark.parametrize("saved", ["json", "autosave"])
+def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester, saved: str) -> None:
+    pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
+    inner.makepyfile(test_suite=TIMED, test_beside=BESIDE)
+    option = "--benchmark-json=out.json" if saved == "json" else "--benchmark-autosave"
+    inner.runpytest(option).assert_outcomes(passed=2)
+    (file,) = inner.path.rglob("out.json" if saved == "json" else "0001_*.json")
+    found = {each["fullname"]: each for each in json.loads(file.read_text())["benchmarks"]}
+    ours = found.pop("test_suite.py::test_step custom w2")
+    (theirs,) = found.values()
+    assert ("data" in ours["stats"]) == ("data" in theirs["stats"]) == (saved == "json")
+    assert set(ours["stats"]) == set(theirs["stats"])
+    assert ours["stats"]["rounds"] >= 10
+
+
+def test_where_none_of_ours_ran_pytest_benchmark_saves_its_own(inner: pytest.Pytester) -> None:
+    pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
+    inner.makepyfile(test_beside=BESIDE)
+    inner.runpytest("--benchmark-json=out.json").assert_outcomes(passed=1)
+    assert len(json.loads((inner.path / "out.json").read_text())["benchmarks"]) == 1
