@@ -143,5 +143,9 @@ class HistoryError(DdpperfError):
     """The history of runs cannot be read or written; the message names the file and the cure."""
 
 
+class TraceError(DdpperfError):
+    """A trace cannot be read, or traces cannot be put together; the message names the file or the ranks, and why."""
+
+
 class Regression(DdpperfError):
     """A verdict that fails the test (see ``--ddpperf-fail-on``); the message is the failure text of the result."""

@@ -299,3 +299,13 @@ def path(value: object) -> Path:
     if not isinstance(value, (str, Path)) or not str(value):
         raise ValueError("a path")
     return Path(value)
+
+
+def switch_or_path(value: object) -> bool | Path:
+    """On or off, as ``switch`` takes it, or a path; a path with the name of a switch is given as ``./on``."""
+    try:
+        return switch(value)
+    except ValueError:
+        if not isinstance(value, (str, Path)) or not str(value).strip():
+            raise ValueError("true, false or a folder") from None
+    return Path(value)

@@ -51,9 +51,9 @@ ATTEMPT = pytest.StashKey[int]()  # the number of runs of a test, this one inclu
 TESTS = pytest.StashKey[int]()  # that measure
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare every knob as an option and as an ini setting."""
-    declare(parser)
+    declare(parser, pluginmanager)
 
 
 @pytest.hookimpl(trylast=True)  # conftest files have declared their options

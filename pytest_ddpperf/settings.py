@@ -34,6 +34,7 @@ from pytest_ddpperf.parsers import (
     stage_seconds,
     steps_or_warmup,
     switch,
+    switch_or_path,
     whole_number,
     words,
     world_sizes,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DEFAULT_SET = "default"
 _LEASE: float | None = 600.0
+_OFF: bool | Path = False
 
 
 class Knob(NamedTuple):
@@ -60,7 +62,7 @@ class Knob(NamedTuple):
     per_test: bool = True  # whether the marker and the fixture's verbs take it too
     training: bool = False  # whether it changes what a step does, and so makes another benchmark of it
     bare: str | None = None  # the value of an option without one, such as --ddpperf-save; None where one is needed
-    flag: bool = False  # whether the option takes no value at all
+    flag: bool = False  # whether the option needs no value, and takes one only behind =
     needs: str | None = None  # the setting without which this one means nothing
     repeats: bool = False  # whether the option may be given several times: a value for each line
 
@@ -224,8 +226,25 @@ class Settings:
         "auto: where no ranks share a core or a GPU",
         metavar="true|false|auto",
     )
-    profile: bool = _switch(
-        "run a few steps under torch's profiler, in a launch of their own, for busy time and overlap of communication"
+    profile: bool | Path = _knob(  # noqa: RUF009 - a field, declared
+        default=_OFF,
+        parse=switch_or_path,
+        text="run a few steps under torch's profiler, in a launch of their own, for busy time and overlap of "
+        "communication. With =DIR also write traces, a merged one and a summary into this folder, relative to the root "
+        "of the project",
+        metavar="DIR",
+        flag=True,
+    )
+    profile_on: str = _knob(
+        "always",
+        one_of("always", "regression"),
+        "what is profiled: always (each benchmark), or regression (those that fail their test, after the verdict)",
+        "NAME",
+        needs="profile",
+    )
+    profile_steps: int = _knob(5, positive_int, "steps of a profile, after its warm-up", "N", needs="profile")
+    profile_warmup: int = _knob(
+        1, positive_int, "last steps of the warm-up that are traced too, as warmup_step", "N", needs="profile"
     )
     precision: str = _knob(
         "fp32",

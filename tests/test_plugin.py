@@ -546,6 +546,39 @@ ddpperf_fail_on = ["regressed"]
     run.stdout.fnmatch_lines(["*(1, 2) 4.0 True False 1"])
 
 
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["--ddpperf-profile", "test_it.py"], "profile True"),  # the path behind it is no folder for traces
+        (["--ddpperf-profile=made/traces", "test_it.py"], "profile made/traces"),
+        (["--ddpperf-profile=made", "--ddpperf-profile=again"], "profile again"),
+        (["--ddpperf-profile=./on"], "profile on"),
+        (["--ddpperf-profile=off"], "profile False"),
+        ([], "profile in/addopts"),
+    ],
+)
+def test_an_option_takes_a_folder_only_behind_its_sign(inner: pytest.Pytester, words: list[str], given: str) -> None:
+    inner.makeconftest(
+        """
+from pytest_ddpperf.plugin import SETTINGS
+
+def pytest_collection_finish(session):
+    print("profile", session.config.stash[SETTINGS].profile)
+"""
+    )
+    inner.makepyfile(test_it="def test_it(): pass", test_other="def test_other(): pass")
+    inner.makeini("[pytest]\naddopts = --ddpperf-profile=in/addopts\n")
+    run = inner.runpytest("-s", *words)
+    run.stdout.fnmatch_lines([f"*{given}"])
+    run.assert_outcomes(passed=1 if "test_it.py" in words else 2)
+
+
+def test_the_environment_may_name_the_folder_too(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--ddpperf-profile='a folder'")
+    inner.makepyfile("def test_it(ddpperf, request):\n    print(request.config.option.ddpperf_profile)")
+    inner.runpytest("-s").stdout.fnmatch_lines(["*a folder*"])
+
+
 RERUN = """
 import pytest
 from _pytest.runner import runtestprotocol

@@ -121,7 +121,19 @@ WRONG = [
         "test_wrong.py::test_it",
     ),
     option("no value", r".*--ddpperf-max-time: expected one argument", "--ddpperf-max-time"),
-    option("flag", r".*argument --ddpperf-profile: ignored explicit argument 'perhaps'$", "--ddpperf-profile=perhaps"),
+    option(
+        "flag",
+        r".*argument --ddpperf-require-baseline: ignored explicit argument 'perhaps'$",
+        "--ddpperf-require-baseline=perhaps",
+    ),
+    option(
+        "no profile", r"--ddpperf-profile-steps is for what is profiled, .* give --ddpp", "--ddpperf-profile-steps=2"
+    ),
+    option(
+        "no folder",
+        r"--ddpperf-profile=.*test_wrong.py: traces cannot .*: it is a file",
+        "--ddpperf-profile=test_wrong.py",
+    ),
     option("choice", r"--ddpperf-backend=mpi: expected one of auto, nccl, gloo$", "--ddpperf-backend=mpi"),
     option("tolerance", r"--ddpperf-tolerance=5: expected a fraction .* such as 3%", "--ddpperf-tolerance=5"),
     option("seconds", r"--ddpperf-max-time=0: expected a number of seconds above 0", "--ddpperf-max-time=0"),

@@ -17,7 +17,7 @@ from pytest_ddpperf.training.jobs import LaunchJob
 
 FILE = "gpu_events.json.gz"
 SCHEMA = "pytest-ddpperf/profiler-events/1"
-STEP = "ddpperf_step"  # the name of the annotation around a step, as the plugin's own
+STEP = "step"  # the name of the annotation around a step, as the plugin's own
 WARMUPS = (3, 5, 6, 7, 12)
 TOLD = ("sync", "nccl", "gloo")  # of names that are told apart
 

@@ -16,6 +16,7 @@ from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli import history as history_command
 from pytest_ddpperf.cli import network as network_command
 from pytest_ddpperf.cli import report as report_command
+from pytest_ddpperf.cli import trace as trace_command
 from pytest_ddpperf.cli import trend as trend_command
 from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value, project_root
@@ -293,6 +294,12 @@ COMMANDS = (
         help="tell which strategy, precision and batch size to train with, on any number of ranks",
         add_arguments=_add_advise,
         run=_advise,
+    ),
+    Command(
+        name="trace",
+        help="show what is in the traces of ranks, and what differs between two runs",
+        add_arguments=trace_command.add_arguments,
+        run=trace_command.run,
     ),
     Command(
         name="bisect",

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
+
+LearningRates: TypeAlias = "tuple[tuple[int, tuple[float, ...]], ...]"
+"""When an optimizer began its steps, in nanoseconds of the system's clock, and the rates of its groups then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +73,7 @@ class RankProfile:
     steps: tuple[ProfiledStep, ...]
     window: Window | None = None  # None for other strategies than DDP
     subgroups: bool = False  # whether this rank knows of process groups with fewer ranks than the world
+    no_snapshot: str = ""  # why there is no snapshot of a GPU's memory, where one was to be written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

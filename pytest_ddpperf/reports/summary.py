@@ -62,6 +62,7 @@ class SummaryData:
     recorded: str = ""  # what became of the history; empty where there is none
     accepting: bool = False  # whether what was measured becomes the baseline
     here: str = ""  # the commit that was measured, as it is shown; empty where none is known
+    traces: Sequence[str] = ()  # a line for each benchmark whose traces were written
     added: Sequence[tuple[str, str]] = ()  # title and text of parts that hooks add
 
     @property
@@ -102,6 +103,7 @@ def summary_parts(
         "predictions": rendered(_predictions(summary.predictions)),
         "advice": "\n\n".join(rendered(table) for table in _advice(summary.advice)),
         "calibration": rendered(calibration_table(summary.calibrated, width) if summary.calibrated else None),
+        "traces": "\n".join(wrapped(summary.traces, width)),
         "errors": "\n".join(wrapped(summary.complaints, width)),
         "baselines": "\n".join(stored_lines(summary.stored, width)),
         "history": "\n".join(wrapped([summary.recorded], width)) if summary.recorded else "",

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -37,6 +38,7 @@ from pytest_ddpperf.training.jobs import (
     PrepareJob,
     RankPrepared,
     RankTraining,
+    TraceJob,
 )
 from pytest_ddpperf.training.script import Script
 
@@ -66,6 +68,7 @@ class BenchmarkRun:
         self.sections = sections  # titles and texts for the test's report
         self.measured: tuple[Measurement, ...] = ()  # of the candidate
         self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, for what could not be measured
+        self.prepared_variants: tuple[Variant, ...] = ()  # that were measured last, of both sides
         self._session = session
         self._test = test
         self._paired = paired
@@ -139,8 +142,9 @@ class BenchmarkRun:
                 end=self.part.ends_at,
             )
             with self._shown():
-                if self.settings.profile and not self.part.silent:
-                    variants = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
+                if self.settings.profile_on == "always":
+                    variants = self.profiled(variants)
+                self.prepared_variants = tuple(variants)
                 self.launches.ready()
                 budget = replace(self.launches.budget(compared=compared), first=first, rest=self.rest)
                 timed = TimedLaunches(self.launches, self.sections, recording)
@@ -164,6 +168,34 @@ class BenchmarkRun:
             return action
         return self.part.looked(recording, getattr(judge, "results", ()), look, len(measured[0].launches), action)
 
+    def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
+        """The variants with their communication as the profiler sees it, if that is asked for; writes their traces."""
+        __tracebackhide__ = True
+        if not self.settings.profile or self.part.silent:
+            return variants
+        found = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
+        folder = self._session.folder_of_traces(self.settings)
+        if folder is not None:
+            self._session.traces += self._written(
+                folder, [each for each in found if not isinstance(each.subject, Script)]
+            )
+        return found
+
+    def _written(self, folder: Path, variants: Sequence[Variant]) -> list[str]:
+        """What merges the traces of variants and what tells of them, written to files; a line on each."""
+        from pytest_ddpperf.run.traces import file_name, write_beside
+
+        lines = []
+        reference = {each.key: file_name(self._test, each) for each in variants if each.of_reference}
+        for variant in sorted(variants, key=lambda each: not each.of_reference):
+            name = file_name(self._test, variant)
+            beside = "" if variant.of_reference else reference.get(variant.key, "")
+            told = write_beside(folder, name, variant.world_size, beside)
+            if beside:
+                self.sections.append((f"{variant.label}, traces beside the reference", "\n\n".join(told)))
+            lines.append(f"{self.settings.profile}/{name}_summary.txt: {told[0]}")
+        return lines
+
     def _profiled(self, variant: Variant) -> Variant:
         """The variant with its communication as the profiler sees it, in a launch of its own."""
         __tracebackhide__ = True
@@ -171,9 +203,17 @@ class BenchmarkRun:
 
         self._show(f"{variant.name}: under the profiler")
         job = self.launches.job(variant, Plan(warmup=warmup_of(variant, self.settings.warmup), steps=1))
+        folder, trace = self._session.folder_of_traces(self.settings), None
+        if folder is not None:
+            from pytest_ddpperf.run.traces import file_name
+
+            trace = TraceJob(str(folder), file_name(self._test, variant))
         begun = self.launches.times.now()
-        ranks = self.launches.launch(variant, PROFILE_LAUNCH, job).values
+        # Writing a trace may take as long as the steps.
+        ranks = self.launches.launch(variant, PROFILE_LAUNCH, job, trace, patience=1 + (trace is not None)).values
         self.launches.times.launched(begun, diagnosing=self.launches.times.now() - begun)
+        reasons = dict.fromkeys(rank.no_snapshot for rank in ranks if rank.no_snapshot)
+        self._session.traces += [f"{variant.label}: no snapshot of the GPU's memory: {reason}" for reason in reasons]
         if not profile.saw_work(ranks):
             return replace(variant, findings=(*variant.findings, Finding("empty_profile")))
         return replace(variant, profile=profile.merged(ranks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse  # loaded by pytest anyway
 import os
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -24,14 +25,16 @@ MARKER = "ddpperf"
 _ALIKE = 0.8  # of difflib: what is less alike is hardly meant
 _PURPOSES = {
     "against": "another revision, and none is named",
+    "profile": "what is profiled, and nothing is",
     "save": "what is saved, and nothing is",
     "simulate": "what is simulated, and nothing is",
 }
 _INI = {knob.ini: name for name, knob in KNOBS.items()}
 
 
-def declare(parser: pytest.Parser) -> None:
+def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
     """Declares every knob as an option and as a setting of the ini file."""
+    words = tuple(_command_words(plugins.get_plugin("pytestconfig")))
     group = parser.getgroup("ddpperf", "performance of distributed training")
     for knob in KNOBS.values():
         form: dict[str, Any] = {"action": "store_const", "const": "true"}
@@ -45,6 +48,8 @@ def declare(parser: pytest.Parser) -> None:
         if knob.flag:
             # Options of their own: one with an optional value would swallow the path that follows it.
             forms = [f"{knob.option}={word}" for word in (*SWITCH_WORDS[True], *SWITCH_WORDS[False])]
+            if knob.metavar is not None:
+                forms += {word for word in words if word.startswith(f"{knob.option}=")} - {*forms}
             group.addoption(*forms, action=_Switched, dest=knob.ini, default=None, nargs=0, help=argparse.SUPPRESS)
 
 
@@ -58,13 +63,22 @@ class _Lines(argparse.Action):
         setattr(namespace, self.dest, f"{before}\n{values}".lstrip("\n"))
 
 
+def _command_words(config: Any) -> Iterator[str]:
+    """The words of the command line, with those that the environment and the ini file add to it."""
+    yield from config.invocation_params.args
+    yield from shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    if hasattr(config, "known_args_namespace"):  # else the ini file has not been read yet
+        yield from config.getini("addopts")
+
+
 class _Switched(argparse.Action):
-    """Keeps ``true`` or ``false`` for the word behind an option that needs none."""
+    """Keeps the word behind an option that needs none: ``true`` or ``false`` where it is a switch."""
 
     def __call__(
         self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
     ) -> None:
-        setattr(namespace, self.dest, str((option or "").partition("=")[2] in SWITCH_WORDS[True]).lower())
+        word = (option or "").partition("=")[2]
+        setattr(namespace, self.dest, next((str(on).lower() for on in SWITCH_WORDS if word in SWITCH_WORDS[on]), word))
 
 
 def require_known(unknown: Iterable[str]) -> None:
@@ -309,6 +323,10 @@ def require_outputs(settings: Settings, root: Path) -> None:
         from pytest_ddpperf.run.outputs import require_reports
 
         require_reports(settings.report, root)
+    if isinstance(settings.profile, Path):
+        from pytest_ddpperf.run.traces import require_folder
+
+        require_folder(root / settings.profile)
     if settings.history is not None:
         from pytest_ddpperf.baselines.history.database import ensure_recordable
 
@@ -317,6 +335,7 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
 _OF_A_RUN = {"save", "lease", "json", "report", "history", "budget", "max_time", "fail_on", "require_baseline"}
+_OF_A_RUN |= {name for name in KNOBS if name.startswith("profile")}
 
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:

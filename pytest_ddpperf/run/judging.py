@@ -67,6 +67,7 @@ class JudgedRun(BenchmarkRun):
         if self.part.silent:
             self.part.end_silently(self.launches.times.spent, self._paired)
             return tuple(result.measurement for result in results)
+        results = self._with_profiles(results)
         spent = self._spent()
         results = tuple(replace(result, spent=spent) for result in results)
         measured = tuple(result.measurement for result in results)
@@ -80,6 +81,26 @@ class JudgedRun(BenchmarkRun):
             accept = self._session.accept_command(self._test)
             raise Regression(failures_text(failed, accept=accept, failing=failing))
         return measured
+
+    def _with_profiles(self, results: tuple[Result, ...]) -> tuple[Result, ...]:
+        """The results; those that fail their test have a profile, where only these are to be profiled."""
+        __tracebackhide__ = True
+        if self.settings.profile_on == "always" or not self.settings.profile:
+            return results
+        red = {each.measurement.key for each in results if failing_verdict(each, self.settings.failing) is not None}
+        try:
+            with self._shown():
+                found = self.profiled([each for each in self.prepared_variants if each.key in red])
+        except DdpperfError as error:  # the verdict stands
+            self._session.traces.append(f"{self._test} is not profiled: {error.headline}")
+            return results
+        profiles = {each.key: each.profile for each in found if not each.of_reference}
+        return tuple(
+            replace(each, measurement=replace(each.measurement, profile=profiles[each.measurement.key]))
+            if profiles.get(each.measurement.key) is not None
+            else each
+            for each in results
+        )
 
     def _fitting_results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:
         """The results of all candidates; of several, those that run out of memory are left out of measuring."""

@@ -92,6 +92,7 @@ class Session:
         self.prepared: dict[bytes, Prepared] = {}  # by preparation.identity
         self.networks: dict[str, dict[str, Any]] = {}  # that were measured: fits by collective, by environment
         self.complaints: list[str] = []  # of the summary, on the session itself
+        self.traces: list[str] = []  # of the summary, a line for each benchmark whose traces were written
         self.parts: list[tuple[str, str]] = []  # of the summary, that hooks add; empty before the session has ended
         self.reference = self.candidate = None  # None: stored baselines, and this checkout
         self._threads: dict[str, str] = {}  # the variables of threads, before the first launch none
@@ -214,6 +215,10 @@ class Session:
             facts, machine, placement, world_size, threads=threads, gpus=gpus, nodes=len(counts), binding=settings.bind
         )
         return replace(found, recorded=self.extensions.recorded(found.recorded))
+
+    def folder_of_traces(self, settings: Settings) -> Path | None:
+        """Where the traces of a benchmark are written; None for nowhere."""
+        return (self._root / settings.profile).resolve() if isinstance(settings.profile, Path) else None
 
     def gpus(self, world_size: int) -> tuple[str, ...]:
         """The PCI ids of the GPUs that so many ranks compute on, as far as torch tells."""
@@ -352,6 +357,7 @@ class Session:
             recorded=self._recorded,
             accepting=self.settings.accepting,
             here=self._here,
+            traces=self.traces,
             added=self.parts,
         )
 

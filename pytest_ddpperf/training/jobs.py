@@ -103,6 +103,14 @@ class LaunchJob:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceJob:
+    """Where the ranks of a launch under the profiler write their traces."""
+
+    folder: str  # an absolute path
+    name: str  # what the names of all files begin with; it is of one file, and of no folder
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyJob:
     """What every rank of a verification has to do."""
 
@@ -212,6 +220,11 @@ CONVERGE_LAUNCH = RankFunction("pytest_ddpperf.training.convergence", "converge_
 SIMULATE_LAUNCH = RankFunction("pytest_ddpperf.simulate.launch", "simulate_launch")
 TIMELINE_LAUNCH = RankFunction("pytest_ddpperf.simulate.launch", "timeline_launch")
 PROFILE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "profile_launch")
+
+
+def rank_file(name: str, rank: int) -> str:
+    """The name of the file with a rank's trace."""
+    return f"{name}_rank_{rank}_trace.json"
 
 
 def growth_steps(steps: int) -> int:

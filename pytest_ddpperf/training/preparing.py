@@ -6,10 +6,12 @@ Importable without torch.
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import time
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.instruments.host import shared_memory
@@ -19,7 +21,7 @@ from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared
+from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared, TraceJob, rank_file
 from pytest_ddpperf.training.loop import (
     begin_together,
     control_step,
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.training.step import Step
 
-PROFILED_STEPS = 5
 _SHARED_MEMORY = 2**30  # bytes of /dev/shm; NCCL takes about 10 MB for each pair of ranks, and data workers take more
 _MANY = 3  # warm steps at least lie between two looks at what they leave
 
@@ -188,14 +189,44 @@ def _clean_up(ctx: RankView) -> None:
     seed_as_at_the_start()
 
 
-def profile_launch(ctx: RankView, job: LaunchJob) -> RankProfile:
-    """Profiles what a few steps of the job send and compute on this rank, after the warm-up of the job's plan."""
+def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None) -> RankProfile:
+    """Profiles what a few steps of the job send and compute on this rank, after the warm-up of the job's plan.
+
+    With ``trace`` it writes them to a file, with phases as named ranges, and on a GPU a snapshot of memory.
+    """
     from pytest_ddpperf.instruments.profile.profiling import profile_steps
     from pytest_ddpperf.training.step import build_step
 
+    shown, steps = max(1, job.settings.profile_warmup), job.settings.profile_steps
     with closing(build_step(ctx, job)) as step:
         progress.stage("the steps that are profiled")
-        for _ in range(job.plan.warmup):
+        steps = math.ceil(steps / step.period) * step.period
+        # The warm-up has one step more, in which the profiler itself warms up. The first step builds and compiles.
+        for _ in range(max(int(trace is not None), job.plan.warmup + 1 - shown)):
             step.run()
         begin_together(ctx.device, None, step)
-        return profile_steps(step.run, PROFILED_STEPS * step.period, ctx.device, step.modules)
+        if trace is None:
+            return profile_steps(step.run, steps, ctx.device, step.modules, warmup=shown)
+        return _traced(ctx, step, steps, trace, warmup=shown)
+
+
+def _traced(ctx: RankView, step: Step, steps: int, trace: TraceJob, *, warmup: int) -> RankProfile:
+    """The profile of steps, which is written to a file as well."""
+    from pytest_ddpperf.instruments.phases.ranges import named_ranges
+    from pytest_ddpperf.instruments.profile.profiling import profile_steps
+    from pytest_ddpperf.instruments.profile.traces import write_snapshot, write_trace
+
+    file = Path(trace.folder, rank_file(trace.name, ctx.rank))
+    with named_ranges(step.run, step.phase_hooks) as ranges:
+        profile = profile_steps(
+            step.run,
+            steps,
+            ctx.device,
+            step.modules,
+            warmup=warmup,
+            exported=lambda save: write_trace(save, file, ctx.rank, ranges.rates),
+        )
+    if ctx.device.type != "cuda":
+        return profile
+    snapshot = file.with_name(f"{trace.name}_rank_{ctx.rank}_memory.pickle")
+    return replace(profile, no_snapshot=write_snapshot(step.run, step.period, ctx.device, snapshot))

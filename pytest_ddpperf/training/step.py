@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.phases.phase_hooks import PhaseHook
+from pytest_ddpperf.instruments.phases.phase_hooks import CLIPPING, SCHEDULING, PhaseHook
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import SIMULATED
-from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
+from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER
 from pytest_ddpperf.training.data import Batches, batches, contradicting_size
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed, size_of
 from pytest_ddpperf.training.script import Script
@@ -161,8 +161,9 @@ def _phase_hooks(trainer: Trainer, data: Batches, settings: Settings) -> tuple[P
         *([PhaseHook(data, "next_batch", DATA_WAIT)] if data.loads else []),
         PhaseHook(trainer, trainer.computes_loss, FORWARD),
         PhaseHook(trainer, "synchronise", GRADIENT_SYNC),
-        PhaseHook(trainer, "clip", OPTIMIZER),
-        PhaseHook(trainer, "schedule", OPTIMIZER),
+        PhaseHook(trainer, "clip", OPTIMIZER, CLIPPING),
+        *([PhaseHook(trainer, "rise", OTHER, SCHEDULING)] if trainer.rise is not None else []),
+        PhaseHook(trainer, "schedule", OPTIMIZER, SCHEDULING),
     )
 
 

@@ -42,7 +42,8 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trainer:
     """Model, strategy, precision and optimizer of a workload on one rank.
 
-    Phase hooks replace ``synchronise``, ``clip``, ``schedule`` and what computes the loss during a diagnosed pass.
+    Phase hooks replace ``synchronise``, ``clip``, ``rise``, ``schedule`` and what computes the loss during a diagnosed
+    pass and under the profiler.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Trainer:
         self._clip_steps = warmup if settings.clip_steps == "warmup" else settings.clip_steps
         self._steps = 0
         rise = warmup if settings.lr_warmup_steps == "warmup" else settings.lr_warmup_steps
-        self._rise = linear_warmup(self.optimizer, int(rise)) if rise else None
+        self.rise = linear_warmup(self.optimizer, int(rise)) if rise else None
         choose_kernels(settings, ctx.device)  # after model and optimizer, which may have chosen others
 
     def backward(self, next_batch: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
@@ -157,8 +158,8 @@ class Trainer:
         else:
             self._scaled_step(self._scaler)
         self._steps += 1
-        if self._rise is not None:
-            self._rise()
+        if self.rise is not None:
+            self.rise()
         if self._scheduler is not None and (self._scaler is None or self._updated):
             self.schedule(self._scheduler)
 

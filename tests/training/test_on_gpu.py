@@ -15,7 +15,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.loop import run_launch
-from pytest_ddpperf.training.preparing import PROFILED_STEPS, count_launch, profile_launch
+from pytest_ddpperf.training.preparing import count_launch, profile_launch
 from pytest_ddpperf.training.workload import Workload
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def test_every_pass_tells_of_the_gpu(launcher: Launcher) -> None:
     assert "device_synchronisations" in counts.totals
     assert counts.details["collective_calls"] == {"all_reduce": 6.0}
     profile = on_gpu(launcher, profile_launch, job)
-    assert len(profile.steps) == PROFILED_STEPS
+    assert len(profile.steps) == Settings().profile_steps
     assert min(step.computed for step in profile.steps) > 0
     assert not merged([profile]).unplaced
     rank = on_gpu(launcher, run_launch, job)

@@ -6,14 +6,27 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pytest_ddpperf.instruments.phases.recorder import Section
 from pytest_ddpperf.instruments.torch_internals import replaced, uncompiled
-from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER
+from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER
 
-if TYPE_CHECKING:
-    from pytest_ddpperf.instruments.phases.recorder import PhaseNode, Recorder
+# Ranges of a trace within ``OPTIMIZER``; a scheduler of the user's own is called outside of it.
+CLIPPING, SCALING, SCHEDULING, ZERO_GRAD = "gradient_clipping", "loss_scaling", "lr_scheduling", "zero_grad"
+
+
+class Follower(Protocol):
+    """Who is told where a phase or a section begins, and where the rank goes back to when it ends."""
+
+    def enter(self, phase: str, name: str = "") -> Any:
+        """Begins a phase, in a trace under a name of its own; returns where to go back to, or None for nowhere."""
+
+    def enter_section(self, name: str) -> Any:
+        """Begins a section; returns the same."""
+
+    def go(self, place: Any) -> None:
+        """Goes back there."""
 
 
 class PhaseHook(NamedTuple):
@@ -21,7 +34,8 @@ class PhaseHook(NamedTuple):
 
     owner: Any  # the module, class or object that the function is an attribute of
     name: str  # of the attribute, under which all callers look it up when they call
-    phase: str  # one of ``PHASES``
+    phase: str  # one of ``PHASES``; ``OTHER`` for a part of a step that is a range of a trace, and no phase
+    range: str = ""  # its name in a trace; empty for the name of the phase there
 
 
 # The deepest calls in Python, so that the name under which a user imported their callers does not matter.
@@ -71,10 +85,10 @@ _CLIPPING = (
 )
 # Modules of torch that not every training loads, and the functions in them that are phases.
 _WHERE_LOADED = (
-    ("torch.distributed._functional_collectives", None, _FUNCTIONAL_COLLECTIVES, GRADIENT_SYNC),
-    ("torch.distributed._functional_collectives", "AsyncCollectiveTensor", ("wait",), GRADIENT_SYNC),
-    ("torch.distributed.fsdp", "FullyShardedDataParallel", ("clip_grad_norm_",), OPTIMIZER),
-    ("torch.distributed.fsdp.sharded_grad_scaler", "ShardedGradScaler", ("unscale_", "update"), OPTIMIZER),
+    ("torch.distributed._functional_collectives", None, _FUNCTIONAL_COLLECTIVES, GRADIENT_SYNC, ""),
+    ("torch.distributed._functional_collectives", "AsyncCollectiveTensor", ("wait",), GRADIENT_SYNC, ""),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", ("clip_grad_norm_",), OPTIMIZER, CLIPPING),
+    ("torch.distributed.fsdp.sharded_grad_scaler", "ShardedGradScaler", ("unscale_", "update"), OPTIMIZER, SCALING),
 )
 
 
@@ -87,36 +101,50 @@ def torch_phase_hooks() -> tuple[PhaseHook, ...]:
     import torch
     from torch._C import _distributed_c10d as c10d
     from torch.nn.utils import clip_grad
+    from torch.optim import lr_scheduler
     from torch.utils.data import dataloader
 
-    owners: list[tuple[Any, Sequence[str], str]] = [
-        (torch.nn.Module, ("__call__",), FORWARD),
-        (torch.Tensor, ("backward",), BACKWARD),
-        (torch.autograd, ("_engine_run_backward", "backward", "grad"), BACKWARD),
-        (torch.optim.Optimizer, ("zero_grad",), OPTIMIZER),
-        (torch.amp.GradScaler, ("step", "unscale_", "update"), OPTIMIZER),
-        (clip_grad, _CLIPPING, OPTIMIZER),
-        (torch.nn.utils, _CLIPPING, OPTIMIZER),
-        (dataloader.DataLoader, ("__iter__",), DATA_WAIT),  # the begin of an epoch may start workers
-        (dataloader._BaseDataLoaderIter, ("__next__",), DATA_WAIT),  # noqa: SLF001  all loaders' iterators are of it
-        (c10d.ProcessGroup, _COLLECTIVES, GRADIENT_SYNC),
-        (c10d.Work, ("wait",), GRADIENT_SYNC),
+    owners: list[tuple[Any, Sequence[str], str, str]] = [
+        (torch.nn.Module, ("__call__",), FORWARD, ""),
+        (torch.Tensor, ("backward",), BACKWARD, ""),
+        (torch.autograd, ("_engine_run_backward", "backward", "grad"), BACKWARD, ""),
+        (torch.optim.Optimizer, ("zero_grad",), OPTIMIZER, ZERO_GRAD),
+        (torch.amp.GradScaler, ("step",), OPTIMIZER, ""),
+        (torch.amp.GradScaler, ("unscale_", "update"), OPTIMIZER, SCALING),
+        (clip_grad, _CLIPPING, OPTIMIZER, CLIPPING),
+        (torch.nn.utils, _CLIPPING, OPTIMIZER, CLIPPING),
+        *((scheduler, ("step",), OTHER, SCHEDULING) for scheduler in _with_own_step(lr_scheduler.LRScheduler)),
+        (dataloader.DataLoader, ("__iter__",), DATA_WAIT, ""),  # the begin of an epoch may start workers
+        (dataloader._BaseDataLoaderIter, ("__next__",), DATA_WAIT, ""),  # noqa: SLF001  all loaders' iterators are of it
+        (c10d.ProcessGroup, _COLLECTIVES, GRADIENT_SYNC, ""),
+        (c10d.Work, ("wait",), GRADIENT_SYNC, ""),
     ]
-    for module, owner, names, phase in _WHERE_LOADED:
+    for module, owner, names, phase, within in _WHERE_LOADED:
         if module in sys.modules:
             loaded = sys.modules[module]
-            owners.append((loaded if owner is None else getattr(loaded, owner), names, phase))
+            owners.append((loaded if owner is None else getattr(loaded, owner), names, phase, within))
     return tuple(
-        PhaseHook(owner, name, phase) for owner, names, phase in owners for name in names if hasattr(owner, name)
+        PhaseHook(owner, name, phase, within)
+        for owner, names, phase, within in owners
+        for name in names
+        if hasattr(owner, name)
     )
 
 
+def _with_own_step(kind: type[Any]) -> Iterator[type[Any]]:
+    """A class and the classes below it, as far as they define ``step`` themselves."""
+    if "step" in vars(kind):
+        yield kind
+    for below in kind.__subclasses__():
+        yield from _with_own_step(below)
+
+
 @contextmanager
-def followed(recorder: Recorder, hooks: Sequence[PhaseHook]) -> Iterator[None]:
+def followed(recorder: Follower, hooks: Sequence[PhaseHook]) -> Iterator[None]:
     """Within, the phase hooks and the user's sections report to a recorder."""
     with ExitStack() as stack:
         for hook in hooks:
-            within = _within(recorder, hook.phase, getattr(hook.owner, hook.name))
+            within = _within(recorder, hook, getattr(hook.owner, hook.name))
             stack.enter_context(replaced(hook.owner, hook.name, within))
 
         @uncompiled
@@ -133,14 +161,14 @@ def followed(recorder: Recorder, hooks: Sequence[PhaseHook]) -> Iterator[None]:
         yield
 
 
-def _within(recorder: Recorder, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _within(recorder: Follower, hook: PhaseHook, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, called within a phase."""
-    enter, go = recorder.enter, recorder.go
+    enter, go, phase, name = recorder.enter, recorder.go, hook.phase, hook.range
 
     @uncompiled
     @functools.wraps(function)
     def within(*args: Any, **kwargs: Any) -> Any:
-        before = enter(phase)
+        before = enter(phase, name)
         if before is None:
             return function(*args, **kwargs)
         try:
@@ -152,7 +180,7 @@ def _within(recorder: Recorder, phase: str, function: Callable[..., Any]) -> Cal
 
 
 @contextmanager
-def optimizers_followed(recorder: Recorder) -> Iterator[None]:
+def optimizers_followed(recorder: Follower) -> Iterator[None]:
     """Within, every optimizer's ``step`` reports to a recorder.
 
     By torch's own hooks, because each class has a ``step`` of its own, and a learning rate scheduler keeps the one that
@@ -160,7 +188,7 @@ def optimizers_followed(recorder: Recorder) -> Iterator[None]:
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    opened: dict[int, PhaseNode] = {}
+    opened: dict[int, Any] = {}
 
     @uncompiled
     def before_step(optimizer: object, _args: object, _kwargs: object) -> None:

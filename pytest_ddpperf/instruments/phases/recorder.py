@@ -92,7 +92,7 @@ class Recorder:
         self.go(self._ground)
         return Trace(marks=self._marks, places=self._places[:-1], starts=starts)
 
-    def enter(self, phase: str) -> PhaseNode | None:
+    def enter(self, phase: str, _name: str = "") -> PhaseNode | None:
         """Begins a phase; returns the node to go back to, or None if the phase belongs to the current one."""
         before = self._top
         if phase not in before.opens or get_ident() != self._thread:

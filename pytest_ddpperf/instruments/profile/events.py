@@ -58,9 +58,12 @@ def within(spans: Iterable[Span], window: Span) -> list[Span]:
     return [span for span in clipped if span[0] < span[1]]
 
 
+ANNOTATION = "user_annotation"  # kineto's word for a named range
+
 Class = Literal["communication", "computation", "memory"]
 
-STEP = "ddpperf_step"
+STEP, WARMUP_STEP, LAST_STEP = "step", "warmup_step", "last_step"  # ranges of a profile; the first ones are its result
+STEPS = frozenset({STEP, WARMUP_STEP, LAST_STEP})
 
 _NOT_COMPUTED = ("c10d::", "_c10d_functional::", "c10d_functional::", "autograd::", "torch::autograd::")
 _KINDS = {
@@ -126,20 +129,27 @@ def kind_of(name: str) -> str:
     return _KINDS.get(kind, kind or name)
 
 
-def steps_of(events: Sequence[ProfilerEvent], *, device: str) -> tuple[ProfiledStep, ...]:
-    """The steps of one rank's profile, each with its communication and computation.
+def marks_of(events: Iterable[ProfilerEvent]) -> list[Span]:
+    """The spans of the steps that are the result of a profile, in order: the outermost ranges named ``STEP``."""
+    found: list[Span] = []
+    for start, end in sorted(event.span for event in events if event.name == STEP and event.activity == ANNOTATION):
+        if not found or start >= found[-1][1]:  # a range inside is the user's own
+            found.append((start, end))
+    return found
 
-    Events named ``STEP`` mark the steps. On the ``device`` ``cuda`` operators on the CPU only launch the computation.
-    """
-    marks = sorted(event.span for event in events if event.name == STEP and event.activity == "user_annotation")
-    found = [(class_of(event), event) for event in events]
-    communication = [event for kind, event in found if kind == "communication"]
-    computation = [
-        event.span
-        for kind, event in found
-        if kind == "computation" and (event.activity == "kernel") == (device == "cuda")
-    ]
-    return tuple(_step(mark, communication, computation) for mark in marks)
+
+def is_computation(event: ProfilerEvent, device: str) -> bool:
+    """Whether an event is computation on this kind of device; operators on the CPU only launch that of ``cuda``."""
+    return class_of(event) == "computation" and (event.activity == "kernel") == (device == "cuda")
+
+
+def steps_of(
+    events: Sequence[ProfilerEvent], *, device: str, marks: Sequence[Span] | None = None
+) -> tuple[ProfiledStep, ...]:
+    """The steps of one rank's profile, each with its communication and computation; ``marks``: where they are."""
+    communication = [event for event in events if class_of(event) == "communication"]
+    computation = [event.span for event in events if is_computation(event, device)]
+    return tuple(_step(mark, communication, computation) for mark in (marks_of(events) if marks is None else marks))
 
 
 def _step(mark: Span, communication: Sequence[ProfilerEvent], computation: Sequence[Span]) -> ProfiledStep:

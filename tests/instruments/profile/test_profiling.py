@@ -14,15 +14,8 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent
-from pytest_ddpperf.instruments.profile.profiling import (
-    Note,
-    note_of,
-    notes_in_trace,
-    notes_of,
-    notes_of_kernels,
-    profile_steps,
-    unended,
-)
+from pytest_ddpperf.instruments.profile.notes import Note, note_of, notes_in_trace, notes_of_kernels
+from pytest_ddpperf.instruments.profile.profiling import notes_of, profile_steps, unended
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.profile import merged
@@ -31,7 +24,7 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.preparing import PROFILED_STEPS, profile_launch
+from pytest_ddpperf.training.preparing import profile_launch
 from pytest_ddpperf.training.workload import Workload
 from tests.factories import runnable
 
@@ -166,7 +159,7 @@ def test_all_collectives_of_a_step_are_there_with_their_bytes(
     profiles: dict[str, tuple[RankProfile, ...]], strategy: str, collectives: list[tuple[str, int]]
 ) -> None:
     for rank in profiles[strategy]:
-        assert len(rank.steps) == PROFILED_STEPS
+        assert len(rank.steps) == Settings().profile_steps
         for step in rank.steps:
             assert Counter((collective.kind, collective.nbytes) for collective in step.collectives) == Counter(
                 collectives

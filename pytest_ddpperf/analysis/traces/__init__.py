@@ -1,0 +1,1 @@
+"""Chrome traces of ranks: what is in them, how their clocks differ, how two runs differ. Pure."""

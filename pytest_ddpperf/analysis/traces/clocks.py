@@ -1,0 +1,142 @@
+"""How the clocks of ranks differ, by the collectives in which they met; and one trace of all ranks. Pure.
+
+No rank can end a collective whose result needs the data of all ranks before the last rank has begun it. If the clock of
+a rank is ahead of the first rank's by x seconds, then for each such collective
+
+    begin here - end there  <=  x  <=  end here - begin there
+
+The bounds of all collectives together hold x. Ranks end a collective at about the same time, so the estimate of x is
+the median difference of the ends, moved into the bounds; the uncertainty is its distance to the farther bound. Nothing
+is assumed of the network but that no message is read before it is sent.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any, TypeAlias
+
+from pytest_ddpperf.analysis.traces.reading import RankTrace, in_steps, is_communication
+from pytest_ddpperf.errors import TraceError
+from pytest_ddpperf.instruments.profile.events import Span, kind_of
+
+_MEETING = frozenset(
+    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
+)  # all need all ranks' data
+_PROCESSES = 1000  # of one rank in a merged trace, at most
+_MICROSECOND = 1e-6
+_Key: TypeAlias = "tuple[int, str, float]"  # step, kind and bytes of a collective
+_Meetings: TypeAlias = "Mapping[_Key, Sequence[Span]]"  # on one rank, in the order in which they began
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClockAlignment:
+    """What to take from the times of each rank's trace so that all are those of the first rank.
+
+    Attributes:
+        shifts: seconds by rank, in the order of the traces.
+        uncertainties: the most that each can be wrong, in seconds.
+        collectives: how many collectives that goes by.
+    """
+
+    shifts: tuple[float, ...]
+    uncertainties: tuple[float, ...]
+    collectives: int
+
+
+def align(traces: Sequence[RankTrace]) -> ClockAlignment:
+    """How the clocks of ranks differ; raises a TraceError with the reason where that cannot be told."""
+    first, *others = traces
+    numbers = [trace.rank for trace in traces]
+    if len(set(numbers)) < len(numbers):
+        raise TraceError(f"not merged: two traces are of one rank ({', '.join(map(str, numbers))})")
+    meetings = [_meetings(trace, len(traces)) for trace in traces]
+    _require_alike(traces, meetings)
+    common = [key for key in meetings[0] if all(_apart(own[key]) for own in meetings)]
+    if others and not common:
+        raise TraceError(
+            "not merged: in the steps of these ranks there is no all_reduce, all_gather, reduce_scatter, all_to_all or "
+            "barrier of all of them that lies apart from others of its size, and nothing else tells how clocks differ"
+        )
+    found = [_ahead(first, meetings[0], trace, own, common) for trace, own in zip(others, meetings[1:], strict=True)]
+    shifts, uncertainties = zip((0.0, 0.0), *found, strict=True)
+    number = sum(len(meetings[0][key]) for key in common)
+    return ClockAlignment(shifts=shifts, uncertainties=uncertainties, collectives=number)
+
+
+def _ahead(
+    first: RankTrace, theirs: _Meetings, trace: RankTrace, own: _Meetings, common: Sequence[_Key]
+) -> tuple[float, float]:
+    """How much the clock of a rank is ahead of the first rank's, and the uncertainty, in seconds."""
+    pairs = [pair for key in common for pair in zip(theirs[key], own[key], strict=True)]
+    low = max(here[0] - there[1] for there, here in pairs)
+    high = min(here[1] - there[0] for there, here in pairs)
+    if low > high:
+        raise TraceError(
+            f"not merged: rank {trace.rank} would have ended a collective {low - high:.2g} s before rank {first.rank} "
+            "began it, or the other way round, however their clocks are set: the traces are not of the same steps, or "
+            "a clock was set while they were made"
+        )
+    ahead = min(max(median(here[1] - there[1] for there, here in pairs), low), high)
+    return ahead, max(high - ahead, ahead - low)
+
+
+def _meetings(trace: RankTrace, ranks: int) -> _Meetings:
+    """When a rank was in the collectives of so many ranks, by what is the same on all of them."""
+    found: dict[_Key, list[Span]] = defaultdict(list)
+    for event in sorted(filter(is_communication, trace.events), key=lambda event: event.start):
+        kind, step = event.kind or kind_of(event.name), in_steps(trace, event)
+        everyone = event.ranks == ranks if trace.subgroups else event.ranks in {None, ranks}
+        if kind in _MEETING and step is not None and everyone:
+            found[step, kind, -1.0 if event.nbytes is None else event.nbytes].append(event.span)
+    return found
+
+
+def _apart(spans: Sequence[Span]) -> bool:
+    """Whether no span begins before the one before it has ended: then they are in the same order on all ranks."""
+    return all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def _require_alike(traces: Sequence[RankTrace], meetings: Sequence[_Meetings]) -> None:
+    """Refuses ranks that did not run the same collectives."""
+    numbers = [{key: len(spans) for key, spans in own.items()} for own in meetings]
+    for trace, own in zip(traces, numbers, strict=True):
+        if own != numbers[0]:
+            raise TraceError(
+                f"not merged: rank {trace.rank} ran other collectives in its steps than rank {traces[0].rank} "
+                f"({sum(own.values())} and {sum(numbers[0].values())}), so that nobody knows which of them are the same"
+            )
+
+
+def merged_trace(
+    documents: Sequence[Mapping[str, Any]], traces: Sequence[RankTrace], alignment: ClockAlignment
+) -> dict[str, Any]:
+    """One Chrome trace of all ranks by the clock of the first one; ``documents`` are what ``traces`` were read from.
+
+    Processes are renumbered, so that each rank has its own, and so are the flows from calls to kernels.
+    """
+    events: list[dict[str, Any]] = []
+    order = sorted(range(len(traces)), key=lambda i: traces[i].rank)
+    for place, i in enumerate(order):
+        rank, shift, processes = traces[i].rank, alignment.shifts[i] / _MICROSECOND, dict[str, int]()
+        for raw in documents[i]["traceEvents"]:
+            if not isinstance(raw, dict):
+                continue
+            number = processes.setdefault(str(raw.get("pid")), len(processes))
+            event = {**raw, "pid": place * _PROCESSES + number}
+            if isinstance(raw.get("ts"), (int, float)) and raw.get("ph") != "M":
+                event["ts"] = raw["ts"] - shift
+            if raw.get("ph") in {"s", "t", "f"}:
+                event["id"] = f"{rank}:{raw.get('id')}"
+            if raw.get("name") == "process_sort_index":
+                event["args"] = {"sort_index": event["pid"]}
+            events.append(event)
+    told = [
+        {"rank": traces[i].rank, "clock_ahead_s": alignment.shifts[i], "uncertainty_s": alignment.uncertainties[i]}
+        for i in order
+    ]
+    base = {name: documents[0][name] for name in ("displayTimeUnit", "baseTimeNanoseconds") if name in documents[0]}
+    return {**base, "traceEvents": events, "ddpperf": {"collectives": alignment.collectives, "clocks": told}}

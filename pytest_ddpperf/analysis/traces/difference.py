@@ -1,0 +1,162 @@
+"""What differs between two runs, by their traces: operators, kernels and collectives. Pure; gives no verdict."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+from pytest_ddpperf.analysis.traces.reading import RankTrace, TraceEvent, in_steps, is_communication
+from pytest_ddpperf.instruments.profile.events import kind_of
+from pytest_ddpperf.instruments.profile.notes import EVENT
+
+What: TypeAlias = Literal["operator", "kernel", "copy", "collective"]
+Name: TypeAlias = "tuple[What, str]"
+
+_ACTIVITIES: Mapping[str, What] = {"cpu_op": "operator", "kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "copy"}
+_KINDS: tuple[What, ...] = ("operator", "kernel", "copy", "collective")
+_MARKS = ("profiler::", EVENT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceUse:
+    """How often something runs in a step of a rank, and for how many seconds; means over steps and ranks.
+
+    The time of an operator is its own, without the operators that it calls. The time of a collective is that from its
+    begin to its end on a rank, the wait for other ranks included.
+    """
+
+    calls: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceChange:
+    """One operator, kernel or kind of collective in both runs; None where a run has none."""
+
+    what: What
+    name: str
+    before: TraceUse | None
+    after: TraceUse | None
+
+    @property
+    def seconds(self) -> float:
+        """How much longer a step is in it."""
+        return (self.after.seconds if self.after else 0.0) - (self.before.seconds if self.before else 0.0)
+
+    @property
+    def calls(self) -> float:
+        """How many more calls a step makes."""
+        return (self.after.calls if self.after else 0.0) - (self.before.calls if self.before else 0.0)
+
+    @property
+    def word(self) -> str:
+        """What happened to it: ``added``, ``gone``, ``more calls``, ``fewer calls``, ``slower`` or ``faster``."""
+        if self.before is None or self.after is None:
+            return "added" if self.before is None else "gone"
+        if self.calls:
+            return "more calls" if self.calls > 0 else "fewer calls"
+        return "slower" if self.seconds > 0 else "faster"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceDifference:
+    """What differs between two runs.
+
+    Attributes:
+        steps: seconds of a step in each, mean over steps and ranks.
+        changes: all that calls differ in, and all that takes another time; the largest change of time first.
+        totals: by what it is, all of each run together.
+    """
+
+    steps: tuple[float, float]
+    changes: tuple[TraceChange, ...]
+    totals: tuple[TraceChange, ...]
+
+
+def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: float = 0.01) -> TraceDifference:
+    """What differs between the traces of two runs.
+
+    A time that differs by less than the share ``least`` of the first run's step is left out where calls are the same.
+    """
+    first, second = usage(before), usage(after)
+    steps = _step(before), _step(after)
+    every = [
+        TraceChange(what=name[0], name=name[1], before=first.get(name), after=second.get(name))
+        for name in dict.fromkeys([*first, *second])
+    ]
+    told = [change for change in every if change.calls or abs(change.seconds) >= least * steps[0]]
+    return TraceDifference(
+        steps=steps,
+        changes=tuple(sorted(told, key=lambda change: -abs(change.seconds))),
+        totals=tuple(
+            TraceChange(what=what, name="all", before=_sum(first, what), after=_sum(second, what))
+            for what in _KINDS
+            if any(change.what == what for change in every)
+        ),
+    )
+
+
+def usage(traces: Sequence[RankTrace]) -> dict[Name, TraceUse]:
+    """What a step of a rank runs, by what it is and its name."""
+    calls: dict[Name, int] = defaultdict(int)
+    seconds: dict[Name, float] = defaultdict(float)
+    for trace in traces:
+        for name, time in _uses(trace):
+            calls[name] += 1
+            seconds[name] += time
+    steps = sum(len(trace.marks) for trace in traces)
+    return {name: TraceUse(calls=calls[name] / steps, seconds=seconds[name] / steps) for name in calls}
+
+
+def _uses(trace: RankTrace) -> Iterator[tuple[Name, float]]:
+    """Each operator, kernel, copy and collective that begins in a step, and its seconds."""
+    operators: dict[tuple[str, str], list[TraceEvent]] = defaultdict(list)
+    for event in trace.events:
+        communicates = is_communication(event)
+        what = "collective" if communicates else _ACTIVITIES.get(event.activity)
+        if what is None or event.name.startswith(_MARKS) or in_steps(trace, event) is None:
+            continue
+        if communicates:
+            yield (what, _collective(event)), event.end - event.start
+        elif what == "operator":
+            operators[event.place].append(event)
+        else:
+            yield (what, event.name), event.end - event.start
+    for of_thread in operators.values():
+        for event, own in _own_seconds(of_thread):
+            yield ("operator", event.name), own
+
+
+def _collective(event: TraceEvent) -> str:
+    """The name of a collective: its kind, and the bytes that a rank puts into it where they are told."""
+    size = "" if event.nbytes is None else f" of {int(event.nbytes)} B"
+    return f"{event.kind or kind_of(event.name)}{size}"
+
+
+def _own_seconds(events: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, float]]:
+    """The events of one thread, which nest, each with its time without the events inside it."""
+    around: list[tuple[TraceEvent, float]] = []  # from the outermost to the innermost, with the time inside them
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        while around and around[-1][0].end <= event.start:
+            ended, inside = around.pop()
+            yield ended, ended.end - ended.start - inside
+        if around:
+            outer, inside = around.pop()
+            around.append((outer, inside + event.end - event.start))
+        around.append((event, 0.0))
+    for ended, inside in around:
+        yield ended, ended.end - ended.start - inside
+
+
+def _sum(uses: Mapping[Name, TraceUse], what: What) -> TraceUse | None:
+    of_kind = [use for (kind, _), use in uses.items() if kind == what]
+    if not of_kind:
+        return None
+    return TraceUse(calls=sum(use.calls for use in of_kind), seconds=sum(use.seconds for use in of_kind))
+
+
+def _step(traces: Sequence[RankTrace]) -> float:
+    return fmean(end - start for trace in traces for start, end in trace.marks)

@@ -1,0 +1,202 @@
+"""A Chrome trace of torch's profiler as events, and the time of a step by what it was spent on. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from pytest_ddpperf.errors import TraceError
+from pytest_ddpperf.instruments.profile.events import (
+    ANNOTATION,
+    ProfilerEvent,
+    Span,
+    class_of,
+    is_nccl_kernel,
+    marks_of,
+    steps_of,
+)
+from pytest_ddpperf.instruments.profile.notes import bytes_of, note_of
+from pytest_ddpperf.metrics.profile import merged
+from pytest_ddpperf.records.communication import CommunicationProfile, ProfiledStep, RankProfile
+
+_MICROSECOND = 1e-6
+_STEP_OF_TORCH = re.compile(r"ProfilerStep#\d+")
+_RANK_OF_FILE = re.compile(r"_rank_(\d+)_trace\.json(?:\.gz)?$")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceEvent(ProfilerEvent):
+    """One event of a trace, in seconds from the base of the trace."""
+
+    place: tuple[str, str]  # process and thread, or device and stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTrace:
+    """What one rank did.
+
+    Attributes:
+        rank: its number.
+        world_size: how many ranks there were; None where the trace does not tell.
+        events: what took time, in no order.
+        device: ``cuda`` where kernels ran, else ``cpu``.
+        subgroups: whether there were process groups of fewer ranks than all.
+    """
+
+    rank: int
+    world_size: int | None
+    events: tuple[TraceEvent, ...]
+    device: str
+    subgroups: bool = False
+
+    @cached_property
+    def marks(self) -> tuple[Span, ...]:
+        """The steps: ranges named ``step``, else those of ``torch.profiler.schedule``, else all of it as one step."""
+        spans: Sequence[Span] = marks_of(self.events)
+        if not spans:
+            named = (event for event in self.events if event.activity == ANNOTATION)
+            spans = sorted(event.span for event in named if _STEP_OF_TORCH.fullmatch(event.name))
+        begin, end = min(event.start for event in self.events), max(event.end for event in self.events)
+        return tuple(spans) or ((begin, end),)
+
+    @cached_property
+    def steps(self) -> tuple[ProfiledStep, ...]:
+        """What was sent and computed in each step."""
+        return steps_of(self.events, device=self.device, marks=self.marks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTimes:
+    """A step of a rank, in seconds: the mean of the steps of its trace.
+
+    Attributes:
+        rank: its number.
+        steps: how many there are in the trace.
+        step: from begin to end.
+        computed: in which something was computed.
+        communicated: in which a collective was under way.
+        overlapped: in which both was so.
+        idle: in which neither was so.
+    """
+
+    rank: int
+    steps: int
+    step: float
+    computed: float
+    communicated: float
+    overlapped: float
+
+    @property
+    def idle(self) -> float:
+        """In which nothing was computed and nothing sent."""
+        return self.step - self.computed - self.communicated + self.overlapped
+
+    @property
+    def overlap(self) -> float | None:
+        """The share of the communication in which something was computed; None where nothing was sent."""
+        return self.overlapped / self.communicated if self.communicated else None
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank in the name of a file of ours; None in another one."""
+    found = _RANK_OF_FILE.search(name)
+    return None if found is None else int(found[1])
+
+
+def read_trace(document: object, name: str) -> RankTrace:
+    """The trace in a JSON document; raises a TraceError that names ``name`` where it is none, or holds no work."""
+    events = document.get("traceEvents") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(events, list):
+        raise TraceError(f"{name} is no Chrome trace: it has no list of traceEvents")
+    found = tuple(event for each in events if isinstance(each, dict) and (event := _event(each)) is not None)
+    if not found:
+        raise TraceError(f"{name} has no events with a duration: nothing ran while it was made")
+    told = document.get("distributedInfo")
+    told = told if isinstance(told, dict) else {}
+    rank = told.get("rank", rank_in_name(name))
+    size, groups = told.get("world_size"), told.get("pg_config")
+    return RankTrace(
+        rank=rank if isinstance(rank, int) else 0,
+        world_size=size if isinstance(size, int) else None,
+        events=found,
+        device="cuda" if any(event.activity == "kernel" for event in found) else "cpu",
+        subgroups=_has_subgroups(groups, size),
+    )
+
+
+def _has_subgroups(groups: object, world_size: object) -> bool:
+    """Whether torch's list of process groups has one of fewer ranks than all."""
+    listed = groups if isinstance(groups, list) else []
+    sizes = [group.get("pg_size") for group in listed if isinstance(group, dict)]
+    return any(isinstance(size, int) and isinstance(world_size, int) and size < world_size for size in sizes)
+
+
+def _event(raw: Mapping[str, Any]) -> TraceEvent | None:
+    start, duration, name = raw.get("ts"), raw.get("dur"), raw.get("name")
+    if raw.get("ph") != "X" or not isinstance(start, (int, float)) or not isinstance(duration, (int, float)):
+        return None
+    name, activity, args = str(name), str(raw.get("cat", "")), raw.get("args") or {}
+    nbytes, kind, ranks = None, "", None
+    if name.startswith("gloo:"):
+        types, shapes = args.get("Input type"), args.get("Input Dims")
+        if isinstance(types, list) and isinstance(shapes, list) and all(map(_is_shape, shapes)):
+            nbytes = bytes_of(types, shapes)
+    elif is_nccl_kernel(name, activity) and (note := note_of(args)) is not None:
+        nbytes, kind, ranks = note.nbytes, note.kind, note.ranks
+    return TraceEvent(
+        name=name,
+        activity=activity,
+        start=start * _MICROSECOND,
+        end=(start + duration) * _MICROSECOND,
+        nbytes=nbytes,
+        kind=kind,
+        ranks=ranks,
+        place=(str(raw.get("pid")), str(raw.get("tid"))),
+    )
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(size, int) for size in value)
+
+
+def times_of(trace: RankTrace) -> RankTimes:
+    """The mean step of a rank by what it was spent on."""
+    steps = trace.steps
+    return RankTimes(
+        rank=trace.rank,
+        steps=len(steps),
+        step=fmean(step.seconds for step in steps),
+        computed=fmean(step.computed for step in steps),
+        communicated=fmean(step.busy for step in steps),
+        overlapped=fmean(step.overlapped for step in steps),
+    )
+
+
+def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
+    """The profile of a group from the traces of all its ranks, as ``--ddpperf-profile`` has it.
+
+    None where a rank is missing, or ranks differ in their number of steps.
+    """
+    sizes = {trace.world_size or len(traces) for trace in traces}
+    if sizes != {len(traces)} or len({len(trace.steps) for trace in traces}) > 1:
+        return None
+    return merged(
+        [
+            RankProfile(steps=trace.steps, subgroups=trace.subgroups)
+            for trace in sorted(traces, key=lambda trace: trace.rank)
+        ]
+    )
+
+
+def in_steps(trace: RankTrace, event: ProfilerEvent) -> int | None:
+    """The number of the step in which an event begins; None where it is in none."""
+    return next((i for i, (start, end) in enumerate(trace.marks) if start <= event.start < end), None)
+
+
+def is_communication(event: ProfilerEvent) -> bool:
+    """Whether an event is a collective that is under way."""
+    return class_of(event) == "communication"

@@ -1,0 +1,77 @@
+"""``ddpperf trace``: what is in traces of ranks, and what differs between two runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_ddpperf.analysis.traces.difference import difference
+from pytest_ddpperf.errors import TraceError
+from pytest_ddpperf.parsers import argument, fraction, positive_int
+from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.reports.table import render, terminal_width
+from pytest_ddpperf.reports.traces import difference_table, summary_table
+from pytest_ddpperf.run.traces import MOST_CHANGES, groups_of, merge, pairs_of, read_group
+
+_LEAST = 0.01  # of a step
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares what the command takes."""
+    kinds = parser.add_subparsers(metavar="summary|diff", required=True)
+    summary = kinds.add_parser("summary", help="what each rank's step is spent on, and who comes last to collectives")
+    summary.add_argument(
+        "paths", nargs="+", type=Path, metavar="DIR|FILE", help="folders, traces, or what the names of files begin with"
+    )
+    summary.add_argument("--merge", type=Path, metavar="FILE", help="write one trace of all ranks to this file")
+    summary.set_defaults(kind=_summary)
+    diff = kinds.add_parser(
+        "diff", help="operators, kernels and collectives that are added, gone, slower or faster in B"
+    )
+    for name in ("A", "B"):
+        diff.add_argument(name, type=Path, help="a folder, a trace, or what the names of files begin with")
+    diff.add_argument(
+        "--least",
+        type=argument(fraction),
+        default=_LEAST,
+        metavar="FRACTION",
+        help="the smallest change of time to tell, as a share of A's step, such as 0.01 or 1%% (default: %(default)s)",
+    )
+    diff.add_argument(
+        "--most",
+        type=argument(positive_int),
+        default=MOST_CHANGES,
+        metavar="N",
+        help="how many changes to tell, the largest first (default: %(default)s)",
+    )
+    diff.set_defaults(kind=_diff)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints what was asked for."""
+    status: int = options.kind(options)
+    return status
+
+
+def _summary(options: argparse.Namespace) -> int:
+    groups = [read_group(name, files) for name, files in groups_of(options.paths).items()]
+    if options.merge is not None and len(groups) > 1:
+        raise TraceError(f"--merge={options.merge} is for one benchmark, and there are {len(groups)}: name one")
+    parts = [render(summary_table(group.name, group.traces), terminal_width()) for group in groups]
+    if options.merge is not None:
+        try:
+            parts.append("\n".join(wrapped([merge(groups[0], options.merge)], terminal_width())))
+        except OSError as error:
+            raise TraceError(f"--merge={options.merge} cannot be written: {error.strerror or error}") from None
+    print("\n\n".join(parts))
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    tables = []
+    for before, after in pairs_of(options.A, options.B):
+        found = difference(before.traces, after.traces, options.least)
+        names = "\n".join(wrapped([f"A: {before.name}", f"B: {after.name}"], terminal_width()))
+        tables.append(f"{names}\n\n{render(difference_table(found, options.most), terminal_width())}")
+    print("\n\n".join(tables))
+    return 0

@@ -1,0 +1,97 @@
+"""A profile as a Chrome trace with the learning rate as a counter, and a snapshot of a GPU's memory, as files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records.communication import LearningRates
+
+_MICROSECOND, _BASE = 1000, "baseTimeNanoseconds"  # in nanoseconds; the field of a trace that its times start from
+_MOST_ALLOCATIONS = 100_000  # in a snapshot; torch's viewer gets slow beyond
+
+
+def write_trace(save: Callable[[str], object], file: Path, rank: int, rates: Sequence[LearningRates]) -> None:
+    """Writes what ``save`` saves as the trace of a rank, with the rates of its optimizers.
+
+    Raises a SettingError where the file cannot be written.
+    """
+    with TemporaryDirectory() as folder:
+        saved = Path(folder, "trace.json")
+        save(str(saved))
+        document = json.loads(saved.read_text(encoding="utf-8", errors="replace"), strict=False)
+    text = json.dumps(completed(document, rank, rates), separators=(",", ":"))
+    _replaced(file, lambda draft: draft.write_text(text, encoding="utf-8"))
+
+
+def completed(document: Mapping[str, Any], rank: int, rates: Sequence[LearningRates]) -> dict[str, Any]:
+    """A trace as torch saves it whose processes are named after the rank, with counters of the learning rates."""
+    events = [_named(event, rank) for event in document["traceEvents"]]
+    spans = [event for event in events if event.get("ph") == "X" and event.get("cat") == "user_annotation"]
+    begin = min((event["ts"] for event in spans), default=0)
+    process = spans[0]["pid"] if spans else 0
+    for number, notes in enumerate(rates):
+        name = f"learning rate {number}" if len(rates) > 1 else "learning rate"
+        for at, groups in notes:
+            ts = (at - int(document.get(_BASE, 0))) / _MICROSECOND
+            args = {f"group {group}": rate for group, rate in enumerate(groups)}
+            if ts >= begin:  # not of the steps before the trace
+                events.append({"ph": "C", "name": name, "pid": process, "tid": 0, "ts": ts, "args": args})
+    return {**document, "traceEvents": events}
+
+
+def _named(event: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    if event.get("name") != "process_name":
+        return event
+    return {**event, "args": {**event.get("args", {}), "name": f"rank {rank}"}}
+
+
+def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, file: Path) -> str:
+    """Writes what the caching allocator of a GPU does in ``steps`` calls of ``run``; returns why not, or nothing.
+
+    The steps are run in any case, because other ranks wait for them. They are slower than others: each allocation notes
+    where it was made.
+    """
+    memory: Any = torch.cuda.memory
+    reason = _refused(lambda: memory._record_memory_history(max_entries=_MOST_ALLOCATIONS))  # noqa: SLF001  no public way
+    for _ in range(steps):
+        run()
+    torch.cuda.synchronize(device)
+    if reason:
+        return reason
+    try:
+        return _refused(lambda: _replaced(file, lambda draft: memory._dump_snapshot(str(draft))))  # noqa: SLF001  the same
+    finally:
+        memory._record_memory_history(enabled=None)  # noqa: SLF001  the same
+
+
+def _refused(call: Callable[[], object]) -> str:
+    """Why an allocator does not do something; empty where it does."""
+    try:
+        call()
+    except (RuntimeError, AttributeError) as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def _replaced(file: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file beside its place and then puts it there, so that no reader sees a part of it."""
+    draft = file.with_name(f".{file.name}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(draft)
+        draft.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise SettingError(
+            f"--ddpperf-profile={file.parent}: {file.name} cannot be written: {error.strerror or error}; name a folder "
+            "that all ranks can write to"
+        ) from None

@@ -1,0 +1,143 @@
+"""Traces in words: the time of a step by rank, the clocks of a merged trace, and what differs between two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ddpperf.analysis.traces.clocks import ClockAlignment
+from pytest_ddpperf.analysis.traces.difference import TraceChange, TraceDifference, TraceUse
+from pytest_ddpperf.analysis.traces.reading import RankTimes, RankTrace, group_profile, times_of
+from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.units import (
+    format_change,
+    format_count,
+    format_number,
+    format_percent,
+    format_value,
+    scale,
+    significant,
+)
+
+_SUMMARY = {
+    "compute": "in which something was computed: operators on the CPU, kernels on a GPU",
+    "communication": "in which a collective was under way, the wait for other ranks included",
+    "overlap": "the share of the communication beside which something was computed",
+    "idle": "in which nothing was computed and nothing sent; on the CPU that is also Python between two operators",
+}
+_DIFFERENCE = {
+    "time": "of a step, mean over steps and ranks; of an operator its own, without the operators that it calls"
+}
+
+
+def summary_table(name: str, traces: Sequence[RankTrace]) -> Table:
+    """One row for each rank: what its step was spent on."""
+    times = sorted(map(times_of, traces), key=lambda each: each.rank)
+    unit = scale([each.step for each in times], "s")
+
+    def share(seconds: float, of: RankTimes) -> str:
+        return f"{unit.number(seconds)} ({format_percent(seconds / of.step)})"
+
+    return Table(
+        title=f"{name}: {format_count(len(times), 'rank')}, {_steps(times)}",
+        headers=(
+            "rank",
+            f"step\n{unit.unit}",
+            f"compute\n{unit.unit}",
+            f"communication\n{unit.unit}",
+            "overlap\n%",
+            f"idle\n{unit.unit}",
+        ),
+        rows=tuple(
+            (
+                str(each.rank),
+                unit.number(each.step),
+                share(each.computed, each),
+                share(each.communicated, each),
+                NOTHING if each.overlap is None else significant(100 * each.overlap),
+                share(each.idle, each),
+            )
+            for each in times
+        ),
+        notes=tuple(straggler_lines(traces)),
+        right=0,
+        legend=_SUMMARY,
+    )
+
+
+def _steps(times: Sequence[RankTimes]) -> str:
+    numbers = sorted({each.steps for each in times})
+    return " to ".join(map(str, numbers[:1] + numbers[1:][-1:])) + (" step" if numbers == [1] else " steps")
+
+
+def straggler_lines(traces: Sequence[RankTrace]) -> list[str]:
+    """Who comes last to collectives and how long the others wait, or why nobody can tell."""
+    if len(traces) == 1:
+        return []
+    profile = group_profile(traces)
+    if profile is None:
+        return ["stragglers: nobody can tell, for a rank is missing or ranks have different numbers of steps"]
+    if not profile.busy:
+        return ["stragglers: none, for nothing is sent"]
+    if profile.slowest is None or profile.wait is None or profile.transfer is None:
+        return ["stragglers: nobody can tell, for ranks ran different collectives, or some were among some ranks only"]
+    rank, share = profile.slowest
+    waits = f"a rank waits {_s(profile.wait)} of a step for the last one"
+    transfer = f"the transfer takes {_s(profile.transfer)}"
+    return [f"rank {rank} came last to {format_percent(share)} of the collectives; {waits}, and {transfer}"]
+
+
+def _s(seconds: float) -> str:
+    return format_value(seconds, "s")
+
+
+def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> str:
+    """By how much the times of each rank were moved in a merged trace, and how wrong that can be."""
+    moved = [
+        f"rank {trace.rank} by {_s(0.0 - shift)} +- {_s(uncertainty)}"
+        for trace, shift, uncertainty in zip(traces, alignment.shifts, alignment.uncertainties, strict=True)
+    ]
+    if len(moved) == 1:
+        return "merged: a single rank"
+    by = (
+        f"the clock of rank {traces[0].rank} and the ends of {format_count(alignment.collectives, 'common collective')}"
+    )
+    return f"merged by {by}; moved: {', '.join(moved[1:])}"
+
+
+def difference_table(found: TraceDifference, most: int) -> Table:
+    """The totals, then the largest changes, at most so many."""
+    changes = [*found.totals, *found.changes[:most]]
+    seconds = [use.seconds for each in changes for use in (each.before, each.after) if use is not None]
+    unit = scale(seconds or [found.steps[0]], "s")
+
+    def calls(use: TraceUse | None) -> str:
+        return NOTHING if use is None else format_number(use.calls)
+
+    def time(use: TraceUse | None) -> str:
+        return NOTHING if use is None else unit.number(use.seconds)
+
+    def word(each: TraceChange) -> str:
+        return "total" if each in found.totals else each.word
+
+    left = len(found.changes) - most
+    before, after = found.steps
+    return Table(
+        title=f"a step: {_s(before)} -> {_s(after)}, {format_change(after / before - 1)}",
+        headers=("name", "what", "calls\nA", "calls\nB", f"time A\n{unit.unit}", f"time B\n{unit.unit}", "change"),
+        rows=tuple(
+            (
+                each.name,
+                each.what,
+                calls(each.before),
+                calls(each.after),
+                time(each.before),
+                time(each.after),
+                word(each),
+            )
+            for each in changes
+        ),
+        notes=tuple([f"{format_count(left, 'smaller change')} not shown"] if left > 0 else []),
+        left=2,
+        right=1,
+        legend=_DIFFERENCE,
+    )

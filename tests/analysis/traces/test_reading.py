@@ -1,0 +1,116 @@
+"""A trace becomes the time of a step by what it was spent on, with numbers worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.analysis.traces.reading import group_profile, rank_in_name, read_trace, times_of
+from pytest_ddpperf.errors import TraceError
+from tests.analysis.traces.made_traces import collective, document, event, step, trace
+
+US = 1e-6
+
+
+def test_compute_communication_overlap_and_idle_of_a_step() -> None:
+    found = trace(
+        1,
+        2,
+        step(0, 100, "warmup_step"),
+        event("aten::mm", 0, 100),
+        step(100, 200),
+        event("aten::mm", 110, 130),
+        event("aten::relu", 130, 140),
+        collective(120, 160),  # 20 of 40 beside computation
+        step(200, 280),
+        event("aten::mm", 210, 220),
+        step(280, 300, "last_step"),
+    )
+    times = times_of(found)
+    assert (times.rank, times.steps, found.device) == (1, 2, "cpu")
+    assert times.step == pytest.approx(90 * US)
+    assert times.computed == pytest.approx((30 + 10) / 2 * US)
+    assert times.communicated == pytest.approx(40 / 2 * US)
+    assert times.overlapped == pytest.approx(20 / 2 * US)
+    assert times.idle == pytest.approx((50 + 70) / 2 * US)  # 100 - 30 - 40 + 20, and 80 - 10
+    assert times.overlap == pytest.approx(0.5)
+    assert found.steps[0].collectives[0].nbytes == 40
+
+
+def test_on_a_gpu_kernels_compute_and_collectives_have_torchs_notes() -> None:
+    note = {"Collective name": "_allgather_base", "In msg nelems": 100, "dtype": "BFloat16", "Group size": 2}
+    found = trace(
+        0,
+        2,
+        step(0, 100),
+        event("aten::mm", 0, 90),  # which only launches
+        event("gemm", 10, 50, "kernel"),
+        event("ncclDevKernel_AllGather_RING_LL(x)", 30, 70, "kernel", tid=9, **note),
+        event("Memcpy HtoD", 80, 90, "gpu_memcpy"),
+    )
+    times = times_of(found)
+    assert found.device == "cuda"
+    assert (times.computed, times.communicated, times.overlapped) == pytest.approx((40 * US, 40 * US, 20 * US))
+    (sent,) = found.steps[0].collectives
+    assert (sent.kind, sent.nbytes, sent.ranks) == ("all_gather", 200, 2)
+
+
+def test_a_range_of_the_user_with_our_name_is_no_step() -> None:
+    found = trace(0, 1, step(0, 100), step(20, 40), event("aten::mm", 0, 10))
+    assert list(found.marks) == [pytest.approx((0, 100 * US))]
+
+
+@pytest.mark.parametrize(
+    ("events", "marks"),
+    [
+        ([step(10, 30, "ProfilerStep#3"), step(30, 60, "ProfilerStep#4")], [(10 * US, 30 * US), (30 * US, 60 * US)]),
+        ([step(10, 30, "train")], [(5 * US, 65 * US)]),
+    ],
+)
+def test_the_steps_of_other_traces(events: list[dict[str, Any]], marks: list[tuple[float, float]]) -> None:
+    found = trace(0, 1, *events, event("aten::mm", 5, 65))
+    assert [pytest.approx(mark) for mark in marks] == list(found.marks)
+
+
+def test_who_comes_last_and_how_long_the_others_wait() -> None:
+    ranks = [
+        trace(rank, 2, step(0, 100), event("aten::mm", 0, 10), collective(10 + 30 * rank, 60), collective(70, 80, 99))
+        for rank in (1, 0)
+    ]
+    profile = group_profile(ranks)
+    assert profile is not None
+    assert profile.slowest == (1, 0.5)  # of a tie the first one is named
+    assert profile.transfer == pytest.approx((20 + 10) * US)
+    assert profile.wait == pytest.approx(15 * US)
+
+
+def test_of_a_group_with_a_rank_missing_nothing_is_told() -> None:
+    one = trace(0, 2, step(0, 100), collective(10, 60))
+    assert group_profile([one]) is None
+    assert group_profile([one, trace(1, 2, step(0, 50), step(50, 100), collective(10, 60))]) is None
+
+
+def test_smaller_groups_are_told_from_torchs_list_of_them() -> None:
+    groups = [{"pg_size": 4, "ranks": [0, 1, 2, 3]}, {"pg_size": 2, "ranks": [0, 1]}]
+    assert trace(0, 4, event("aten::mm", 0, 1), pg_config=groups).subgroups
+    assert not trace(0, 4, event("aten::mm", 0, 1), pg_config=groups[:1]).subgroups
+
+
+def test_the_rank_is_that_of_the_file_where_the_trace_does_not_tell() -> None:
+    whole = document(0, 2, event("aten::mm", 0, 1))
+    del whole["distributedInfo"]
+    assert read_trace(whole, "some/test_step.w2_rank_12_trace.json.gz").rank == 12
+    assert rank_in_name("test_step.w2_merged_trace.json") is None
+
+
+@pytest.mark.parametrize("content", [[], {}, {"traceEvents": {}}, 3, None])
+def test_what_is_no_trace_is_refused_by_name(content: object) -> None:
+    with pytest.raises(TraceError, match=r"^notes\.json is no Chrome trace"):
+        read_trace(content, "notes.json")
+
+
+def test_a_trace_in_which_nothing_ran_is_refused() -> None:
+    strange = [{"ph": "X", "name": "no time"}, {"ph": "M", "name": "process_name"}, "text", None]
+    with pytest.raises(TraceError, match=r"^empty\.json has no events with a duration"):
+        read_trace({"traceEvents": strange}, "empty.json")
