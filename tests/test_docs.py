@@ -72,6 +72,7 @@ def test_every_python_example_is_run() -> None:
         (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 10),
         (("workload", "ways", "targets"), 3),
         (("workload", "bottleneck"), 2),
+        (("workload", "traced"), 2),
         (("mesh",), 1),
         (("group agrees",), 3),
         (("group lasts",), 2),

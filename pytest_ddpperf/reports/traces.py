@@ -18,6 +18,7 @@ from pytest_ddpperf.units import (
     significant,
 )
 
+_NAMED = 8  # ranks, at most, whose clocks are told one by one
 _SUMMARY = {
     "compute": "in which something was computed: operators on the CPU, kernels on a GPU",
     "communication": "in which a collective was under way, the wait for other ranks included",
@@ -92,16 +93,19 @@ def _s(seconds: float) -> str:
 
 def alignment_line(traces: Sequence[RankTrace], alignment: ClockAlignment) -> str:
     """By how much the times of each rank were moved in a merged trace, and how wrong that can be."""
+    if len(traces) == 1:
+        return "merged: a single rank"
     moved = [
         f"rank {trace.rank} by {_s(0.0 - shift)} +- {_s(uncertainty)}"
         for trace, shift, uncertainty in zip(traces, alignment.shifts, alignment.uncertainties, strict=True)
-    ]
-    if len(moved) == 1:
-        return "merged: a single rank"
+    ][1:]
+    if len(moved) > _NAMED:
+        most = _s(max(map(abs, alignment.shifts)))
+        moved = [f"{len(moved)} ranks by at most {most} +- at most {_s(max(alignment.uncertainties))}"]
     by = (
         f"the clock of rank {traces[0].rank} and the ends of {format_count(alignment.collectives, 'common collective')}"
     )
-    return f"merged by {by}; moved: {', '.join(moved[1:])}"
+    return f"merged by {by}; moved: {', '.join(moved)}"
 
 
 def difference_table(found: TraceDifference, most: int) -> Table:
@@ -123,7 +127,7 @@ def difference_table(found: TraceDifference, most: int) -> Table:
     before, after = found.steps
     return Table(
         title=f"a step: {_s(before)} -> {_s(after)}, {format_change(after / before - 1)}",
-        headers=("name", "what", "calls\nA", "calls\nB", f"time A\n{unit.unit}", f"time B\n{unit.unit}", "change"),
+        headers=("name", "what", "calls A", "calls B", f"time A\n{unit.unit}", f"time B\n{unit.unit}", "change"),
         rows=tuple(
             (
                 each.name,

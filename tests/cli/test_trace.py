@@ -49,9 +49,9 @@ def test_a_difference_has_totals_and_names_what_changed(tmp_path: Path, capsys: 
     assert [line.split() for line in lines[7:12]] == [
         ["all", "operator", "1", "2", "4.00", "7.00", "total"],
         ["all", "collective", "1", "2", "1.50", "2.00", "total"],
-        ["aten::mm", "operator", "1", "1", "4.00", "6.00", "slower"],
         ["aten::sort", "operator", "-", "1", "-", "1.00", "added"],
         ["all_reduce", "of", "4", "B", "collective", "-", "1", "-", "0.500", "added"],
+        ["aten::mm", "operator", "1", "1", "4.00", "6.00", "slower"],
     ]
     assert main(["trace", "diff", str(tmp_path / "A"), str(tmp_path / "B"), "--most", "1"]) == 0
     assert "2 smaller changes not shown" in capsys.readouterr().out

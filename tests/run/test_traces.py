@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ WORKLOAD = Workload(
     samples_per_step=8,
 )
 
+ROUNDING = 2e-3  # microseconds
 PARTS = [
     "zero_grad",
     "forward_pass",
@@ -89,6 +90,32 @@ def test_each_rank_has_a_trace_whose_steps_and_their_parts_are_named_ranges(ddp:
         inside.sort(key=lambda event: event["ts"])
         names = [event["name"] for event in inside if not re.search("[.:]", event["name"])]
         assert list(dict.fromkeys(names)) == PARTS  # of which the model and the loss are two ranges
+
+
+@pytest.mark.parametrize("file", ["ddp_rank_0_trace.json", "ddp_merged_trace.json"])
+def test_a_trace_keeps_the_rules_of_its_format(ddp: tuple[Path, Any], file: str) -> None:
+    """Perfetto drops what breaks them: each event needs a time and a process, and those of a thread nest."""
+    write_beside(ddp[0], "ddp", 4)
+    threads: dict[tuple[int, Any], list[tuple[float, float]]] = defaultdict(list)
+    events = json.loads((ddp[0] / file).read_text())["traceEvents"]
+    assert {event["ph"] for event in events} <= set("XMCisf")
+    for event in events:
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], (int, str))
+        assert event["ph"] == "M" or isinstance(event["ts"], (int, float))
+        if event["ph"] == "C":
+            assert all(isinstance(value, float) for value in event["args"].values())
+        if event["ph"] == "X":
+            threads[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    flows = Counter((event["id"], event["ph"]) for event in events if event["ph"] in "sf" and event["cat"] == "fwdbwd")
+    assert flows
+    assert set(flows.values()) == {1}
+    for spans in threads.values():
+        around: list[float] = []
+        for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+            around = [outer for outer in around if outer > start + ROUNDING]
+            assert not around or end <= around[-1] + ROUNDING
+            around.append(end)
 
 
 def test_the_learning_rate_is_a_counter_with_a_value_for_each_step(ddp: tuple[Path, Any]) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 import torch
 
+from pytest_ddpperf.analysis.traces.difference import usage
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.profile import merged
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.run.traces import read_group
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.jobs import LaunchJob, TraceJob, rank_file
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.preparing import count_launch, profile_launch
 from pytest_ddpperf.training.workload import Workload
@@ -58,3 +61,21 @@ def test_every_pass_tells_of_the_gpu(launcher: Launcher) -> None:
     assert min(map(min, parts.values())) >= 0  # no mark comes before an earlier one
     assert min(map(min, (parts["forward"], parts["backward"], parts["optimizer"]))) > 0
     assert min(rank.phases.step_times) < 10 * max(rank.step_times)  # the same steps as those that were timed
+
+
+@pytest.mark.gpu
+def test_a_trace_has_the_kernels_and_a_snapshot_of_memory_lies_beside_it(launcher: Launcher, tmp_path: Path) -> None:
+    job = LaunchJob(workload(), resolve("naive"), Settings(), Plan(warmup=3, steps=1))
+    ran = launcher.run(
+        profile_launch, job, TraceJob(str(tmp_path), "x"), world_size=1, backend="nccl", device="cuda", timeout=120
+    )
+    profile = ran.rank(0)
+    assert profile.no_snapshot == ""
+    assert (tmp_path / "x_rank_0_memory.pickle").stat().st_size > 0
+    (trace,) = read_group("x", [tmp_path / rank_file("x", 0)]).traces
+    assert trace.device == "cuda"
+    assert [step.busy for step in trace.steps] == pytest.approx([step.busy for step in profile.steps], rel=1e-2)
+    assert [step.computed for step in trace.steps] == pytest.approx([step.computed for step in profile.steps], rel=1e-2)
+    assert {change[1] for change in usage([trace]) if change[0] == "collective"} == {
+        f"all_reduce of {size} B" for size in (64 * 64 * 4, 64 * 4)
+    }

@@ -67,7 +67,8 @@ class TraceDifference:
 
     Attributes:
         steps: seconds of a step in each, mean over steps and ranks.
-        changes: all that calls differ in, and all that takes another time; the largest change of time first.
+        changes: all that calls differ in, which no other load changes, then all that takes another time; of each the
+            largest change of time first.
         totals: by what it is, all of each run together.
     """
 
@@ -90,7 +91,7 @@ def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: f
     told = [change for change in every if change.calls or abs(change.seconds) >= least * steps[0]]
     return TraceDifference(
         steps=steps,
-        changes=tuple(sorted(told, key=lambda change: -abs(change.seconds))),
+        changes=tuple(sorted(told, key=lambda change: (not change.calls, -abs(change.seconds)))),
         totals=tuple(
             TraceChange(what=what, name="all", before=_sum(first, what), after=_sum(second, what))
             for what in _KINDS

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.profile.events import ANNOTATION, STEP
 from pytest_ddpperf.records.communication import LearningRates
 
 _MICROSECOND, _BASE = 1000, "baseTimeNanoseconds"  # in nanoseconds; the field of a trace that its times start from
@@ -32,9 +33,14 @@ def write_trace(save: Callable[[str], object], file: Path, rank: int, rates: Seq
 
 
 def completed(document: Mapping[str, Any], rank: int, rates: Sequence[LearningRates]) -> dict[str, Any]:
-    """A trace as torch saves it whose processes are named after the rank, with counters of the learning rates."""
+    """A trace as torch saves it whose processes are named after the rank, with counters of the learning rates.
+
+    Steps are also there under the names that ``torch.profiler.schedule`` gives them, by which other tools go.
+    """
     events = [_named(event, rank) for event in document["traceEvents"]]
-    spans = [event for event in events if event.get("ph") == "X" and event.get("cat") == "user_annotation"]
+    spans = [event for event in events if event.get("ph") == "X" and event.get("cat") == ANNOTATION]
+    steps = sorted((event for event in spans if event["name"] == STEP), key=lambda event: event["ts"])
+    events += [{**event, "name": f"ProfilerStep#{number}", "args": {}} for number, event in enumerate(steps)]
     begin = min((event["ts"] for event in spans), default=0)
     process = spans[0]["pid"] if spans else 0
     for number, notes in enumerate(rates):

@@ -61,11 +61,11 @@ def test_a_slow_operator_an_extra_collective_and_what_is_gone_are_named() -> Non
     found = difference(BEFORE, after)
     told = [(change.word, change.what, change.name, round(change.seconds / US)) for change in found.changes]
     assert told == [
-        ("slower", "operator", "aten::mm", 80),
         ("gone", "operator", "aten::relu", -50),
         ("more calls", "collective", "all_reduce of 40 B", 45),
         ("added", "operator", "aten::gelu", 20),
         ("added", "collective", "all_reduce of 4 B", 10),
+        ("slower", "operator", "aten::mm", 80),
     ]
     totals = {change.what: (change.calls, round(change.seconds / US)) for change in found.totals}
     assert totals == {"operator": (0, 50), "collective": (2, 55)}

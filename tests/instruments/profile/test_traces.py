@@ -52,8 +52,13 @@ def test_a_process_has_the_name_of_its_rank(tmp_path: Path) -> None:
     write_trace(saved, file, 3, [])
     written = json.loads(file.read_text())
     assert written["traceEvents"][0]["args"]["name"] == "rank 3"
-    assert written["traceEvents"][1:] == SAVED["traceEvents"][1:]
+    assert written["traceEvents"][1:3] == SAVED["traceEvents"][1:]
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_steps_have_the_names_that_other_tools_look_for() -> None:
+    *_, added = completed(SAVED, 0, [])["traceEvents"]
+    assert (added["name"], added["ts"], added["dur"]) == ("ProfilerStep#0", 60, 10)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""Traces in words."""
+
+from __future__ import annotations
+
+from pytest_ddpperf.analysis.traces.clocks import ClockAlignment
+from pytest_ddpperf.reports.traces import alignment_line, straggler_lines
+from tests.analysis.traces.made_traces import collective, event, step, trace
+
+
+def test_many_clocks_are_told_together() -> None:
+    ranks = [trace(rank, 10, event("aten::mm", 0, 1)) for rank in range(10)]
+    shifts = (0.0, 1e-3, -3e-3, *[0.0] * 7)
+    found = ClockAlignment(shifts=shifts, uncertainties=(0.0, 5e-3, *[1e-3] * 8), collectives=1)
+    assert alignment_line(ranks, found) == (
+        "merged by the clock of rank 0 and the ends of 1 common collective; "
+        "moved: 9 ranks by at most 3.00 ms +- at most 5.00 ms"
+    )
+    two = ClockAlignment(shifts=shifts[:2], uncertainties=(0.0, 5e-3), collectives=4)
+    assert alignment_line(ranks[:2], two).endswith("4 common collectives; moved: rank 1 by -1.00 ms +- 5.00 ms")
+    alone = ClockAlignment(shifts=(0.0,), uncertainties=(0.0,), collectives=0)
+    assert alignment_line(ranks[:1], alone) == "merged: a single rank"
+
+
+def test_why_nobody_knows_of_stragglers() -> None:
+    silent = [trace(rank, 2, step(0, 10), event("aten::mm", 0, 1)) for rank in (0, 1)]
+    assert straggler_lines(silent) == ["stragglers: none, for nothing is sent"]
+    assert straggler_lines(silent[:1]) == []
+    differing = [silent[0], trace(1, 2, step(0, 10), collective(1, 2))]
+    (line,) = straggler_lines(differing)
+    assert line.startswith("stragglers: nobody can tell, for ranks ran different collectives")
