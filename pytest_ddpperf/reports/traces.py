@@ -140,7 +140,7 @@ def difference_table(found: TraceDifference, most: int) -> Table:
             )
             for each in changes
         ),
-        notes=tuple([f"{format_count(left, 'smaller change')} not shown"] if left > 0 else []),
+        notes=tuple([f"{format_count(left, 'more change')} not shown"] if left > 0 else []),
         left=2,
         right=1,
         legend=_DIFFERENCE,

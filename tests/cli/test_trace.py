@@ -54,7 +54,7 @@ def test_a_difference_has_totals_and_names_what_changed(tmp_path: Path, capsys: 
         ["aten::mm", "operator", "1", "1", "4.00", "6.00", "slower"],
     ]
     assert main(["trace", "diff", str(tmp_path / "A"), str(tmp_path / "B"), "--most", "1"]) == 0
-    assert "2 smaller changes not shown" in capsys.readouterr().out
+    assert "2 more changes not shown" in capsys.readouterr().out
     assert main(["trace", "diff", str(tmp_path / "A"), str(tmp_path / "B"), "--least", "30%"]) == 0
     assert "aten::mm" not in capsys.readouterr().out
 

