@@ -96,7 +96,7 @@ def test_each_rank_has_a_trace_whose_steps_and_their_parts_are_named_ranges(ddp:
 def test_a_trace_keeps_the_rules_of_its_format(ddp: tuple[Path, Any], file: str) -> None:
     """Perfetto drops what breaks them: each event needs a time and a process, and those of a thread nest."""
     write_beside(ddp[0], "ddp", 4)
-    threads: dict[tuple[int, Any], list[tuple[float, float]]] = defaultdict(list)
+    threads: dict[tuple[Any, Any], list[tuple[float, float]]] = defaultdict(list)
     events = json.loads((ddp[0] / file).read_text())["traceEvents"]
     assert {event["ph"] for event in events} <= set("XMCisf")
     for event in events:
