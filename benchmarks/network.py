@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10, help="of either sweep (default: %(default)s)")
     rounds = parser.parse_args().rounds
-    sizes = sizes_between(2**10, 2**24)
+    sizes = sizes_between(2**10, 2**24, 2)
     between = tuple(round(math.sqrt(one * two)) for one, two in pairwise(sizes))
     with Launcher(threads=thread_variables(os.environ)) as launcher:
         here = network_environment(launcher, 2, "cpu", "gloo")

@@ -13,7 +13,7 @@ from pytest_ddpperf.records.network import RankSweep
 SLOW = 0.75
 """The score, the usual time over this one, below which a link is named; of NVIDIA's resiliency extension for ranks."""
 LATE = 0.5  # of a call: as long have the others to wait for a rank that is named
-MOSTLY = 0.75  # of the calls in which it has to be the same one
+MOSTLY = 0.75  # of the calls or turns, in which it has to be the same one
 REACHED = 0.5
 """The share of a link's bandwidth below which a network is called slow. H100s reach 0.7 to 0.9 of theirs in all-reduces
 of 1 GB (busbw of 318 to 402 GB/s with 2 to 6 of them, published by students of Stanford's CS336)."""
@@ -86,16 +86,18 @@ class WrongInterface:
 def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
     """For each collective the rank that the others wait for, if it is mostly the same one and they wait long.
 
-    The rank that comes last to a collective sees it shortest: what the others see beyond that is waiting.
+    It is the one that hands its work over last. How long a rank sees a call tells nothing: in an all-to-all over a slow
+    link those ranks end first that do not use it.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for each in zip(*(rank.times for rank in ranks), strict=True):
         if each[0].collective not in _MEETINGS or len(each) == 1:
             continue
-        for waits in zip(*(one.waited for one in each), strict=True):
-            least, most = min(waits), max(waits)
-            share = (most - least) / most if most else 0.0
-            found.setdefault(each[0].collective, []).append((waits.index(least), share))
+        for call in zip(*(zip(one.handed, one.waited, strict=True) for one in each), strict=True):
+            last = max(range(len(call)), key=lambda rank: call[rank][0])
+            others = (call[rank] for rank in range(len(call)) if rank != last)
+            shares = (min(1.0, (call[last][0] - handed) / waited) if waited else 0.0 for handed, waited in others)
+            found.setdefault(each[0].collective, []).append((last, statistics.median(shares)))
     named = []
     for collective, calls in found.items():
         rank, times = Counter(rank for rank, _ in calls).most_common(1)[0]
@@ -108,18 +110,21 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
 def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
     """Links that are much slower than the fastest third of them; a rank all of whose links are slow stands alone.
 
-    The fastest message of each link counts, because whatever disturbs others is not the link's.
+    The fastest message of a link has to be slower, for whatever disturbs others is not the link's. So has that of most
+    turns, beside the others of the same turn, for a busy machine may disturb all of a link. ``times`` is by the former.
     """
     pairs = {
-        (rank, other): min(seconds)
+        (rank, other): seconds
         for rank, sweep in enumerate(ranks)
         for other, seconds in sweep.pairs.items()
         if rank < other
     }
     if len(ranks) < _TRIANGLE or len(pairs) < _TRIANGLE:
         return ()
-    usual = sorted(pairs.values())[(len(pairs) - 1) // 3]  # of three ranks one may be slow, and so two links of three
-    slow = {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
+    turns = [dict(zip(pairs, turn, strict=True)) for turn in zip(*pairs.values(), strict=True)]
+    often = Counter(pair for turn in turns for pair in _slow(turn))
+    fastest = _slow({pair: min(seconds) for pair, seconds in pairs.items()})
+    slow = {pair: times for pair, times in fastest.items() if often[pair] >= MOSTLY * len(turns)}
     found = []
     for rank in range(len(ranks)):
         own = [pair for pair in pairs if rank in pair]
@@ -127,6 +132,12 @@ def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
             found.append(SlowLink((rank,), statistics.median(slow[pair] for pair in own)))
     alone = {rank for link in found for rank in link.ranks}
     return (*found, *(SlowLink(pair, times) for pair, times in slow.items() if alone.isdisjoint(pair)))
+
+
+def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    """The slow ones among links by their seconds, and how many times the usual time each takes."""
+    usual = sorted(pairs.values())[(len(pairs) - 1) // 3]  # of three ranks one may be slow, and so two links of three
+    return {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
 
 
 def wrong_interface(

@@ -15,7 +15,7 @@ from pytest_ddpperf.records.network import CollectiveTimes, RankSweep, Timing
 from pytest_ddpperf.units import format_count, format_value
 
 _LEAST = 3  # sizes of a segment
-_SIZES = 4  # of a fit: one is held out, and the others tell a line
+SIZES = 4  # of a fit: one is held out, and the others tell a line
 _GAIN = 0.001  # of the mean relative error: what a second line has to save at least
 
 Points = Sequence[tuple[float, float]]  # bytes and seconds
@@ -156,8 +156,8 @@ def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
         SettingError: there are fewer than four sizes.
     """
     points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
-    if len({size for size, _ in points}) < _SIZES:
-        raise SettingError(f"sizes: {len(points)} are too few for a fit; measure {_SIZES} or more")
+    if len({size for size, _ in points}) < SIZES:
+        raise SettingError(f"sizes: {len(points)} are too few for a fit; measure {SIZES} or more")
     one, two = _held_out(points, _one_line), _held_out(points, _two_lines)
     gain = statistics.fmean(one) - statistics.fmean(two)
     lines, errors = (_two_lines, two) if gain > _GAIN else (_one_line, one)

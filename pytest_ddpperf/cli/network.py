@@ -83,7 +83,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
                 continue
             plan = SweepPlan(
                 collectives=tuple(dict.fromkeys(options.collectives)),
-                sizes=sizes_between(options.min_size, options.max_size),
+                sizes=sizes_between(options.min_size, options.max_size, ranks),
                 rounds=options.rounds,
             )
             measured = measure_network(launcher, here, plan, options.timeout)
@@ -105,14 +105,25 @@ def check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> I
     yield from [backend] if backend else []
     wrong = wrong_interface(os.environ, interface_speeds(), here.backend)
     yield from [] if wrong is None else [interface_line(wrong)]
-    if not here.oversubscribed:  # ranks that share cores wait for each other anyway
-        yield from map(late_line, late_ranks(measured.ranks))
-        yield from map(link_line, slow_links(measured.ranks))
+    yield from _slow_lines(measured)
     link = link_of(here.device, gpus) if check == _AUTO else check
     if link is not None:
         best = max(measured.fits, key=lambda fit: fit.bus_bandwidth)
         low = reach_line(best, link)
         yield from [low] if low else []
+
+
+def _slow_lines(measured: MeasuredNetwork) -> list[str]:
+    """Sentences on slow links, or else on ranks that others wait for: a slow link makes ranks late, too.
+
+    Ranks that share cores are late in turn. Over a link only two ranks talk at a time.
+    """
+    here = measured.environment
+    on_cores = here.device == "cpu" and here.cores >= MIN_RANKS
+    links = slow_links(measured.ranks) if on_cores or not here.oversubscribed else ()
+    if links or here.oversubscribed:
+        return [*map(link_line, links)]
+    return [*map(late_line, late_ranks(measured.ranks))]
 
 
 def _ranks(asked: tuple[int, ...] | None, gpus: int) -> tuple[int, ...]:

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from pytest_ddpperf.records.network import Beside, CollectiveTimes, RankSweep, SweepPlan
+from pytest_ddpperf.records.network import ELEMENT, Beside, CollectiveTimes, RankSweep, SweepPlan
 
 _CALL_BYTES = 2**22  # of the calls of a turn together, within these numbers of calls
 _CALLS = (3, 10)
+_MESSAGES = 20  # of a pair in a turn: the first ones after the others' work take twice as long as the fastest
 _ALL_PAIRS = 16  # ranks up to which every pair is timed; of more only neighbours
-_ELEMENT = 4  # bytes
 _BESIDE_BYTES = 2**22  # of the all-reduce beside which ranks compute
 _ROWS = {"cpu": 128, "cuda": 2048}  # of the matrices that they multiply
 _TRIED, _MOST = 3, 10_000  # products that tell how long one takes, and that run at most
@@ -39,10 +39,10 @@ def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
     largest = _elements(max(plan.sizes), ctx.world_size)  # all sizes are parts of the same buffers
     buffers = tuple(torch.ones(largest, device=ctx.device) for _ in range(2))
     calls = {cell: _call(ctx, *cell, *buffers) for cell in cells}
-    times: dict[tuple[str, int], list[tuple[float, float]]] = {cell: [] for cell in cells}
+    times: dict[tuple[str, int], list[tuple[float, float, float]]] = {cell: [] for cell in cells}
     pairs = list(_pairs(ctx.world_size))
     messages: dict[int, list[float]] = {}
-    message = torch.zeros(max(1, plan.pair_bytes // _ELEMENT), device=ctx.device)
+    message = torch.zeros(max(1, plan.pair_bytes // ELEMENT), device=ctx.device)
     beside, compute = list[Beside](), _products(ctx.device)
     order = random.Random(plan.seed)  # noqa: S311  the same on all ranks
     for turn in range(-1, plan.rounds):  # the first one, number -1, only warms up
@@ -50,29 +50,27 @@ def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
             measured = list(_turn(calls[cell], _repeats(cell[1]), ctx.device))
             times[cell] += measured if turn >= 0 else []
         for pair in order.sample(pairs, len(pairs)):
-            seconds = _message(ctx, pair, message)
+            seconds = _fastest_message(ctx, pair, message)
             if seconds is not None and turn >= 0:
                 messages.setdefault(sum(pair) - ctx.rank, []).append(seconds)
         both = _beside(ctx, min(_BESIDE_BYTES, max(plan.sizes)), buffers[0], compute)
         beside += [both] if turn >= 0 else []
     return RankSweep(
-        times=tuple(
-            CollectiveTimes(
-                collective=collective,
-                nbytes=_elements(size, ctx.world_size) * _ELEMENT,
-                begun=tuple(begun for begun, _ in measured),
-                waited=tuple(waited for _, waited in measured),
-            )
-            for (collective, size), measured in times.items()
-        ),
+        times=tuple(_times(*cell, ctx.world_size, measured) for cell, measured in times.items()),
         pairs={other: tuple(seconds) for other, seconds in messages.items()},
         beside=tuple(beside),
     )
 
 
+def _times(collective: str, size: int, ranks: int, measured: list[tuple[float, float, float]]) -> CollectiveTimes:
+    begun, waited, handed = zip(*measured, strict=True)
+    sent = _elements(size, ranks) * ELEMENT
+    return CollectiveTimes(collective=collective, nbytes=sent, begun=begun, waited=waited, handed=handed)
+
+
 def _elements(size: int, ranks: int) -> int:
     """Elements of a buffer of about so many bytes that all ranks can share."""
-    return max(1, size // (_ELEMENT * ranks)) * ranks
+    return max(1, size // (ELEMENT * ranks)) * ranks
 
 
 def _repeats(size: int) -> int:
@@ -95,16 +93,16 @@ def _call(ctx: _OnRank, collective: str, size: int, first: torch.Tensor, second:
     return calls[collective]
 
 
-def _turn(call: Callable[[], Any], repeats: int, device: torch.device) -> Iterator[tuple[float, float]]:
-    """Seconds of each call, begun when all ranks are there: until it is handed over, and from then to its end."""
+def _turn(call: Callable[[], Any], repeats: int, device: torch.device) -> Iterator[tuple[float, float, float]]:
+    """Of each call, begun when all ranks are there: seconds until it is handed over, from then to its end; and when."""
     for _ in range(repeats):
         _meet(device)
         start = time.perf_counter()
         handle = call()
-        begun = time.perf_counter()
+        handed = time.perf_counter()  # on Linux a clock of the machine
         handle.wait()
         _finish(device)
-        yield begun - start, time.perf_counter() - begun
+        yield handed - start, time.perf_counter() - handed, handed
 
 
 def _products(device: torch.device) -> Callable[[int], None]:
@@ -160,15 +158,18 @@ def _pairs(ranks: int) -> Iterator[tuple[int, int]]:
         yield from ((rank, (rank + 1) % ranks) for rank in range(ranks))
 
 
-def _message(ctx: _OnRank, pair: tuple[int, int], message: torch.Tensor) -> float | None:
-    """Half the seconds of a message there and back, the other ranks waiting; None on these."""
+def _fastest_message(ctx: _OnRank, pair: tuple[int, int], message: torch.Tensor) -> float | None:
+    """Half the seconds of the fastest of several messages there and back, the other ranks waiting; None on these."""
     _meet(ctx.device)
     if ctx.rank not in pair:
         return None
     other = sum(pair) - ctx.rank
-    start = time.perf_counter()
     steps = (dist.send, dist.recv) if ctx.rank == min(pair) else (dist.recv, dist.send)
-    for step in steps:
-        step(message, other)
-    _finish(ctx.device)
-    return (time.perf_counter() - start) / 2
+    found = []
+    for _ in range(_MESSAGES):
+        start = time.perf_counter()
+        for step in steps:
+            step(message, other)
+        _finish(ctx.device)
+        found.append((time.perf_counter() - start) / 2)
+    return min(found)

@@ -7,18 +7,22 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.analysis.network import CollectiveFit, fit_collectives, taken_share, timings, usual_times
+from pytest_ddpperf.analysis.network import SIZES, CollectiveFit, fit_collectives, taken_share, timings, usual_times
 from pytest_ddpperf.baselines.fingerprint import environment
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import machine_facts
 from pytest_ddpperf.launch.context import place
 from pytest_ddpperf.launch.environment import thread_count, thread_variables
 from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.records.network import RankSweep, SweepPlan, Timing
+from pytest_ddpperf.records.network import ELEMENT, RankSweep, SweepPlan, Timing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_ddpperf.launch.context import RankContext
     from pytest_ddpperf.launch.launcher import Launcher
+
+    Sweep = Callable[[RankContext, SweepPlan], RankSweep]
 
 MIN_RANKS = 2
 _PER_DECADE = 3
@@ -36,16 +40,27 @@ class MeasuredNetwork:
     usual: float  # how many times the fastest call a usual one takes
 
 
-def sizes_between(least: int, most: int) -> tuple[int, ...]:
-    """Sizes from ``least`` to ``most``, at least three to a decade and four in all.
+def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
+    """Sizes that reach from ``least`` to ``most``, at least three to a decade and four in all.
+
+    Of each size every rank has a whole number of elements, so that it can be sent as it is told.
 
     Raises:
-        SettingError: the largest is not above the smallest.
+        SettingError: the largest is not above the smallest, or there are no four such sizes.
     """
     if most < 2 * least:
         raise SettingError(f"--max-size={most} is less than twice --min-size={least}; give a wider range")
     steps = max(_PER_DECADE, math.ceil(_PER_DECADE * math.log10(most / least)))
-    return tuple(sorted({round(least * (most / least) ** (i / steps)) for i in range(steps + 1)}))
+    share = ELEMENT * ranks
+    between = (round(least * (most / least) ** (i / steps) / share) * share for i in range(1, steps))
+    ends = max(1, least // share) * share, math.ceil(most / share) * share
+    sizes = tuple(sorted({size for size in between if ends[0] < size < ends[1]} | {*ends}))
+    if len(sizes) < SIZES:
+        raise SettingError(
+            f"--min-size={least} and --max-size={most} have {len(sizes)} sizes between them, in steps of "
+            f"{share} B, which {ranks} ranks can share; a fit takes {SIZES}: give a wider range"
+        )
+    return sizes
 
 
 def network_environment(launcher: Launcher, world_size: int, device: str, backend: str) -> Environment:
@@ -62,10 +77,12 @@ def network_environment(launcher: Launcher, world_size: int, device: str, backen
     return environment(machine_facts(), machine, placement, world_size, threads=threads, gpus=gpus)
 
 
-def measure_network(launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float) -> MeasuredNetwork:
-    """Sweeps collectives over fresh ranks in an environment, and fits them."""
+def measure_network(
+    launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float, sweep: Sweep | None = None
+) -> MeasuredNetwork:
+    """Sweeps collectives over fresh ranks in an environment, and fits them; ``sweep``: how, in place of the usual."""
     launched = launcher.run(
-        _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
+        sweep or _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
     )
     times = timings(launched.values)
     return MeasuredNetwork(

@@ -204,7 +204,11 @@ class Predictor:
         missing = tuple(name for name in names if name not in known or known[name].max_bytes < most)
         taken = known.get(TAKEN)
         if missing or taken is None:
-            plan = SweepPlan(collectives=missing or names, sizes=sizes_between(_SMALLEST, 2 * most), rounds=_ROUNDS)
+            plan = SweepPlan(
+                collectives=missing or names,
+                sizes=sizes_between(_SMALLEST, 2 * most, environment.world_size),
+                rounds=_ROUNDS,
+            )
             found = measure_network(self.session.launchers[0], environment, plan, training.call.settings.timeout)
             known |= {fit.collective: fit for fit in found.fits}
             known[TAKEN], known[USUAL] = found.taken, found.usual

@@ -18,43 +18,57 @@ from pytest_ddpperf.analysis.links import (
 from pytest_ddpperf.records.network import CollectiveTimes, RankSweep
 
 
-def calls(*waited: tuple[float, ...], collective: str = "all_reduce") -> list[RankSweep]:
-    """For each rank, how long it waits in each call."""
-    return [
-        RankSweep(
-            times=(CollectiveTimes(collective=collective, nbytes=8, begun=(0.0,) * len(rank), waited=rank),), pairs={}
+def calls(
+    *handed: tuple[float, ...], ends: tuple[float, ...] = (5.0,) * 9, collective: str = "all_reduce"
+) -> list[RankSweep]:
+    """For each rank, when it hands over each call; the ranks see its end at ``ends``."""
+    found = []
+    for moments, end in zip(handed, ends, strict=False):
+        waited = tuple(end - moment for moment in moments)
+        times = CollectiveTimes(
+            collective=collective, nbytes=8, begun=(0.0,) * len(moments), waited=waited, handed=moments
         )
-        for rank in waited
-    ]
+        found.append(RankSweep(times=(times,), pairs={}))
+    return found
 
 
-def network(ranks: int, slow: dict[tuple[int, int], float]) -> list[RankSweep]:
-    """Messages of a second on each link, but for slow ones; each has a disturbed message too."""
+def network(ranks: int, slow: dict[tuple[int, int], float], disturbed: int = 0) -> list[RankSweep]:
+    """Messages of a second on each link, but for slow ones; 9 in a second turn, 20 on all in disturbed ones."""
     pairs = {pair: slow.get(pair, 1.0) for pair in combinations(range(ranks), 2)}
     return [
         RankSweep(
             times=(),
-            pairs={sum(pair) - rank: (seconds, 9 * seconds) for pair, seconds in pairs.items() if rank in pair},
+            pairs={
+                sum(pair) - rank: (seconds, 9 * seconds, *(20.0,) * disturbed)
+                for pair, seconds in pairs.items()
+                if rank in pair
+            },
         )
         for rank in range(ranks)
     ]
 
 
-def test_the_rank_that_sees_a_collective_shortest_is_late() -> None:
-    (found,) = late_ranks(calls((5.0, 5.0, 5.0, 5.0), (1.0, 1.0, 1.0, 1.0), (5.0, 5.0, 5.0, 5.0)))
+def test_the_rank_that_hands_its_work_over_last_is_late() -> None:
+    """The others wait 4 of 5 seconds for it."""
+    (found,) = late_ranks(calls((0.0,) * 4, (4.0,) * 4, (0.0,) * 4))
     assert found == LateRank(1, "all_reduce", 1.0, 0.8)
 
 
 def test_ranks_that_are_late_in_turn_are_not_named() -> None:
-    assert late_ranks(calls((5.0, 1.0, 5.0, 1.0), (1.0, 5.0, 1.0, 5.0))) == ()
+    assert late_ranks(calls((0.0, 4.0, 0.0, 4.0), (4.0, 0.0, 4.0, 0.0))) == ()
 
 
 def test_a_rank_that_is_always_a_little_late_is_not_named() -> None:
-    assert late_ranks(calls((5.0,) * 4, (4.0,) * 4)) == ()
+    assert late_ranks(calls((0.0,) * 4, (1.0,) * 4)) == ()
+
+
+def test_a_rank_that_ends_before_the_others_is_not_late() -> None:
+    """As one does that has no part in a slow link."""
+    assert late_ranks(calls((0.0,) * 4, (0.0,) * 4, (0.1,) * 4, ends=(5.0, 5.0, 0.3), collective="all_to_all")) == ()
 
 
 def test_a_broadcast_says_nothing_of_late_ranks() -> None:
-    assert late_ranks(calls((5.0,) * 4, (1.0,) * 4, collective="broadcast")) == ()
+    assert late_ranks(calls((0.0,) * 4, (4.0,) * 4, collective="broadcast")) == ()
 
 
 def test_a_slow_link_is_named_by_its_ranks() -> None:
@@ -68,6 +82,11 @@ def test_a_rank_all_of_whose_links_are_slow_is_named_alone() -> None:
 
 def test_links_that_are_alike_are_not_named() -> None:
     assert slow_links(network(4, {(1, 3): 1.3})) == ()
+
+
+def test_a_link_that_is_slow_in_few_turns_is_not_named() -> None:
+    """On a busy machine no message of a link may be undisturbed."""
+    assert slow_links(network(4, {(1, 3): 2.0}, disturbed=1)) == ()
 
 
 def test_the_link_of_two_ranks_has_nothing_to_be_held_against() -> None:

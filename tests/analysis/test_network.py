@@ -98,7 +98,7 @@ def test_too_few_sizes_are_refused() -> None:
 def test_a_time_is_that_of_the_fastest_call_on_its_slowest_rank() -> None:
     def rank(*calls: tuple[float, float]) -> RankSweep:
         begun, waited = zip(*calls, strict=True)
-        times = CollectiveTimes(collective="all_reduce", nbytes=8, begun=begun, waited=waited)
+        times = CollectiveTimes(collective="all_reduce", nbytes=8, begun=begun, waited=waited, handed=begun)
         return RankSweep(times=(times,), pairs={})
 
     ranks = [rank((1.0, 4.0), (1.0, 1.0)), rank((2.0, 1.0), (1.0, 2.0))]

@@ -107,12 +107,41 @@ def test_check_names_a_rank_that_is_slow(capsys: pytest.CaptureFixture[str], mon
     assert "rank 1 is slow: it comes last to " in capsys.readouterr().out
 
 
+@pytest.mark.skipif(usable_cores() < 2, reason="two ranks that share a core are slow, whatever their link")
+def test_check_names_a_link_that_is_slow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only two ranks talk at a time, so three may share two cores."""
+
+    def delayed(ctx: RankContext, plan: SweepPlan) -> RankSweep:
+        """Between ranks 1 and 2 each message leaves 30 ms late."""
+        import time
+
+        import torch.distributed as dist
+
+        from pytest_ddpperf.instruments.network import sweep
+
+        send = dist.send
+
+        def late(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(0.03 * ({ctx.rank, args[1]} == {1, 2}))
+            return send(*args, **kwargs)
+
+        dist.send = late  # of this process, which lives for one launch
+        return sweep(ctx, plan)
+
+    monkeypatch.setattr(running, "_sweep", delayed)
+    assert main([*QUICK, "--world-size=3", "--check", "--no-save"]) == 1
+    out = capsys.readouterr().out
+    assert "the link of ranks 1 and 2 is slow: a message takes " in out
+    assert "rank 0" not in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--world-size=1"], "--world-size=1: one rank has no network; give 2 or more"),
         (["--collectives=gossip"], "--collectives=gossip is not known; it takes all_reduce, reduce_scatter"),
         (["--min-size=1MiB", "--max-size=1MiB"], "--max-size=1048576 is less than twice --min-size=1048576"),
+        (["--min-size=16", "--max-size=32"], "--min-size=16 and --max-size=32 have 3 sizes between them"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(

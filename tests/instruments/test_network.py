@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ def test_all_collectives_and_pairs_are_timed(launcher: Launcher, ranks: int) -> 
             (collective, size // (4 * ranks) * 4 * ranks) for collective in COLLECTIVES for size in PLAN.sizes
         ]
         assert all(len(one.begun) == len(one.waited) == 2 * 10 for one in sweep.times)
+        assert all(one.handed == tuple(sorted(one.handed)) for one in sweep.times)
         assert all(seconds > 0 for one in sweep.times for seconds in (*one.begun, *one.waited))
         assert {other: len(seconds) for other, seconds in sweep.pairs.items()} == dict.fromkeys(
             {*range(ranks)} - {rank}, 2
@@ -51,6 +53,8 @@ def test_all_collectives_and_pairs_are_timed(launcher: Launcher, ranks: int) -> 
 def test_a_rank_that_delays_its_all_reduces_is_named(launcher: Launcher) -> None:
     plan = SweepPlan(collectives=("all_reduce", "all_gather"), sizes=(1000, 4000), rounds=3)
     delayed = launcher.run(swept, plan, 0.03, world_size=2, device="cpu", backend="gloo").values
+    of_all_reduce = [rank.times[0] for rank in delayed]
+    assert median(late - early for early, late in zip(*(one.handed for one in of_all_reduce), strict=True)) >= 0.025
     named = {late.collective: late.rank for late in late_ranks(delayed)}
     assert named["all_reduce"] == 1
     assert min(timing.seconds for timing in timings(delayed) if timing.collective == "all_reduce") >= 0.03
