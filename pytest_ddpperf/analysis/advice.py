@@ -14,10 +14,11 @@ from pytest_ddpperf.records.phases import BACKWARD
 WORTH = 0.03  # of the step: a smaller gain is not worth advice
 WORKERS = 4  # of a loader
 MICRO_BATCHES = 4
+FRAGMENTED = 0.20  # of the memory that the allocator holds: above, tensors do not fill what is there
 _BY_SETTING = frozenset(
     {
         *("accumulation", "no_sync", "mixed_precision", "checkpointing", "smaller_micro_batch", "sharding"),
-        *("loader_workers", "overlap", "compression", "bucket_size"),
+        *("loader_workers", "pin_memory", "overlap", "compression", "bucket_size"),
     }
 )
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
@@ -48,7 +49,10 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     """Workers load while the rank trains: the step is as long as the longer of both."""
     wait = _share(diagnosis, "data")
     found = [Advice(code="cheaper_loading", bottleneck="data", gain=wait)]
-    said = re.search(r"workers=(\d+)", measurement.recipe.get("loader", ""))
+    loader = measurement.recipe.get("loader", "")
+    if measurement.environment.device == "cuda" and "pin_memory=true" not in loader:
+        found.append(Advice(code="pin_memory", bottleneck="data", gain=wait))
+    said = re.search(r"workers=(\d+)", loader)
     if said is None:  # nobody knows how many a loader of the workload's own has
         return [Advice(code="more_workers", bottleneck="data", gain=wait), *found]
     workers = int(said[1])
@@ -137,12 +141,17 @@ def _disturbed(diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
 
 def _room(measurement: Measurement) -> list[Advice]:
     """What makes room in memory, for a larger batch or a larger model."""
-    codes = ["smaller_micro_batch"]
-    if "activation_checkpointing" not in measurement.recipe:
-        codes.insert(0, "checkpointing")
-    if not strategy_name(measurement).startswith(("fsdp", "zero")) and measurement.world_size > 1:
-        codes.append("sharding")
-    return [Advice(code=code, bottleneck="memory_capacity", gain=None) for code in codes]
+    split = next((series.value for series in measurement.series if series.metric == "fragmentation"), 0.0)
+    whole = not strategy_name(measurement).startswith(("fsdp", "zero")) and measurement.world_size > 1
+    codes = {
+        "expandable_segments": split >= FRAGMENTED,
+        "checkpointing": "activation_checkpointing" not in measurement.recipe,
+        "smaller_micro_batch": True,
+        "half_precision": measurement.environment.device == "cuda" and "precision" not in measurement.recipe,
+        "sharding": whole,
+    }
+    facts = {"share": split}
+    return [Advice(code=c, bottleneck="memory_capacity", gain=None, facts=facts) for c, told in codes.items() if told]
 
 
 def _nothing(_diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:

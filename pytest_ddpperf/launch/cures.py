@@ -37,6 +37,10 @@ _BUSY = (
     "ranks cannot share one"
 )
 _FULL = "other processes hold the GPU's memory: nvidia-smi tells which"
+ROOM = (
+    "a smaller batch, accumulation_steps, activation_checkpointing=true, precision=bf16 or a strategy that shards "
+    "(fsdp2, zero1) takes less"
+)
 _KERNELS = "this build of torch has no kernels for the GPU: install one for its compute capability"
 _BROKEN_GPU = "the GPU's memory has failed: nvidia-smi -q -d ECC tells more; reset or replace it"
 _NCCL_ERROR = "DistBackendError|RuntimeError"

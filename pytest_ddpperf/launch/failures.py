@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf import errors
 from pytest_ddpperf.errors import DdpperfError, PayloadError, RankFailed, RankSkipped
-from pytest_ddpperf.launch.cures import cure_of
+from pytest_ddpperf.launch.cures import ROOM, cure_of
 from pytest_ddpperf.launch.exceptions import WANT_OF_MEMORY
 from pytest_ddpperf.launch.messages import Failed, Finished
 from pytest_ddpperf.launch.stacks import minority, numbers, position, threads, written
@@ -257,7 +257,7 @@ def _raised(report: Failed, warnings: str) -> str:
     of_nccl = _LAST_ERROR.search(report.text) if report.type.endswith("DistBackendError") else None
     first = ": ".join((report.text.partition("\n")[0], *([of_nccl[1]] if of_nccl is not None else [])))
     stage = _STAGES.get(report.stage, "")
-    cure = cure_of(report.type, f"{report.text}\n{warnings}".rstrip("\n"))
+    cure = cure_of(report.type, f"{report.text}\n{warnings}".rstrip("\n")) or ROOM * (report.kind == "memory")
     if report.kind == "exited":
         return f"called {first}{stage}{f'; {cure}' if cure else ''}"
     if report.kind == "garbled":

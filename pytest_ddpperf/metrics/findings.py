@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from pytest_ddpperf.metrics.communication import no_memory_headroom, synchronisation_kept
+from pytest_ddpperf.metrics.figures import gpu_utilisation
 from pytest_ddpperf.metrics.health import health_findings
 from pytest_ddpperf.metrics.launch_figures import once, typical_step
 from pytest_ddpperf.metrics.memory import full_gpu_memory, growing_memory, no_allocator_statistics, uneven_memory
@@ -20,6 +21,7 @@ OUTLYING_SHARE = 0.05  # launches that agree to within this are close enough, ho
 MIN_LAUNCHES = 4  # below that nothing tells the outlier from the others
 DISTURBED = 0.10  # share of the usable cores' time that others take
 MIN_STORED = 3  # of two launches one that was disturbed cannot be told from the other
+BUSY = 0.80  # of the time: what GPUs are busy for at least, where nothing holds them up
 SIGMA_PER_MAD = 1.4826  # of a normal distribution
 
 
@@ -33,6 +35,7 @@ def findings_of(measurement: Measurement) -> tuple[Finding, ...]:
         picked_loading,
         unsettled_warmup,
         unseen_work,
+        idle_gpus,
         outlying_launches,
         growing_memory,
         uneven_memory,
@@ -121,6 +124,13 @@ def unseen_work(measurement: Measurement) -> Finding | None:
     shares = [max(rank.unseen or 0.0 for rank in launch.ranks) for launch in measurement.launches]
     seen = sum(map(bool, shares))
     return Finding("unseen_work", {"share": max(shares), "seen": seen, "launches": len(shares)}) if seen else None
+
+
+def idle_gpus(measurement: Measurement) -> Finding | None:
+    """The GPUs of the ranks had nothing to run for much of the time."""
+    shares = gpu_utilisation(measurement)
+    share = quantile(shares, 0.5) if shares else BUSY
+    return None if share >= BUSY else Finding("idle_gpus", {"share": share, "busy": BUSY})
 
 
 def outlying_launches(measurement: Measurement) -> Finding | None:

@@ -117,6 +117,7 @@ _FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "loader_workers": lambda facts: f"load with workers={facts['workers']}",
     "more_workers": lambda _: "load with more workers (num_workers of the DataLoader)",
+    "pin_memory": lambda _: "copy batches to the GPU from pinned memory: loader pin_memory=true",
     "cheaper_loading": lambda _: "prepare the data before training, or make loading cheaper",
     "accumulation": lambda facts: f"synchronise once in accumulation_steps={facts['steps']}, with no_sync",
     "no_sync": lambda _: "leave synchronisation out of all but the last micro-batch: no_sync=true",
@@ -133,8 +134,13 @@ ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "even_work": lambda facts: f"give rank {facts['rank']} no more work than the others have",
     "fewer_ranks": lambda facts: f"use fewer than {facts['ranks']} ranks with {facts['threads']} threads each",
     "alone": lambda _: "measure while nothing else runs",
+    "expandable_segments": lambda facts: (
+        f"{format_percent(facts['share'])} of the memory that is held lies between tensors: "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes room"
+    ),
     "checkpointing": lambda _: "activation_checkpointing=true makes room",
     "smaller_micro_batch": lambda _: "smaller micro-batches make room: accumulation_steps",
+    "half_precision": lambda _: "activations in half precision make room: precision=bf16",
     "sharding": lambda _: "sharding makes room: strategy fsdp2 or zero1",
 }
 """The words of each advice, by its code."""

@@ -341,6 +341,14 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"a rank has {work:.2f} times the FLOPs that it has with {format_count(base_size, 'rank')}; "
         "efficiency counts them"
     ),
+    "idle_gpus": lambda share, busy: (
+        f"GPUs were busy for {_percents(share)} of the time, less than {format_percent(busy)}: a larger batch, more "
+        "workers of the loader or pin_memory=true may keep them busier; the diagnosis tells what they wait for"
+    ),
+    "strided_gradients": lambda shape: (
+        f"DDP copies gradients of shape {shape} into buckets of other strides, which takes time: give their parameters "
+        "the memory format that they are used in, by contiguous() or channels_last, before they are wrapped"
+    ),
     # Memory.
     "memory_growth": _memory_growth,
     "uneven_memory": _uneven_memory,

@@ -122,6 +122,7 @@ _TOGETHER: Mapping[str, _Merging] = {
     "unsettled_warmup": _SUMS,
     "unseen_work": {"share": max, **_SUMS},
     "negative_scaling": {},
+    "idle_gpus": {},
     "memory_growth": {"least": min, "most": max, "ranks": lambda ranks: sorted(_union(ranks)), "world_size": max},
     "synchronisation_kept": {},
     "no_memory_headroom": {**_SUMS, "needed": max, "free": min},

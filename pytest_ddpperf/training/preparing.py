@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 import threading
 import time
-from contextlib import closing
+import warnings
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
@@ -33,6 +35,8 @@ from pytest_ddpperf.training.loop import (
 from pytest_ddpperf.training.timing import checked_run, warm_up
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytest_ddpperf.instruments.counting.counting import Countable
     from pytest_ddpperf.records.communication import RankProfile
     from pytest_ddpperf.records.counts import Counts
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.step import Step
 
 _SHARED_MEMORY = 2**30  # bytes of /dev/shm; NCCL takes about 10 MB for each pair of ranks, and data workers take more
+_STRIDES = re.compile(r"Grad strides do not match bucket view strides.*?sizes\(\) = (\[[^]]*\])", re.DOTALL)
 _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
@@ -56,6 +61,13 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
         begun = time.monotonic()
         trace = trace_steps(ctx, job.training)
         return RankPrepared(trace=trace, verifying=time.monotonic() - begun)
+    with _warnings_noted() as said:
+        prepared = _prepared(ctx, job)
+    return replace(prepared, remarks=(*prepared.remarks, *_strided_gradients(said)))
+
+
+def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
+    """The tasks but tracing."""
     timed, counts, verification, counting, verifying = None, None, None, 0.0, 0.0
     remarks = small_shared_memory(ctx)
     if job.timed:
@@ -82,6 +94,29 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
         counting=counting,
         verifying=verifying,
     )
+
+
+@contextmanager
+def _warnings_noted() -> Iterator[list[str]]:
+    """Within, what is warned of is shown as ever, and its text is kept."""
+    said: list[str] = []
+    show = warnings.showwarning
+
+    def shown(message: Warning | str, *arguments: Any, **others: Any) -> None:
+        said.append(str(message))
+        show(message, *arguments, **others)
+
+    warnings.showwarning = shown
+    try:
+        yield said
+    finally:
+        warnings.showwarning = show
+
+
+def _strided_gradients(said: list[str]) -> list[Finding]:
+    """What DDP warns of, once in a process: a gradient of other strides than its place in a bucket."""
+    found = next(filter(None, map(_STRIDES.search, said)), None)
+    return [] if found is None else [Finding("strided_gradients", {"shape": found[1]})]
 
 
 def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = None) -> Counts:

@@ -9,7 +9,7 @@ import pytest
 from pytest_ddpperf.analysis.advice import advice_on
 from pytest_ddpperf.records.diagnosis import Bottleneck, Cause, Diagnosis
 from pytest_ddpperf.reports.diagnosis import ADVICE, BOUND_BY, advice_text
-from tests.factories import make_measurement, make_series
+from tests.factories import make_environment, make_measurement, make_series
 
 FACTS = {"rank": 1, "phase": "forward"}
 
@@ -29,6 +29,14 @@ def test_workers_load_while_the_rank_trains() -> None:
     assert gains("data", 0.8) == pytest.approx({"more_workers": 0.8, "cheaper_loading": 0.8})
     # Two workers need two steps for a batch, six a third of that.
     assert gains("data", 0.9, recipe={"loader": "workers=2"})["loader_workers"] == pytest.approx(2 / 3)
+
+
+def test_pinned_memory_is_for_gpus() -> None:
+    gpu = make_environment(device="cuda")
+    given = gains("data", 0.5, recipe={"loader": "workers=2"}, environment=gpu)
+    assert given["pin_memory"] == 0.5
+    assert "pin_memory" not in gains("data", 0.5, recipe={"loader": "pin_memory=true workers=2"}, environment=gpu)
+    assert "pin_memory" not in gains("data", 0.5, recipe={"loader": "workers=2"})
 
 
 def test_communication_is_sent_less_often_or_hidden() -> None:
@@ -67,6 +75,15 @@ def test_a_small_gain_is_no_advice() -> None:
 def test_a_full_memory_needs_room() -> None:
     assert gains("memory_capacity", 0.0) == {"checkpointing": None, "smaller_micro_batch": None, "sharding": None}
     assert "sharding" not in gains("memory_capacity", 0.0, strategy="fsdp2")
+
+
+def test_a_full_gpu_has_room_between_tensors_and_in_half_precision() -> None:
+    gpu = make_environment(device="cuda")
+    split, whole = ((make_series("fragmentation", share),) for share in (0.25, 0.1))
+    found = gains("memory_capacity", 0.0, environment=gpu, series=split)
+    assert {"expandable_segments", "half_precision"} <= found.keys()
+    assert "expandable_segments" not in gains("memory_capacity", 0.0, environment=gpu, series=whole)
+    assert "half_precision" not in gains("memory_capacity", 0.0, environment=gpu, recipe={"precision": "bf16"})
 
 
 @pytest.mark.parametrize("bottleneck", list(BOUND_BY))

@@ -206,7 +206,9 @@ def test_only_the_first_line_of_a_message_is_in_the_heading() -> None:
 
 
 def test_want_of_memory_and_pytest_fail_have_words_of_their_own() -> None:
-    assert str(told(raised(0, "MemoryError", "", 1, "memory"))).startswith("rank 0 of 1 ran out of memory: MemoryError")
+    assert str(told(raised(0, "MemoryError", "", 1, "memory"))).startswith(
+        "rank 0 of 1 ran out of memory: MemoryError: a smaller batch, accumulation_steps, activation_checkpointing=true"
+    )
     assert str(told(raised(0, "Failed", "no good", 1, "failed"))).startswith("rank 0 of 1 failed: no good")
 
 

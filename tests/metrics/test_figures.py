@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.peaks import peak_flops
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.settings import Settings
-from tests.factories import PROFILE, make_environment, make_rank_launch
+from tests.factories import PROFILE, make_environment, make_measurement, make_rank_launch
 
 
 def measurement(*launches: tuple[RankLaunch, ...], **fields: Any) -> Measurement:
@@ -75,6 +77,13 @@ def test_the_utilisation_of_gpus_is_their_mean_where_all_were_read() -> None:
     assert "gpu_utilisation" not in found(on_gpus(known, replace(full, mig=True)))
     assert "gpu_utilisation" not in found(on_gpus(known, full, turns=True))
     assert "gpu_utilisation" not in found(measurement((make_rank_launch(),)))
+
+
+def test_gpus_that_wait_are_told() -> None:
+    half = GpuHealth(device="a", readings=3, utilisation=0.5)
+    assert Finding("idle_gpus", {"share": 0.5, "busy": 0.8}) in findings_of(on_gpus(half))
+    assert findings_of(make_measurement()) == ()  # nothing was timed
+    assert not [each for each in findings_of(on_gpus(replace(half, utilisation=0.9))) if each.code == "idle_gpus"]
 
 
 def test_computing_stands_beside_communicating_where_a_profile_has_both() -> None:

@@ -44,6 +44,15 @@ def test_each_cause_tells_its_figures(bottleneck: Bottleneck, facts: dict[str, A
     assert words in told(cause(bottleneck, 0.5, **facts), bottleneck=bottleneck)
 
 
+def test_memory_between_tensors_is_told_with_the_setting_that_helps() -> None:
+    advice = Advice(code="expandable_segments", bottleneck="memory_capacity", gain=None, facts={"share": 0.25})
+    line = diagnosis_text(Diagnosis(bottleneck="memory_capacity", step=0.1, causes=(), advice=(advice,), memory=0.95))
+    assert line.endswith(
+        "25 % of the memory that is held lies between tensors: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+        "makes room"
+    )
+
+
 def test_a_disturbed_machine_is_told_beside_another_cause() -> None:
     diagnosis = Diagnosis(bottleneck="data", step=0.1, causes=(cause("data", 0.9),), lost=0.4)
     assert diagnosis_text(diagnosis).endswith("; other processes took 40 % of the cores")

@@ -523,6 +523,18 @@ CASES = [
         "peak_resident is 500 MiB on rank 1 and 800 MiB on rank 0",
     ),
     Case(
+        "idle_gpus",
+        {"share": 0.43, "busy": 0.8},
+        "GPUs were busy for 43 % of the time, less than 80 %: a larger batch, more workers of the loader or "
+        "pin_memory=true may keep them busier; the diagnosis tells what they wait for",
+    ),
+    Case(
+        "strided_gradients",
+        {"shape": "[4, 3]"},
+        "DDP copies gradients of shape [4, 3] into buckets of other strides, which takes time: give their parameters "
+        "the memory format that they are used in, by contiguous() or channels_last, before they are wrapped",
+    ),
+    Case(
         "full_gpu_memory",
         {"retries": 3, "failures": 1},
         "GPU memory was full: the caching allocator gave back what it held 3 times and failed 1 time, which costs "

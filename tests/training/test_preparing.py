@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -257,3 +258,26 @@ def test_little_shared_memory_is_told_where_ranks_use_nccl(
     ctx: Any = SimpleNamespace(backend=backend, local_world_size=ranks)
     expected = [Finding("small_shared_memory", {"size": size})] if told else []
     assert preparing.small_shared_memory(ctx) == expected
+
+
+class Turned(nn.Module):
+    """Its weight lies otherwise in memory than it did when DDP was made."""
+
+    def __init__(self, *, turns: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3, 8))
+        self.turns = turns
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.turns and self.weight.is_contiguous():
+            self.weight.data = self.weight.data.t().contiguous().t()
+        return inputs @ self.weight.t()
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_gradients_of_other_strides_than_their_buckets_are_told(launcher: Launcher, *, turns: bool) -> None:
+    subject = workload(model=partial(Turned, turns=turns))
+    job = PrepareJob(LaunchJob(subject, resolve("ddp"), Settings(), Plan(warmup=2, steps=2)), timed=True, counted=True)
+    first, _ = launcher.run(prepare_launch, job, world_size=2, device="cpu", backend="gloo").values
+    expected = [Finding("strided_gradients", {"shape": "[3, 8]"})] if turns else []
+    assert [remark for remark in first.remarks if remark.code == "strided_gradients"] == expected
