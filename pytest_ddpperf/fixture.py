@@ -30,7 +30,7 @@ from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings, overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
-from pytest_ddpperf.training.script import Subject
+from pytest_ddpperf.training.script import Script, Subject
 from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
 
@@ -109,6 +109,7 @@ class Ddpperf:
         __tracebackhide__ = True
         from pytest_ddpperf.metrics.scaling import alone
 
+        self._skip_script(subject)
         call = self._call("check", knobs, samples_per_step, tokens_per_step, ("reference", *OWN_WORDS))
         variants = [
             call.variant(subject, environment, strategy=strategy, name=name, reference=reference)
@@ -130,6 +131,7 @@ class Ddpperf:
     ) -> Measurement:
         """Measures a benchmark as ``check`` does, but compares with nothing, stores nothing and lists nothing."""
         __tracebackhide__ = True
+        self._skip_script(subject)
         call = self._call("measure", knobs, samples_per_step, tokens_per_step)
         environments = self._environments(call, strategy)
         variants = [call.variant(subject, environment, strategy=strategy, name=name) for environment in environments]
@@ -610,6 +612,11 @@ class Ddpperf:
             metrics=session.extensions.metrics,
             folders=self._folders,
         )
+
+    def _skip_script(self, subject: Subject) -> None:
+        """Skips a Script where ranks are simulated: it makes its own process group."""
+        if self._session.settings.simulate is not None and isinstance(subject, Script):
+            pytest.skip(f"{subject.name} is not simulated: a Script makes its own process group")
 
     def _contender(self, call: VerbCall, way: Contender, name: str) -> Variant:
         """One of several ways to do the same work, with the ranks that it asks for."""

@@ -12,6 +12,7 @@ from pytest_ddpperf.analysis.replay import Replayed, replayed
 from pytest_ddpperf.analysis.transfers import Band, NetworkModel
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.units import format_count, format_percent, format_values
 
 _SPREAD = 2  # standard errors that a band reaches to either side
 
@@ -24,7 +25,7 @@ MEASURED = 0.1
 """The error of computing that was timed here, beside its scatter: ranks that are there disturb each other."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Prediction:
     """What a step is predicted to take; all times in seconds.
 
@@ -49,6 +50,13 @@ class Prediction:
     timeline: Timeline = field(repr=False)
     scatter: float
     samples: float | None = None
+
+    def __repr__(self) -> str:
+        """Name, ranks and network, and the step with its band."""
+        value, low, high = format_values((self.seconds, self.low, self.high), "s")
+        where = f"{format_count(self.world_size, 'rank')} on {self.network}"
+        share = format_percent(self.exposed / self.seconds)
+        return f"<Prediction {self.name}: {where}, a step of {value} ({low} to {high}), {share} of it exposed>"
 
     @property
     def seconds(self) -> float:
@@ -87,7 +95,7 @@ class Prediction:
 
     @property
     def efficiencies(self) -> tuple[float, float]:
-        """The least and the largest efficiency of the band."""
+        """The least efficiency of the band, and the largest."""
         found = [corner.efficiency for corner in self.corners]
         return min(found), max(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +13,7 @@ from pytest_ddpperf.analysis.links import CLUSTERS, HARDWARE
 from pytest_ddpperf.analysis.network import CollectiveFit
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.timeline import Transfer
-from pytest_ddpperf.units import format_count
+from pytest_ddpperf.units import format_count, format_values
 
 _SPREAD = 2  # median errors that the band of a measured network reaches to either side
 _LIKE: Mapping[str, str] = {"reduce": "broadcast", "gather": "all_gather", "scatter": "all_gather"}
@@ -126,4 +127,15 @@ class FittedNetwork:
                 f"{self.name} has no {name} over {format_count(transfer.ranks, 'rank')}; measure it with ddpperf "
                 f"network --world-size={transfer.ranks}, or name a network: {', '.join(CLUSTERS)}"
             )
+        if transfer.nbytes > fit.max_bytes:
+            sent, measured = format_values((transfer.nbytes, fit.max_bytes), "B")
+            raise SettingError(
+                f"a step sends {sent} in one {transfer.name}, and {self.name} was measured up to {measured}; measure "
+                f"it with ddpperf network --world-size={transfer.ranks} --max-size={_rounded_up(transfer.nbytes)}"
+            )
         return fit.seconds(max(transfer.nbytes, fit.min_bytes))
+
+
+def _rounded_up(nbytes: int) -> str:
+    """A power of two of MiB that is not less."""
+    return f"{2 ** max(0, math.ceil(math.log2(nbytes / 2**20)))}MiB"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pytest_ddpperf.analysis.candidates import StrategyAdvice
 from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.rooflines import ACCELERATORS
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.parsers import argument, byte_count, positive_int
+from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
 from pytest_ddpperf.reports.predictions import advice_table
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.reports.table import render, terminal_width
@@ -55,10 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--strategies",
-        type=lambda text: text.split(";"),
+        type=lambda text: re.split(r"[,;](?![^\[]*\])", text),  # not those between the brackets of options
         default=None,
         metavar="NAMES",
-        help=f"separated by semicolons (default: {'; '.join(STRATEGIES)})",
+        help=f"separated by commas (default: {','.join(STRATEGIES)})",
     )
     add(
         "--precisions",
@@ -90,6 +91,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         print("none fits: more ranks, a smaller batch or activation_checkpointing=true take less memory")
         return _NONE_FITS
     words_of = "".join(f", {word}={value!r}" for word, value in best.settings.items())
+    words_of += f", with a batch of {best.batch_size} samples on each rank" * (best.batch_size is not None)
     print(f"best: strategy={best.strategy!r}{words_of}")
     return 0
 
@@ -120,8 +122,12 @@ def _found(named: str) -> Any:
     sys.path.insert(0, str(place))
     try:
         found = importlib.import_module(module)
-    except ImportError as error:
-        raise SettingError(f"{named!r}: {module} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise SettingError(
+            f"{named!r}: {module} cannot be imported: {type(error).__name__}: {error}; it may only define the "
+            "workload, and nothing may run outside of functions"
+        ) from error
     if not hasattr(found, name):
-        raise SettingError(f"{named!r}: {module} has no {name}")
+        meant = closest(name, vars(found))
+        raise SettingError(f"{named!r}: {module} has no {name}{': ' * bool(meant)}{meant}")
     return getattr(found, name)

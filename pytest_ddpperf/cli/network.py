@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(HARDWARE)}. The status is 1 where something is found",
     )
     add("--predict", type=argument(byte_count), metavar="BYTES", help="tell times of this size, from what is stored")
-    add("--no-save", action="store_true", help="store nothing")
+    add("--no-save", action="store_true", help="store nothing; --check replaces nothing that is stored")
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
@@ -93,7 +93,10 @@ def run(options: argparse.Namespace, folder: Path) -> int:
                 lines = list(check_lines(measured, options.check, gpus))
                 found += lines
                 print(*wrapped(lines or ["check: nothing found"], terminal_width()), sep="\n")
-            if not options.no_save:
+            file = network_file(folder, measured.environment)
+            if options.check is not None and file.exists():
+                print(f"{file} is kept; without --check this measurement takes its place")
+            elif not options.no_save:
                 print(f"stored in {_save(folder, measured)}")
     return _FOUND if found else 0
 
@@ -137,7 +140,8 @@ def _stored(folder: Path, here: Environment) -> NetworkFile:
     file = network_file(folder, here)
     content = read_network(file)
     if content is None:
-        raise BaselineError(f"there is no {file}; measure the network here with ddpperf network")
+        size = here.world_size
+        raise BaselineError(f"there is no {file}; measure the network here with ddpperf network --world-size={size}")
     return content
 
 

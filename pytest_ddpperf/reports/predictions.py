@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice
 from pytest_ddpperf.analysis.predictions import Gain, Predicted, Prediction
@@ -10,10 +10,12 @@ from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import Scale, format_count, format_percent, scale, signed_percent
 
 _LEGEND = {
+    "memory": "the most bytes of tensors of a rank; 10 % of what there is is left for the allocator and NCCL",
+    "advice": "by the predicted time for a sample, and for a step where samples are not known",
     "step": "most likely, and in brackets at best and at worst",
     "exposed": "communication that computing does not hide, as a share of the step",
-    "eff.": "of weak scaling beside one rank: the share of the step in which ranks compute",
-    "gain": "what a way saves of the time of a sample of the first one, and in brackets at worst and at best",
+    "eff.": "the share of the step in which ranks compute: the efficiency of weak scaling beside one rank",
+    "gain": "how much less time a sample takes than in the first way; in brackets at worst and at best",
 }
 
 
@@ -30,14 +32,30 @@ def predictions_table(predictions: Sequence[Predicted]) -> Table:
         ("eff.\n%", [_efficiency(one.prediction) for one in predictions]),
         ("gain\n%", [_gain(one.gain) for one in predictions]),
     ]
-    filled = [(header, cells) for header, cells in columns if set(cells) != {NOTHING}]
+    filled = [
+        (header, cells)
+        for header, cells in columns
+        if set(cells) != {NOTHING} and not (header in {"network", "computing"} and len(set(cells)) == 1)
+    ]
     return Table(
-        title="steps that were predicted, not measured",
+        title=f"steps that were predicted, not measured: {_where(columns[2][1], columns[3][1])}".removesuffix(": "),
         headers=tuple(header for header, _ in filled),
         rows=tuple(zip(*(cells for _, cells in filled), strict=True)),
-        narrower=("computing", "eff.", "network"),
-        legend=_LEGEND,
+        narrower=("eff.", "computing"),
+        legend=_meanings(header for header, _ in filled),
     )
+
+
+def _where(networks: Sequence[str], computing: Sequence[str]) -> str:
+    """The network and the accelerator that all rows have in common."""
+    common = [networks[0]] if len(set(networks)) == 1 else []
+    return ", ".join([*common, *([f"computing of {computing[0]}"] if len(set(computing)) == 1 else [])])
+
+
+def _meanings(headers: Iterable[str]) -> dict[str, str]:
+    """What the columns of a table mean that there are."""
+    names = {header.partition("\n")[0] for header in headers}
+    return {name: meaning for name, meaning in _LEGEND.items() if name in names}
 
 
 def advice_table(advice: StrategyAdvice) -> Table:
@@ -83,8 +101,7 @@ def advice_table(advice: StrategyAdvice) -> Table:
         headers=tuple(header for header, _ in filled),
         rows=tuple(zip(*(cells for _, cells in filled), strict=True)),
         narrower=("eff.",),
-        legend={word: _LEGEND[word] for word in ("step", "eff.")}
-        | {"memory": "the most bytes of tensors of a rank; 10 % of what there is is left for the allocator and NCCL"},
+        legend=_meanings(header for header, _ in filled),
     )
 
 

@@ -16,6 +16,7 @@ from pytest_ddpperf.run.requests import VerbCall, of_size
 from pytest_ddpperf.run.ways import Contender, GivenStrategy
 from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
+from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_value
 
@@ -109,11 +110,11 @@ def _workloads(
                 "batch_size -> Workload"
             )
         return {None: subject}
-    if not callable(subject) or batch_sizes is None:
-        kind = type(subject).__name__
+    if not callable(subject) or isinstance(subject, Script) or batch_sizes is None:
+        without = " without batch_sizes" if callable(subject) and not isinstance(subject, Script) else ""
         raise SettingError(
-            f"ddpperf.advise: expected a Workload, or a function batch_size -> Workload with batch_sizes=[...], not a "
-            f"{kind}{'' if batch_sizes is not None else ' without batch_sizes'}"
+            "ddpperf.advise: expected a Workload, or a function batch_size -> Workload with batch_sizes=[...], not a "
+            f"{type(subject).__name__}{without}"
         )
     return {size: of_size(subject, size, "batch size") for size in batch_sizes}
 

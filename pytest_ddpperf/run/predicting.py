@@ -12,6 +12,7 @@ from pytest_ddpperf.analysis.rooflines import ACCELERATORS
 from pytest_ddpperf.analysis.transfers import FittedNetwork, NamedNetwork, NetworkModel, like
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.parsers import closest
 from pytest_ddpperf.records.measurement import Environment, Plan
 from pytest_ddpperf.records.network import SweepPlan
 from pytest_ddpperf.records.timeline import Timeline
@@ -23,6 +24,7 @@ from pytest_ddpperf.run.ways import Contender, GivenStrategy, GivenWays, several
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, LaunchJob, PrepareJob
 from pytest_ddpperf.training.script import Script, Subject
+from pytest_ddpperf.training.workload import Workload
 
 if TYPE_CHECKING:
     from pytest_ddpperf.run.session import Session
@@ -107,7 +109,10 @@ class Predictor:
             ways = {way: {word: each for word, each in own.items() if word != "network"} for way, own in ways.items()}
         contenders = several(subject, None, None, strategy, call.strategies, ways, verb="what_if").by_name
         found = self.predictions(
-            [(_on(call.of(contender, way), networks.get(way)), contender, way) for way, contender in contenders.items()]
+            [
+                (_on(call.of(contender, way, "what_if"), networks.get(way)), contender, way)
+                for way, contender in contenders.items()
+            ]
         )
         whole = WhatIf(predictions=dict(zip(contenders, found, strict=True)))
         for way, prediction in whole.predictions.items():
@@ -141,13 +146,8 @@ class Predictor:
 
     def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
         """What is to be timed for a way to train; ``ranks``: as many as its call asks for by default."""
-        if isinstance(way.subject, Script):
-            raise SettingError(
-                f"{way.subject.name} is a Script, which makes its own process group: a prediction takes a Workload or "
-                "a function build(ctx) -> step"
-            )
-        _require_known(call.settings)
         ranks = ranks or max(self.session.world_sizes(call.settings))
+        _require_fit(call.settings, way, ranks)
         here = self._here(call, ranks, way.variables)
         variant = call.variant(way.subject, replace(here, world_size=ranks), strategy=way.strategy, name=name)
         return Training(variant=variant, call=call, together=here.world_size)
@@ -183,9 +183,11 @@ class Predictor:
             return NamedNetwork(name=settings.network, ranks_per_node=settings.ranks_per_node)
         content = self.session.archive.network(environment)
         if content is None:
+            ranks = environment.world_size
+            measured = f"measure it with ddpperf network --world-size={ranks}, or " * (ranks <= training.together)
             raise SettingError(
-                f"network=None: nothing is stored of {key}; measure it with ddpperf network "
-                f"--world-size={environment.world_size}, or give one of {', '.join((HERE, *CLUSTERS))}"
+                f"no network is named, and none is stored of {key}; {measured}give network= one of "
+                f"{', '.join(((HERE,) if measured else ()) + tuple(CLUSTERS))}"
             )
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
@@ -259,10 +261,35 @@ def _on(call: VerbCall, network: Any) -> VerbCall:
     return call if network is None else replace(call, settings=replace(call.settings, network=network))
 
 
-def _require_known(settings: Settings) -> None:
+def _require_fit(settings: Settings, way: Contender, ranks: int) -> None:
+    """Refuses what cannot be predicted."""
+    require_known(settings)
+    if isinstance(way.subject, Script):
+        raise SettingError(
+            f"{way.subject.name} is a Script, which makes its own process group: a prediction takes a Workload or a "
+            "function build(ctx) -> step"
+        )
+    if not callable(way.subject) and not isinstance(way.subject, Workload):
+        kind = type(way.subject).__name__
+        raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")
+    node = settings.ranks_per_node
+    if settings.network in CLUSTERS and ranks > node and ranks % node:
+        raise SettingError(f"world_size={ranks} does not fill nodes of ranks_per_node={node}: give a multiple of it")
+    if settings.accelerator is not None and way.variables:
+        names = ", ".join(name for name, _ in way.variables)
+        raise SettingError(
+            f"env of {names}: accelerator={settings.accelerator} models each operator, whatever variables there are; "
+            "leave one of them out"
+        )
+
+
+def require_known(settings: Settings) -> None:
     """Refuses names of networks and accelerators that nobody knows."""
     known = {"network": (HERE, *CLUSTERS), "accelerator": tuple(ACCELERATORS)}
     for name, names in known.items():
         given = getattr(settings, name)
         if given is not None and given not in names:
-            raise SettingError(f"{name}={given!r} is not known; it is one of {', '.join(names)}")
+            meant = closest(given, names)
+            raise SettingError(
+                f"{name}={given!r} is not known{': ' * bool(meant)}{meant or ';'} it is one of {', '.join(names)}"
+            )

@@ -111,15 +111,15 @@ class VerbCall:
     own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that are of one way alone
     variables: Variables = ()  # that the ranks of one way have besides
 
-    def of(self, way: Contender, key: str) -> VerbCall:
-        """The same call for one way of ``compare``, whose settings are stronger than the call's."""
+    def of(self, way: Contender, key: str, verb: str = "compare") -> VerbCall:
+        """The same call for one of its ways, whose settings are stronger than the call's."""
         if not way.settings and not way.variables:
             return self
-        where = f"ddpperf.compare(ways={{{key!r}: ...}})"
+        where = f"ddpperf.{verb}(ways={{{key!r}: ...}})"
         settings = overlay_words(self.settings, way.settings, where=where, others=("strategy", "env"))
         for word in way.settings:
             if not KNOBS[word].training and word not in PLACES:
-                raise SettingError(f"{where}: {word} holds for all ways; give it as compare(..., {word}=...)")
+                raise SettingError(f"{where}: {word} holds for all ways; give it as {verb}(..., {word}=...)")
         require_consistent(settings)
         return replace(
             self,

@@ -201,7 +201,8 @@ class Session:
             counts = self.launchers[0].counts(world_size, settings.device, machine)
             placement = place(settings.device, settings.backend, counts[0], machine)
         if placement.device == "cpu":
-            self.leases.on_cpu()
+            if not settings.counted_only:
+                self.leases.on_cpu()
         elif self.leases.on_gpus(machine.gpus, counts[0], os.environ, fixed=self.cluster is not None):
             machine = self._torch(settings, side)
         self.complaints += {placement.remark, late_threads(os.environ, self._threads)} - {"", *self.complaints}

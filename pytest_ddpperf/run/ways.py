@@ -52,7 +52,7 @@ def several(  # noqa: PLR0917 - the arguments of compare
     """What a call of ``compare`` names: subjects, strategies of one Workload, or ways with settings of their own."""
     canonical: Callable[[Any], str] = str
     if ways is not None:
-        return _with_settings(subject, strategies, over, strategy, ways)
+        return _with_settings(subject, strategies, over, strategy, ways, verb=verb)
     workloads = subject.values() if isinstance(subject, Mapping) else ()
     if strategy is not None and not any(isinstance(workload, Workload) for workload in workloads):
         raise SettingError(
@@ -88,18 +88,24 @@ def several(  # noqa: PLR0917 - the arguments of compare
             return str(resolve(written, more))
 
     what = "strategies" if isinstance(subject, Workload) else "subjects"
-    return _contenders(named, over, given, what, canonical)
+    return _contenders(named, over, given, what, canonical, verb=verb)
 
 
 def _contenders(
-    named: Mapping[str, Contender], over: GivenStrategy, given: str, what: str, canonical: Callable[[Any], str] = str
+    named: Mapping[str, Contender],
+    over: GivenStrategy,
+    given: str,
+    what: str,
+    canonical: Callable[[Any], str] = str,
+    *,
+    verb: str,
 ) -> Contenders:
     """All of them, two or more, with the one that the others are compared with."""
     if len(named) < MIN_WAYS:
-        raise SettingError(f"ddpperf.compare({given}): expected two or more {what}")
+        raise SettingError(f"ddpperf.{verb}({given}): expected two or more {what}")
     base = canonical(over) if over is not None else next(iter(named))
     if base not in named:
-        raise SettingError(f"ddpperf.compare({given}): over={base!r}: expected one of {', '.join(named)}")
+        raise SettingError(f"ddpperf.{verb}({given}): over={base!r}: expected one of {', '.join(named)}")
     return Contenders(by_name=named, over=base, canonical=canonical)
 
 
@@ -109,11 +115,13 @@ def _with_settings(
     over: GivenStrategy,
     strategy: GivenStrategy,
     ways: GivenWays,
+    *,
+    verb: str,
 ) -> Contenders:
     """Ways with settings of their own; ``strategy`` is that of each way that names none."""
     if isinstance(subject, Mapping):
         raise SettingError(
-            "ddpperf.compare(ways=...): is for one Workload, script or step; several subjects by name are compared "
+            f"ddpperf.{verb}(ways=...): is for one Workload, script or step; several subjects by name are compared "
             "without ways"
         )
     if strategies is not None:
@@ -123,27 +131,26 @@ def _with_settings(
         )
     if not isinstance(ways, Mapping) or not all(isinstance(own, Mapping) for own in ways.values()):
         raise SettingError(
-            f"ddpperf.compare(ways={ways!r}): expected settings by name, such as "
+            f"ddpperf.{verb}(ways={ways!r}): expected settings by name, such as "
             "{'fp32': {}, 'bf16': {'precision': 'bf16'}}"
         )
     named = {}
     words = [word for own in ways.values() for word in own if not isinstance(word, str)]
     if words:
-        raise SettingError(f"ddpperf.compare(ways=...): {words[0]!r}: expected the name of a setting")
+        raise SettingError(f"ddpperf.{verb}(ways=...): {words[0]!r}: expected the name of a setting")
     for name, own in ways.items():
         settings = dict(own)
         named[str(name)] = Contender(
             subject=subject,
             strategy=settings.pop("strategy", strategy),
-            variables=_variables(str(name), settings.pop("env", {})),
+            variables=_variables(f"ddpperf.{verb}(ways={{{str(name)!r}: {{'env': ...}}}})", settings.pop("env", {})),
             settings=settings,
         )
-    return _contenders(named, over, f"ways={list(named)}", "ways")
+    return _contenders(named, over, f"ways={list(named)}", "ways", verb=verb)
 
 
-def _variables(way: str, given: object) -> Variables:
-    """The environment variables of a way."""
-    where = f"ddpperf.compare(ways={{{way!r}: {{'env': ...}}}})"
+def _variables(where: str, given: object) -> Variables:
+    """The environment variables of a way, which an error is told at."""
     if not isinstance(given, Mapping):
         raise SettingError(f"{where}: {given!r}: expected variables with values, such as {{'NCCL_ALGO': 'Ring'}}")
     found = []

@@ -28,10 +28,21 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("advised_train.py").write_text(TRAIN)
+    Path("advised_broken.py").write_text("import os\n\nos.environ['RANK']\n")
 
 
 def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["advise", "advised_train.py:workload", *ASKED, "--strategies=flat;naive"]) == 0
+    assert (
+        main(
+            [
+                "advise",
+                "advised_train.py:workload",
+                *ASKED,
+                "--strategies=flat,bucketed[bucket_cap_mb=1,first_bucket_mb=1],naive",
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "ways to train on 64 ranks, nvlink-infiniband400, computing of h100" in out
     assert out.splitlines()[-1] == "best: strategy='flat'"
@@ -48,7 +59,8 @@ def test_nothing_fits_into_little_memory(capsys: pytest.CaptureFixture[str]) -> 
         ("advised_train.py", "expected FILE.py:NAME"),
         ("nothing.py:workload", "there is no file nothing.py"),
         ("nothing_at_all:workload", "cannot be imported"),
-        ("advised_train.py:model", "advised_train has no model"),
+        ("advised_train.py:worklod", "advised_train has no worklod: did you mean workload?"),
+        ("advised_broken.py:workload", "cannot be imported: KeyError: 'RANK'; it may only define the workload"),
         ("advised_train.py:number", "expected a Workload"),
     ],
 )

@@ -49,8 +49,9 @@ def test_step(ddpperf):
 
 @pytest.fixture(autouse=True)
 def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests may run in a job of GitHub."""
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    """These tests may run in a job of GitHub, and in a worker of xdist, where pytest-benchmark measures nothing."""
+    for name in ("GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

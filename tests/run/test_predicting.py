@@ -55,7 +55,11 @@ def test_predicted(ddpperf):
     result = run(inner, test)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["*ddpperf predictions*", "steps that were predicted, not measured", "*test_predicted flat*16*"]
+        [
+            "*ddpperf predictions*",
+            "steps that were predicted, not measured: pcie-ethernet10, computing of this machine",
+            "*test_predicted flat*16*",
+        ]
     )
     (row,) = document(inner)["predictions"]
     assert (row["name"], row["world_size"], row["network"], row["gain"]) == ("flat", 16, "pcie-ethernet10", None)
@@ -120,6 +124,14 @@ def test_here(ddpperf):
     ("call", "said"),
     [
         ("predict(workload, network='fast')", "network='fast' is not known; it is one of here, nvlink-infiniband400"),
+        ("predict(workload, network='pcie-ethernet1')", "not known: did you mean pcie-ethernet10? it is one of here"),
+        ("predict(workload, world_size=20, network='pcie-ethernet10')", "world_size=20 does not fill nodes"),
+        ("predict(3, network='here')", "a int cannot be predicted: give a Workload"),
+        (
+            "what_if(workload, ways={'a': {}, 'b': {'env': {'X': 1}}}, accelerator='h100', network='pcie-ethernet10')",
+            "env of X: accelerator=h100 models each operator",
+        ),
+        ("what_if(workload, ways={'now': {}, 'b': {'tolerance': 1}})", "ddpperf.what_if(ways={'b': ...})"),
         ("predict(workload, network='here', accelerator='z80')", "accelerator='z80' is not known; it is one of h200"),
         ("predict(workload, network='pcie-ethernet10', ranks_per_node=0)", "ranks_per_node"),
         ("predict(workload, world_size=2)", "ddpperf network --world-size=2"),
@@ -128,7 +140,8 @@ def test_here(ddpperf):
         ("predict(workload, pace=3)", "pace"),
         ("what_if(workload, ways={'now': {}})", "expected two or more ways"),
         ("advise(workload, batch_sizes=[1])", "this Workload has one size"),
-        ("advise(of_size)", "without batch_sizes"),
+        ("advise(of_size)", "not a function without batch_sizes"),
+        ("advise(Script(print), batch_sizes=[1])", "not a Script"),
         ("advise(workload, strategies='ddp')", "expected a list of one or more"),
         ("advise(workload, precisions=['fp7'])", "fp7"),
         ("advise(workload, memory='much')", "memory='much'"),

@@ -39,7 +39,7 @@ def pytest_benchmark(document: ResultsData) -> str:
         "datetime": document.date or "",
         "version": _VERSION,
     }
-    return json.dumps(content, indent=4) + "\n"
+    return json.dumps(content) + "\n"  # there may be a million rounds
 
 
 def entries(document: ResultsData, *, data: bool = True) -> list[dict[str, Any]]:
