@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.analysis.rooflines import Accelerator
@@ -203,7 +202,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self._now = 0.0
 
     def recorder(self) -> TimelineRecorder:
-        """A recorder on this clock, which is told of functional collectives that reach no backend."""
+        """A recorder on this clock, which is told of functional collectives."""
         self._recorder = TimelineRecorder(StepClock(mark=lambda: self._now, seconds=CPU_CLOCK.seconds))
         return self._recorder
 
@@ -213,9 +212,8 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         kwargs = kwargs or {}
         if any(has_a_say(kind) for kind in types):
             return NotImplemented  # it calls its parts, which come here again
-        functional = getattr(func, "namespace", "") in NAMESPACES - {"c10d"}
-        if functional and any(isinstance(tensor, FakeTensor) for tensor in tensors_in((args, tuple(kwargs.values())))):
-            return self._functional(func, args, kwargs)
+        if getattr(func, "namespace", "") in NAMESPACES - {"c10d"}:
+            return self._functional(func, args, kwargs)  # what it calls passes no mode
         out = func(*args, **kwargs)
         if operator_name(func) is not None:
             tensors = [*tensors_in((args, tuple(kwargs.values()))), *tensors_in(out)]

@@ -158,6 +158,25 @@ def test_a_step_of_the_users_own_is_recorded(recorded: Record) -> None:
     assert events(timeline) == "0 1 w1 2 w0 w2"
 
 
+def test_functional_collectives_of_a_step_that_reads_values_are_recorded(recorded: Record) -> None:
+    """Such a step takes real tensors also where its accelerator is not there."""
+
+    def build(ctx: RankContext) -> Callable[[], None]:
+        from torch.distributed import _functional_collectives as functional
+
+        mine = torch.ones(256)
+
+        def step() -> None:
+            functional.all_reduce(mine, "sum", dist.group.WORLD).sum().item()
+            dist.all_reduce(torch.ones(512))
+
+        return step
+
+    timeline = recorded(job(None, subject=build), accelerator="h100").timeline
+    assert sizes(timeline) == [("all_reduce", 1024, 4), ("all_reduce", 2048, 4)]
+    assert events(timeline) == "0 w0 1 w1"
+
+
 def test_steps_that_send_different_things_are_refused(recorded: Record) -> None:
     def build(ctx: RankContext) -> Callable[[], None]:
         numbers = iter(range(1000))
