@@ -110,8 +110,8 @@ class Prediction:
         known = self.samples is not None and base.samples is not None
         share = base.samples / self.samples if known else 1.0  # type: ignore[operator]  # known
         pairs = zip((self.likely, *self.corners), (base.likely, *base.corners), strict=True)
-        value, *ends = (1 - own.seconds / other.seconds * share for own, other in pairs)
-        return Gain(value=value, low=min(ends) - scatter, high=max(ends) + scatter)
+        value, *ends = (own.seconds / other.seconds * share for own, other in pairs)
+        return Gain(value=1 - value, low=1 - max(ends) * (1 + scatter), high=1 - min(ends) * (1 - min(1.0, scatter)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,8 +218,8 @@ class WhatIf:
 
     @property
     def fastest(self) -> str:
-        """The name of the way with the shortest step."""
-        return min(self.predictions, key=lambda name: self.predictions[name].seconds)
+        """The name of the way that takes the least time for a sample; for a step, where samples are not known."""
+        return max(self.predictions, key=lambda name: self.gain(name).value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -91,7 +91,13 @@ class TestGain:
         now, other = prediction(self.sent, scatter=0.03), prediction(self.sent, computed=0.99, scatter=0.04)
         gain = other.gain_over(now)
         assert gain.verdict == "unclear"
-        assert gain.high - gain.low > 4 * 0.05
+        assert gain.high - gain.low > 4 * 0.05 * 1.00 / 1.01  # of the ratio of their times
+
+    def test_nothing_saves_more_than_all_of_the_time(self) -> None:
+        now, many = (prediction(self.sent, scatter=s, samples=n) for s, n in ((0.3, 2), (0.4, 64)))
+        gain = many.gain_over(now)
+        assert gain.value == pytest.approx(1 - 2 / 64)
+        assert (gain.low, gain.high) == pytest.approx((1 - 2 / 64 * 2, 1.0))  # two errors of 0.3 and 0.4 are 1.0
 
     def test_scatter_of_the_same_computing_cancels(self) -> None:
         timeline = blocking(self.sent, scatter=0.1)
@@ -106,6 +112,8 @@ class TestGain:
         found = WhatIf(predictions={"now": now, "alone": other})
         assert (found.over, found.fastest) == ("now", "alone")
         assert found.gain("alone") == other.gain_over(now)
+        many = prediction(self.sent, self.sent, samples=8)
+        assert WhatIf(predictions={"now": prediction(self.sent, samples=1), "many": many}).fastest == "many"
         with pytest.raises(KeyError, match="there are now, alone"):
             found.gain("more")
 
