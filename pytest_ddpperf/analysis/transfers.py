@@ -113,7 +113,7 @@ class FittedNetwork:
     @property
     def band(self) -> Band:
         """From the fastest calls to usual ones, and twice the median error of the fits beyond either."""
-        error = _SPREAD * max(fit.error for fit in self.fits)
+        error = _SPREAD * max((fit.error for fit in self.fits), default=0.0)
         return Band(max(0.1, 1 - error), self.usual, self.usual * (1 + error))
 
     def seconds(self, transfer: Transfer) -> float:
@@ -124,8 +124,9 @@ class FittedNetwork:
         fit = next((fit for fit in self.fits if (fit.collective, fit.world_size) == (name, transfer.ranks)), None)
         if fit is None:
             raise SettingError(
-                f"{self.name} has no {name} over {format_count(transfer.ranks, 'rank')}; measure it with ddpperf "
-                f"network --world-size={transfer.ranks}, or name a network: {', '.join(CLUSTERS)}"
+                f"{self.name} has no {name} over {format_count(transfer.ranks, 'rank')}, only "
+                f"{', '.join(fit.collective for fit in self.fits)} over all of its "
+                f"{format_count(self.fits[0].world_size, 'rank')}; name a network: {', '.join(CLUSTERS)}"
             )
         if transfer.nbytes > fit.max_bytes:
             sent, measured = format_values((transfer.nbytes, fit.max_bytes), "B")

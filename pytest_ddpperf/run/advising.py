@@ -51,16 +51,22 @@ def asked_of(
             limit = byte_count(memory)
         except ValueError as error:
             raise SettingError(f"ddpperf.advise(memory={memory!r}): expected {error}") from None
-    sizes = None if batch_sizes is None else tuple(batch_sizes)
-    for name, given in (("strategies", strategies), ("precisions", precisions), ("batch_sizes", sizes)):
-        if given is not None and (isinstance(given, str) or not [*given]):
-            raise SettingError(f"ddpperf.advise({name}={given!r}): expected a list of one or more")
     return Asked(
-        strategies=STRATEGIES if strategies is None else tuple(strategies),
-        precisions=PRECISIONS if precisions is None else tuple(precisions),
-        batch_sizes=sizes,
+        strategies=_listed("strategies", strategies) or STRATEGIES,
+        precisions=_listed("precisions", precisions) or PRECISIONS,
+        batch_sizes=_listed("batch_sizes", batch_sizes),
         memory=limit,
     )
+
+
+def _listed(name: str, given: Iterable[Any] | None) -> tuple[Any, ...] | None:
+    """What a call lists; None where it lists nothing."""
+    if given is None:
+        return None
+    found = () if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if not found:
+        raise SettingError(f"ddpperf.advise({name}={given!r}): expected a list of one or more")
+    return found
 
 
 def advised(

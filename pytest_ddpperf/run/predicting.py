@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.analysis.costs import COLLECTIVES
 from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.predictions import Gain, Predicted, Prediction, WhatIf, predicted, typical
 from pytest_ddpperf.analysis.rooflines import ACCELERATORS
@@ -15,7 +16,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest
 from pytest_ddpperf.records.measurement import Environment, Plan
 from pytest_ddpperf.records.network import SweepPlan
-from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.records.timeline import Timeline, Transfer
 from pytest_ddpperf.run.benchmark_launches import SIMULATING
 from pytest_ddpperf.run.network import measure_network, sizes_between
 from pytest_ddpperf.run.requests import VerbCall
@@ -35,6 +36,7 @@ HERE = "here"  # the network of this environment, measured when it is needed
 TAKEN, USUAL = "taken", "usual"
 WARMUP = 3  # steps before a timeline
 _SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
+_NOTHING_MEASURED = "a simulated benchmark measures nothing between ranks"
 LAUNCHES = 3  # of computing that is timed here
 
 
@@ -153,11 +155,11 @@ class Predictor:
         return Training(variant=variant, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None) -> Prediction:
-        """A training that was timed, on the network; one that sends nothing needs none. ``samples``: of a rank."""
+        """A training that was timed, on the network. ``samples``: of a rank."""
         ranks = training.variant.world_size
         return predicted(
             timeline,
-            self._model(training, timeline) if timeline.transfers else NamedNetwork(name=next(iter(CLUSTERS))),
+            self._model(training, timeline),
             name=training.variant.name,
             world_size=ranks,
             accelerator=training.accelerator or "",
@@ -168,19 +170,26 @@ class Predictor:
         """The environment of as many ranks as this machine runs without sharing cores or GPUs, up to that number."""
         session, settings = self.session, call.settings
         alone = session.environment(settings, 1, variables)
-        nodes = 1 if session.cluster is None else 1 + len(session.cluster.nodes)
-        room = nodes * (alone.cores // alone.threads if alone.device == "cpu" else alone.device_count)
-        together = 1 if settings.accelerator is not None or alone.simulated else max(1, min(ranks, room))
+        modelled = settings.accelerator is not None or alone.simulated
+        together = 1 if modelled else max(1, min(ranks, self._room(alone)))
         return alone if together == 1 else session.environment(settings, together, variables)
+
+    def _room(self, found: Environment) -> int:
+        """How many ranks have cores or GPUs of their own here."""
+        nodes = 1 if self.session.cluster is None else 1 + len(self.session.cluster.nodes)
+        return nodes * (found.cores // found.threads if found.device == "cpu" else found.device_count)
 
     def _model(self, training: Training, timeline: Timeline) -> NetworkModel:
         environment = training.variant.environment
         key = environment_key(environment)
         settings = training.call.settings
-        if settings.network == HERE:
-            return FittedNetwork(name=key, **self._measured(training, timeline))
-        if settings.network is not None:
+        if settings.network not in {None, HERE}:
             return NamedNetwork(name=settings.network, ranks_per_node=settings.ranks_per_node)
+        sent = [transfer for transfer in timeline.transfers if transfer.ranks > 1]
+        if not sent:
+            return FittedNetwork(name=key, fits=(), taken=0.0)
+        if settings.network == HERE:
+            return FittedNetwork(name=key, **self._measured(training, sent))
         content = self.session.archive.network(environment)
         if content is None:
             ranks = environment.world_size
@@ -191,17 +200,21 @@ class Predictor:
             )
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
-    def _measured(self, training: Training, timeline: Timeline) -> dict[str, Any]:
-        """The fits of what a timeline sends, and the share that sending takes, measured once in a session."""
+    def _measured(self, training: Training, sent: Sequence[Transfer]) -> dict[str, Any]:
+        """The fits of what is sent, and the share that sending takes, measured once in a session."""
         __tracebackhide__ = True
         environment = training.variant.environment
-        if environment.world_size > training.together:
+        names = tuple(dict.fromkeys(map(like, sent)))
+        unknown = [name for name in names if name not in COLLECTIVES]
+        if unknown or environment.simulated:
+            what = f"nothing measures {', '.join(unknown)}" if unknown else _NOTHING_MEASURED
+            raise SettingError(f"network={HERE!r}: {what}; give one of {', '.join(CLUSTERS)}")
+        if environment.world_size > self._room(environment):
             raise SettingError(
                 f"network={HERE!r}: {environment.world_size} ranks have no cores or GPUs of their own here; give one "
                 f"of {', '.join(CLUSTERS)}"
             )
-        names = tuple(dict.fromkeys(map(like, timeline.transfers)))
-        most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in timeline.transfers))
+        most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in sent))
         known = self.session.networks.setdefault(environment_key(environment), {})
         missing = tuple(name for name in names if name not in known or known[name].max_bytes < most)
         taken = known.get(TAKEN)

@@ -68,8 +68,10 @@ class TestCalibrated:
         assert here.seconds(transfer(ranks=1)) == 0.0
 
     def test_another_number_of_ranks_has_to_be_measured(self) -> None:
-        with pytest.raises(SettingError, match=r"here has no all_reduce over 4 ranks; .* --world-size=4"):
+        with pytest.raises(SettingError, match=r"here has no all_reduce over 4 ranks, .* all of its 2 ranks; name a"):
             FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(transfer(ranks=4))
+        with pytest.raises(SettingError, match=r"here has no send over 2 ranks, .* name a network"):
+            FittedNetwork(name="here", fits=(fit(),), taken=0.0).seconds(transfer("send", ranks=2))
 
     def test_larger_sizes_have_to_be_measured(self) -> None:
         with pytest.raises(SettingError, match="--max-size"):

@@ -27,6 +27,10 @@ def of_size(size):
 
 
 workload = of_size(8)
+
+
+def sends(ctx):
+    return lambda: torch.distributed.send(torch.ones(4), 1 - ctx.rank)
 """
 PARAMETERS = 4 * (64 * 64 + 64)
 
@@ -110,14 +114,36 @@ def test_advised(ddpperf):
     assert advice["memory"] == 2 * 2**20
 
 
+def test_candidates_may_be_told_by_a_generator(inner: pytest.Pytester) -> None:
+    test = """
+def test_advised(ddpperf):
+    found = ddpperf.advise(workload, strategies=iter(["flat"]), precisions=iter(["fp32"]), **QUICK)
+    assert [each.name for each in found.candidates] == ["flat"]
+"""
+    run(inner, test).assert_outcomes(passed=1)
+
+
 def test_the_network_between_ranks_here_is_measured(inner: pytest.Pytester) -> None:
     test = """
 def test_here(ddpperf):
     found = ddpperf.predict(workload, strategy="bucketed", world_size=2, network="here", device="cpu")
     assert found.network.endswith("-w2-" + found.network.rpartition("-w2-")[2]) and found.communication > 0
     assert ddpperf.predict(workload, strategy="single", world_size=1, network="here", device="cpu").communication == 0
+    modelled = ddpperf.predict(workload, world_size=2, network="here", device="cpu", accelerator="h100")
+    assert modelled.network == found.network and modelled.communication > 0
+
+
+def test_one_rank_needs_no_network(ddpperf):
+    for strategy in ("single", "ddp"):
+        found = ddpperf.predict(workload, strategy=strategy, world_size=1, device="cpu")
+        assert found.communication == 0 and "-w1-" in found.network
+
+
+def test_named(ddpperf):
+    found = ddpperf.predict(workload, strategy="single", **{**QUICK, "world_size": 1})
+    assert found.network == "pcie-ethernet10"
 """
-    run(inner, test).assert_outcomes(passed=1)
+    run(inner, test).assert_outcomes(passed=3)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +162,7 @@ def test_here(ddpperf):
         ("predict(workload, network='pcie-ethernet10', ranks_per_node=0)", "ranks_per_node"),
         ("predict(workload, world_size=2)", "ddpperf network --world-size=2"),
         ("predict(workload, world_size=4096, network='here')", "ranks have no cores or GPUs of their own here"),
+        ("predict(sends, world_size=2, network='here')", "'here': nothing measures send; give one of nvlink"),
         ("predict(Script(print), network='here')", "is a Script"),
         ("predict(workload, pace=3)", "pace"),
         ("what_if(workload, ways={'now': {}})", "expected two or more ways"),
@@ -143,6 +170,8 @@ def test_here(ddpperf):
         ("advise(of_size)", "not a function without batch_sizes"),
         ("advise(Script(print), batch_sizes=[1])", "not a Script"),
         ("advise(workload, strategies='ddp')", "expected a list of one or more"),
+        ("advise(workload, precisions=3)", "precisions=3): expected a list of one or more"),
+        ("advise(of_size, batch_sizes=3)", "batch_sizes=3): expected a list of one or more"),
         ("advise(workload, precisions=['fp7'])", "fp7"),
         ("advise(workload, memory='much')", "memory='much'"),
     ],
@@ -154,6 +183,13 @@ def test_what_cannot_be_is_refused_with_the_cure(inner: pytest.Pytester, call: s
     text = " ".join(result.stdout.str().split())
     assert said in text
     assert "Traceback" not in text
+
+
+def test_simulated_benchmarks_measure_no_network(inner: pytest.Pytester) -> None:
+    test = "def test_simulated(ddpperf):\n    ddpperf.check(workload, strategy='flat')"
+    result = run(inner, test, "--ddpperf-simulate=2", "--ddpperf-network=here")
+    result.assert_outcomes(failed=1)
+    assert "network='here': a simulated benchmark measures nothing between ranks" in result.stdout.str()
 
 
 def test_simulated_benchmarks_are_put_on_a_named_network(inner: pytest.Pytester) -> None:
