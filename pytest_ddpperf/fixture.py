@@ -65,6 +65,7 @@ class Ddpperf:
         self._folders = folders
         self._names: set[tuple[str, int]] = set()
         self._runs: list[BenchmarkRun] = []
+        self._predicted: set[object] = set()  # keys of predictions
         self._last: Measured | None = None  # what the last call gave back
         session.end_groups()  # idle ranks take memory, and their threads take time
 
@@ -350,7 +351,7 @@ class Ddpperf:
         from pytest_ddpperf.run.ways import Contender
 
         call = self._call("predict", knobs, samples_per_step, tokens_per_step)
-        predictor = Predictor(self._session, self._test, self._sections)
+        predictor = Predictor(self._session, self._test, self._sections, self._predicted)
         return predictor.predict(call, Contender(subject=subject, strategy=strategy), name)
 
     def what_if(
@@ -386,7 +387,7 @@ class Ddpperf:
         from pytest_ddpperf.run.predicting import Predictor
 
         call = self._call("what_if", knobs, samples_per_step, tokens_per_step, ("ways", *OWN_WORDS))
-        predictor = Predictor(self._session, self._test, self._sections)
+        predictor = Predictor(self._session, self._test, self._sections, self._predicted)
         return predictor.what_if(call, subject, ways, strategy)
 
     def advise(
@@ -425,7 +426,7 @@ class Ddpperf:
 
         call = self._call("advise", knobs, others=("memory", "strategies", "precisions", "batch_sizes"))
         asked = asked_of(strategies, precisions, batch_sizes, memory, call.settings.accelerator)
-        predictor = Predictor(self._session, self._test, self._sections)
+        predictor = Predictor(self._session, self._test, self._sections, self._predicted)
 
         def step_time(workload: Workload, candidate: Candidate) -> float:
             __tracebackhide__ = True
@@ -650,7 +651,7 @@ class Ddpperf:
         from pytest_ddpperf.run.ways import Contender
 
         way = Contender(subject=subject, strategy=strategy)
-        Predictor(self._session, self._test, self._sections).simulated(call, way, name)
+        Predictor(self._session, self._test, self._sections, self._predicted).simulated(call, way, name)
 
     def _judged(self, call: VerbCall, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True

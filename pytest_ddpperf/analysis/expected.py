@@ -13,6 +13,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement
 
+_SAME = 0.001
 TOO_FAST = 0.5
 """The share of the predicted time below which a measured one is told: a fit of the fastest calls is no bound, and gloo
 runs two collectives at once."""
@@ -21,8 +22,10 @@ runs two collectives at once."""
 def expected_seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float | None:
     """Seconds of a step's collectives one after another, each of the mean size of its kind.
 
-    None where a kind or a size was not measured.
+    None where a kind or a size was not measured, or ranks send in smaller groups.
     """
+    if not _of_all_ranks(counts, fits):
+        return None
     by_name = {fit.collective: fit for fit in fits}
     calls, nbytes = (counts.details.get(metric, {}) for metric in ("collective_calls", "collective_bytes"))
     seconds = 0.0
@@ -35,6 +38,16 @@ def expected_seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float | N
         except SettingError:
             return None
     return seconds
+
+
+def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
+    """Whether all ranks take part in each collective: what a rank sends of the bytes tells it."""
+    nbytes, sent = counts.details.get("collective_bytes", {}), counts.totals.get("collective_send_bytes")
+    if sent is None or not fits:
+        return True
+    ranks = fits[0].world_size
+    whole = sum(size * (ranks - 1) * (2 if name == "all_reduce" else 1) / ranks for name, size in nbytes.items())
+    return abs(sent - whole) <= _SAME * whole
 
 
 def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> Finding | None:

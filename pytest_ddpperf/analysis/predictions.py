@@ -99,6 +99,13 @@ class Prediction:
         found = [corner.efficiency for corner in self.corners]
         return min(found), max(found)
 
+    def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
+        """The ends that may be true together: networks of two kinds err each by itself."""
+        if self.network == base.network:
+            return list(zip(self.corners, base.corners, strict=True))
+        ends = range(len(self.corners))
+        return [(self.corners[i], base.corners[j]) for i in ends for j in ends if i // 2 == j // 2]
+
     def gain_over(self, base: Prediction) -> Gain:
         """How much less time a sample takes than in another prediction; of a step, where samples are not known.
 
@@ -109,7 +116,7 @@ class Prediction:
         scatter = 0.0 if same else _SPREAD * (self.scatter**2 + base.scatter**2) ** 0.5
         known = self.samples is not None and base.samples is not None
         share = base.samples / self.samples if known else 1.0  # type: ignore[operator]  # known
-        pairs = zip((self.likely, *self.corners), (base.likely, *base.corners), strict=True)
+        pairs = [(self.likely, base.likely), *self._pairs(base)]
         value, *ends = (own.seconds / other.seconds * share for own, other in pairs)
         return Gain(value=1 - value, low=1 - max(ends) * (1 + scatter), high=1 - min(ends) * (1 - min(1.0, scatter)))
 

@@ -80,7 +80,10 @@ class NamedNetwork:
             return _seconds(transfer, between)
         if name == "barrier":
             return hierarchical_time("all_reduce", 0, nodes, inside, local=local, between=between)
-        return hierarchical_time(name, transfer.nbytes, nodes, inside, local=local, between=between)
+        levels = hierarchical_time(name, transfer.nbytes, nodes, inside, local=local, between=between)
+        if name == "broadcast":  # a ring sends the whole once or twice, and a tree at each of its levels
+            return min(levels, collective_time(name, transfer.nbytes, transfer.ranks, between))
+        return levels
 
 
 def _seconds(transfer: Transfer, network: Network) -> float:

@@ -127,6 +127,8 @@ def _found(named: str) -> Any:
             f"{named!r}: {module} cannot be imported: {type(error).__name__}: {error}; it may only define the "
             "workload, and nothing may run outside of functions"
         ) from error
+    if where.endswith(".py") and Path(str(found.__file__)).resolve() != file.resolve():
+        raise SettingError(f"{named!r}: {module} is another module, {found.__file__}; rename the file")
     if not hasattr(found, name):
         meant = closest(name, vars(found))
         raise SettingError(f"{named!r}: {module} has no {name}{': ' * bool(meant)}{meant}")

@@ -293,8 +293,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "oversubscribed": _oversubscribed,
     "on_network": _on_network,
     "faster_than_network": lambda predicted, error, measured, how: (
-        f"{_on_network(predicted, error, measured, how)}: faster than the network can be. Is something not sent, or "
-        "not waited for? Where the network has changed, measure it again with ddpperf network"
+        f"{_on_network(predicted, error, measured, how)}: much less than the network takes. Is something not sent, "
+        "or not waited for? Where the network has changed, measure it again with ddpperf network"
     ),
     "small_shared_memory": lambda size: (
         f"shared memory (/dev/shm) holds {format_value(size, 'B')}, which NCCL and data workers may fill: start the "

@@ -86,6 +86,11 @@ def advised(
         measure: gives the seconds of a step of a candidate on ranks of this machine; None to measure nothing.
     """
     __tracebackhide__ = True
+    if measure is not None and not predictor.runs_here(call):
+        raise SettingError(
+            "ddpperf.advise(measure=True): the ranks have no cores or GPUs of their own here; leave measure out, or "
+            "give fewer ranks"
+        )
     workloads = _workloads(subject, asked.batch_sizes)
     found: list[Candidate] = []
     asking: list[tuple[VerbCall, Contender, str | None]] = []

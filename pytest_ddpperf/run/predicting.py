@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.analysis.costs import COLLECTIVES
@@ -22,6 +22,7 @@ from pytest_ddpperf.run.network import measure_network, sizes_between
 from pytest_ddpperf.run.requests import VerbCall
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.run.ways import Contender, GivenStrategy, GivenWays, several
+from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, LaunchJob, PrepareJob
 from pytest_ddpperf.training.script import Script, Subject
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 HERE = "here"  # the network of this environment, measured when it is needed
 TAKEN, USUAL = "taken", "usual"
+OF_NETWORK = ("network", "ranks_per_node")  # settings that a way may have besides those of compare
 WARMUP = 3  # steps before a timeline
 _SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
 _NOTHING_MEASURED = "a simulated benchmark measures nothing between ranks"
@@ -82,11 +84,13 @@ class Predictor:
         session: whose launchers run simulated ranks; it lists predictions.
         test: pytest node id.
         sections: of the test's report, which get what ranks print.
+        known: keys of the predictions that the test has made.
     """
 
     session: Session
     test: str
     sections: list[tuple[str, str]]
+    known: set[object] = field(default_factory=set)
 
     def predict(self, call: VerbCall, way: Contender, name: str | None = None) -> Prediction:
         """The step of one way to train, on as many ranks as its call asks for, which the session lists."""
@@ -107,12 +111,14 @@ class Predictor:
         __tracebackhide__ = True
         networks: dict[str, Any] = {}
         if isinstance(ways, Mapping) and all(isinstance(own, Mapping) for own in ways.values()):
-            networks = {str(way): own["network"] for way, own in ways.items() if "network" in own}
-            ways = {way: {word: each for word, each in own.items() if word != "network"} for way, own in ways.items()}
+            networks = {str(way): {word: own[word] for word in OF_NETWORK if word in own} for way, own in ways.items()}
+            ways = {
+                way: {word: each for word, each in own.items() if word not in OF_NETWORK} for way, own in ways.items()
+            }
         contenders = several(subject, None, None, strategy, call.strategies, ways, verb="what_if").by_name
         found = self.predictions(
             [
-                (_on(call.of(contender, way, "what_if"), networks.get(way)), contender, way)
+                (_on(call.of(contender, way, "what_if"), networks.get(str(way), {})), contender, way)
                 for way, contender in contenders.items()
             ]
         )
@@ -124,6 +130,11 @@ class Predictor:
     def _list(self, prediction: Prediction, gain: Gain | None) -> None:
         """Lists a prediction once, also where a test runs in two parts."""
         made = Predicted(test=self.test, prediction=prediction, gain=gain)
+        if made.key in self.known:
+            raise SettingError(
+                f"{self.test} predicts {prediction.name!r} twice on {prediction.network}; tell them apart with name=..."
+            )
+        self.known.add(made.key)
         listed = self.session.predictions
         listed[:] = [one for one in listed if one.key != made.key]
         listed.append(made)
@@ -173,6 +184,11 @@ class Predictor:
         modelled = settings.accelerator is not None or alone.simulated
         together = 1 if modelled else max(1, min(ranks, self._room(alone)))
         return alone if together == 1 else session.environment(settings, together, variables)
+
+    def runs_here(self, call: VerbCall) -> bool:
+        """Whether the ranks that a call asks for have cores or GPUs of their own on this machine."""
+        ranks = max(self.session.world_sizes(call.settings))
+        return ranks <= self._room(self.session.environment(call.settings, 1))
 
     def _room(self, found: Environment) -> int:
         """How many ranks have cores or GPUs of their own here."""
@@ -269,9 +285,9 @@ class Predictor:
         return list(result.values)
 
 
-def _on(call: VerbCall, network: Any) -> VerbCall:
-    """The call on the network of one of its ways; None for the call's own."""
-    return call if network is None else replace(call, settings=replace(call.settings, network=network))
+def _on(call: VerbCall, network: Mapping[str, Any]) -> VerbCall:
+    """The call on the network of one of its ways; without one, on the call's own."""
+    return replace(call, settings=overlay_words(call.settings, network, where="ddpperf.what_if")) if network else call
 
 
 def _require_fit(settings: Settings, way: Contender, ranks: int) -> None:

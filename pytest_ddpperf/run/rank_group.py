@@ -59,6 +59,8 @@ class RankResults(Generic[T]):
         error = self.errors.get(rank)
         if error is not None:
             raise RankFailed(f"rank {rank} of {len(self._values)} raised {error}\n\n{error.traceback}", rank=rank)
+        if not 0 <= rank < len(self._values):
+            raise IndexError(f"rank {rank} of {len(self._values)}: they are 0 to {len(self._values) - 1}")
         return self._values[rank]
 
 

@@ -108,6 +108,15 @@ def _answered(
 def _kernels(devices: tuple[str, ...], recorder: TimelineRecorder | None) -> Iterator[None]:
     """Within, and for what is compiled within, collectives of tensors on these devices are answered here."""
     library: Any = torch.library.Library(_BACKENDS, "IMPL")  # type: ignore[no-untyped-call]  # torch's
+    try:
+        _register(library, devices, recorder)
+        yield
+    finally:
+        library._destroy()  # noqa: SLF001  there is no public way
+
+
+def _register(library: Any, devices: tuple[str, ...], recorder: TimelineRecorder | None) -> None:
+    """Puts our kernels in place of those of the backends."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch tells that kernels are replaced
         for schema in torch._C._jit_get_all_schemas():  # noqa: SLF001  torch lists them nowhere else
@@ -117,10 +126,6 @@ def _kernels(devices: tuple[str, ...], recorder: TimelineRecorder | None) -> Ite
             func = getattr(getattr(torch.ops.c10d, name), schema.overload_name or "default")
             for device in devices:
                 library.impl(name, partial(_in_place_of_backend, func, recorder), device)
-    try:
-        yield
-    finally:
-        library._destroy()  # noqa: SLF001  there is no public way
 
 
 def _in_place_of_backend(func: Any, recorder: TimelineRecorder | None, *args: Any, **kwargs: Any) -> Any:

@@ -96,7 +96,7 @@ class TimelineRecorder:
         wait, wait_tensor = dist.Work.wait, functional.wait_tensor
 
         def waiting(work: Any, *args: Any, **kwargs: Any) -> Any:
-            self._wait(self._works.get(id(work), (None, []))[1])
+            self._wait(self._works.pop(id(work), (None, []))[1])  # its tensors are free
             return wait(work, *args, **kwargs)
 
         def waiting_for_tensor(tensor: torch.Tensor) -> torch.Tensor:

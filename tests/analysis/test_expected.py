@@ -50,6 +50,14 @@ def test_what_was_not_measured_is_not_told(unknown: Counts) -> None:
     assert network_finding(replace(profiled(0.02), counts=unknown), FITS) is None
 
 
+def test_smaller_groups_take_another_time() -> None:
+    """Of an all-reduce over 2 ranks a rank sends all bytes; over half of 4 ranks as many, and not 1.5 times."""
+    sent = replace(SENT, totals={"collective_send_bytes": 8 * MB + 32})
+    assert expected_seconds(sent, FITS) == pytest.approx(0.011001)
+    of_four = tuple(replace(fit, world_size=4) for fit in FITS)
+    assert expected_seconds(sent, of_four) is None
+
+
 def test_the_prediction_stands_beside_what_was_measured() -> None:
     found = network_finding(profiled(0.012), FITS)
     assert found is not None

@@ -107,6 +107,13 @@ class TestGain:
         )
         assert fast.gain_over(slow).verdict == "faster"
 
+    def test_networks_of_two_kinds_err_each_by_itself(self) -> None:
+        now, other = (replace(prediction(self.sent, computed=0.01), network=name) for name in ("one", "other"))
+        gain = other.gain_over(now)
+        # Computing of 9 or 11 ms in both, and sending of 9 or 11 ms in each.
+        assert (gain.value, gain.low, gain.high) == pytest.approx((0, 1 - 20 / 18, 1 - 18 / 20))
+        assert other.gain_over(replace(now, network="other")).high == 0
+
     def test_ways_are_held_to_the_first(self) -> None:
         now, other = prediction(self.sent), prediction()
         found = WhatIf(predictions={"now": now, "alone": other})

@@ -47,6 +47,11 @@ class TestCluster:
         assert NAMED.seconds(transfer("reduce")) == NAMED.seconds(transfer("broadcast"))
         assert NAMED.seconds(transfer("barrier")) == pytest.approx(14 * LOCAL.latency)
 
+    def test_a_broadcast_over_nodes_is_no_dearer_than_a_ring(self) -> None:
+        """A tree over 16 nodes sends the whole four times, a ring less than twice."""
+        ring = collective_time("broadcast", 100 * MB, 128, BETWEEN)
+        assert NAMED.seconds(transfer("broadcast", ranks=128)) == ring
+
     def test_a_message_crosses_one_link(self) -> None:
         assert NAMED.seconds(transfer("send")) == LOCAL.latency + 100 * MB / LOCAL.bandwidth
         assert NAMED.seconds(transfer("send", ranks=64)) == BETWEEN.latency + 100 * MB / BETWEEN.bandwidth

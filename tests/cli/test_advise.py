@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ ASKED = ["--world-size=64", "--network=nvlink-infiniband400", "--accelerator=h10
 def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "advised_train", raising=False)  # of an earlier test's folder
     Path("advised_train.py").write_text(TRAIN)
     Path("advised_broken.py").write_text("import os\n\nos.environ['RANK']\n")
 

@@ -73,8 +73,8 @@ CASES = [
         "faster_than_network",
         {"predicted": 0.011, "error": 0.06, "measured": 0.005, "how": "the profiler saw"},
         "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); the profiler "
-        "saw 5.00 ms: faster than the network can be. Is something not sent, or not waited for? Where the network has "
-        "changed, measure it again with ddpperf network",
+        "saw 5.00 ms: much less than the network takes. Is something not sent, or not waited for? Where the network "
+        "has changed, measure it again with ddpperf network",
     ),
     Case(
         "small_shared_memory",

@@ -82,7 +82,7 @@ def test_ways(ddpperf):
     )
     assert found.over == "now" and found.gain("now").value == 0
     assert found.gain("accumulated").verdict == "faster"  # messages are sent once for eight micro-batches
-    assert found.gain("faster").verdict == "faster"
+    assert found.gain("faster").value > 0
     assert found["faster"].computing == found["now"].computing  # which is timed once
     assert found["faster"].exposed < found["now"].exposed
 """
@@ -152,6 +152,15 @@ def test_named(ddpperf):
         ("predict(workload, network='fast')", "network='fast' is not known; it is one of here, nvlink-infiniband400"),
         ("predict(workload, network='pcie-ethernet1')", "not known: did you mean pcie-ethernet10? it is one of here"),
         ("predict(workload, world_size=20, network='pcie-ethernet10')", "world_size=20 does not fill nodes"),
+        (
+            "what_if(workload, ways={'now': {}, 'b': {'ranks_per_node': 0}}, network='pcie-ethernet10')",
+            "ranks_per_node=0",
+        ),
+        ("advise(workload, measure=True, accelerator='h100', **{**QUICK, 'world_size': 4096})", "leave measure out"),
+        (
+            "predict(workload, accelerator='h100', **QUICK); ddpperf.predict(workload, accelerator='h100', **QUICK)",
+            "predicts 'ddp' twice on pcie-ethernet10; tell them apart with name=",
+        ),
         ("predict(3, network='here')", "a int cannot be predicted: give a Workload"),
         (
             "what_if(workload, ways={'a': {}, 'b': {'env': {'X': 1}}}, accelerator='h100', network='pcie-ethernet10')",
