@@ -189,7 +189,7 @@ def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str
     waits = "waits" if len(waiting) == 1 else "wait"
     line = (
         f"{numbers(late)} {has} not called collective {least + 1}{f', {what},' if what else ''} of the group of "
-        f"{numbers(ranks)}, and {numbers(waiting)} {waits}"
+        f"{numbers(ranks)}: {numbers(waiting)} {waits} in it"
     )
     return {line: late}
 

@@ -168,8 +168,8 @@ def test_a_rank_that_has_not_called_what_others_wait_in_is_to_blame() -> None:
     assert found is not None
     assert found.rank == 1
     assert found.text == (
-        "NCCL: rank 1 has not called collective 12, all_reduce of float[8], of the group of ranks 0, 1, 2, "
-        "and ranks 0, 2 wait"
+        "NCCL: rank 1 has not called collective 12, all_reduce of float[8], of the group of ranks 0, 1, 2: "
+        "ranks 0, 2 wait in it"
     )
 
 
@@ -179,7 +179,7 @@ def test_a_rank_that_has_called_nothing_yet_is_to_blame() -> None:
     assert found.rank == 1
     numbers_alone = stall(told(calls(1), calls(0), calls(1)))
     assert numbers_alone is not None
-    assert numbers_alone.text.startswith("NCCL: rank 1 has not called collective 1 of the group of ranks 0, 1, 2, and")
+    assert numbers_alone.text.startswith("NCCL: rank 1 has not called collective 1 of the group of ranks 0, 1, 2: ")
 
 
 def test_the_root_of_a_broadcast_that_went_on_is_not_to_blame() -> None:
