@@ -150,14 +150,8 @@ class VerbCall:
         if self.variables:
             recipe = {**recipe, "env": " ".join(f"{name}={value}" for name, value in self.variables)}
         limit = self.settings.memory_limit
-        if environment.simulated:
-            if isinstance(subject, Script):
-                raise SettingError(
-                    f"{subject.name} is a Script, which makes its own process group: --ddpperf-simulate takes a "
-                    "Workload or a function build(ctx) -> step"
-                )
-            if self.settings.simulate_rank and environment.world_size > 1:
-                recipe = {**recipe, "rank": str(self.settings.simulate_rank)}
+        if environment.simulated and self.settings.simulate_rank and environment.world_size > 1:
+            recipe = {**recipe, "rank": str(self.settings.simulate_rank)}
         if limit is not None:
             recipe = {**recipe, LIMIT: f"{limit}B" if limit % MIB else f"{limit // MIB}MiB"}
         said = {word: text for word, text in named(recipe).items() if word not in self.own}
