@@ -18,7 +18,8 @@ from pytest_ddpperf.reports.predictions import advice_table
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.run.advising import PRECISIONS, STRATEGIES, advised, asked_of
-from pytest_ddpperf.run.predicting import HERE, Predictor
+from pytest_ddpperf.run.predictable import HERE
+from pytest_ddpperf.run.predicting import Predictor
 from pytest_ddpperf.run.requests import VerbCall
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings, overlay

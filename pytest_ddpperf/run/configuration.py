@@ -149,7 +149,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
 def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
     """Refuses what takes times, or ranks that are there, beside simulated ranks, and networks that nobody knows."""
     if settings.network is not None or settings.accelerator is not None:
-        from pytest_ddpperf.run.predicting import require_known
+        from pytest_ddpperf.run.predictable import require_known
 
         require_known(settings)
     if settings.simulate is None:

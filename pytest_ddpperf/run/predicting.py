@@ -9,31 +9,27 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.analysis.costs import COLLECTIVES
 from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.predictions import Gain, Predicted, Prediction, WhatIf, predicted, typical
-from pytest_ddpperf.analysis.rooflines import ACCELERATORS
 from pytest_ddpperf.analysis.transfers import FittedNetwork, NamedNetwork, NetworkModel, like
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.parsers import closest
 from pytest_ddpperf.records.measurement import Environment, Plan
 from pytest_ddpperf.records.network import SweepPlan
 from pytest_ddpperf.records.timeline import Timeline, Transfer
 from pytest_ddpperf.run.benchmark_launches import SIMULATING
 from pytest_ddpperf.run.network import measure_network, sizes_between
+from pytest_ddpperf.run.predictable import HERE, require_fit
 from pytest_ddpperf.run.requests import VerbCall
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.run.ways import Contender, GivenStrategy, GivenWays, several
 from pytest_ddpperf.settings import overlay_words
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, LaunchJob, PrepareJob
-from pytest_ddpperf.training.script import Script, Subject
-from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.training.script import Subject
 
 if TYPE_CHECKING:
     from pytest_ddpperf.run.session import Session
-    from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.simulate.launch import RankTimeline
 
-HERE = "here"  # the network of this environment, measured when it is needed
 TAKEN, USUAL = "taken", "usual"
 OF_NETWORK = ("network", "ranks_per_node")  # settings that a way may have besides those of compare
 WARMUP = 3  # steps before a timeline
@@ -160,7 +156,7 @@ class Predictor:
     def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
         """What is to be timed for a way to train; ``ranks``: as many as its call asks for by default."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
-        _require_fit(call.settings, way, ranks)
+        require_fit(call.settings, way, ranks)
         here = self._here(call, ranks, way.variables)
         variant = call.variant(way.subject, replace(here, world_size=ranks), strategy=way.strategy, name=name)
         return Training(variant=variant, call=call, together=here.world_size)
@@ -288,37 +284,3 @@ class Predictor:
 def _on(call: VerbCall, network: Mapping[str, Any]) -> VerbCall:
     """The call on the network of one of its ways; without one, on the call's own."""
     return replace(call, settings=overlay_words(call.settings, network, where="ddpperf.what_if")) if network else call
-
-
-def _require_fit(settings: Settings, way: Contender, ranks: int) -> None:
-    """Refuses what cannot be predicted."""
-    require_known(settings)
-    if isinstance(way.subject, Script):
-        raise SettingError(
-            f"{way.subject.name} is a Script, which makes its own process group: a prediction takes a Workload or a "
-            "function build(ctx) -> step"
-        )
-    if not callable(way.subject) and not isinstance(way.subject, Workload):
-        kind = type(way.subject).__name__
-        raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")
-    node = settings.ranks_per_node
-    if settings.network in CLUSTERS and ranks > node and ranks % node:
-        raise SettingError(f"world_size={ranks} does not fill nodes of ranks_per_node={node}: give a multiple of it")
-    if settings.accelerator is not None and way.variables:
-        names = ", ".join(name for name, _ in way.variables)
-        raise SettingError(
-            f"env of {names}: accelerator={settings.accelerator} models each operator, whatever variables there are; "
-            "leave one of them out"
-        )
-
-
-def require_known(settings: Settings) -> None:
-    """Refuses names of networks and accelerators that nobody knows."""
-    known = {"network": (HERE, *CLUSTERS), "accelerator": tuple(ACCELERATORS)}
-    for name, names in known.items():
-        given = getattr(settings, name)
-        if given is not None and given not in names:
-            meant = closest(given, names)
-            raise SettingError(
-                f"{name}={given!r} is not known{': ' * bool(meant)}{meant or ';'} it is one of {', '.join(names)}"
-            )
