@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from itertools import combinations, cycle, islice
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +16,9 @@ from pytest_ddpperf.records.network import ELEMENT, Beside, CollectiveTimes, Ran
 _CALL_BYTES = 2**22  # of the calls of a turn together, within these numbers of calls
 _CALLS = (3, 10)
 _MESSAGES = 20  # of a pair in a turn: the first ones after the others' work take twice as long as the fastest
+# Parts of a buffer are sent in turn, so that none is in a cache from the call before: gradients of a step are not.
+_COLD_BYTES = {"cpu": 2**26, "cuda": 0}
+_PLACES = 16
 _ALL_PAIRS = 16  # ranks up to which every pair is timed; of more only neighbours
 _BESIDE_BYTES = 2**22  # of the all-reduce beside which ranks compute
 _ROWS = {"cpu": 128, "cuda": 2048}  # of the matrices that they multiply
@@ -37,8 +40,9 @@ def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
     """What this rank measures by a plan; all ranks have to run it with the same one."""
     cells = [(collective, size) for collective in plan.collectives for size in plan.sizes]
     largest = _elements(max(plan.sizes), ctx.world_size)  # all sizes are parts of the same buffers
-    buffers = tuple(torch.ones(largest, device=ctx.device) for _ in range(2))
-    calls = {cell: _call(ctx, *cell, *buffers) for cell in cells}
+    room = max(largest, _COLD_BYTES[ctx.device.type] // ELEMENT)
+    buffers = tuple(torch.ones(room, device=ctx.device) for _ in range(2))
+    calls = {cell: cycle(_calls(ctx, *cell, *buffers)) for cell in cells}
     times: dict[tuple[str, int], list[tuple[float, float, float]]] = {cell: [] for cell in cells}
     pairs = list(_pairs(ctx.world_size))
     messages: dict[int, list[float]] = {}
@@ -78,11 +82,22 @@ def _repeats(size: int) -> int:
     return max(least, min(most, _CALL_BYTES // size))
 
 
-def _call(ctx: _OnRank, collective: str, size: int, first: torch.Tensor, second: torch.Tensor) -> Callable[[], Any]:
-    """The function that starts a collective in parts of two buffers and gives back its handle."""
+def _calls(
+    ctx: _OnRank, collective: str, size: int, first: torch.Tensor, second: torch.Tensor
+) -> list[Callable[[], Any]]:
+    """Functions that start a collective in parts of two buffers, each in others, and give back its handle."""
     count = _elements(size, ctx.world_size)
-    whole, other = first[:count], second[:count]
-    part = second[: count // ctx.world_size]
+    places = max(1, min(_PLACES, first.numel() // count))
+    step = first.numel() // places
+    return [
+        _call(ctx, collective, first[place : place + count], second[place : place + count])
+        for place in range(0, places * step, step)
+    ]
+
+
+def _call(ctx: _OnRank, collective: str, whole: torch.Tensor, other: torch.Tensor) -> Callable[[], Any]:
+    """The function that starts a collective on these parts of two buffers."""
+    part = other[: other.numel() // ctx.world_size]
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole, op=dist.ReduceOp.MAX, async_op=True),
         "broadcast": lambda: dist.broadcast(whole, 0, async_op=True),
@@ -93,9 +108,11 @@ def _call(ctx: _OnRank, collective: str, size: int, first: torch.Tensor, second:
     return calls[collective]
 
 
-def _turn(call: Callable[[], Any], repeats: int, device: torch.device) -> Iterator[tuple[float, float, float]]:
+def _turn(
+    calls: Iterator[Callable[[], Any]], repeats: int, device: torch.device
+) -> Iterator[tuple[float, float, float]]:
     """Of each call, begun when all ranks are there: seconds until it is handed over, from then to its end; and when."""
-    for _ in range(repeats):
+    for call in islice(calls, repeats):
         _meet(device)
         start = time.perf_counter()
         handle = call()
