@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.batch_size import BatchSize
     from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+    from pytest_ddpperf.run.predicting import Predictor
     from pytest_ddpperf.run.ways import Contender, GivenStrategies, GivenStrategy, GivenWays
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
@@ -65,7 +66,6 @@ class Ddpperf:
         self._folders = folders
         self._names: set[tuple[str, int]] = set()
         self._runs: list[BenchmarkRun] = []
-        self._predicted: set[object] = set()  # keys of predictions
         self._last: Measured | None = None  # what the last call gave back
         session.end_groups()  # idle ranks take memory, and their threads take time
 
@@ -347,12 +347,10 @@ class Ddpperf:
             DdpperfError: the step could not be run.
         """
         __tracebackhide__ = True
-        from pytest_ddpperf.run.predicting import Predictor
         from pytest_ddpperf.run.ways import Contender
 
         call = self._call("predict", knobs, samples_per_step, tokens_per_step)
-        predictor = Predictor(self._session, self._test, self._sections, self._predicted)
-        return predictor.predict(call, Contender(subject=subject, strategy=strategy), name)
+        return self._predictor.predict(call, Contender(subject=subject, strategy=strategy), name)
 
     def what_if(
         self,
@@ -384,11 +382,8 @@ class Ddpperf:
             DdpperfError: a step could not be run.
         """
         __tracebackhide__ = True
-        from pytest_ddpperf.run.predicting import Predictor
-
         call = self._call("what_if", knobs, samples_per_step, tokens_per_step, ("ways", *OWN_WORDS))
-        predictor = Predictor(self._session, self._test, self._sections, self._predicted)
-        return predictor.what_if(call, subject, ways, strategy)
+        return self._predictor.what_if(call, subject, ways, strategy)
 
     def advise(
         self,
@@ -422,18 +417,16 @@ class Ddpperf:
         """
         __tracebackhide__ = True
         from pytest_ddpperf.run.advising import advised, asked_of
-        from pytest_ddpperf.run.predicting import Predictor
 
         call = self._call("advise", knobs, others=("memory", "strategies", "precisions", "batch_sizes"))
         asked = asked_of(strategies, precisions, batch_sizes, memory, call.settings.accelerator)
-        predictor = Predictor(self._session, self._test, self._sections, self._predicted)
 
         def step_time(workload: Workload, candidate: Candidate) -> float:
             __tracebackhide__ = True
             found = self.measure(workload, strategy=candidate.strategy, **{**knobs, **candidate.settings})
             return found["step_time"].value
 
-        found = advised(predictor, call, subject, asked, step_time if measure else None)
+        found = advised(self._predictor, call, subject, asked, step_time if measure else None)
         self._session.advice[:] = [one for one in self._session.advice if one.test != found.test] + [found]
         return found
 
@@ -647,11 +640,15 @@ class Ddpperf:
         __tracebackhide__ = True
         if self._session.settings.simulate is None or call.settings.network is None:
             return
-        from pytest_ddpperf.run.predicting import Predictor
         from pytest_ddpperf.run.ways import Contender
 
-        way = Contender(subject=subject, strategy=strategy)
-        Predictor(self._session, self._test, self._sections, self._predicted).simulated(call, way, name)
+        self._predictor.simulated(call, Contender(subject=subject, strategy=strategy), name)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        from pytest_ddpperf.run.predicting import Predictor
+
+        return Predictor(self._session, self._test, self._sections)
 
     def _judged(self, call: VerbCall, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True

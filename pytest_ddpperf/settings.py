@@ -214,8 +214,8 @@ class Settings:
     accelerator: str | None = _knob(
         None,
         optional(words, "none"),
-        "accelerator that predictions compute on, by the roofline model: h200, h100, a100 or l4. none: the device of "
-        "this machine, timed",
+        "accelerator that predictions compute on, by the roofline model, such as h100. none: the device of this "
+        "machine, timed",
         "NAME",
     )
     ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", "N")

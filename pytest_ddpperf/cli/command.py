@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.cli import advise as advise_command
 from pytest_ddpperf.cli import history as history_command
 from pytest_ddpperf.cli import network as network_command
 from pytest_ddpperf.cli import report as report_command
@@ -213,28 +214,20 @@ def _become_pytest(arguments: Sequence[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])  # noqa: S606 - no shell is wanted
 
 
-def _add_network(parser: argparse.ArgumentParser) -> None:
-    network_command.add_arguments(parser)
-    _add_folder(parser)
-    parser.set_defaults(set=None)
+def _with_folder(add_arguments: Callable[[argparse.ArgumentParser], None]) -> Callable[[argparse.ArgumentParser], None]:
+    """Declares the folder of the baselines, too."""
+
+    def declare(parser: argparse.ArgumentParser) -> None:
+        add_arguments(parser)
+        _add_folder(parser)
+        parser.set_defaults(set=None)
+
+    return declare
 
 
-def _network(options: argparse.Namespace) -> int:
-    return network_command.run(options, _place(options)[0])
-
-
-def _add_advise(parser: argparse.ArgumentParser) -> None:
-    from pytest_ddpperf.cli import advise as advise_command
-
-    advise_command.add_arguments(parser)
-    _add_folder(parser)
-    parser.set_defaults(set=None)
-
-
-def _advise(options: argparse.Namespace) -> int:
-    from pytest_ddpperf.cli import advise as advise_command
-
-    return advise_command.run(options, _place(options)[0])
+def _in_folder(run: Callable[[argparse.Namespace, Path], int]) -> Callable[[argparse.Namespace], int]:
+    """Runs a command that is given the folder of the baselines."""
+    return lambda options: run(options, _place(options)[0])
 
 
 def _failed(error: DdpperfError) -> int:
@@ -279,8 +272,8 @@ COMMANDS = (
     Command(
         name="network",
         help="measure collectives of many sizes, fit and store their costs, name what is slow",
-        add_arguments=_add_network,
-        run=_network,
+        add_arguments=_with_folder(network_command.add_arguments),
+        run=_in_folder(network_command.run),
     ),
     Command(
         name="simulate",
@@ -292,8 +285,8 @@ COMMANDS = (
     Command(
         name="advise",
         help="tell which strategy, precision and batch size to train with, on any number of ranks",
-        add_arguments=_add_advise,
-        run=_advise,
+        add_arguments=_with_folder(advise_command.add_arguments),
+        run=_in_folder(advise_command.run),
     ),
     Command(
         name="trace",

@@ -135,7 +135,7 @@ def _simulated(
 ) -> tuple[Candidate, VerbCall, Contender]:
     """A candidate with the memory that its tensors take, what is asked for it, and how it is trained."""
     __tracebackhide__ = True
-    words: dict[str, Any] = {} if precision == "fp32" else {"precision": precision}
+    words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
     own = replace(call, settings=overlay_words(call.settings, words, where="ddpperf.advise"))
     own = replace(own, own={**call.own, **words})
     strategy = resolve(given or "ddp", call.strategies)

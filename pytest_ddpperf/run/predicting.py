@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.session import Session
     from pytest_ddpperf.simulate.launch import RankTimeline
 
-TAKEN, USUAL = "taken", "usual"
 OF_NETWORK = ("network", "ranks_per_node")  # settings that a way may have besides those of compare
 WARMUP = 3  # steps before a timeline
 _SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
@@ -54,6 +53,7 @@ class Training:
             variant.strategy,
             tuple(variant.recipe.items()),
             variant.world_size,
+            variant.environment.device,
             self.accelerator,
             id(variant.subject),
         )
@@ -201,7 +201,7 @@ class Predictor:
         if not sent:
             return FittedNetwork(name=key, fits=(), taken=0.0)
         if settings.network == HERE:
-            return FittedNetwork(name=key, **self._measured(training, sent))
+            return self._measured(training, sent)
         content = self.session.archive.network(environment)
         if content is None:
             ranks = environment.world_size
@@ -212,8 +212,8 @@ class Predictor:
             )
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
-    def _measured(self, training: Training, sent: Sequence[Transfer]) -> dict[str, Any]:
-        """The fits of what is sent, and the share that sending takes, measured once in a session."""
+    def _measured(self, training: Training, sent: Sequence[Transfer]) -> FittedNetwork:
+        """The network between these ranks as far as they send; a session measures no size of a collective twice."""
         __tracebackhide__ = True
         environment = training.variant.environment
         names = tuple(dict.fromkeys(map(like, sent)))
@@ -227,19 +227,18 @@ class Predictor:
                 f"of {', '.join(CLUSTERS)}"
             )
         most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in sent))
-        known = self.session.networks.setdefault(environment_key(environment), {})
-        missing = tuple(name for name in names if name not in known or known[name].max_bytes < most)
-        taken = known.get(TAKEN)
-        if missing or taken is None:
-            plan = SweepPlan(
-                collectives=missing or names,
-                sizes=sizes_between(_SMALLEST, 2 * most, environment.world_size),
-                rounds=_ROUNDS,
-            )
+        key = environment_key(environment)
+        known = self.session.networks.get(key)
+        fits = {} if known is None else {fit.collective: fit for fit in known.fits}
+        missing = tuple(name for name in names if name not in fits or fits[name].max_bytes < most)
+        if known is None or missing:
+            sizes = sizes_between(_SMALLEST, 2 * most, environment.world_size)
+            plan = SweepPlan(collectives=missing, sizes=sizes, rounds=_ROUNDS)
             found = measure_network(self.session.launchers[0], environment, plan, training.call.settings.timeout)
-            known |= {fit.collective: fit for fit in found.fits}
-            known[TAKEN], known[USUAL] = found.taken, found.usual
-        return {"fits": tuple(known[name] for name in names), "taken": known[TAKEN], "usual": known[USUAL]}
+            fits |= {fit.collective: fit for fit in found.fits}
+            known = FittedNetwork(name=key, fits=tuple(fits.values()), taken=found.taken, usual=found.usual)
+            self.session.networks[key] = known
+        return replace(known, fits=tuple(fits[name] for name in names))
 
     def _launched(self, training: Training) -> RankTimeline:
         """What the rank tells whose computing is longest, of those that this machine runs at the same time."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.against.worktree import Revision
     from pytest_ddpperf.analysis.candidates import StrategyAdvice
     from pytest_ddpperf.analysis.predictions import Predicted
+    from pytest_ddpperf.analysis.transfers import FittedNetwork
     from pytest_ddpperf.baselines.calibration import Calibrated
     from pytest_ddpperf.launch.nodes.cluster import Cluster
     from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
@@ -90,7 +91,7 @@ class Session:
         self.advice: list[StrategyAdvice] = []  # on how to train
         self.calibrated: list[Calibrated] = []
         self.prepared: dict[bytes, Prepared] = {}  # by preparation.identity
-        self.networks: dict[str, dict[str, Any]] = {}  # that were measured: fits by collective, by environment
+        self.networks: dict[str, FittedNetwork] = {}  # that were measured for predictions, by environment
         self.complaints: list[str] = []  # of the summary, on the session itself
         self.traces: list[str] = []  # of the summary, a line for each benchmark whose traces were written
         self.parts: list[tuple[str, str]] = []  # of the summary, that hooks add; empty before the session has ended

@@ -96,14 +96,13 @@ def _timed(ctx: RankContext, job: LaunchJob, accelerator: str | None, *, values:
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.simulate.group import rank_of
     from pytest_ddpperf.simulate.tensors import without_values
-    from pytest_ddpperf.simulate.timeline import Roofline, StepClock, TimelineRecorder, timeline_of
+    from pytest_ddpperf.simulate.timeline import Roofline, TimelineRecorder, timeline_of
     from pytest_ddpperf.training.step import build_step
 
     progress.stage("the simulated step")
     with ExitStack() as opened:
         if accelerator is None:
-            clock = clock_for(ctx.device, marks=0)
-            recorder = TimelineRecorder(StepClock(mark=clock.mark, seconds=clock.seconds))
+            recorder = TimelineRecorder(clock_for(ctx.device, marks=0))
         else:
             roofline = Roofline(ACCELERATORS[accelerator])
             recorder = roofline.recorder()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.analysis.rooflines import Accelerator
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import CPU_CLOCK
+from pytest_ddpperf.instruments.clock import CPU_CLOCK, Clock
 from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collectives_of, group_of, tensors_in
 from pytest_ddpperf.instruments.counting.dispatch import has_a_say
 from pytest_ddpperf.instruments.counting.operators import flops_of, moved_bytes, operator_name
@@ -25,14 +25,6 @@ from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
 
 KEPT = 0.75  # of the steps, the fastest ones: as of a step time
 _NOWHERE = -1  # no backward is under way
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepClock:
-    """How a step's computing is timed: ``mark`` is the moment now, ``seconds`` the times between marks."""
-
-    mark: Callable[[], Any]
-    seconds: Callable[[Sequence[Any]], Sequence[float]]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,7 +41,7 @@ class _Recorded:
 class TimelineRecorder:
     """Is told of collectives and waits, in the order in which a step comes to them."""
 
-    def __init__(self, clock: StepClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._now = _Recorded()
         self._works: dict[int, tuple[Any, list[int]]] = {}  # by identity: a work, kept alive, and its transfers
@@ -203,7 +195,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
     def recorder(self) -> TimelineRecorder:
         """A recorder on this clock, which is told of functional collectives."""
-        self._recorder = TimelineRecorder(StepClock(mark=lambda: self._now, seconds=CPU_CLOCK.seconds))
+        self._recorder = TimelineRecorder(replace(CPU_CLOCK, mark=lambda: self._now))
         return self._recorder
 
     def __torch_dispatch__(

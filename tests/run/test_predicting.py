@@ -123,6 +123,20 @@ def test_advised(ddpperf):
     run(inner, test).assert_outcomes(passed=1)
 
 
+def test_each_precision_is_a_candidate_whatever_the_test_trains_in(inner: pytest.Pytester) -> None:
+    test = """
+def test_advised(ddpperf):
+    words = dict(strategies=["flat"], precision="bf16", accelerator="h100", **QUICK)
+    found = {each.name: each for each in ddpperf.advise(workload, **words).candidates}
+    assert {name: each.settings for name, each in found.items()} == {
+        "flat": {}, "flat precision=fp32": {"precision": "fp32"}
+    }
+    names = {each.prediction.name for each in found.values()}
+    assert names == {"flat precision=bf16", "flat"}
+"""
+    run(inner, test).assert_outcomes(passed=1)
+
+
 def test_the_network_between_ranks_here_is_measured(inner: pytest.Pytester) -> None:
     test = """
 def test_here(ddpperf):

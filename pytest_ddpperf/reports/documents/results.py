@@ -308,5 +308,7 @@ class ResultsData(Document):
     convergences: list[ConvergenceData] = about(
         "One entry for each call of converge, which trains by several strategies, in the order made."
     )
-    advice: list[StrategyAdviceData] = about("One entry for each call of advise, in the order made.")
-    predictions: list[PredictionData] = about("One entry for each step that was predicted, in the order made.")
+    advice: list[StrategyAdviceData] = about("One entry for each call of advise, in the order made.", optional=True)
+    predictions: list[PredictionData] = about(
+        "One entry for each step that was predicted, in the order made.", optional=True
+    )
