@@ -22,8 +22,8 @@ class Candidate:
         batch_size: samples of a rank's batch; None where the workload has one size.
         memory: bytes of tensors that a rank takes at most in a step; None where it could not be simulated.
         fits: whether they fit into the memory that there is.
-        reason: why it does not fit, or could not be simulated; empty where it does.
-        prediction: of its step; None where it does not fit.
+        reason: why it does not fit, or could not be simulated or timed; empty where there is a prediction.
+        prediction: of its step; None where it does not fit, or could not be timed.
         measured: seconds of a step, where ranks of this machine ran it; None where none did.
     """
 
@@ -46,7 +46,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyAdvice:
-    """Candidates, those that fit first, the fastest of them first.
+    """Candidates, those with a prediction first, the fastest of them first.
 
     Attributes:
         test: pytest node id; empty outside of a test.

@@ -24,7 +24,7 @@ from pytest_ddpperf.run.requests import VerbCall
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings, overlay
 
-_NONE_FITS = 1  # the exit status
+_NO_ADVICE = 1  # the exit status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,13 +84,16 @@ def _numbers(text: object) -> list[int]:
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
-    """Prints a table of all candidates; ``folder`` is that of the baselines. The status is 1 where none fits."""
+    """Prints a table of all candidates; ``folder`` is that of the baselines. The status is 1 where none is best."""
     found = _advice(options, folder)
     print(render(advice_table(found), terminal_width()))
     best = found.best
     if best is None:
-        print("none fits: more ranks, a smaller batch or activation_checkpointing=true take less memory")
-        return _NONE_FITS
+        if any(candidate.fits for candidate in found.candidates):
+            print("none could be timed here: give --accelerator and --network")
+        else:
+            print("none fits: more ranks, a smaller batch or activation_checkpointing=true take less memory")
+        return _NO_ADVICE
     words_of = "".join(f", {word}={value!r}" for word, value in best.settings.items())
     words_of += f", with a batch of {best.batch_size} samples on each rank" * (best.batch_size is not None)
     print(f"best: strategy={best.strategy!r}{words_of}")

@@ -67,7 +67,7 @@ def advice_table(advice: StrategyAdvice) -> Table:
 
     def verdict(candidate: Candidate) -> str:
         if candidate.prediction is None:
-            return f"does not fit: {candidate.reason}"
+            return f"{'not timed' if candidate.fits else 'does not fit'}: {candidate.reason}"
         if candidate is advice.best:
             return "best"
         return "maybe as good" if candidate.name in equal else "slower"

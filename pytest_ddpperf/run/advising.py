@@ -23,6 +23,7 @@ from pytest_ddpperf.units import format_value
 STRATEGIES = ("ddp", "zero1", "fsdp2[reshard_after_forward=false]", "fsdp2")
 PRECISIONS = ("fp32", "bf16")
 _LIKE = {"ddp": "bucketed"}  # where torch's own reads tensors, and a model without values has none
+_TOO_LARGE = "this machine has no memory to time it; name an accelerator"
 _MEASURED = 3  # of the candidates that fit, the fastest ones
 
 
@@ -101,8 +102,11 @@ def advised(
         if found[-1].fits:
             places.append(len(found) - 1)
             asking.append((own, contender, None))
-    for place, prediction in zip(places, predictor.predictions(asking) if asking else (), strict=True):
-        found[place] = replace(found[place], prediction=prediction)
+    for place, prediction in zip(places, predictor.outcomes(asking), strict=True):
+        if isinstance(prediction, RankFailed):
+            found[place] = replace(found[place], reason=_TOO_LARGE)
+        else:
+            found[place] = replace(found[place], prediction=prediction)
     ordered = list(ranked(found))
     for place, candidate in enumerate(ordered[:_MEASURED] if measure is not None else ()):
         if candidate.prediction is not None and measure is not None:

@@ -11,7 +11,7 @@ from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.predictions import Gain, Predicted, Prediction, WhatIf, predicted, typical
 from pytest_ddpperf.analysis.transfers import FittedNetwork, NamedNetwork, NetworkModel, like
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import RankFailed, SettingError
 from pytest_ddpperf.records.measurement import Environment, Plan
 from pytest_ddpperf.records.network import SweepPlan
 from pytest_ddpperf.records.timeline import Timeline, Transfer
@@ -22,6 +22,7 @@ from pytest_ddpperf.run.requests import VerbCall
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.run.ways import Contender, GivenStrategy, GivenWays, several
 from pytest_ddpperf.settings import overlay_words
+from pytest_ddpperf.simulate.launch import Modelled
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, LaunchJob, PrepareJob
 from pytest_ddpperf.training.script import Subject
@@ -64,11 +65,20 @@ class Training:
         return self.call.settings.accelerator
 
     @property
+    def modelled(self) -> Modelled | None:
+        """What its operators are timed by; None where this machine computes them."""
+        if self.accelerator is None:
+            return None
+        return Modelled(name=self.accelerator, tf32=self.variant.over(self.call.settings).precision == "tf32")
+
+    @property
     def job(self) -> LaunchJob:
         """What each rank has to do."""
         variant = self.variant
         counts = variant.samples_per_step, variant.tokens_per_step
         settings = variant.over(self.call.settings)
+        if self.modelled is not None and self.modelled.tf32:
+            settings = replace(settings, precision="fp32")  # tensors are those of fp32
         return LaunchJob(variant.subject, variant.resolved, settings, Plan(warmup=WARMUP, steps=1), *counts)
 
 
@@ -138,20 +148,43 @@ class Predictor:
     def predictions(
         self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
     ) -> list[Prediction]:
-        """The predictions of several ways: their computing is timed in turns, that of equal trainings once."""
+        """The predictions of several ways."""
+        __tracebackhide__ = True
+        found = self.outcomes(asked, ranks)
+        for failure in found:
+            if isinstance(failure, RankFailed):
+                raise failure
+        return [prediction for prediction in found if isinstance(prediction, Prediction)]
+
+    def outcomes(
+        self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
+    ) -> list[Prediction | RankFailed]:
+        """The predictions of several ways: their computing is timed in turns, that of equal trainings once.
+
+        In the place of a prediction stands the failure of what ran out of memory here.
+        """
         __tracebackhide__ = True
         trainings = [self.training(call, way, name, ranks) for call, way, name in asked]
         timed: dict[object, list[RankTimeline]] = {training.key: [] for training in trainings}
+        failures: dict[object, RankFailed] = {}
         modelled = all(training.accelerator for training in trainings)
         for _ in range(1 if modelled else LAUNCHES):
             for key, launches in timed.items():
                 training = next(training for training in trainings if training.key == key)
-                launches.append(self._launched(training))
+                if key in failures:
+                    continue
+                try:
+                    launches.append(self._launched(training))
+                except RankFailed as failure:
+                    if not failure.out_of_memory:
+                        raise
+                    failures[key] = failure
         steps = {
             key: (typical([launch.timeline for launch in launches]), launches[0].samples)
             for key, launches in timed.items()
+            if key not in failures
         }
-        return [self._priced(training, *steps[training.key]) for training in trainings]
+        return [failures.get(training.key) or self._priced(training, *steps[training.key]) for training in trainings]
 
     def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
         """What is to be timed for a way to train; ``ranks``: as many as its call asks for by default."""
@@ -243,7 +276,7 @@ class Predictor:
     def _launched(self, training: Training) -> RankTimeline:
         """What the rank tells whose computing is longest, of those that this machine runs at the same time."""
         __tracebackhide__ = True
-        size, modelled = training.variant.world_size, training.accelerator
+        size, modelled = training.variant.world_size, training.modelled
         ranks: list[RankTimeline] = self._simulated(
             training, TIMELINE_LAUNCH, training.job, size, modelled, on_cpu=modelled is not None
         )

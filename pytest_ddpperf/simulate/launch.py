@@ -33,6 +33,14 @@ MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # steps of a timeline, and th
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Modelled:
+    """An accelerator that is not there, by its name, and whether products of fp32 take TF32 on it."""
+
+    name: str
+    tf32: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankTimeline:
     """What one simulated rank found out: a step, and its samples on this rank, None if unknown."""
 
@@ -68,11 +76,11 @@ def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: in
     return RankPrepared(counts=counts, remarks=remarks, counting=time.monotonic() - begun)
 
 
-def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerator: str | None) -> RankTimeline:
+def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerator: Modelled | None) -> RankTimeline:
     """What a step of the job computes between its collectives, on a rank of a group of so many; nobody else is there.
 
-    On this machine's device, or else on an accelerator by its name, which takes tensors without values where nothing
-    reads them. Several ranks of a launch are as many ranks of the group, which compute at the same time.
+    On this machine's device, or else on an accelerator that is not there. The latter takes tensors without values where
+    nothing reads them. Several ranks of a launch are as many ranks of the group, which compute at the same time.
     """
     rank = min(ctx.rank, world_size - 1)
     ctx = replace(
@@ -91,11 +99,11 @@ def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerat
     return _timed(ctx, job, accelerator, values=True)
 
 
-def _timed(ctx: RankContext, job: LaunchJob, accelerator: str | None, *, values: bool) -> RankTimeline:
+def _timed(ctx: RankContext, job: LaunchJob, accelerator: Modelled | None, *, values: bool) -> RankTimeline:
     """The timeline of a warm step."""
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.simulate.group import rank_of
-    from pytest_ddpperf.simulate.tensors import without_values
+    from pytest_ddpperf.simulate.tensors import grouped_as_on_gpus, without_values
     from pytest_ddpperf.simulate.timeline import Roofline, TimelineRecorder, timeline_of
     from pytest_ddpperf.training.step import build_step
 
@@ -104,8 +112,9 @@ def _timed(ctx: RankContext, job: LaunchJob, accelerator: str | None, *, values:
         if accelerator is None:
             recorder = TimelineRecorder(clock_for(ctx.device, marks=0))
         else:
-            roofline = Roofline(ACCELERATORS[accelerator])
+            roofline = Roofline(ACCELERATORS[accelerator.name], tf32=accelerator.tf32)
             recorder = roofline.recorder()
+            opened.enter_context(grouped_as_on_gpus())
         kernels = () if accelerator is not None else (ctx.device.type.upper(),)
         opened.enter_context(limited(ctx.device, free_memory()))
         opened.enter_context(rank_of(ctx.rank, ctx.world_size, recorder, kernels))

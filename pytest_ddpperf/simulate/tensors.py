@@ -12,6 +12,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp._fully_shard import _fsdp_param
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 
 from pytest_ddpperf.instruments.counting.dispatch import loading_left_out
 from pytest_ddpperf.instruments.torch_internals import replaced
@@ -29,6 +31,20 @@ def without_values() -> Iterator[None]:
         stack.enter_context(replaced(DeviceMesh, "__init__", _of_ranks(DeviceMesh.__init__)))
         stack.enter_context(replaced(_fsdp_param, "_chunk_with_empty", Chunks))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        yield
+
+
+@contextmanager
+def grouped_as_on_gpus() -> Iterator[None]:
+    """Within, optimizers and clipping take many tensors with one operator, which torch does by default on GPUs only."""
+    supported = _foreach_utils._get_foreach_kernels_supported_devices  # noqa: SLF001
+    with ExitStack() as stack:
+        for module in (optimizer, _foreach_utils):
+            kinds: list[type] = module._foreach_supported_types  # noqa: SLF001
+            stack.enter_context(replaced(module, "_foreach_supported_types", [*kinds, FakeTensor]))
+            stack.enter_context(
+                replaced(module, "_get_foreach_kernels_supported_devices", lambda: [*supported(), "cpu"])
+            )
         yield
 
 

@@ -25,6 +25,7 @@ from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
 
 KEPT = 0.75  # of the steps, the fastest ones: as of a step time
 _NOWHERE = -1  # no backward is under way
+_ON_HOST = frozenset({None, "aten._local_scalar_dense"})  # names of operators that no kernel computes
 
 
 @dataclass(kw_only=True, slots=True)
@@ -187,9 +188,10 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
     supports_higher_order_operators = True
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: Accelerator, *, tf32: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._accelerator = accelerator
+        self._tf32 = tf32
         self._recorder: TimelineRecorder | None = None
         self._now = 0.0
 
@@ -207,10 +209,11 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         if getattr(func, "namespace", "") in NAMESPACES - {"c10d"}:
             return self._functional(func, args, kwargs)  # what it calls passes no mode
         out = func(*args, **kwargs)
-        if operator_name(func) is not None:
+        if operator_name(func) not in _ON_HOST:
             tensors = [*tensors_in((args, tuple(kwargs.values()))), *tensors_in(out)]
             low = any(tensor.dtype in {torch.bfloat16, torch.float16} for tensor in tensors)
-            self._now += self._accelerator.seconds(flops_of(func, args, kwargs, out), moved_bytes(tensors), low=low)
+            flops, moved = flops_of(func, args, kwargs, out), moved_bytes(tensors)
+            self._now += self._accelerator.seconds(flops, moved, low=low, tf32=self._tf32)
         return out
 
     def _functional(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

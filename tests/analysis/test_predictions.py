@@ -136,9 +136,12 @@ def test_launches_count_with_their_mean_and_scatter() -> None:
 
 
 def test_an_operator_takes_as_long_as_its_products_or_its_memory() -> None:
-    device = Accelerator(products=1e12, low_products=4e12, bandwidth=1e11, memory=1e9, source="made up")
+    device = Accelerator(
+        products=1e12, tf32_products=2e12, low_products=4e12, bandwidth=1e11, memory=1e9, source="made up"
+    )
     assert device.seconds(1e9, 0) == 1e-3
-    assert device.seconds(1e9, 0, low=True) == 2.5e-4
+    assert device.seconds(1e9, 0, tf32=True) == 5e-4
+    assert device.seconds(1e9, 0, low=True, tf32=True) == 2.5e-4
     assert device.seconds(1e9, 1e9) == 1e-2
     assert device.seconds(0, 0) == device.operator
     assert all("datasheet" in known.source for known in ACCELERATORS.values())

@@ -20,6 +20,16 @@ workload = Workload(
     samples_per_step=8,
 )
 number = 3
+
+
+def of_width(width):
+    return Workload(
+        model=lambda: nn.Linear(width, width, bias=False),
+        batch=lambda: (torch.randn(8, width), torch.randn(8, width)),
+        loss=nn.functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+        samples_per_step=8,
+    )
 """
 ASKED = ["--world-size=64", "--network=nvlink-infiniband400", "--accelerator=h100", "--precisions=fp32"]
 
@@ -53,6 +63,17 @@ def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str]) -> None
 def test_nothing_fits_into_little_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["advise", "advised_train:workload", *ASKED, "--strategies=flat", "--memory=64KiB"]) == 1
     assert "none fits: more ranks" in capsys.readouterr().out
+
+
+def test_what_this_machine_cannot_hold_is_not_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--world-size=64", "--network=nvlink-infiniband400", "--precisions=fp32", "--strategies=flat"]
+    assert main(["advise", "advised_train:of_width", *asked, "--batch-sizes=1000000,64"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (large,) = (line for line in lines if "1000000" in line)
+    assert "not timed: this machine has no memory to time it; name an accelerator" in large
+    assert lines[-1] == "best: strategy='flat', with a batch of 64 samples on each rank"
+    assert main(["advise", "advised_train:of_width", *asked, "--batch-sizes=1000000"]) == 1
+    assert "none could be timed here: give --accelerator" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -125,11 +125,14 @@ def test_advised(ddpperf):
 
 def test_each_precision_is_a_candidate_whatever_the_test_trains_in(inner: pytest.Pytester) -> None:
     test = """
+PRECISIONS = ["fp32", "tf32", "bf16"]
+
+
 def test_advised(ddpperf):
     words = dict(strategies=["flat"], precision="bf16", accelerator="h100", **QUICK)
-    found = {each.name: each for each in ddpperf.advise(workload, **words).candidates}
+    found = {each.name: each for each in ddpperf.advise(workload, precisions=PRECISIONS, **words).candidates}
     assert {name: each.settings for name, each in found.items()} == {
-        "flat": {}, "flat precision=fp32": {"precision": "fp32"}
+        "flat": {}, "flat precision=fp32": {"precision": "fp32"}, "flat precision=tf32": {"precision": "tf32"}
     }
     names = {each.prediction.name for each in found.values()}
     assert names == {"flat precision=bf16", "flat"}

@@ -15,7 +15,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.timeline import Timeline
-from pytest_ddpperf.simulate.launch import RankTimeline
+from pytest_ddpperf.simulate.launch import Modelled, RankTimeline
 from pytest_ddpperf.training.jobs import TIMELINE_LAUNCH, LaunchJob
 from tests.simulate.test_launch import WORKLOAD, job
 
@@ -28,7 +28,8 @@ def recorded(launcher: Launcher) -> Record:
     """What the only rank of a launch tells of a simulated step."""
 
     def record(one: LaunchJob, world_size: int = 4, accelerator: str | None = None) -> RankTimeline:
-        launch = (TIMELINE_LAUNCH, one, world_size, accelerator)
+        modelled = None if accelerator is None else Modelled(name=accelerator, tf32=False)
+        launch = (TIMELINE_LAUNCH, one, world_size, modelled)
         group = {"backend": "gloo", "device": "cpu", "own_group": True}
         found: RankTimeline = launcher.run(*launch, world_size=1, timeout=120, **group).values[0]  # type: ignore[arg-type]
         return found
@@ -113,6 +114,23 @@ def test_an_accelerator_that_is_not_there_sends_the_same(recorded: Record, strat
     assert there.computing > 0
 
 
+def test_products_in_tf32_take_less_time(launcher: Launcher) -> None:
+    def wide() -> nn.Module:
+        return nn.Linear(4096, 4096)
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(4096, 4096), torch.randn(4096, 4096)
+
+    one = job("flat", subject=_with(model=wide, batch=batch, loss=nn.functional.mse_loss))
+    seconds = []
+    for tf32 in (False, True):
+        launch = (TIMELINE_LAUNCH, one, 4, Modelled(name="h100", tf32=tf32))
+        found = launcher.run(*launch, world_size=1, timeout=120, backend="gloo", device="cpu", own_group=True)
+        seconds.append(found.values[0].timeline.computing)
+    # Forward and the gradient of the weight: 2 x 4096^3 operations each. The input needs no gradient.
+    assert seconds[0] - seconds[1] == pytest.approx(4 * 4096**3 * (1 / 67e12 - 1 / 494.7e12))
+
+
 def test_an_accelerator_takes_no_memory_for_the_model(recorded: Record) -> None:
     """A layer of 64 GB does not fit into this machine."""
 
@@ -127,6 +145,31 @@ def test_an_accelerator_takes_no_memory_for_the_model(recorded: Record) -> None:
     assert sizes(timeline) == [("all_reduce", 4 * 2**34, 16)]
     # Forward and the gradient of the weight read or write it, and the optimizer does so several times.
     assert timeline.computing > 4 * 2**34 * 6 / 3.35e12
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once(recorded: Record, *, values: bool) -> None:
+    """On GPUs an operator of the optimizer is one kernel for many tensors, whose time is not that of many kernels."""
+
+    def layers() -> nn.Module:
+        return nn.Sequential(*[nn.Linear(8, 8) for _ in range(100)])
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(2, 8), torch.randn(2, 8)
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if values:
+            output.sum().item()
+        return nn.functional.mse_loss(output, target)
+
+    times = []
+    for optimizer in (torch.optim.SGD, torch.optim.AdamW):
+        subject = _with(
+            model=layers, batch=batch, loss=loss, optimizer=lambda parameters, made=optimizer: made(parameters, lr=1e-3)
+        )
+        times.append(recorded(job("fsdp2", subject=subject), 4, "h100").timeline.computing)
+    simple, adam = times
+    assert 0 < adam - simple < 20 * 3e-6  # a dozen operators, and not one for each of 200 tensors
 
 
 def _with(**changes: Any) -> Any:

@@ -47,8 +47,8 @@ class CandidateData(Document):
     batch_size: Positive | None = about("Samples of a rank; null where the workload has one size.")
     memory: NotNegative | None = about("The most bytes of tensors of a rank; null where it could not be simulated.")
     fits: bool = about("Whether they fit.")
-    reason: str = about("Why they do not; empty where they do.")
-    prediction: StepData | None = about("Its step; null where it does not fit.")
+    reason: str = about("Why they do not, or why there is no prediction; empty where there is one.")
+    prediction: StepData | None = about("Its step; null where it does not fit, or could not be timed here.")
     measured: NotNegative | None = about("Seconds of a step on ranks of this machine; null where none ran it.")
 
 
@@ -58,4 +58,4 @@ class StrategyAdviceData(Document):
     test: str = about("pytest node id.")
     world_size: Positive = about("Number of ranks.")
     memory: NotNegative | None = about("Bytes of a rank; null for no limit.")
-    candidates: list[CandidateData] = about("Those that fit first, by their predicted time for a sample.")
+    candidates: list[CandidateData] = about("Those with a prediction first, by their predicted time for a sample.")
