@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from pytest_ddpperf.analysis.predictions import Prediction
 
 ROOM = 0.9
 """The share of a memory that tensors may take: the rest is for the allocator, the context and NCCL's buffers."""
+
+Standing = Literal["best", "maybe as good", "slower", "not timed", "does not fit"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +28,7 @@ class Candidate:
         reason: why it does not fit, or could not be simulated or timed; empty where there is a prediction.
         prediction: of its step; None where it does not fit, or could not be timed.
         measured: seconds of a step, where ranks of this machine ran it; None where none did.
+        standing: among all candidates, by the predicted time for a sample; "maybe as good" by the bands of both.
     """
 
     name: str
@@ -36,6 +40,7 @@ class Candidate:
     reason: str = ""
     prediction: Prediction | None = None
     measured: float | None = None
+    standing: Standing = "not timed"
 
     @property
     def sample_seconds(self) -> float:
@@ -62,29 +67,25 @@ class StrategyAdvice:
 
     @property
     def best(self) -> Candidate | None:
-        """The one that fits with the least predicted time for a sample; None where none fits."""
-        return next((candidate for candidate in self.candidates if candidate.prediction is not None), None)
-
-    @property
-    def equals(self) -> tuple[Candidate, ...]:
-        """Those that fit and may be as fast as the best one, by the bands of both."""
-        best = self.best
-        if best is None or best.prediction is None:
-            return ()
-        return tuple(
-            candidate
-            for candidate in self.candidates
-            if candidate.prediction is not None
-            and candidate is not best
-            and candidate.prediction.gain_over(best.prediction).high >= 0
-        )
+        """The one that fits with the least predicted time for a sample; None where none has a prediction."""
+        return next((candidate for candidate in self.candidates if candidate.standing == "best"), None)
 
 
-def ranked(candidates: list[Candidate]) -> tuple[Candidate, ...]:
-    """Candidates in the order of advice."""
+def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Candidates in the order of advice, each with its standing."""
 
     def place(candidate: Candidate) -> tuple[bool, float]:
         known = candidate.prediction is not None
         return not known, candidate.sample_seconds if known else candidate.memory or 0.0
 
-    return tuple(sorted(candidates, key=place))
+    ordered = sorted(candidates, key=place)
+    return tuple(replace(candidate, standing=_standing(candidate, ordered[0])) for candidate in ordered)
+
+
+def _standing(candidate: Candidate, first: Candidate) -> Standing:
+    """The standing of a candidate beside the first one."""
+    if candidate.prediction is None or first.prediction is None:
+        return "not timed" if candidate.fits else "does not fit"
+    if candidate is first:
+        return "best"
+    return "maybe as good" if candidate.prediction.gain_over(first.prediction).high >= 0 else "slower"

@@ -94,10 +94,14 @@ class Prediction:
         return self.likely.efficiency
 
     @property
-    def efficiencies(self) -> tuple[float, float]:
-        """The least efficiency of the band, and the largest."""
-        found = [corner.efficiency for corner in self.corners]
-        return min(found), max(found)
+    def efficiency_low(self) -> float:
+        """The efficiency at worst."""
+        return min(corner.efficiency for corner in self.corners)
+
+    @property
+    def efficiency_high(self) -> float:
+        """The efficiency at best."""
+        return max(corner.efficiency for corner in self.corners)
 
     def _pairs(self, base: Prediction) -> list[tuple[Replayed, Replayed]]:
         """The ends that may be true together: networks of two kinds err each by itself."""

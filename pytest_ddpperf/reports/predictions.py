@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice
-from pytest_ddpperf.analysis.predictions import Gain, Predicted, Prediction
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import Scale, format_count, format_percent, scale, signed_percent
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice
+    from pytest_ddpperf.analysis.predictions import Gain, Prediction
+    from pytest_ddpperf.reports.documents.predictions import (
+        CandidateData,
+        GainData,
+        PredictionData,
+        StepData,
+        StrategyAdviceData,
+    )
+
+    # Of a run, or of the file that it wrote.
+    Step: TypeAlias = Prediction | StepData
+    Named: TypeAlias = tuple[str, Prediction | PredictionData, Gain | GainData | None]  # test, step, gain
 
 _LEGEND = {
     "memory": "the most bytes of tensors of a rank; 10 % of what there is is left for the allocator and NCCL",
@@ -19,18 +35,19 @@ _LEGEND = {
 }
 
 
-def predictions_table(predictions: Sequence[Predicted]) -> Table:
+def predictions_table(predictions: Sequence[Named]) -> Table:
     """One row for each prediction, in the order made."""
-    common = scale([one.prediction.seconds for one in predictions], "s")
+    steps = [step for _, step, _ in predictions]
+    common = scale([step.seconds for step in steps], "s")
     columns = [
-        ("prediction", [_name(one) for one in predictions]),
-        ("ranks", [str(one.prediction.world_size) for one in predictions]),
-        ("network", [one.prediction.network for one in predictions]),
-        ("computing", [one.prediction.accelerator or "this machine" for one in predictions]),
-        (f"step\n{common.unit}", [_step(one.prediction, common) for one in predictions]),
-        ("exposed\n%", [format_percent(_exposed(one.prediction)).removesuffix(" %") for one in predictions]),
-        ("eff.\n%", [_efficiency(one.prediction) for one in predictions]),
-        ("gain\n%", [_gain(one.gain) for one in predictions]),
+        ("prediction", [f"{test.partition('::')[2]} {step.name}" for test, step, _ in predictions]),
+        ("ranks", [str(step.world_size) for step in steps]),
+        ("network", [step.network for step in steps]),
+        ("computing", [step.accelerator or "this machine" for step in steps]),
+        (f"step\n{common.unit}", [_step(step, common) for step in steps]),
+        ("exposed\n%", [format_percent(step.exposed / step.seconds).removesuffix(" %") for step in steps]),
+        ("eff.\n%", [_efficiency(step) for step in steps]),
+        ("gain\n%", [_gain(gain) for _, _, gain in predictions]),
     ]
     filled = [
         (header, cells)
@@ -58,20 +75,11 @@ def _meanings(headers: Iterable[str]) -> dict[str, str]:
     return {name: meaning for name, meaning in _LEGEND.items() if name in names}
 
 
-def advice_table(advice: StrategyAdvice) -> Table:
-    """One row for each candidate, the best one first; what does not fit comes last, with the reason."""
+def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
+    """One row for each candidate, the best one first; what has no prediction comes last, with the reason."""
     predictions = [each.prediction for each in advice.candidates if each.prediction is not None]
     common = scale([each.seconds for each in predictions], "s")
     sizes = scale([each.memory for each in advice.candidates if each.memory is not None], "B")
-    equal = {candidate.name for candidate in advice.equals}
-
-    def verdict(candidate: Candidate) -> str:
-        if candidate.prediction is None:
-            return f"{'not timed' if candidate.fits else 'does not fit'}: {candidate.reason}"
-        if candidate is advice.best:
-            return "best"
-        return "maybe as good" if candidate.name in equal else "slower"
-
     columns = [
         ("training", [each.name for each in advice.candidates]),
         ("batch", [NOTHING if each.batch_size is None else str(each.batch_size) for each in advice.candidates]),
@@ -91,7 +99,7 @@ def advice_table(advice: StrategyAdvice) -> Table:
             "eff.\n%",
             [NOTHING if each.prediction is None else _efficiency(each.prediction) for each in advice.candidates],
         ),
-        ("advice", list(map(verdict, advice.candidates))),
+        ("advice", [_standing(each) for each in advice.candidates]),
     ]
     filled = [(header, cells) for header, cells in columns if set(cells) != {NOTHING}]
     found = predictions[0] if predictions else None
@@ -105,25 +113,22 @@ def advice_table(advice: StrategyAdvice) -> Table:
     )
 
 
-def _name(one: Predicted) -> str:
-    return f"{one.test.partition('::')[2]} {one.prediction.name}"
+def _standing(candidate: Candidate | CandidateData) -> str:
+    return f"{candidate.standing}: {candidate.reason}" if candidate.reason else candidate.standing
 
 
-def _step(found: Prediction, common: Scale) -> str:
+def _step(found: Step, common: Scale) -> str:
     value, low, high = map(common.number, (found.seconds, found.low, found.high))
     return f"{value} [{low}, {high}]"
 
 
-def _exposed(found: Prediction) -> float:
-    return found.exposed / found.seconds
+def _efficiency(found: Step) -> str:
+    ends = (found.efficiency, found.efficiency_low, found.efficiency_high)
+    value, low, high = (format_percent(end).removesuffix(" %") for end in ends)
+    return f"{value} [{low}, {high}]"
 
 
-def _efficiency(found: Prediction) -> str:
-    ends = (format_percent(end).removesuffix(" %") for end in found.efficiencies)
-    return f"{format_percent(found.efficiency).removesuffix(' %')} [{', '.join(ends)}]"
-
-
-def _gain(gain: Gain | None) -> str:
+def _gain(gain: Gain | GainData | None) -> str:
     if gain is None:
         return NOTHING
     value, low, high = (signed_percent(end) for end in (gain.value, gain.low, gain.high))

@@ -290,7 +290,7 @@ def _predictions(predictions: Sequence[Predicted]) -> Table | None:
         return None
     from pytest_ddpperf.reports.predictions import predictions_table
 
-    return predictions_table(predictions)
+    return predictions_table([(one.test, one.prediction, one.gain) for one in predictions])
 
 
 def _advice(advice: Sequence[StrategyAdvice]) -> list[Table]:

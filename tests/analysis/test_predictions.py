@@ -54,7 +54,7 @@ class TestPredicted:
         assert found.low == pytest.approx(0.030 * (1 - MEASURED) + 0.009)
         assert found.high == pytest.approx(0.030 * (1 + MEASURED) + 0.011)
         assert found.efficiency == pytest.approx(0.75)
-        assert found.efficiencies == pytest.approx((0.027 / 0.038, 0.033 / 0.042))
+        assert (found.efficiency_low, found.efficiency_high) == pytest.approx((0.027 / 0.038, 0.033 / 0.042))
 
     def test_scatter_widens_the_band(self) -> None:
         still, scattered = prediction(self.sent), prediction(self.sent, scatter=0.02)

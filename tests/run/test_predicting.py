@@ -54,7 +54,7 @@ def test_predicted(ddpperf):
     assert abs(found.seconds - found.computing - found.exposed) < 1e-12
     # Nothing but a few lines of Python lies between the call and the wait.
     assert 0 < found.exposed <= found.communication
-    assert found.efficiencies[0] < found.efficiency < found.efficiencies[1]
+    assert found.efficiency_low < found.efficiency < found.efficiency_high
 """
     result = run(inner, test)
     result.assert_outcomes(passed=1)

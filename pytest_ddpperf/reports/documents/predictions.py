@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_ddpperf.analysis.candidates import Standing
 from pytest_ddpperf.reports.document import Document, NotNegative, Positive, about
 
 
@@ -27,6 +28,8 @@ class StepData(Document):
     communication: NotNegative = about("Of all transfers, hidden ones too.")
     exposed: float = about("Of transfers that computing does not hide.")
     efficiency: NotNegative = about("Of weak scaling beside one rank: the share of the step in which ranks compute.")
+    efficiency_low: NotNegative = about("The same at worst.")
+    efficiency_high: NotNegative = about("The same at best.")
 
 
 class PredictionData(StepData, inside="prediction"):
@@ -50,6 +53,7 @@ class CandidateData(Document):
     reason: str = about("Why they do not, or why there is no prediction; empty where there is one.")
     prediction: StepData | None = about("Its step; null where it does not fit, or could not be timed here.")
     measured: NotNegative | None = about("Seconds of a step on ranks of this machine; null where none ran it.")
+    standing: Standing = about("Among all candidates, by the predicted time for a sample.")
 
 
 class StrategyAdviceData(Document):

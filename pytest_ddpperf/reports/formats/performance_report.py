@@ -12,6 +12,7 @@ from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
 from pytest_ddpperf.reports.formats.words import facts_line, headline, reasons
 from pytest_ddpperf.reports.lines import INDENT, printable, wrapped
 from pytest_ddpperf.reports.phrases import comparison_text, find, findings
+from pytest_ddpperf.reports.predictions import advice_table, predictions_table
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import render
 
@@ -20,7 +21,10 @@ _RED = {Verdict.BROKEN, Verdict.REGRESSED}
 
 
 def performance_report(document: ResultsData) -> str:
-    """All benchmarks in a table; then each with its verdict, its bottleneck and what would make its step faster."""
+    """All benchmarks in a table; then each with its verdict, its bottleneck and what would make its step faster.
+
+    Steps that were predicted and ways to train follow.
+    """
     results = results_of(document)
     data = {id(result): each for result, each in zip(results, document.results, strict=True)}
     ordered = worst_first(results)
@@ -30,6 +34,9 @@ def performance_report(document: ResultsData) -> str:
     if ordered:
         blocks.append(render(benchmark_table(ordered)))
     blocks += ["\n".join(_benchmark(result, data[id(result)])) for result in ordered]
+    if document.predictions:
+        blocks.append(render(predictions_table([(one.test, one, one.gain) for one in document.predictions])))
+    blocks += [f"{printable(advice.test)}\n{render(advice_table(advice))}" for advice in document.advice]
     return "\n\n".join(blocks) + "\n"
 
 

@@ -2,6 +2,13 @@ from __future__ import annotations
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.parts import AdviceData, DiagnosisData
+from pytest_ddpperf.reports.documents.predictions import (
+    CandidateData,
+    GainData,
+    PredictionData,
+    StepData,
+    StrategyAdviceData,
+)
 from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
 from pytest_ddpperf.reports.formats.performance_report import performance_report
 from tests.reports.formats.samples import MakeDocument
@@ -78,3 +85,57 @@ def test_a_broken_benchmark_says_why_once(make_document: MakeDocument, broken: R
     text = performance_report(make_document(broken))
     assert text.count("rank 1 raised") == 1
     assert "\\n" in text
+
+
+STEP = {
+    "world_size": 64,
+    "network": "pcie-ethernet100",
+    "accelerator": "h100",
+    "seconds": 0.04,
+    "low": 0.03,
+    "high": 0.05,
+    "samples": 64.0,
+    "computing": 0.03,
+    "communication": 0.02,
+    "exposed": 0.01,
+    "efficiency": 0.75,
+    "efficiency_low": 0.6,
+    "efficiency_high": 0.9,
+}
+
+
+def test_what_was_predicted_and_advised_follows(make_document: MakeDocument, unchanged: Result) -> None:
+    gain = GainData(value=0.2, low=0.1, high=0.3)
+    predictions = [
+        PredictionData(test="t.py::test_p", name="ddp", gain=None, **STEP),
+        PredictionData(test="t.py::test_p", name="flat", gain=gain, **{**STEP, "seconds": 0.032}),
+    ]
+    same = {"strategy": "", "batch_size": None, "measured": None}
+    candidates = [
+        CandidateData(
+            name="fsdp2", memory=2**30, fits=True, reason="", prediction=StepData(**STEP), standing="best", **same
+        ),
+        CandidateData(
+            name="ddp",
+            memory=2**36,
+            fits=False,
+            reason="its tensors take 64 GiB of 32 GiB",
+            prediction=None,
+            standing="does not fit",
+            **same,
+        ),
+    ]
+    advice = [StrategyAdviceData(test="t.py::test_a", world_size=64, memory=2**35, candidates=candidates)]
+    document = ResultsData(**{**vars(make_document(unchanged)), "predictions": predictions, "advice": advice})
+    report = performance_report(document).splitlines()
+    begin = report.index("steps that were predicted, not measured: pcie-ethernet100, computing of h100")
+    assert [" ".join(line.split()) for line in report[begin + 4 : begin + 6]] == [
+        "test_p ddp 64 40.0 [30.0, 50.0] 25 75 [60, 90] -",
+        "test_p flat 64 32.0 [30.0, 50.0] 31.2 75 [60, 90] +20.0 [+10.0, +30.0]",
+    ]
+    begin = report.index("t.py::test_a")
+    assert report[begin + 1] == "ways to train on 64 ranks, pcie-ethernet100, computing of h100"
+    assert [line.split()[0] + " " + line.split("  ")[-1].strip() for line in report[begin + 5 : begin + 7]] == [
+        "fsdp2 best",
+        "ddp does not fit: its tensors take 64 GiB of 32 GiB",
+    ]
