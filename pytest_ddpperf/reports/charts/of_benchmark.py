@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end, rules_of
+from pytest_ddpperf.metrics.table import METRICS, STEP_TIME, outlying_end, rules_of
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, across, numbered, point
 from pytest_ddpperf.reports.documents.results import MetricData, ResultData
@@ -14,6 +14,7 @@ from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.units import format_count
 
 BEFORE_NOTE = "the interval of what it is compared with is over its launches alone"
+_PLACES = {row.name: place for place, row in enumerate(METRICS)}
 _THIS_RUN = "this run"
 _TWO = 2  # a distribution has as many samples
 _BYTES = "peak_"  # begins the kinds of memory that are in bytes
@@ -61,7 +62,7 @@ def steps(result: ResultData, subject: str) -> Iterator[Chart]:
 
 def launches(result: ResultData, subject: str) -> Iterator[Chart]:
     """The value of each launch beside those of the baseline; for the step time and each other gated metric."""
-    for name, metric in result.metrics.items():
+    for name, metric in sorted(result.metrics.items(), key=lambda each: _PLACES.get(each[0], len(_PLACES))):
         repeated = rules_of(name).repeats_step_time or metric.scale == "exact"
         ours = numbered(_THIS_RUN, metric.samples, first=1)
         if repeated or not (metric.gated or name == STEP_TIME) or len(ours.points) < _TWO:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -31,6 +32,7 @@ Placed: TypeAlias = "tuple[int, ResultData]"
 
 _MOST = 24  # benchmarks side by side that one can read
 _TWO = 2  # of one there is nothing to compare
+_RANKS = re.compile(r" w\d+( over w\d+)?(?= |$)")
 _SWEPT = "bucket_cap_mb"
 _RATES = ("throughput", "token_throughput")
 
@@ -71,7 +73,7 @@ def rank_throughput(document: ResultsData) -> Iterator[Chart]:
             continue
         base, sizes = _sizes(points)
         starts = {
-            one.name: one.metrics[rate].value for _, one in points if one.world_size == base and rate in one.metrics
+            _way(one): one.metrics[rate].value for _, one in points if one.world_size == base and rate in one.metrics
         }
         ideals = (
             ChartSeries(
@@ -110,7 +112,7 @@ def _ranks_chart(
     ways: dict[str, list[ChartPoint]] = {}
     for _, result in sorted(points, key=lambda placed: placed[1].world_size):
         if (found := value(result)) is not None:
-            ways.setdefault(result.name, []).append(found)
+            ways.setdefault(_way(result), []).append(found)
     return {
         "kind": kind,
         "title": f"{kind.removeprefix('rank_')} by number of ranks, {what}",
@@ -120,6 +122,11 @@ def _ranks_chart(
         "series": tuple(ChartSeries(name, tuple(found)) for name, found in ways.items()),
         "benchmarks": tuple(i for i, _ in points),
     }
+
+
+def _way(result: ResultData) -> str:
+    """The name of a point without its number of ranks: it is that of the whole curve."""
+    return _RANKS.sub("", result.name)
 
 
 def throughput(document: ResultsData) -> Iterator[Chart]:

@@ -46,7 +46,13 @@ def scaled(ranks: int, step: float, **more: float) -> Result:
     """A point of a weak scaling curve."""
     related = tuple(metric(name, value, Verdict.UNCHANGED, 0.0) for name, value in more.items())
     return result(
-        SCALED, Verdict.UNCHANGED, step, 0.0, related, world_size=ranks, measured=strategy("ddp", mode="weak")
+        SCALED,
+        Verdict.UNCHANGED,
+        step,
+        0.0,
+        related,
+        world_size=ranks,
+        measured=strategy(f"ddp w{ranks} over w2", mode="weak"),
     )
 
 
