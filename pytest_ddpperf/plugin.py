@@ -283,7 +283,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
         session_of(config).complaints.append(left_out_text(left_out))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    if settings.json is not None or settings.report is not None or settings.history is not None:
+    if any(getattr(settings, name) is not None for name in ("json", "report", "plots", "history")):
         from pytest_ddpperf.run.outputs import outputs
 
         # Without any result, too: a file of an earlier run must not pass for this one's.

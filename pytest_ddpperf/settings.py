@@ -459,6 +459,14 @@ class Settings:
         per_test=False,
         repeats=True,
     )
+    plots: Path | None = _knob(  # noqa: RUF009 - a field, declared
+        None,
+        path,
+        "draw the results into PNG files in this folder, relative to the root of the project; needs matplotlib, which "
+        "the extra plots brings",
+        "DIR",
+        per_test=False,
+    )
     history: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None, path, "record the run in this SQLite file, which ddpperf trend reads", "FILE", per_test=False
     )

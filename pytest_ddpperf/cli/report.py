@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from pytest_ddpperf.reports.document import write_text
@@ -11,6 +12,7 @@ from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.two_runs import two_runs_table
+from pytest_ddpperf.units import format_count
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,13 +20,22 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     _add_results(parser, "results")
     for kind in KINDS.values():
         parser.add_argument(f"--{kind.name}", type=Path, metavar="FILE", help=f"{kind.help}; - is standard output")
+    text = "folder for pictures, as PNG files; needs matplotlib, which the extra plots brings"
+    parser.add_argument("--plots", type=Path, metavar="DIR", help=text)
 
 
 def report(options: argparse.Namespace) -> int:
     """Writes the kinds that are asked for; without any the report in plain text."""
     document = read_results(options.results)
     files = {kind: getattr(options, name.replace("-", "_")) for name, kind in KINDS.items()}
-    asked = {kind: file for kind, file in files.items() if file is not None} or {KINDS["text"]: Path("-")}
+    asked = {kind: file for kind, file in files.items() if file is not None}
+    if options.plots is not None:
+        from pytest_ddpperf.reports.plots import write_plots
+
+        drawn = write_plots(document, options.plots, "--plots")
+        print(f"{format_count(len(drawn), 'picture')} in {options.plots}", file=sys.stderr)
+    elif not asked:
+        asked = {KINDS["text"]: Path("-")}
     for kind, file in asked.items():
         write_text(file, kind.render(document), f"--{kind.name}")
     return 0

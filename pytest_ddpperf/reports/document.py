@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import FrozenInstanceError, dataclass
 from enum import Enum
 from operator import attrgetter
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from pytest_ddpperf.baselines.files import require_writable, write_file
+from pytest_ddpperf.baselines.files import require_writable, require_writable_folder, write_file
 from pytest_ddpperf.baselines.jsonfile import render, rounded
 from pytest_ddpperf.errors import SettingError
 
@@ -112,6 +113,26 @@ def ensure_text(path: Path, option: str) -> None:
         require_writable(path)
     except OSError as error:
         raise _unwritable(path, error, option) from None
+
+
+@contextmanager
+def writing_into(folder: Path, option: str, what: str) -> Iterator[None]:
+    """Within, a failure to write into a folder is a SettingError, which says what was to be written there."""
+    try:
+        yield
+    except OSError as error:
+        raise SettingError(
+            f"{option}={folder}: {what} cannot be written there: {error.strerror or error}; make it writable, or name "
+            "another folder"
+        ) from None
+
+
+def ensure_folder(folder: Path, option: str, what: str) -> None:
+    """Makes sure, before anything is measured, that files can be written into a folder: SettingError if not."""
+    with writing_into(folder, option, what):
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(0, "it is a file")
+        require_writable_folder(folder)
 
 
 def write_text(path: Path, text: str, option: str, *, append: bool = False) -> None:

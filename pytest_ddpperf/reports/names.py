@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -11,6 +13,22 @@ from pytest_ddpperf.records.results import Result
 
 Listed: TypeAlias = "Result | Calibrated"
 """What has a row of its own: a benchmark of a test."""
+
+
+_LONGEST = 120  # characters of a benchmark's name in the name of a file: file systems take 255
+_SAFE = re.compile(r"[A-Za-z0-9_.,=+-]+")
+
+
+def file_stem(name: str) -> str:
+    """What the name of a benchmark's file begins with: the letters, digits and ``_.,=+-`` of a name.
+
+    A name that is cut, or that has other characters than those of a node id, ends with a checksum, so that no two
+    benchmarks share a file.
+    """
+    plain = name.replace(".py::", ".").replace("::", ".").replace("/", ".").replace("[", "-").replace("]", "")
+    plain = plain.replace(" ", "-").lstrip(".")
+    safe = "_".join(_SAFE.findall(plain))[:_LONGEST]
+    return plain if safe == plain else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def variant_text(result: Listed) -> str:

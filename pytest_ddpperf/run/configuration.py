@@ -327,6 +327,11 @@ def require_outputs(settings: Settings, root: Path) -> None:
         from pytest_ddpperf.run.outputs import require_reports
 
         require_reports(settings.report, root)
+    if settings.plots is not None:
+        from pytest_ddpperf.baselines.files import located
+        from pytest_ddpperf.reports.plots import require_plots
+
+        require_plots(located(root, settings.plots), KNOBS["plots"].option)
     if isinstance(settings.profile, Path):
         from pytest_ddpperf.run.traces import require_folder
 
@@ -338,7 +343,7 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
-_OF_A_RUN = {"save", "lease", "json", "report", "history", "budget", "max_time", "fail_on", "require_baseline"}
+_OF_A_RUN = {"save", "lease", "json", "report", "plots", "history", "budget", "max_time", "fail_on", "require_baseline"}
 _OF_A_RUN |= {name for name in KNOBS if name.startswith("profile")}
 
 

@@ -38,6 +38,8 @@ def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[C
         yield partial(_write_json, session, located(root, settings.json), interrupted)
     for kind, file in settings.report or ():
         yield partial(_write_report, document, kind, file, root)
+    if settings.plots is not None:
+        yield partial(_write_plots, document, located(root, settings.plots))
     if settings.history is not None:
         yield session.record
 
@@ -60,6 +62,12 @@ def _write_report(document: Callable[[], ResultsData], kind: str, file: Path, ro
         write_text(file, text, option)
     if summary:
         write_text(Path(summary), text, SUMMARY, append=True)
+
+
+def _write_plots(document: Callable[[], ResultsData], folder: Path) -> None:
+    from pytest_ddpperf.reports.plots import write_plots
+
+    write_plots(document(), folder, KNOBS["plots"].option)
 
 
 def _typed(session: Session, interrupted: str | None = None) -> ResultsData:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import glob
 import gzip
-import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +13,9 @@ from typing import Any
 from pytest_ddpperf.analysis.traces.clocks import align, merged_trace
 from pytest_ddpperf.analysis.traces.difference import difference
 from pytest_ddpperf.analysis.traces.reading import RankTrace, rank_in_name, read_trace
-from pytest_ddpperf.baselines.files import require_writable_folder
-from pytest_ddpperf.errors import SettingError, TraceError
+from pytest_ddpperf.errors import TraceError
+from pytest_ddpperf.reports.document import ensure_folder, writing_into
+from pytest_ddpperf.reports.names import file_stem
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.traces import alignment_line, difference_table, summary_table
 from pytest_ddpperf.run.variant import Variant
@@ -25,8 +23,6 @@ from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.training.jobs import rank_file
 
 MOST_CHANGES = 20  # that are told, unless more are asked for
-_LONGEST = 120  # characters of a benchmark's name in the name of a file: file systems take 255
-_SAFE = re.compile(r"[A-Za-z0-9_.,=+-]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,38 +36,15 @@ class TracedGroup:
 
 def require_folder(folder: Path) -> None:
     """Raises a SettingError where traces cannot be written into a folder."""
-    with _writing(folder):
-        if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(0, "it is a file")
-        require_writable_folder(folder)
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SettingError(
-            f"{KNOBS['profile'].option}={folder}: traces cannot be written there: {error.strerror or error}; make it "
-            "writable, or name another folder"
-        ) from None
+    ensure_folder(folder, KNOBS["profile"].option, "traces")
 
 
 def file_name(test: str, variant: Variant) -> str:
-    """What the names of a benchmark's files begin with: letters, digits and ``_.,=+-`` of its test and its name.
-
-    A name that is cut, or that has other characters than those of a node id, ends with a checksum, so that no two
-    benchmarks share a file.
-    """
+    """What the names of a benchmark's files begin with."""
     side = ".reference" * variant.of_reference
     ranks = f" w{variant.world_size}"
-    whole = f"{test}.{variant.name.removesuffix(ranks)}.{ranks.strip()}{side}"
-    plain = whole.replace(".py::", ".").replace("::", ".").replace("/", ".").replace("[", "-").replace("]", "")
-    plain = plain.replace(" ", "-").lstrip(".")
-    safe = "_".join(_SAFE.findall(plain))[:_LONGEST]
-    if safe == plain:
-        return plain
-    return f"{safe}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}{side}"
+    stem = file_stem(f"{test}.{variant.name.removesuffix(ranks)}.{ranks.strip()}{side}")
+    return stem if stem.endswith(side) else stem + side
 
 
 def write_beside(folder: Path, name: str, ranks: int, beside: str = "") -> list[str]:
@@ -79,7 +52,7 @@ def write_beside(folder: Path, name: str, ranks: int, beside: str = "") -> list[
 
     ``beside`` is the name of the reference, whose traces are compared with these.
     """
-    with _writing(folder):
+    with writing_into(folder, KNOBS["profile"].option, "traces"):
         folder.mkdir(parents=True, exist_ok=True)
         merged = folder / f"{name}_merged_trace.json"
         merged.unlink(missing_ok=True)  # of an earlier run

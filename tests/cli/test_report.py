@@ -60,6 +60,13 @@ def test_several_kinds_are_written_at_once(run: Path, tmp_path: Path) -> None:
     assert list(json.loads(bencher.read_text())) == ["t.py::test_a ddp w2"]
 
 
+def test_pictures_are_drawn_into_a_folder(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run), "--plots", str(tmp_path / "pictures")]) == 0
+    out, err = capsys.readouterr()
+    (file,) = (tmp_path / "pictures").iterdir()
+    assert (out, err, file.name) == ("", f"1 picture in {tmp_path / 'pictures'}\n", "t.test_a-ddp-w2.png")
+
+
 def test_without_a_kind_the_report_is_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run)]) == 0
     assert capsys.readouterr().out.startswith("Performance report\n")

@@ -13,6 +13,7 @@ from pytest_ddpperf.parsers import reports
 from pytest_ddpperf.reports.documents.reading import read_results
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import MARK
+from pytest_ddpperf.reports.plots import write_plots
 
 SUITE = """
 import pytest
@@ -67,6 +68,24 @@ def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester) ->
     assert document.results[0].metrics["collective_calls"].value == 1
     for kind in KINDS.values():
         assert (suite.path / "out" / kind.name).read_text() == kind.render(document)
+
+
+def test_pictures_of_the_run_are_those_of_its_json_file(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_suite=TIMED)
+    inner.runpytest("--ddpperf-json=run.json", "--ddpperf-plots=pictures").assert_outcomes(passed=1)
+    later = write_plots(read_results(inner.path / "run.json"), inner.path / "later", "--plots")
+    assert {file.name: file.read_bytes() for file in later} == {
+        file.name: file.read_bytes() for file in (inner.path / "pictures").iterdir()
+    }
+    assert "test_suite.test_step-custom-w2.png" in {file.name for file in later}
+
+
+def test_a_place_for_pictures_that_cannot_be_is_refused_before_the_first_test(suite: pytest.Pytester) -> None:
+    run = suite.runpytest("--ddpperf-plots=test_suite.py")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(
+        ["ERROR: --ddpperf-plots=*test_suite.py: pictures cannot be written there: it is a file; *"]
+    )
 
 
 def test_the_ini_file_names_several_reports(suite: pytest.Pytester) -> None:

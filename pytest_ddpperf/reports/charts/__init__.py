@@ -1,0 +1,1 @@
+"""What reports draw: a chart is data, made of the results document, and any renderer can draw it."""

@@ -1,0 +1,229 @@
+"""Pictures of the results: matplotlib draws the charts of a document into PNG files."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
+from pytest_ddpperf.reports.charts.table import charts_of
+from pytest_ddpperf.reports.document import ensure_folder, writing_into
+from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.reports.names import file_stem
+from pytest_ddpperf.units import Scale, format_percent, scale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from pytest_ddpperf.reports.documents.results import ResultsData
+
+_WHAT = "pictures"
+_WIDTH, _HEIGHT, _DPI = 9.0, 4.0, 110  # inches of a chart, and dots of an inch
+_MARKED = 40  # points of a line that are marked
+_AROUND = 0.06  # of what an axis shows: free to either side
+_LETTERS = 100  # of a line above a chart
+_BEYOND = 1.5  # times the range of all values that an axis reaches beyond them at most
+_ASIDE = 0.12  # of a place: how far the points of series that share it are apart
+_LONG = 60  # letters of all labels of an axis that still stand upright
+_STYLE = "tableau-colorblind10"
+_MARKERS = "osD^vPX<>*"  # so that colour is not all that tells series apart
+
+
+def require_plots(folder: Path, option: str) -> None:
+    """Makes sure, before anything is measured, that pictures can be drawn and written there: SettingError if not."""
+    if find_spec("matplotlib") is None:
+        raise SettingError(f"{option} needs matplotlib, which is not installed: pip install 'pytest-ddpperf[plots]'")
+    ensure_folder(folder, option, _WHAT)
+
+
+def write_plots(document: ResultsData, folder: Path, option: str) -> list[Path]:
+    """Draws all charts of a document, those of one benchmark in one file.
+
+    Returns:
+        The files, in the order drawn; those of the same name were replaced. None where the document has no charts.
+
+    Raises:
+        SettingError: matplotlib is missing, or the folder cannot be written.
+    """
+    require_plots(folder, option)
+    import matplotlib as mpl
+    from matplotlib import style
+
+    drawn: list[Path] = []
+    with warnings.catch_warnings(), mpl.rc_context({"text.parse_math": False}), style.context(_STYLE):
+        warnings.simplefilter("ignore")  # of letters that the font lacks
+        for name, charts in _files(charts_of(document)).items():
+            figure = figure_of(charts)
+            with writing_into(folder, option, _WHAT):
+                folder.mkdir(parents=True, exist_ok=True)
+                figure.savefig(folder / name, format="png")
+            drawn.append(folder / name)
+    return drawn
+
+
+def _files(charts: Sequence[Chart]) -> Mapping[str, Sequence[Chart]]:
+    """What each file shows, by its name: all of one benchmark, or one chart of several."""
+    files: dict[str, list[Chart]] = {}
+    subjects: dict[int, str] = {}  # of benchmarks, by their places
+    for chart in charts:
+        if len(chart.benchmarks) == 1:
+            name = subjects.setdefault(chart.benchmarks[0], chart.subject)
+        else:
+            name = f"{chart.kind}.{chart.subject}"
+        files.setdefault(f"{file_stem(name)}.png", []).append(chart)
+    return files
+
+
+def figure_of(charts: Sequence[Chart]) -> Figure:
+    """Charts below each other: a figure of matplotlib."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH, _HEIGHT * len(charts)), dpi=_DPI, layout="constrained")
+    for chart, axes in zip(charts, figure.subplots(len(charts), squeeze=False)[:, 0], strict=True):
+        _draw(chart, axes)
+    return figure
+
+
+def _draw(chart: Chart, axes: Axes) -> None:
+    """Draws one chart."""
+    drawn = [*chart.series, *chart.references]
+    units = scale([point.y for series in drawn for point in series.points], chart.y.unit)
+    across = scale([point.x for series in drawn for point in series.points], chart.x.unit)
+    axes.set_xlabel(_axis_name(chart.x, across))
+    axes.set_ylabel(_axis_name(chart.y, units))
+    axes.grid(axis="y", alpha=0.3)
+    if chart.style == "stacked":
+        _stack(chart, axes, units)
+    else:
+        _plot(chart, axes, units, across)
+    _ticks(chart, axes, across)
+    colors = {} if chart.style == "stacked" else _colors(axes)
+    for series in chart.references:
+        own = next((color for name, color in colors.items() if series.name.startswith(f"{name}, ")), "0.5")
+        _refer(series, axes, units, across, own)
+    if len(drawn) > 1 or chart.style == "stacked":
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize="small")
+    beyond = False
+    if chart.style != "stacked":
+        beyond = _look(axes, [point for series in drawn for point in series.points], units)
+    axes.set_title("\n".join((chart.title, chart.subject, *_remarks(chart, beyond))), loc="left", fontsize="medium")
+
+
+def _axis_name(axis: Axis, units: Scale) -> str:
+    return f"{axis.name} ({units.unit})" if units.unit else axis.name
+
+
+def _look(axes: Axes, points: Sequence[ChartPoint], units: Scale) -> bool:
+    """Keeps an interval that is far wider than all values from hiding them; whether one goes beyond what is shown."""
+    least, most = (end(point.y for point in points) for end in (min, max))
+    low = min(point.y if point.low is None else min(point.low, point.y) for point in points)
+    high = max(point.y if point.high is None else max(point.high, point.y) for point in points)
+    reach = _BEYOND * max(most - least, (abs(least) + abs(most)) / 4)
+    bottom, top = max(low, least - reach), min(high, most + reach)
+    around = _AROUND * (top - bottom) or _AROUND * abs(top) or 1.0
+    axes.set_ylim((bottom - around) / units.factor, (top + around) / units.factor)
+    return low < bottom or high > top
+
+
+def _remarks(chart: Chart, beyond: bool) -> list[str]:  # noqa: FBT001
+    """What a reader has to know of a chart, line by line."""
+    known = "" if chart.confidence is None else f"bars and bands: {format_percent(chart.confidence)} intervals"
+    cut = "an interval goes beyond what is shown" * beyond
+    return wrapped([said], _LETTERS) if (said := "; ".join(filter(None, (known, cut, chart.note)))) else []
+
+
+def _ticks(chart: Chart, axes: Axes, across: Scale) -> None:
+    """What stands along the horizontal axis: the labels of places, else the values where there are few."""
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    if chart.x.log:
+        axes.set_xscale("log")
+    if chart.x.labels:
+        tilted = sum(map(len, chart.x.labels)) > _LONG
+        axes.set_xticks(
+            range(len(chart.x.labels)), chart.x.labels, rotation=30 * tilted, ha="right" if tilted else "center"
+        )
+        return
+    values = sorted({point.x / across.factor for series in chart.series for point in series.points})
+    if len(values) <= len(_MARKERS):
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.xaxis.set_minor_locator(NullLocator())
+    elif not chart.x.log:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=not chart.x.unit))
+
+
+def _plot(chart: Chart, axes: Axes, units: Scale, across: Scale) -> None:
+    """Draws series as lines or points with their intervals; points that share a place stand side by side."""
+    middle = (len(chart.series) - 1) / 2
+    for i, (series, marker) in enumerate(zip(chart.series, cycle(_MARKERS), strict=False)):
+        lines = chart.style == "lines"
+        aside = 0.0 if lines else (i - middle) * min(_ASIDE, 0.8 / len(chart.series))
+        axes.errorbar(
+            [point.x / across.factor + aside for point in series.points],
+            [point.y / units.factor for point in series.points],
+            yerr=_reach(series.points, units),
+            label=series.name,
+            marker=marker if len(series.points) <= _MARKED else "",
+            markersize=5,
+            linestyle="-" if lines else "",
+            linewidth=1.2,
+            capsize=3,
+        )
+
+
+def _colors(axes: Axes) -> dict[str, Any]:
+    """The colours of series by their names."""
+    return {str(each.get_label()): each[0].get_color() for each in axes.containers}  # of errorbar
+
+
+def _reach(points: Sequence[ChartPoint], units: Scale) -> Any:
+    """How far the interval of each point reaches below and above it; None where no point has one."""
+    if all(point.low is None and point.high is None for point in points):
+        return None
+    below = [max(0.0, point.y - (point.y if point.low is None else point.low)) / units.factor for point in points]
+    above = [max(0.0, (point.y if point.high is None else point.high) - point.y) / units.factor for point in points]
+    return [below, above]
+
+
+def _stack(chart: Chart, axes: Axes, units: Scale) -> None:
+    """Draws amounts upon each other, those below 0 downwards."""
+    tops: dict[tuple[float, bool], float] = {}
+    for series, hatch in zip(chart.series, cycle(("", "//", "..", "xx", "\\\\")), strict=False):
+        heights = [point.y / units.factor for point in series.points]
+        bottoms = [tops.get((point.x, point.y < 0), 0.0) for point in series.points]
+        axes.bar(
+            [point.x for point in series.points],
+            heights,
+            bottom=bottoms,
+            yerr=_reach(series.points, units),
+            label=series.name,
+            width=0.6,
+            hatch=hatch,
+            edgecolor="white",
+            error_kw={"capsize": 2, "elinewidth": 0.8, "ecolor": "0.3"},
+        )
+        for point, bottom, height in zip(series.points, bottoms, heights, strict=True):
+            tops[point.x, point.y < 0] = bottom + height
+
+
+def _refer(series: ChartSeries, axes: Axes, units: Scale, across: Scale, color: Any) -> None:
+    """Draws what the series are seen beside: a dashed line, with a band where its points have intervals."""
+    places = [point.x / across.factor for point in series.points]
+    values = [point.y / units.factor for point in series.points]
+    axes.plot(places, values, "--", linewidth=1, label=series.name, color=color)
+    known = [point for point in series.points if point.low is not None and point.high is not None]
+    if known:
+        lows, highs = ([end / units.factor for end in ends] for ends in zip(*map(_ends, known), strict=True))
+        axes.fill_between([point.x / across.factor for point in known], lows, highs, alpha=0.15, color=color)
+
+
+def _ends(point: ChartPoint) -> tuple[float, float]:
+    assert point.low is not None  # noqa: S101  of a point with both ends
+    assert point.high is not None  # noqa: S101
+    return point.low, point.high

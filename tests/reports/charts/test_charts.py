@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.baselines.jsonfile import render
+from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Trainings
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, thinned
+from pytest_ddpperf.reports.charts.of_trend import trend_chart
+from pytest_ddpperf.reports.charts.table import CHARTS, charts_of
+from pytest_ddpperf.reports.documents.reading import typed
+from pytest_ddpperf.reports.documents.results import ResultsData, results_document
+from pytest_ddpperf.reports.documents.trend import TrendData
+from tests.reports.golden_runs import RUNS, metric, result, strategy
+
+SCALED = "perf/test_scaling.py::test_weak"
+
+
+def document(*results: Result, change: Callable[[Any], None] = lambda _: None, **more: Any) -> ResultsData:
+    """The results as their file has them, with a change."""
+    data = json.loads(render(results_document(results, None, **more)))
+    change(data)
+    return typed(ResultsData, data)
+
+
+def charts(kind: str, made: ResultsData) -> list[Chart]:
+    return [chart for chart in charts_of(made) if chart.kind == kind]
+
+
+def points(series: ChartSeries) -> list[tuple[float, ...]]:
+    """The points, those with an interval as four numbers."""
+    return [
+        (each.x, each.y) if each.low is None or each.high is None else (each.x, each.y, each.low, each.high)
+        for each in series.points
+    ]
+
+
+def scaled(ranks: int, step: float, **more: float) -> Result:
+    """A point of a weak scaling curve."""
+    related = tuple(metric(name, value, Verdict.UNCHANGED, 0.0) for name, value in more.items())
+    return result(
+        SCALED,
+        Verdict.UNCHANGED,
+        step,
+        0.0,
+        related,
+        world_size=ranks,
+        measured=strategy(f"ddp w{ranks} over w2", mode="weak"),
+    )
+
+
+CURVE = (
+    scaled(2, 0.02),
+    scaled(4, 0.025, scaling_efficiency=0.8, speedup=1.6),
+    scaled(8, 0.04, scaling_efficiency=0.5, speedup=2.0),
+)
+
+
+def test_a_scaling_curve_stands_beside_its_ideal() -> None:
+    made = document(*CURVE)
+    (speedup,) = charts("speedup", made)
+    assert (speedup.title, speedup.subject, speedup.style) == (
+        "speedup by number of ranks, weak scaling",
+        SCALED,
+        "lines",
+    )
+    (curve,), (ideal,) = speedup.series, speedup.references
+    assert (curve.name, points(curve)) == ("ddp", [(2, 1.0), (4, 1.6, 1.584, 1.616), (8, 2.0, 1.98, 2.02)])
+    assert (ideal.name, points(ideal)) == ("ideal", [(2, 1.0), (4, 2.0), (8, 4.0)])
+    assert (speedup.y, speedup.confidence) == (Axis(name="speedup over 2 ranks", unit="1"), 0.95)
+    assert speedup.benchmarks == (0, 1, 2)
+
+    (efficiency,) = charts("efficiency", made)
+    assert [point[:2] for point in points(efficiency.series[0])] == [(2, 1.0), (4, 0.8), (8, 0.5)]
+    assert points(efficiency.references[0]) == [(2, 1.0), (4, 1.0), (8, 1.0)]
+
+    (rates,) = charts("rank_throughput", made)  # 32 samples a step
+    assert points(rates.series[0]) == [(2, 1600, 1584, 1616), (4, 1280, 1267.2, 1292.8), (8, 800, 792, 808)]
+    assert points(rates.references[0]) == [(2, 1600), (4, 3200), (8, 6400)]
+    assert rates.y.unit == "samples/s"
+
+
+def test_a_single_point_is_no_curve() -> None:
+    made = document(CURVE[0])
+    assert [charts(kind, made) for kind in ("speedup", "efficiency", "rank_throughput")] == [[], [], []]
+
+
+def test_each_step_of_each_launch_is_shown() -> None:
+    def change(data: Any) -> None:
+        data["results"][0]["step_times"] = [[0.1, 0.2], [0.3]]
+
+    (chart,) = charts("steps", document(CURVE[0], change=change))
+    assert [(each.name, points(each)) for each in chart.series] == [
+        ("launch 1", [(1, 0.1), (2, 0.2)]),
+        ("launch 2", [(1, 0.3)]),
+    ]
+    assert (chart.y.unit, chart.note, chart.benchmarks) == ("s", "after 5 steps of warm-up", (0,))
+
+
+def slower(**step: Any) -> Result:
+    return result("t.py::test_a", Verdict.REGRESSED, 0.2, 0.25, step_time=step)
+
+
+def test_launches_stand_beside_those_of_the_baseline() -> None:
+    memory = metric(
+        "peak_resident", 200.0, Verdict.REGRESSED, 0.25, samples=(190.0, 210.0), base_samples=(150.0, 170.0)
+    )
+    (chart,) = charts("launches", document(result("t.py::test_a", Verdict.REGRESSED, 0.2, 0.25, (memory,))))
+    ours, theirs = chart.series
+    assert (ours.name, points(ours)) == ("this run", [(1, 190), (2, 210)])
+    assert (theirs.name, points(theirs)) == ("baseline", [(1, 150), (2, 170)])
+    typical, base = chart.references
+    assert (typical.name, points(typical)) == ("this run, typical", [(1, 200, 198, 202), (2, 200, 198, 202)])
+    # The logarithms of 150 and 170 lie 0.0625816 to both sides of that of 159.687, the root of their product: that is
+    # the standard error, and the quantile of Student's t with one degree of freedom is 12.7062.
+    assert base.name == "baseline, typical"
+    assert points(base)[0] == pytest.approx((1, 160, 159.687 * math.exp(-0.795174), 159.687 * math.exp(0.795174)), 1e-4)
+    assert (chart.title, chart.x.name, chart.y.unit) == ("peak_resident by launch", "launch", "B")
+
+
+def test_a_single_launch_is_no_distribution() -> None:
+    assert charts("launches", document(slower(samples=(0.2,)))) == []
+
+
+def test_phases_are_stacked_for_the_variants_of_a_test() -> None:
+    variants = [
+        result(f"t.py::test_step[{name}]", Verdict.NEW, step, measured=strategy(name))
+        for name, step in (("ddp", 0.1), ("flat", 0.2))
+    ]
+    (chart,) = charts("phases", document(*variants))
+    assert (chart.style, chart.subject, chart.x.labels) == ("stacked", "t.py::test_step", ("ddp", "flat"))
+    forward, backward = chart.series[1:3]
+    assert (forward.name, points(forward)) == ("forward", [(0, 0.03, 0.0297, 0.0303), (1, 0.06, 0.0594, 0.0606)])
+    assert [point[1] for point in points(backward)] == pytest.approx([0.045, 0.09])
+    assert charts("phase_change", document(*variants)) == []
+
+
+def test_phases_before_and_now_need_those_of_the_baseline() -> None:
+    def change(data: Any) -> None:
+        for name, judged in data["results"][0]["metrics"].items():
+            if name.startswith("phase_"):
+                judged["baseline"] = judged["value"] / 2
+
+    (chart,) = charts("phase_change", document(slower(), change=change))
+    assert chart.x.labels == ("baseline", "this run")
+    assert points(chart.series[1]) == [(0, 0.03), (1, 0.06, 0.0594, 0.0606)]
+
+
+def test_many_variants_are_shown_in_parts() -> None:
+    variants = [result(f"t.py::test_step[{i}]", Verdict.NEW, 0.1) for i in range(30)]
+    first, second = charts("phases", document(*variants))
+    assert (first.subject, len(first.x.labels)) == ("t.py::test_step, part 1 of 2", 24)
+    assert (len(second.x.labels), second.benchmarks) == (6, tuple(range(24, 30)))
+
+
+def test_memory_of_ranks_is_shown_by_category() -> None:
+    def change(data: Any) -> None:
+        data["results"][0]["memory_by_rank"] = {"peak_resident": [100.0, 120.0], "ooms": [0.0, 0.0]}
+
+    made = document(slower(), change=change)
+    (chart,) = charts("memory", made)
+    assert [(each.name, points(each)) for each in chart.series] == [("peak resident", [(0, 100.0), (1, 120.0)])]
+    assert (chart.x.labels, chart.y.unit) == (("0", "1"), "B")
+    (largest,) = chart.references  # 100 MiB and 1e9 bytes for each second of a step, 1 % to both sides
+    assert points(largest)[1] == pytest.approx((1, 304857600, 301809024, 307906176))
+
+
+def test_memory_by_phase_has_changes_and_peaks() -> None:
+    def change(data: Any) -> None:
+        data["results"][0]["memory_by_phase"] = {
+            "backward": {"kind": "allocated", "change": -10, "peak": 50},
+            "forward": {"kind": "allocated", "change": 30, "peak": 40},
+        }
+
+    (chart,) = charts("memory_phases", document(slower(), change=change))
+    assert chart.x.labels == ("forward", "backward")
+    assert [points(each) for each in chart.series] == [[(0, 30), (1, -10)], [(0, 40), (1, 50)]]
+
+
+def test_sizes_of_buckets_are_swept_where_nothing_else_differs() -> None:
+    def swept(options: str, step: float) -> Result:
+        text = f"ddp[{options}]"
+        return result(f"t.py::test_b[{text}]", Verdict.NEW, step, measured={"name": text, "strategy": text})
+
+    made = document(
+        swept("bucket_cap_mb=25,static_graph=true", 0.3),
+        swept("bucket_cap_mb=5,static_graph=true", 0.4),
+        swept("bucket_cap_mb=25", 0.5),
+        swept("static_graph=true", 0.6),
+    )
+    (chart,) = charts("bucket_sizes", made)
+    assert [(each.name, points(each)) for each in chart.series] == [
+        ("this run", [(5, 0.4, 0.396, 0.404), (25, 0.3, 0.297, 0.303)])
+    ]
+    assert (chart.x.log, chart.benchmarks, chart.subject) == (
+        True,
+        (1, 0),
+        "t.py::test_b, ddp static_graph=true, 2 ranks",
+    )
+
+
+def test_throughput_of_ways_to_train_is_side_by_side() -> None:
+    ways = [
+        result("t.py::test_c", Verdict.OK, step, 0.25, measured=strategy(name))
+        for name, step in (("naive", 0.4), ("ddp", 0.2))
+    ]
+    (chart,) = charts("throughput", document(*ways))
+    before, now = chart.series
+    assert chart.x.labels == ("naive", "ddp")
+    assert points(now) == [(0, 80, 79.2, 80.8), (1, 160, 158.4, 161.6)]
+    assert [point[1] for point in points(before)] == pytest.approx([100, 200])  # 1 / 1.25 of it is what is left
+    assert (chart.y.unit, chart.subject) == ("samples/s", "t.py::test_c on 2 ranks")
+
+
+def test_an_epoch_is_seen_before_and_now() -> None:
+    epoch = metric("epoch_time", 10.0, Verdict.REGRESSED, 0.25, samples=(9.9, 10.1), base_samples=(7.9, 8.1))
+    (chart,) = charts("epoch_time", document(result("t.py::test_d", Verdict.REGRESSED, 0.2, 0.25, (epoch,))))
+    before, now = chart.series
+    assert (before.name, [point[:2] for point in points(before)]) == ("baseline", [(0, 8.0)])
+    assert points(before)[0][2] < 8.0 < points(before)[0][3]
+    assert points(now) == [(0, 10.0, 9.9, 10.1)]
+    assert charts("epoch_time", document(slower())) == []
+
+
+def test_trainings_converge_step_by_step() -> None:
+    final = FinalValue(value=0.5, interval=None, samples=(0.4, 0.6))
+    curves = (Curve(steps=(10, 20), values={LOSS: (2.0, 0.4)}), Curve(steps=(10, 20), values={LOSS: (2.0, 0.6)}))
+    found = Convergence(
+        test="t.py::test_e",
+        world_size=2,
+        metric=LOSS,
+        strategies=tuple(Trainings(name=name, curves=curves, finals={LOSS: final}, lost=()) for name in ("a", "b")),
+        kept=(),
+    )
+    (chart,) = charts("convergence", document(convergences=[found]))
+    assert [each.name for each in chart.series] == ["a", "b"]
+    first, last = points(chart.series[0])
+    assert first == (10, 2.0, 2.0, 2.0)
+    # Half the difference of the two, times the quantile 12.7062 of Student's t with one degree of freedom.
+    assert last == pytest.approx((20, 0.5, 0.5 - 1.27062, 0.5 + 1.27062), rel=1e-5)
+    assert chart.confidence == 0.95
+
+
+def test_a_trend_is_a_chart() -> None:
+    run = {"commit": "a1b2c3d4e5", "dirty": False, "date": "2026-10-02T10:00:00+00:00"}
+    shared = {**run, "branch": None, "recorded": run["date"], "runs": 1, "change": None}
+    interval = {"low": 0.9, "high": 1.1, "confidence": 0.95}
+    trend = typed(
+        TrendData,
+        {
+            **dict.fromkeys(("mode", "steps")),
+            **dict.fromkeys(("name", "strategy"), "ddp"),
+            "test": "t.py::test_f",
+            "recipe": {},
+            "world_size": 2,
+            "environment_key": "cpu",
+            "beside": False,
+            "unit": "s",
+            "better": "lower",
+            "scale": "ratio",
+            "changes": [],
+            "outliers": [1],
+            "points": [
+                {**shared, "value": 1.0, "interval": interval, "level": 1.01},
+                {**shared, "commit": None, "value": 2.0, "interval": None, "level": 1.01},
+            ],
+        },
+    )
+    chart = trend_chart(trend, "step_time")
+    assert [(each.name, points(each)) for each in chart.series] == [
+        ("step_time", [(0, 1.0, 0.9, 1.1)]),
+        ("out of line with its neighbours", [(1, 2.0)]),
+    ]
+    assert [points(each) for each in chart.references] == [[(0, 1.01), (1, 1.01)]]
+    assert chart.x.labels == ("a1b2c3d 2026-10-02", "no commit 2026-10-02")
+
+
+def test_a_thinned_chart_keeps_the_largest_values() -> None:
+    (chart,) = charts("steps", document(CURVE[0]))
+    whole = replace(chart, series=(numbered("launch 1", [1, 5, 2, 3, 7], first=1),), note="")
+    assert thinned(whole, 5) == whole
+    thin = thinned(whole, 3)
+    assert (points(thin.series[0]), thin.note) == ([(2, 5), (4, 3), (5, 7)], "of every 2 points the largest is shown")
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    assert numbered("a", [1.0, None, float("nan"), 2.0]) == ChartSeries("a", (ChartPoint(0, 1.0), ChartPoint(3, 2.0)))
+
+
+@pytest.mark.parametrize("number", RUNS)
+def test_every_chart_has_data(number: int) -> None:
+    run = RUNS[number]
+    made = charts_of(document(*run.results, calibrated=run.calibrated, searches=run.searches))
+    assert {chart.kind for chart in made} <= set(CHARTS)
+    assert all(each.points for chart in made for each in (*chart.series, *chart.references))
+
+
+def test_a_run_without_benchmarks_has_no_chart() -> None:
+    assert charts_of(document()) == ()

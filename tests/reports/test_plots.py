@@ -1,0 +1,139 @@
+"""Charts as pictures: what matplotlib is given, and which files there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.reports import plots
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
+from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.plots import figure_of, write_plots
+from tests.reports.charts.test_charts import document
+from tests.reports.formats.samples import HOSTILE
+from tests.reports.golden_runs import RUNS
+
+PNG = b"\x89PNG"
+NOW = ChartSeries("this run", (ChartPoint(0, 0.02, 0.018, 0.024), ChartPoint(1, 0.03)))
+LINES = Chart(
+    kind="made_up",
+    title="step time",
+    subject="t.py::test_a",
+    style="lines",
+    x=Axis(name="ranks", labels=("two", "four")),
+    y=Axis(name="step time", unit="s"),
+    series=(NOW, ChartSeries("baseline", (ChartPoint(0, 0.021), ChartPoint(1, 0.031)))),
+    references=(
+        ChartSeries("this run, typical", (ChartPoint(0, 0.025, 0.02, 0.03), ChartPoint(1, 0.025, 0.02, 0.03))),
+    ),
+    confidence=0.95,
+    note="made up",
+)
+
+
+def axes_of(chart: Chart) -> Any:
+    (axes,) = figure_of([chart]).axes
+    return axes
+
+
+def test_values_are_drawn_in_a_unit_that_reads_well_with_their_intervals() -> None:
+    axes = axes_of(LINES)
+    now = axes.containers[0]
+    assert now[0].get_ydata().tolist() == [20.0, 30.0]
+    (bars,) = now[2]
+    assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [[18.0, 24.0], [30.0, 30.0]]
+    assert axes.get_ylabel() == "step time (ms)"
+    assert axes.get_xlabel() == "ranks"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["two", "four"]
+    assert axes.get_title(loc="left").splitlines() == [
+        "step time",
+        "t.py::test_a",
+        "bars and bands: 95 % intervals; made up",
+    ]
+
+
+def test_a_reference_has_the_colour_of_its_series_and_a_band() -> None:
+    axes = axes_of(LINES)
+    reference = axes.lines[-1]
+    assert reference.get_color() == axes.containers[0][0].get_color()
+    (band,) = [each for each in axes.collections if each.get_alpha() == 0.15]
+    assert (band.get_datalim(axes.transData).y0, band.get_datalim(axes.transData).y1) == (20.0, 30.0)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["this run, typical", "this run", "baseline"]
+
+
+def test_points_that_share_a_place_stand_side_by_side() -> None:
+    first, second = (each[0].get_xdata().tolist() for each in axes_of(replace(LINES, style="points")).containers)
+    assert first == [-0.06, 0.94]
+    assert second == [0.06, 1.06]
+
+
+def test_an_interval_that_is_far_wider_than_all_values_does_not_hide_them() -> None:
+    wide = replace(LINES, series=(ChartSeries("this run", (ChartPoint(0, 0.02, 0.01, 9.0), ChartPoint(1, 0.04))),))
+    axes = axes_of(replace(wide, references=()))
+    # From the lower end to 1.5 times the range of both values above the larger one, and 6 % of that to either side.
+    assert axes.get_ylim() == pytest.approx((10 - 0.06 * 60, 70 + 0.06 * 60))
+    assert "an interval goes beyond what is shown" in axes.get_title(loc="left")
+    assert "goes beyond" not in axes_of(LINES).get_title(loc="left")
+
+
+def test_parts_stand_upon_each_other_and_those_below_zero_downwards() -> None:
+    parts = tuple(ChartSeries(name, (ChartPoint(0, y),)) for name, y in (("a", 0.002), ("b", -0.001), ("c", 0.003)))
+    axes = axes_of(replace(LINES, style="stacked", x=Axis(name="", labels=("now",)), series=parts, references=()))
+    bars = [(bar.get_y(), bar.get_height()) for container in axes.containers for bar in container]
+    assert bars == [pytest.approx(each) for each in ((0, 2.0), (0, -1.0), (2.0, 3.0))]
+
+
+def test_numbers_of_ranks_are_the_ticks_of_their_axis() -> None:
+    axes = axes_of(
+        replace(LINES, x=Axis(name="bucket_cap_mb", log=True), series=(replace_x(NOW, 1, 25),), references=())
+    )
+    assert axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "25"]
+
+
+def replace_x(series: ChartSeries, *xs: float) -> ChartSeries:
+    return ChartSeries(series.name, tuple(replace(point, x=x) for point, x in zip(series.points, xs, strict=True)))
+
+
+def test_each_benchmark_has_a_file_and_so_has_each_comparison(tmp_path: Path) -> None:
+    drawn = write_plots(document(*RUNS[7].results), tmp_path / "deep" / "pictures", "--plots")
+    assert {file.parent for file in drawn} == {tmp_path / "deep" / "pictures"}
+    names = [file.name for file in drawn]
+    assert len(set(names)) == len(names) == 9
+    assert {
+        "throughput.perf.test_strategies.test_step-on-2-ranks.png",
+        "phases.perf.test_strategies.test_step.png",
+        "perf.test_strategies.test_step-ddp-ddp-w2.png",
+    } <= set(names)
+    assert all(file.read_bytes().startswith(PNG) for file in drawn)
+
+
+def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
+    """A dollar sign begins no formula, and no name leaves the folder."""
+
+    def renamed(data: Any) -> None:
+        data["results"] = data["results"][:1]
+        data["results"][0] |= {"test": f"t.py::test_c[../$x^{HOSTILE}\u4e2d]", "name": "$\\frac{"}
+
+    (drawn,) = write_plots(document(*RUNS[7].results, change=renamed), tmp_path, "--plots")
+    assert drawn.parent == tmp_path
+    assert drawn.read_bytes().startswith(PNG)
+
+
+def test_a_run_without_charts_draws_nothing(tmp_path: Path) -> None:
+    assert write_plots(document(), tmp_path / "none", "--plots") == []
+
+
+def test_what_cannot_be_drawn_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: ResultsData = document(*RUNS[7].results)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match=r"--plots=.*file: pictures cannot be written there: it is a file; make it"):
+        write_plots(made, tmp_path / "file", "--plots")
+    monkeypatch.setattr(plots, "find_spec", lambda _: None)
+    with pytest.raises(SettingError, match=r"--plots needs matplotlib.* pip install 'pytest-ddpperf\[plots\]'"):
+        write_plots(made, tmp_path, "--plots")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
