@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -12,9 +13,11 @@ from pytest_ddpperf.analysis.replay import Replayed, replayed
 from pytest_ddpperf.analysis.transfers import Band, NetworkModel
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.stats.intervals import t_quantile
 from pytest_ddpperf.units import format_count, format_percent, format_values
 
-_SPREAD = 2  # standard errors that a band reaches to either side
+_SPREAD = 2  # standard errors of many steps that a band reaches to either side
+_SURE = 0.975  # of a band by launches: the quantile of its upper end
 
 
 ROOFLINES = Band(1.25, 2.0, 3.5)
@@ -39,6 +42,7 @@ class Prediction:
         corners: the steps of all ends of both bands, in the same order for each prediction of the same kind.
         scatter: the relative standard error of its computing.
         samples: of a step of all ranks; None if unknown.
+        lost: the share of the cores' time that other processes and a hypervisor took while its computing was timed.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Prediction:
     timeline: Timeline = field(repr=False)
     scatter: float
     samples: float | None = None
+    lost: float = 0.0
 
     def __repr__(self) -> str:
         """Name, ranks and network, and the step with its band."""
@@ -66,12 +71,17 @@ class Prediction:
     @property
     def low(self) -> float:
         """A step at best."""
-        return min(corner.seconds for corner in self.corners) * (1 - _SPREAD * self.scatter)
+        return min(corner.seconds for corner in self.corners) * max(0.0, 1 - self.reach)
 
     @property
     def high(self) -> float:
         """A step at worst."""
-        return max(corner.seconds for corner in self.corners) * (1 + _SPREAD * self.scatter)
+        return max(corner.seconds for corner in self.corners) * (1 + self.reach)
+
+    @property
+    def reach(self) -> float:
+        """How far the computing may be from what was timed, relative, with 95 % confidence."""
+        return _quantile(len(self.timeline.launches)) * self.scatter
 
     @property
     def exposed(self) -> float:
@@ -113,16 +123,29 @@ class Prediction:
     def gain_over(self, base: Prediction) -> Gain:
         """How much less time a sample takes than in another prediction; of a step, where samples are not known.
 
-        Times that are modelled err the same way in both, so their ends are held against each other, and only what was
-        timed apart adds its scatter.
+        Times that are modelled err the same way in both, so their ends are held against each other. Only what was timed
+        apart adds its scatter: that of quotients by launch, where both were timed in turns.
         """
-        same = self.timeline is base.timeline
-        scatter = 0.0 if same else _SPREAD * (self.scatter**2 + base.scatter**2) ** 0.5
+        scatter = self._apart(base)
         known = self.samples is not None and base.samples is not None
         share = base.samples / self.samples if known else 1.0  # type: ignore[operator]  # known
         pairs = [(self.likely, base.likely), *self._pairs(base)]
         value, *ends = (own.seconds / other.seconds * share for own, other in pairs)
         return Gain(value=1 - value, low=1 - max(ends) * (1 + scatter), high=1 - min(ends) * (1 - min(1.0, scatter)))
+
+    def _apart(self, base: Prediction) -> float:
+        """How far the quotient of computing may be from what was timed, relative, with 95 % confidence."""
+        if self.timeline is base.timeline:
+            return 0.0
+        pairs = list(zip(self.timeline.launches, base.timeline.launches, strict=False))
+        if len(self.timeline.launches) != len(base.timeline.launches) or not all(map(all, pairs)) or not pairs:
+            return math.hypot(self.reach, base.reach)
+        return _quantile(len(pairs)) * stdev(math.log(own / other) for own, other in pairs) / math.sqrt(len(pairs))
+
+
+def _quantile(launches: int) -> float:
+    """How many standard errors a band reaches to either side, by the launches that tell these (Student's t)."""
+    return t_quantile(_SURE, launches - 1) if launches > 1 else _SPREAD
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +172,7 @@ def predicted(
     world_size: int,
     accelerator: str = "",
     samples: float | None = None,
+    lost: float = 0.0,
 ) -> Prediction:
     """The step of a timeline on a network.
 
@@ -171,6 +195,7 @@ def predicted(
         corners=tuple(step(work, sending) for work, sending in ends),
         scatter=timeline.scatter,
         samples=samples,
+        lost=lost,
         timeline=timeline,
     )
 
@@ -196,6 +221,7 @@ def typical(timelines: Sequence[Timeline]) -> Timeline:
         moments=tuple(moments),
         rest=fmean(one.rest for one in timelines),
         scatter=stdev(wholes) / fmean(wholes) / len(wholes) ** 0.5 if fmean(wholes) else 0.0,
+        launches=tuple(wholes),
     )
 
 

@@ -46,6 +46,7 @@ class Timeline:
         moments: what computing is interrupted by, in order.
         rest: seconds of computing after the last moment.
         scatter: the standard error of the computing, relative.
+        launches: seconds of computing in each launch that this is the mean of; empty for one launch.
         steps: how many steps all of this is of.
     """
 
@@ -53,6 +54,7 @@ class Timeline:
     moments: tuple[Moment, ...]
     rest: float
     scatter: float = 0.0
+    launches: tuple[float, ...] = ()
     steps: int = 1
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.metrics.health import LOAD
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import Scale, format_count, format_percent, scale, signed_percent
 
@@ -58,8 +59,19 @@ def predictions_table(predictions: Sequence[Named]) -> Table:
         title=f"steps that were predicted, not measured: {_where(columns[2][1], columns[3][1])}".removesuffix(": "),
         headers=tuple(header for header, _ in filled),
         rows=tuple(zip(*(cells for _, cells in filled), strict=True)),
+        notes=_busy(steps),
         narrower=("eff.", "computing"),
         legend=_meanings(header for header, _ in filled),
+    )
+
+
+def _busy(steps: Iterable[Step]) -> tuple[str, ...]:
+    """That others computed while steps were timed; nothing where they did not."""
+    lost = max((step.lost for step in steps), default=0.0)
+    if lost <= LOAD:
+        return ()
+    return (
+        f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine predicts less",
     )
 
 
@@ -108,6 +120,7 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
         title=f"ways to train on {format_count(advice.world_size, 'rank')}{where}",
         headers=tuple(header for header, _ in filled),
         rows=tuple(zip(*(cells for _, cells in filled), strict=True)),
+        notes=_busy(predictions),
         narrower=("eff.",),
         legend=_meanings(header for header, _ in filled),
     )

@@ -1,21 +1,72 @@
-"""What can be predicted, and on which networks and accelerators."""
+"""What can be predicted, on which networks and accelerators, and what is timed for it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.rooflines import ACCELERATORS
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.simulate.launch import Modelled
+from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.workload import Workload
 
 if TYPE_CHECKING:
+    from pytest_ddpperf.run.requests import VerbCall
+    from pytest_ddpperf.run.variant import Variant
     from pytest_ddpperf.run.ways import Contender
     from pytest_ddpperf.settings import Settings
 
+WARMUP = 3  # steps before a timeline
 HERE = "here"  # the network of this environment, measured when it is needed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """What is timed for a prediction; ``together``: ranks that do so at the same time."""
+
+    variant: Variant
+    call: VerbCall
+    together: int
+
+    @property
+    def key(self) -> object:
+        """What trainings have in common whose computing is the same."""
+        variant = self.variant
+        return (
+            variant.strategy,
+            tuple(variant.recipe.items()),
+            variant.world_size,
+            variant.environment.device,
+            self.accelerator,
+            id(variant.subject),
+        )
+
+    @property
+    def accelerator(self) -> str | None:
+        """The accelerator that computing is modelled for; None where it is timed."""
+        return self.call.settings.accelerator
+
+    @property
+    def modelled(self) -> Modelled | None:
+        """What its operators are timed by; None where this machine computes them."""
+        if self.accelerator is None:
+            return None
+        return Modelled(name=self.accelerator, tf32=self.variant.over(self.call.settings).precision == "tf32")
+
+    @property
+    def job(self) -> LaunchJob:
+        """What each rank has to do."""
+        variant = self.variant
+        counts = variant.samples_per_step, variant.tokens_per_step
+        settings = variant.over(self.call.settings)
+        if self.modelled is not None and self.modelled.tf32:
+            settings = replace(settings, precision="fp32")  # tensors are those of fp32
+        return LaunchJob(variant.subject, variant.resolved, settings, Plan(warmup=WARMUP, steps=1), *counts)
 
 
 def require_fit(settings: Settings, way: Contender, ranks: int) -> None:

@@ -12,19 +12,17 @@ from pytest_ddpperf.analysis.predictions import Gain, Predicted, Prediction, Wha
 from pytest_ddpperf.analysis.transfers import FittedNetwork, NamedNetwork, NetworkModel, like
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import RankFailed, SettingError
-from pytest_ddpperf.records.measurement import Environment, Plan
+from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import SweepPlan
 from pytest_ddpperf.records.timeline import Timeline, Transfer
 from pytest_ddpperf.run.benchmark_launches import SIMULATING
 from pytest_ddpperf.run.network import measure_network, sizes_between
-from pytest_ddpperf.run.predictable import HERE, require_fit
+from pytest_ddpperf.run.predictable import HERE, Training, require_fit
 from pytest_ddpperf.run.requests import VerbCall
-from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.run.ways import Contender, GivenStrategy, GivenWays, several
 from pytest_ddpperf.settings import overlay_words
-from pytest_ddpperf.simulate.launch import Modelled
 from pytest_ddpperf.strategies.table import modules_of
-from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, LaunchJob, PrepareJob
+from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, PrepareJob
 from pytest_ddpperf.training.script import Subject
 
 if TYPE_CHECKING:
@@ -32,54 +30,9 @@ if TYPE_CHECKING:
     from pytest_ddpperf.simulate.launch import RankTimeline
 
 OF_NETWORK = ("network", "ranks_per_node")  # settings that a way may have besides those of compare
-WARMUP = 3  # steps before a timeline
 _SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
 _NOTHING_MEASURED = "a simulated benchmark measures nothing between ranks"
-LAUNCHES = 3  # of computing that is timed here
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
-    """What is timed for a prediction; ``together``: ranks that do so at the same time."""
-
-    variant: Variant
-    call: VerbCall
-    together: int
-
-    @property
-    def key(self) -> object:
-        """What trainings have in common whose computing is the same."""
-        variant = self.variant
-        return (
-            variant.strategy,
-            tuple(variant.recipe.items()),
-            variant.world_size,
-            variant.environment.device,
-            self.accelerator,
-            id(variant.subject),
-        )
-
-    @property
-    def accelerator(self) -> str | None:
-        """The accelerator that computing is modelled for; None where it is timed."""
-        return self.call.settings.accelerator
-
-    @property
-    def modelled(self) -> Modelled | None:
-        """What its operators are timed by; None where this machine computes them."""
-        if self.accelerator is None:
-            return None
-        return Modelled(name=self.accelerator, tf32=self.variant.over(self.call.settings).precision == "tf32")
-
-    @property
-    def job(self) -> LaunchJob:
-        """What each rank has to do."""
-        variant = self.variant
-        counts = variant.samples_per_step, variant.tokens_per_step
-        settings = variant.over(self.call.settings)
-        if self.modelled is not None and self.modelled.tf32:
-            settings = replace(settings, precision="fp32")  # tensors are those of fp32
-        return LaunchJob(variant.subject, variant.resolved, settings, Plan(warmup=WARMUP, steps=1), *counts)
+LAUNCHES = 5  # of computing that is timed here
 
 
 @dataclass(frozen=True)
@@ -168,6 +121,7 @@ class Predictor:
         timed: dict[object, list[RankTimeline]] = {training.key: [] for training in trainings}
         failures: dict[object, RankFailed] = {}
         modelled = all(training.accelerator for training in trainings)
+        watched = self.session.watch((), 1 if self.session.cluster is None else 1 + len(self.session.cluster.nodes))
         for _ in range(1 if modelled else LAUNCHES):
             for key, launches in timed.items():
                 training = next(training for training in trainings if training.key == key)
@@ -184,7 +138,11 @@ class Predictor:
             for key, launches in timed.items()
             if key not in failures
         }
-        return [failures.get(training.key) or self._priced(training, *steps[training.key]) for training in trainings]
+        cpu = watched(None).cpu
+        lost = 0.0 if modelled else (cpu.others or 0.0) + (cpu.steal or 0.0)
+        return [
+            failures.get(training.key) or self._priced(training, *steps[training.key], lost) for training in trainings
+        ]
 
     def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
         """What is to be timed for a way to train; ``ranks``: as many as its call asks for by default."""
@@ -194,8 +152,8 @@ class Predictor:
         variant = call.variant(way.subject, replace(here, world_size=ranks), strategy=way.strategy, name=name)
         return Training(variant=variant, call=call, together=here.world_size)
 
-    def _priced(self, training: Training, timeline: Timeline, samples: float | None) -> Prediction:
-        """A training that was timed, on the network. ``samples``: of a rank."""
+    def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
+        """A training that was timed, on the network. ``samples``: of a rank; ``lost``: share of the cores."""
         ranks = training.variant.world_size
         return predicted(
             timeline,
@@ -204,6 +162,7 @@ class Predictor:
             world_size=ranks,
             accelerator=training.accelerator or "",
             samples=None if samples is None else samples * ranks,
+            lost=lost,
         )
 
     def _here(self, call: VerbCall, ranks: int, variables: Any) -> Environment:

@@ -83,24 +83,28 @@ def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerat
     nothing reads them. Several ranks of a launch are as many ranks of the group, which compute at the same time.
     """
     rank = min(ctx.rank, world_size - 1)
+    free, here = free_memory(), ctx.local_world_size
+    room = None if free is None else free // here
     ctx = replace(
         ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
     )
     if accelerator is None:
-        return _timed(ctx, job, None, values=True)
+        return _timed(ctx, job, None, room, values=True)
     reason = needs_values(job)
     if not reason:
         try:
-            return _timed(ctx, job, accelerator, values=False)
+            return _timed(ctx, job, accelerator, room, values=False)
         except DdpperfError:
             raise
         except Exception:  # noqa: BLE001  whatever code does that reads values
             seed_as_at_the_start()
-    return _timed(ctx, job, accelerator, values=True)
+    return _timed(ctx, job, accelerator, room, values=True)
 
 
-def _timed(ctx: RankContext, job: LaunchJob, accelerator: Modelled | None, *, values: bool) -> RankTimeline:
-    """The timeline of a warm step."""
+def _timed(
+    ctx: RankContext, job: LaunchJob, accelerator: Modelled | None, room: int | None, *, values: bool
+) -> RankTimeline:
+    """The timeline of a warm step, which takes at most so many bytes of ``room``."""
     from pytest_ddpperf.instruments.clock import clock_for, collector_paused
     from pytest_ddpperf.simulate.group import rank_of
     from pytest_ddpperf.simulate.tensors import grouped_as_on_gpus, without_values
@@ -116,7 +120,7 @@ def _timed(ctx: RankContext, job: LaunchJob, accelerator: Modelled | None, *, va
             recorder = roofline.recorder()
             opened.enter_context(grouped_as_on_gpus())
         kernels = () if accelerator is not None else (ctx.device.type.upper(),)
-        opened.enter_context(limited(ctx.device, free_memory()))
+        opened.enter_context(limited(ctx.device, room))
         opened.enter_context(rank_of(ctx.rank, ctx.world_size, recorder, kernels))
         opened.enter_context(nullcontext() if values else without_values())
         step = opened.enter_context(closing(build_step(ctx, job)))

@@ -22,6 +22,7 @@ from pytest_ddpperf.instruments.counting.dispatch import has_a_say
 from pytest_ddpperf.instruments.counting.operators import flops_of, moved_bytes, operator_name
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced
 from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
+from pytest_ddpperf.simulate.streams import Sharded, of_fsdp, streamed
 
 KEPT = 0.75  # of the steps, the fastest ones: as of a step time
 _NOWHERE = -1  # no backward is under way
@@ -36,14 +37,16 @@ class _Recorded:
     events: list[tuple[int, bool]] = field(default_factory=list)  # transfers, and whether they are waited for
     transfers: list[Transfer] = field(default_factory=list)
     backward: list[int] = field(default_factory=list)  # of each transfer: the backward in which it began
+    sharded: set[int] = field(default_factory=set)  # transfers of FSDP
     waited: set[int] = field(default_factory=set)
 
 
 class TimelineRecorder:
     """Is told of collectives and waits, in the order in which a step comes to them."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, streams: bool = False) -> None:
         self._clock = clock
+        self._streams = streams  # whether FSDP has streams of its own
         self._now = _Recorded()
         self._works: dict[int, tuple[Any, list[int]]] = {}  # by identity: a work, kept alive, and its transfers
         self._results: dict[int, int] = {}  # by the memory of a result: the transfer that wrote there last
@@ -66,6 +69,8 @@ class TimelineRecorder:
             now.transfers.append(Transfer(name=call.name, nbytes=call.nbytes, ranks=call.ranks, stride=stride))
             now.backward.append(backward_under_way())
         numbers = [*range(first, len(now.transfers))]
+        if self._streams and of_fsdp():
+            now.sharded.update(numbers)
         self.results(args[:1], numbers)
         yield numbers
         after = self._clock.mark()
@@ -158,11 +163,23 @@ def timeline_of(
     scatter = stdev(wholes) / fmean(wholes) / math.sqrt(len(wholes)) if len(wholes) > 1 and fmean(wholes) else 0.0
     return Timeline(
         transfers=tuple(first.transfers),
-        moments=tuple(_moments(first, times)),
+        moments=streamed([*_moments(first, times)], _sharded(first)),
         rest=times[-1],
         scatter=scatter,
         steps=period,
     )
+
+
+def _sharded(step: _Recorded) -> list[Sharded]:
+    """The transfers of FSDP, in the order in which they are handed over."""
+    return [
+        Sharded(
+            transfer=number,
+            gathers=step.transfers[number].name == "all_gather",
+            forward=step.backward[number] == _NOWHERE,
+        )
+        for number in sorted(step.sharded)
+    ]
 
 
 def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
@@ -197,7 +214,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
     def recorder(self) -> TimelineRecorder:
         """A recorder on this clock, which is told of functional collectives."""
-        self._recorder = TimelineRecorder(replace(CPU_CLOCK, mark=lambda: self._now))
+        self._recorder = TimelineRecorder(replace(CPU_CLOCK, mark=lambda: self._now), streams=True)
         return self._recorder
 
     def __torch_dispatch__(

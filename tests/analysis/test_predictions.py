@@ -99,6 +99,21 @@ class TestGain:
         assert gain.value == pytest.approx(1 - 2 / 64)
         assert (gain.low, gain.high) == pytest.approx((1 - 2 / 64 * 2, 1.0))  # two errors of 0.3 and 0.4 are 1.0
 
+    def test_launches_in_turns_tell_how_far_their_quotients_scatter(self) -> None:
+        """Whatever slows both down alike, such as other work, is in neither gain."""
+
+        def launched(*seconds: float) -> Prediction:
+            timeline = replace(blocking(self.sent, scatter=0.5), launches=seconds)
+            return replace(prediction(self.sent), timeline=timeline, scatter=0.5)
+
+        now = launched(1.0, 2.0)
+        assert launched(0.5, 1.0).gain_over(now).verdict == "unclear"  # the steps themselves are equal here
+        steady, other = launched(1.1, 2.2).gain_over(now), launched(1.0, 2.2).gain_over(now)
+        assert steady.high - steady.low == pytest.approx(0.0)
+        # Logarithms 0 and 0.09531: a deviation of 0.06739, of their mean 0.04766; t with one degree of freedom: 12.706.
+        assert other.low == pytest.approx(-12.706 * 0.04766, rel=1e-3)
+        assert now.reach == pytest.approx(12.706 * 0.5, rel=1e-3)
+
     def test_scatter_of_the_same_computing_cancels(self) -> None:
         timeline = blocking(self.sent, scatter=0.1)
         slow, fast = (

@@ -24,6 +24,7 @@ class StepData(Document):
     low: NotNegative = about("Of a step, at best.")
     high: NotNegative = about("Of a step, at worst.")
     samples: NotNegative | None = about("Of a step of all ranks; null where it is not known.")
+    lost: NotNegative = about("The share of the cores' time that others took while its computing was timed.")
     computing: NotNegative = about("Of a step without communication.")
     communication: NotNegative = about("Of all transfers, hidden ones too.")
     exposed: float = about("Of transfers that computing does not hide.")

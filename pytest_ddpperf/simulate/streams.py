@@ -1,0 +1,84 @@
+"""What FSDP overlaps on accelerators, where streams and events order its work, and no code of Python waits."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pytest_ddpperf.records.timeline import Moment
+
+_FSDP = "torch.distributed.fsdp"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sharded:
+    """A transfer of FSDP, by its number.
+
+    Attributes:
+        transfer: its number.
+        gathers: whether it gathers parameters; else it reduces gradients.
+        forward: whether no backward is under way.
+    """
+
+    transfer: int
+    gathers: bool
+    forward: bool
+
+
+def of_fsdp() -> bool:
+    """Whether FSDP is what calls."""
+    frame = sys._getframe(1)  # noqa: SLF001  public in all but its name
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_FSDP):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]  # None above the first one
+    return False
+
+
+def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Moment, ...]:
+    """The moments of a step, which waits for each transfer of FSDP at once, as its streams order them.
+
+    Parameters are gathered while the layer before computes: the host has come that far, and backward prefetches. That
+    does not reach from one forward into the backward before it, because the optimizer comes between. Gradients are
+    reduced while the next layer computes, whose own reduction waits for them; the last one is waited for where it is.
+    See the source of ``torch.distributed.fsdp._fully_shard`` (torch 2.13), ``FSDPParamGroup.unshard`` and
+    ``post_backward``.
+    """
+    found = list(moments)
+    gathered = [one for one in sharded if one.gathers]
+    for before, one in itertools.pairwise(gathered):
+        if before.forward or not one.forward:
+            _hand_over_behind(found, one.transfer, before.transfer)
+    reduced = [one for one in sharded if not one.gathers]
+    for one, after in itertools.pairwise(reduced):
+        _wait_before(found, one.transfer, after.transfer)
+    return tuple(found)
+
+
+def _hand_over_behind(found: list[Moment], transfer: int, other: int) -> None:
+    """Hands a transfer over where another one has been waited for, unless that is later than it is."""
+    place, begin = _place(found, transfer, waits=False), _place(found, other, waits=True)
+    if begin < place:
+        _take(found, place)
+        found.insert(begin + 1, Moment(computed=0.0, transfer=transfer, waits=False))
+
+
+def _wait_before(found: list[Moment], transfer: int, other: int) -> None:
+    """Waits for a transfer where another one is handed over, unless that is earlier than it does."""
+    if _place(found, transfer, waits=True) < _place(found, other, waits=False):
+        _take(found, _place(found, transfer, waits=True))
+        end = _place(found, other, waits=False)
+        found.insert(end, Moment(computed=found[end].computed, transfer=transfer, waits=True))
+        found[end + 1] = replace(found[end + 1], computed=0.0)
+
+
+def _take(found: list[Moment], place: int) -> None:
+    """Takes a moment out; what was computed before it is computed before the next one."""
+    taken = found.pop(place)
+    found[place] = replace(found[place], computed=found[place].computed + taken.computed)
+
+
+def _place(found: Sequence[Moment], transfer: int, *, waits: bool) -> int:
+    return next(i for i, moment in enumerate(found) if (moment.transfer, moment.waits) == (transfer, waits))
