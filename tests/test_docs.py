@@ -295,7 +295,7 @@ def test_the_commands_on_reports_run(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(COUNTED)
     printed = run_commands(COMMANDS_OF_REPORTS[1], tmp_path)
     assert "Performance report\n" in printed
-    named = set(re.findall(r"[a-z_-]+\.(?:md|csv|tex|txt|json)", COMMANDS_OF_REPORTS[1]))
+    named = set(re.findall(r"[a-z_-]+\.(?:md|html|csv|tex|txt|json)", COMMANDS_OF_REPORTS[1]))
     assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {*named, "test_suite.py"}
 
 

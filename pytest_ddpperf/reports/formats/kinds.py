@@ -11,6 +11,7 @@ from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.bencher import bencher
 from pytest_ddpperf.reports.formats.benchmark_action import bigger_is_better, smaller_is_better
 from pytest_ddpperf.reports.formats.comma_separated import comma_separated
+from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.latex import latex
 from pytest_ddpperf.reports.formats.markdown import markdown
 from pytest_ddpperf.reports.formats.performance_report import performance_report
@@ -29,6 +30,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
+        Kind(name="html", help="a page for a browser with charts, all in one file", render=html),
         Kind(name="markdown", help="a comment for a pull request, red first, the rest folded", render=markdown),
         Kind(name="text", help="a report in plain text, with recommendations", render=performance_report),
         Kind(name="csv", help="a table for spreadsheets, a row for each metric", render=comma_separated),

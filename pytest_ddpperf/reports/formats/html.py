@@ -1,0 +1,209 @@
+"""One page for a browser, with everything in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.charts.chart import Chart
+from pytest_ddpperf.reports.charts.table import charts_of
+from pytest_ddpperf.reports.document import IntervalData
+from pytest_ddpperf.reports.documents.convergence import ConvergenceData
+from pytest_ddpperf.reports.documents.judged import full_name, results_of
+from pytest_ddpperf.reports.documents.predictions import PredictionData, StrategyAdviceData
+from pytest_ddpperf.reports.documents.results import BatchSizeData, ResultsData
+from pytest_ddpperf.reports.formats.page.benchmark import sections_of_benchmark
+from pytest_ddpperf.reports.formats.page.page import Block, Page, PageEntry, PageRow, PageSection, filled, html_of
+from pytest_ddpperf.reports.formats.words import facts_line, headline, remarks
+from pytest_ddpperf.reports.overall import overall_lines
+from pytest_ddpperf.reports.phrases import find, judges
+from pytest_ddpperf.reports.summary import summary_table, worst_first
+from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.units import format_count, format_percent, format_value, signed_percent
+
+_CURVES: Mapping[str, Sequence[str]] = {
+    "Scaling": ("speedup", "efficiency", "rank_throughput"),
+    "Ways to train": ("throughput",),
+    "Sizes of buckets": ("bucket_sizes",),
+    "Convergence": ("convergence",),
+    "Epochs": ("epoch_time",),
+    "Phases": ("phases",),
+}
+"""The kinds of charts of several benchmarks, by the part that has them."""
+
+
+def html(document: ResultsData) -> str:
+    """Verdicts first, then all benchmarks in a table, each with all that is known of it, then what they share."""
+    results = results_of(document)
+    ordered = worst_first(results)
+    table = summary_table(results)
+    charts = charts_of(document)
+    places = {id(result): i for i, result in enumerate(results)}
+    ended = [f"the run ended before all its tests had run: {document.interrupted}"] if document.interrupted else []
+    return html_of(
+        Page(
+            title=f"ddpperf: {headline(results)}",
+            facts=tuple(facts_line(document).split("; ")) if results else (),
+            lines=(*ended, *overall_lines(results)),
+            noun="benchmark",
+            headers=table.headers[:-1],
+            rows=tuple(
+                _row(result, cells, i) for i, (result, cells) in enumerate(zip(ordered, table.rows, strict=True))
+            ),
+            notes=tuple(f"{word}: {meaning}" for word, meaning in table.legend.items()),
+            entries=tuple(_entries(document, [(one, places[id(one)]) for one in ordered], charts)),
+            sections=tuple(_shared(document, results, charts)),
+        )
+    )
+
+
+def _row(result: Result, cells: tuple[str, ...], entry: int) -> PageRow:
+    step = find(result, "step_time")
+    drawn = None
+    if step is not None and step.change is not None and step.series.scale == "ratio" and judges(step):
+        ends = step.change_interval
+        drawn = (step.change, *((step.change, step.change) if ends is None else (ends.low, ends.high)))
+    return PageRow(
+        cells=cells[:-1],
+        verdict_text=cells[-1],
+        verdict=result.verdict.value.replace("_", " "),
+        severity=result.verdict.severity,
+        entry=entry,
+        change=drawn,
+        tolerance=None if step is None or drawn is None else step.tolerance,
+        search=full_name(result),
+    )
+
+
+def _entries(
+    document: ResultsData, placed: Sequence[tuple[Result, int]], charts: Sequence[Chart]
+) -> Iterator[PageEntry]:
+    of_place: dict[int, list[Chart]] = {}
+    for chart in charts:
+        for place in chart.benchmarks:
+            of_place.setdefault(place, []).append(chart)
+    for result, place in placed:
+        data = document.results[place]
+        own = [chart for chart in charts if chart.kind == "convergence" and chart.subject.startswith(f"{result.test} ")]
+        more = [
+            _predictions([each for each in document.predictions if each.test == result.test]),
+            *(_advice(each) for each in document.advice if each.test == result.test),
+        ]
+        yield PageEntry(
+            title=f"{result.test} {result.name}, {format_count(data.world_size, 'rank')}",
+            verdict=result.verdict.value.replace("_", " "),
+            sections=sections_of_benchmark(
+                result,
+                data,
+                document.environments.get(data.environment_key, document.environment),
+                [*of_place.get(place, []), *own],
+                more,
+            ),
+        )
+
+
+def _shared(document: ResultsData, results: Sequence[Result], charts: Sequence[Chart]) -> Iterator[PageSection]:
+    """What concerns several benchmarks, or none."""
+    parts: dict[str, list[Block]] = {
+        title: [chart for kind in kinds for chart in charts if chart.kind == kind] for title, kinds in _CURVES.items()
+    }
+    table = summary_table(results) if results else None
+    parts["Convergence"].append(_kept(document.convergences))
+    parts["Conclusions"] = [] if table is None else [tuple(note for note in table.notes if isinstance(note, str))]
+    parts["Remarks"] = [tuple(remarks(results))]
+    parts["Predictions"] = [_predictions(document.predictions)]
+    parts["Advice"] = [_advice(each) for each in document.advice]
+    parts["Batch sizes"] = [_batch_sizes(document.batch_sizes)]
+    for title, blocks in parts.items():
+        if told := tuple(block for block in blocks if filled(block)):
+            yield PageSection(title, told)
+
+
+def _kept(found: Sequence[ConvergenceData]) -> Table:
+    """How the end of each strategy's trainings stands to that of the first one's."""
+    return Table(
+        title="beside the first strategy; worse: as a share of its value",
+        headers=("training", "quantity", "verdict", "worse", "tolerance"),
+        rows=tuple(
+            (
+                f"{each.test.partition('::')[2]} {row.name}",
+                row.quantity,
+                row.agreement,
+                NOTHING
+                if row.worse.value is None
+                else f"{signed_percent(row.worse.value)} %{_ends(row.worse.interval)}",
+                format_percent(row.tolerance),
+            )
+            for each in found
+            for row in each.kept
+        ),
+        left=3,
+        right=0,
+    )
+
+
+def _ends(interval: IntervalData | None) -> str:
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f" [{signed_percent(interval.low)} .. {signed_percent(interval.high)}]"
+
+
+def _predictions(predictions: Sequence[PredictionData]) -> Table:
+    """A row for each step that was predicted."""
+    return Table(
+        title="steps that were predicted, not measured",
+        headers=("training", "ranks", "step, at best and at worst", "exposed", "efficiency", "gain", "network"),
+        rows=tuple(
+            (
+                f"{each.test.partition('::')[2]} {each.name}",
+                str(each.world_size),
+                _band(each.seconds, each.low, each.high),
+                format_value(each.exposed, "s"),
+                format_percent(each.efficiency),
+                NOTHING if each.gain is None else f"{signed_percent(each.gain.value)} %",
+                " ".join(filter(None, (each.network, each.accelerator))),
+            )
+            for each in predictions
+        ),
+    )
+
+
+def _band(seconds: float, low: float, high: float) -> str:
+    return f"{format_value(seconds, 's')} [{format_value(low, 's')}, {format_value(high, 's')}]"
+
+
+def _advice(advice: StrategyAdviceData) -> Table:
+    """A row for each way to train, the best one first."""
+    return Table(
+        title=f"{advice.test.partition('::')[2]}: ways to train on {format_count(advice.world_size, 'rank')}",
+        headers=("training", "batch", "memory", "step, at best and at worst", "measured", "fits"),
+        rows=tuple(
+            (
+                each.name,
+                NOTHING if each.batch_size is None else str(each.batch_size),
+                NOTHING if each.memory is None else format_value(each.memory, "B"),
+                NOTHING if (step := each.prediction) is None else _band(step.seconds, step.low, step.high),
+                NOTHING if each.measured is None else format_value(each.measured, "s"),
+                "yes" if each.fits else f"no: {each.reason}",
+            )
+            for each in advice.candidates
+        ),
+    )
+
+
+def _batch_sizes(found: Sequence[BatchSizeData]) -> Table:
+    """A row for each search."""
+    return Table(
+        title="the largest batch of a rank that fits",
+        headers=("search", "ranks", "fits", "peak", "tried"),
+        rows=tuple(
+            (
+                f"{each.test.partition('::')[2]} {each.training}",
+                str(each.world_size),
+                str(each.size),
+                NOTHING if each.peak is None else format_value(each.peak, "B"),
+                ", ".join(str(trial.size) for trial in each.tried),
+            )
+            for each in found
+        ),
+    )

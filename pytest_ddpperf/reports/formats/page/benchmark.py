@@ -1,0 +1,255 @@
+"""All that a page tells of one benchmark, part by part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from pytest_ddpperf.records.counts import COUNTS
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.charts.chart import Chart
+from pytest_ddpperf.reports.documents.parts import CountsData, DiagnosisData, EnvironmentData, HealthData, TimeData
+from pytest_ddpperf.reports.documents.results import ResultData
+from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.formats.page.page import Block, PageSection, filled
+from pytest_ddpperf.reports.formats.words import reasons
+from pytest_ddpperf.reports.phrases import (
+    bound_text,
+    change_text,
+    comparison_text,
+    find,
+    findings,
+    names_by_remark,
+    note_text,
+    size_text,
+    values_text,
+)
+from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.units import format_count, format_number, format_percent, format_value, significant
+
+_RED = {Verdict.BROKEN, Verdict.REGRESSED}
+_PARTS = 12  # of a count, the largest ones
+_OF_DISTRIBUTION = ("launches", "steps")
+_OF_PHASES = ("phase_change", "phases")
+_OF_MEMORY = ("memory", "memory_phases")
+_OF_CURVES = ("speedup", "efficiency", "rank_throughput", "throughput", "bucket_sizes", "epoch_time", "convergence")
+
+
+def sections_of_benchmark(
+    result: Result,
+    data: ResultData,
+    environment: EnvironmentData | None,
+    charts: Sequence[Chart],
+    more: Sequence[Block],
+) -> tuple[PageSection, ...]:
+    """Those that have any content. ``charts``: all on which the benchmark is; ``more``: predictions and advice."""
+    exact = [each for each in result.comparisons if each.series.scale == "exact"]
+    measured = [each for each in result.comparisons if each.series.scale != "exact"]
+    parts: dict[str, Sequence[Block]] = {
+        "Verdict": [tuple(_verdict(result))],
+        "Findings": [() if result.verdict is Verdict.BROKEN else findings(result)],
+        "Change": [
+            _changes([each for each in measured if each.gated], "metrics that decide"),
+            _changes([each for each in measured if not each.gated], "metrics that decide nothing"),
+        ],
+        "Distribution over launches": _drawn(charts, _OF_DISTRIBUTION),
+        "Phases": [*_drawn(charts, _OF_PHASES), _named_sections(data)],
+        "Memory": _drawn(charts, _OF_MEMORY),
+        "Counts": [
+            _changes([each for each in exact if each.gated], "counts that decide"),
+            _changes([each for each in exact if not each.gated], "counts that decide nothing"),
+            _parts(data.counts),
+        ],
+        "Curves": _drawn(charts, _OF_CURVES),
+        "Communication": [_communication(data)],
+        "Diagnosis": [] if data.diagnosis is None else _diagnosis(data.diagnosis),
+        "Predictions and advice": more,
+        "Environment": [{} if environment is None else environment_facts(environment), _health(data.health)],
+        "Settings": [_settings(data)],
+    }
+    told = ((title, tuple(filter(filled, blocks))) for title, blocks in parts.items())
+    return tuple(PageSection(title, blocks) for title, blocks in told if blocks)
+
+
+def _verdict(result: Result) -> list[str]:
+    """Why it is red; else what became of its step time."""
+    if result.verdict in _RED:
+        return reasons(result)
+    step = find(result, "step_time")
+    return [] if step is None else [comparison_text(step)]
+
+
+def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
+    return [chart for kind in kinds for chart in charts if chart.kind == kind]
+
+
+def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
+    """A row for each metric; columns that none fills are left out."""
+    exact = all(each.series.scale == "exact" for each in comparisons)
+    columns = {
+        "metric": [each.series.metric for each in comparisons],
+        "verdict": [each.verdict.value.replace("_", " ") for each in comparisons],
+        "value": [values_text(each) for each in comparisons],
+        "change": ["" if exact else change_text(each) for each in comparisons],
+        "at most": [bound_text(each) for each in comparisons],
+        "tolerance": [size_text(each.tolerance, each) if each.gated and _limited(each) else "" for each in comparisons],
+        "could have seen": ["" if exact or each.mde is None else size_text(each.mde, each) for each in comparisons],
+    }
+    columns = {header: cells for header, cells in columns.items() if any(cells)}
+    notes = names_by_remark((each.series.metric, text) for each in comparisons if (text := _note(each)))
+    return Table(
+        title=title,
+        headers=tuple(columns),
+        rows=tuple(tuple(cell or NOTHING for cell in row) for row in zip(*columns.values(), strict=True)),
+        notes=tuple(f"{', '.join(names)}: {text}" for text, names in notes.items()),
+        left=2,
+        right=0,
+    )
+
+
+def _note(comparison: Comparison) -> str:
+    return words_of_note(comparison.note) if comparison.series.scale == "exact" else note_text(comparison)
+
+
+def _limited(comparison: Comparison) -> bool:
+    return comparison.series.scale != "exact" and math.isfinite(comparison.tolerance)
+
+
+def _parts(counts: CountsData | None) -> Table:
+    """What counts are made of, the largest parts first."""
+    known = {} if counts is None else counts.details
+    rows = [
+        (metric, part, format_number(number))
+        for metric in COUNTS
+        for part, number in sorted(known.get(metric, {}).items(), key=lambda each: -each[1])[:_PARTS]
+        if len(known[metric]) > 1 or part != metric
+    ]
+    return Table(
+        title=f"what counts are made of, at most {_PARTS} parts of each",
+        headers=("count", "part", "in a step"),
+        rows=tuple(rows),
+        left=2,
+        right=0,
+    )
+
+
+def _named_sections(data: ResultData) -> Table:
+    return Table(
+        title="parts of a step that the test names",
+        headers=("section", "entries a step", "time", "own time", "share of the step"),
+        rows=tuple(
+            (
+                each.path,
+                significant(each.count),
+                format_value(each.seconds, "s"),
+                format_value(each.own_seconds, "s"),
+                format_percent(each.share),
+            )
+            for each in data.sections
+        ),
+        right=0,
+    )
+
+
+def _communication(data: ResultData) -> Mapping[str, str]:
+    """What the profiler saw."""
+    found = data.profile
+    if found is None:
+        return {"sent all the same": data.still_sent} if data.still_sent else {}
+    facts = {
+        "collectives": f"{format_value(found.communication_busy, 's')} of a profiled step of "
+        f"{format_value(found.step, 's')} ({format_percent(found.communication_busy_share)})",
+        "exposed": format_value(found.exposed, "s"),
+        "overlap": "" if found.overlap is None else format_percent(found.overlap),
+        "transfer": "" if found.transfer is None else format_value(found.transfer, "s"),
+        "wait for the last rank": "" if found.wait is None else format_value(found.wait, "s"),
+        "last rank": "" if found.slowest is None else f"{found.slowest.rank} ({format_percent(found.slowest.share)})",
+        **{
+            f"bus bandwidth of {kind}": f"{significant(each.busbw / 1e9)} GB/s"
+            for kind, each in found.bandwidths.items()
+        },
+        "sent all the same": data.still_sent,
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _diagnosis(found: DiagnosisData) -> list[Block]:
+    causes = Table(
+        title="causes; together they are the step",
+        headers=("cause", "time", "share", "what it rests on"),
+        rows=tuple(
+            (each.bottleneck.replace("_", " "), format_value(each.seconds, "s"), format_percent(each.share), each.text)
+            for each in found.causes
+        ),
+    )
+    advice = tuple(f"{number}. {each.text}" for number, each in enumerate(found.advice, 1))
+    return [(f"bound by {found.text}",), causes, advice]
+
+
+def environment_facts(environment: EnvironmentData) -> dict[str, str]:
+    """The machine and the software, those that decide what is comparable first."""
+    facts = {
+        "device": f"{environment.device} {environment.device_model}".strip(),
+        "processor": environment.cpu_model,
+        "cores": f"{environment.cores}, {format_count(environment.threads, 'thread')} per rank",
+        "GPUs": str(environment.device_count) if environment.device_count else "",
+        "GPU setup": environment.gpu_setup or "",
+        "nodes": str(environment.nodes),
+        "backend": "simulated" if environment.simulated else environment.backend,
+        "torch": environment.torch,
+        "CUDA": environment.cuda or "",
+        **{name.replace("_", " "): text for name, text in sorted(environment.recorded.items())},
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _health(launches: Sequence[HealthData | None]) -> Table:
+    """What else went on in the machine, a row for each launch."""
+    known = [(number, each.cpu) for number, each in enumerate(launches, 1) if each is not None]
+    columns = {
+        "launch": [str(number) for number, _ in known],
+        "others": ["" if cpu.others is None else format_percent(cpu.others) for _, cpu in known],
+        "steal": ["" if cpu.steal is None else format_percent(cpu.steal) for _, cpu in known],
+        "throttled": ["" if not cpu.throttled else format_value(cpu.throttled, "s") for _, cpu in known],
+        "frequency GHz": ["" if cpu.frequency is None else significant(cpu.frequency / 1e9) for _, cpu in known],
+        "governor": [cpu.governor or "" for _, cpu in known],
+    }
+    columns = {header: cells for header, cells in columns.items() if any(cells)}
+    return Table(
+        title="the processor during launches: time of other processes, and taken by a hypervisor",
+        headers=tuple(columns),
+        rows=tuple(tuple(cell or NOTHING for cell in row) for row in zip(*columns.values(), strict=True)),
+        right=1 if "governor" in columns else 0,
+    )
+
+
+def _settings(data: ResultData) -> dict[str, str]:
+    """How it was measured, and what it was compared with."""
+    facts = {
+        "test": data.test,
+        "name": data.name,
+        "strategy": data.strategy,
+        "scaling": data.mode or "",
+        "speedup over": data.over or "",
+        **data.recipe,
+        "ranks": str(data.world_size),
+        "samples of an optimizer step": (
+            "" if data.effective_batch_size is None else format_number(data.effective_batch_size)
+        ),
+        "launches": str(data.launches),
+        "steps of a launch": f"{data.plan.steps}, after {data.plan.warmup} of warm-up",
+        "in turns with others": "yes" if data.turns else "",
+        "compared with": data.origin,
+        "baseline saved": "" if data.baseline is None else data.baseline.date,
+        "environment key": data.environment_key,
+        "time of the call": "" if data.time is None else _time(data.time),
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _time(time: TimeData) -> str:
+    """The whole, and its parts."""
+    spent = {name: getattr(time, name) for name in time.fields if name != "total"}
+    parts = ", ".join(f"{name} {format_value(seconds, 's')}" for name, seconds in spent.items() if seconds)
+    return f"{format_value(time.total, 's')}: {parts}"

@@ -1,0 +1,80 @@
+"""A chart as the script of the page draws it: in units that read well, short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
+from pytest_ddpperf.reports.lines import JOINED, printable
+from pytest_ddpperf.reports.phrases import confidence_text
+from pytest_ddpperf.units import Scale, scale
+
+_PLAIN = Scale(1.0, "")
+
+
+def chart_data(chart: Chart) -> dict[str, Any]:
+    """Title, axes and series, with all numbers in the unit that the axis names."""
+    common = scale(_sizes(chart), chart.y.unit or "1")
+    by_x = (
+        scale([point.x for series in chart.series for point in series.points], chart.x.unit) if chart.x.unit else _PLAIN
+    )
+    data = {
+        "kind": chart.kind,
+        "title": printable(chart.title),
+        "style": chart.style,
+        **({} if len(chart.benchmarks) == 1 else {"subject": printable(chart.subject)}),
+        "x": _axis(chart.x, by_x),
+        "y": _axis(chart.y, common),
+        "series": [_series(series, by_x, common) for series in chart.series],
+        "references": [_series(series, by_x, common) for series in chart.references],
+    }
+    level = (
+        "" if chart.confidence is None else f"bars and bands: {confidence_text(chart.confidence).replace(' ', JOINED)}"
+    )
+    note = "; ".join(filter(None, (chart.note, level)))
+    return {**data, "note": note} if note else data
+
+
+def _sizes(chart: Chart) -> list[float]:
+    """The values that its unit has to fit."""
+    values = [(point.x, point.y) for series in chart.series for point in series.points]
+    if chart.style != "stacked":
+        return [y for _, y in values]
+    return [sum(y for x, y in values if x == place) for place in {x for x, _ in values}]
+
+
+def _axis(axis: Axis, common: Scale) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": printable(axis.name), "unit": common.unit}
+    if axis.labels:
+        data["labels"] = list(map(printable, axis.labels))
+    return {**data, "log": True} if axis.log else data
+
+
+def _series(series: ChartSeries, by_x: Scale, common: Scale) -> dict[str, Any]:
+    """Its numbers as lists; ``x`` is the first one where whole numbers follow it, ends are left out where none is."""
+    points = series.points
+    xs = [_short(point.x, by_x) for point in points]
+    consecutive = xs == [xs[0] + i for i in range(len(xs))]
+    data: dict[str, Any] = {
+        "name": printable(series.name),
+        "x": xs[0] if consecutive else xs,
+        "y": [_short(point.y, common) for point in points],
+    }
+    return {**data, **_ends(points, common)}
+
+
+def _ends(points: Sequence[ChartPoint], common: Scale) -> dict[str, Any]:
+    lows, highs = [point.low for point in points], [point.high for point in points]
+    if not any(end is not None for end in (*lows, *highs)):
+        return {}
+    return {
+        "low": [None if end is None else _short(end, common) for end in lows],
+        "high": [None if end is None else _short(end, common) for end in highs],
+    }
+
+
+def _short(value: float, common: Scale) -> float | int:
+    """A number of five digits."""
+    number = float(f"{value / common.factor:.5g}")
+    return int(number) if number.is_integer() else number

@@ -1,0 +1,237 @@
+"""A page as data, and as HTML: one file without anything beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pytest_ddpperf.reports.charts.chart import Chart, thinned
+from pytest_ddpperf.reports.formats.page.drawn import chart_data
+from pytest_ddpperf.reports.lines import printable
+from pytest_ddpperf.reports.table import NOTHING, RowNote, Table
+
+Block: TypeAlias = "Chart | Table | Mapping[str, str] | tuple[str, ...]"
+"""A chart, a table, facts by their names, or sentences."""
+
+_HERE = Path(__file__).parent
+_NUMBER = re.compile(r"[-+>]*\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
+_POINTS = 400_000  # of all charts together: a page of 10 MB
+_FEWEST = 10  # points of a line, however many lines there are
+
+
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """A part with a title; blocks without content are left out."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageEntry:
+    """What can be opened: a benchmark with all that is known of it."""
+
+    title: str
+    verdict: str = ""
+    sections: tuple[PageSection, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageRow:
+    """A row of the overview."""
+
+    cells: tuple[str, ...]
+    verdict: str = ""  # what the row can be filtered by
+    verdict_text: str = ""  # the same with what is said beside it; empty for the verdict alone
+    severity: int = 0  # of the verdict, for sorting
+    entry: int | None = None  # the place of what it leads to
+    change: tuple[float, float, float] | None = None  # the change that is drawn: value, low and high, as fractions
+    tolerance: float | None = None  # drawn beside it
+    search: str = ""  # what else it is found by
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """What a page shows.
+
+    Attributes:
+        title: its heading.
+        facts: below the title: code, day, machine.
+        lines: what all came to, a sentence each.
+        noun: what a row is: ``benchmark``.
+        headers: of the overview; a unit stands on a second line.
+        left: how many of its first columns are words.
+        rows: of the overview.
+        notes: below it.
+        entries: what its rows lead to.
+        sections: what concerns several rows.
+    """
+
+    title: str
+    facts: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    noun: str
+    headers: tuple[str, ...]
+    left: int = 1
+    rows: tuple[PageRow, ...] = ()
+    notes: tuple[str, ...] = ()
+    entries: tuple[PageEntry, ...] = ()
+    sections: tuple[PageSection, ...] = ()
+
+
+@dataclass(slots=True)
+class _Charts:
+    """The charts of a page, each once; a block has its number."""
+
+    most: int  # points of a series
+    numbers: dict[Chart, int] = field(default_factory=dict)
+
+    def section(self, section: PageSection) -> dict[str, Any]:
+        return {
+            "title": printable(section.title),
+            "blocks": [self._block(each) for each in section.blocks if filled(each)],
+        }
+
+    def _block(self, block: Block) -> dict[str, Any]:
+        if isinstance(block, Chart):
+            return {"chart": self.numbers.setdefault(block, len(self.numbers))}
+        if isinstance(block, Table):
+            return {"table": _table_data(block)}
+        if isinstance(block, Mapping):
+            return {"facts": [[printable(name), printable(value)] for name, value in block.items()]}
+        return {"lines": list(map(printable, block))}
+
+    @property
+    def data(self) -> list[dict[str, Any]]:
+        return [chart_data(thinned(chart, self.most)) for chart in self.numbers]
+
+
+def filled(block: Block) -> bool:
+    """Whether a block has any content."""
+    if isinstance(block, Chart):
+        return bool(block.series)
+    return bool(block.rows) if isinstance(block, Table) else bool(block)
+
+
+def _table_data(table: Table) -> dict[str, Any]:
+    notes = [note.line(len(table.rows)) if isinstance(note, RowNote) else note for note in table.notes]
+    meanings = [f"{word}: {meaning}" for word, meaning in table.legend.items()]
+    return {
+        "caption": printable(table.title.replace("\n", "; ")),
+        "headers": [printable(header.replace("\n", " ")) for header in table.headers],
+        "rows": [[printable(cell) for cell in row] for row in table.rows],
+        "left": table.left,
+        "right": table.right,
+        "notes": list(map(printable, (*notes, *meanings))),
+    }
+
+
+def _longest(page: Page) -> int:
+    """How many points a line may have, so that all charts together have not too many."""
+    series = sum(
+        len(block.series)
+        for section in _sections(page)
+        for block in section.blocks
+        if isinstance(block, Chart) and block.style == "lines"
+    )
+    return max(_FEWEST, _POINTS // max(series, 1))
+
+
+def _sections(page: Page) -> Iterator[PageSection]:
+    yield from page.sections
+    for entry in page.entries:
+        yield from entry.sections
+
+
+def html_of(page: Page) -> str:
+    """The page as HTML: style, script and data are in it, so that it needs no network and nothing beside it."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    charts = _Charts(_longest(page))
+    entries = [[charts.section(section) for section in entry.sections] for entry in page.entries]
+    sections = [charts.section(section) for section in page.sections]
+    data = {"entries": entries, "sections": sections, "charts": charts.data}
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("page.html").render(
+        page=page,
+        verdicts=_verdicts(page.rows),
+        cells=_cells,
+        bar=_bar(page.rows),
+        drawn_after=_drawn_after(page),
+        printable=printable,
+        # Our own files, and JSON that cannot end its element.
+        style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),  # noqa: S704
+        script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),  # noqa: S704
+        data=Markup(text.replace("<", "\\u003c")),  # noqa: S704
+    )
+
+
+def _verdicts(rows: Sequence[PageRow]) -> dict[str, int]:
+    """How many rows have each verdict, the worst first."""
+    ordered = sorted(rows, key=lambda row: -row.severity)
+    counts = dict.fromkeys((row.verdict for row in ordered if row.verdict), 0)
+    for row in ordered:
+        if row.verdict:
+            counts[row.verdict] += 1
+    return counts
+
+
+def _cells(row: PageRow, page: Page) -> list[tuple[str, str | None]]:
+    """Each cell of a row: its text and what it is sorted by, which for words is None."""
+    return [(printable(cell), None if i < page.left else sort_key(cell)) for i, cell in enumerate(row.cells)]
+
+
+def sort_key(cell: str) -> str:
+    """The number that a cell begins with, as a number is written in JSON; empty where there is none."""
+    number = _NUMBER.match(cell)
+    if cell == NOTHING or number is None:
+        return ""
+    return repr(float(number[0].replace(",", "").lstrip(">")))
+
+
+def _drawn_after(page: Page) -> int | None:
+    """The column behind which changes are drawn; None where no row has one."""
+    changes = [i for i, header in enumerate(page.headers) if header.startswith("change")]
+    return changes[0] if changes and any(row.change is not None for row in page.rows) else None
+
+
+_MIDDLE = 46  # of the drawn change, in pixels
+_FAR = 0.9  # the share of changes and of ends of intervals that are drawn whole
+
+
+def _bar(rows: Sequence[PageRow]) -> Any:
+    """What draws changes, all on one scale: gives the pixels of a row's change, or None."""
+    sizes = sorted(max(map(abs, row.change)) for row in rows if row.change is not None)
+    most = (sizes[int(_FAR * (len(sizes) - 1))] if sizes else 0.0) or 0.01  # what is far out is cut off
+    most = 1.1 * most if math.isfinite(most) else 1.0
+
+    def pixels(share: float) -> float:
+        share = share if math.isfinite(share) else math.copysign(most, share)
+        return round(_MIDDLE + _MIDDLE * max(-1.0, min(1.0, share / most)), 1)
+
+    def bar(row: PageRow) -> dict[str, Any] | None:
+        if row.change is None:
+            return None
+        value, low, high = map(pixels, row.change)
+        return {
+            "value": value,
+            "low": low,
+            "high": max(high, low + 1),
+            "tolerance": None if row.tolerance is None or row.tolerance > most else pixels(row.tolerance),
+        }
+
+    return bar

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.formats.html import html
+from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of, sort_key
+from pytest_ddpperf.reports.formats.words import reasons
+from pytest_ddpperf.reports.phrases import findings
+from tests.reports.formats.samples import HOSTILE, MakeDocument
+from tests.reports.golden_runs import RUNS, result
+
+ESCAPED = HOSTILE.replace("\n", "\\n")
+
+
+class Read(HTMLParser):
+    """A page as its elements and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, list[str]] = {}
+        self._open = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._open = tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.setdefault(self._open, []).append(data)
+
+
+def data_of(text: str) -> Any:
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return json.loads(found)
+
+
+def section(data: Any, entry: int, title: str) -> list[Any]:
+    """The blocks of a section of an entry."""
+    return next(each["blocks"] for each in data["entries"][entry] if each["title"] == title)
+
+
+def test_verdicts_come_first(make_document: MakeDocument, regressed: Result, unchanged: Result) -> None:
+    text = html(make_document(unchanged, regressed))
+    page = Read(text)
+    assert page.text["h1"][0] == "ddpperf: 1 of 2 benchmarks regressed"
+    rows = [attributes for tag, attributes in page.elements if tag == "tr" and "data-verdict" in attributes]
+    assert [row["data-verdict"] for row in rows] == ["regressed", "unchanged"]
+    chips = [attributes["value"] for tag, attributes in page.elements if tag == "input" and "value" in attributes]
+    assert chips == ["regressed", "unchanged"]
+    assert text.index("<h1>") < text.index('id="table"') < text.index('id="entry-0"')
+
+
+def test_each_benchmark_has_what_is_known_of_it(make_document: MakeDocument, regressed: Result) -> None:
+    data = data_of(html(make_document(regressed)))
+    titles = [each["title"] for each in data["entries"][0]]
+    assert titles == [
+        "Verdict",
+        "Findings",
+        "Change",
+        "Distribution over launches",
+        "Counts",
+        "Environment",
+        "Settings",
+    ]
+    assert section(data, 0, "Verdict") == [{"lines": reasons(regressed)}]
+    assert section(data, 0, "Findings") == [{"lines": list(findings(regressed))}]
+    (changes,) = section(data, 0, "Change")
+    assert changes["table"]["rows"][0] == [
+        *("step_time", "regressed", "41.8 ms -> 47.3 ms", "+13.2 % [95 % CI +11.9 .. +14.6]", "3 %", "2.1 %")
+    ]
+    counts = section(data, 0, "Counts")[0]["table"]
+    assert counts["rows"] == [["collective_calls", "regressed", "2 -> 8"]]
+    assert counts["notes"] == ["collective_calls: all_reduce 2 -> 8 calls per step (+6)"]
+    (steps,) = section(data, 0, "Distribution over launches")
+    chart = data["charts"][steps["chart"]]
+    assert (chart["kind"], chart["y"]["unit"]) == ("steps", "ms")
+    assert chart["series"][7] == {"name": "launch 8", "x": 1, "y": [50, 50, 50]}
+    assert ["host", "runner-1"] in section(data, 0, "Environment")[0]["facts"]
+    assert ["steps of a launch", "60, after 5 of warm-up"] in section(data, 0, "Settings")[0]["facts"]
+
+
+def test_names_are_text(make_document: MakeDocument, broken: Result) -> None:
+    text = html(make_document(broken, interrupted=HOSTILE))
+    tags = [tag for tag, _ in Read(text).elements]
+    assert tags.count("script") == 2  # the data and our own
+    assert "<script>|" not in text
+    assert ESCAPED in "".join(Read(text).text["h3"])
+    (reason,) = section(data_of(text), 0, "Verdict")[0]["lines"]
+    assert ESCAPED in reason
+
+
+def test_the_page_needs_no_network(make_document: MakeDocument, regressed: Result) -> None:
+    page = Read(html(make_document(regressed)))
+    addresses = [value or "" for _, found in page.elements for name, value in found.items() if name in {"href", "src"}]
+    assert [address for address in addresses if not address.startswith(("#", "data:"))] == []
+    assert not re.search(r"url\((?!#)|@import", "".join(page.text["style"]))
+    (policy,) = [
+        found["content"] for tag, found in page.elements if found.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert str(policy).startswith("default-src 'none'")
+
+
+def test_a_run_without_benchmarks_says_so(make_document: MakeDocument) -> None:
+    text = html(make_document())
+    assert "<h1>ddpperf: no benchmark was judged</h1>" in text
+    assert "There is nothing to show." in text
+
+
+def test_each_chart_is_on_the_page_once(make_document: MakeDocument) -> None:
+    data = data_of(html(make_document(*RUNS[30].results)))
+    blocks = [block for each in (*data["entries"], data["sections"]) for part in each for block in part["blocks"]]
+    used = [block["chart"] for block in blocks if "chart" in block]
+    assert set(used) == set(range(len(data["charts"])))
+    assert len(used) > len(data["charts"])  # a curve is at each of its benchmarks, too
+    assert all(series["y"] for chart in data["charts"] for series in chart["series"])
+
+
+def test_what_lies_far_out_is_cut_off_and_the_scale_is_common(make_document: MakeDocument) -> None:
+    changes = (0.1, -0.1, *[0.0] * 16, 5.0)
+    results = [
+        result(f"t.py::test_a[{i}]", Verdict.OK, 0.1, change, step_time={"half": 0.1})
+        for i, change in enumerate(changes)
+    ]
+    drawn = re.findall(r'class="span" d="M([\d.]+) 8H([\d.]+)"/><circle cx="([\d.]+)"', html(make_document(*results)))
+    # Nine tenths of the intervals end at 0.2 or before: 46 pixels are 1.1 times as much.
+    assert drawn[0] == ("46.0", "87.8", "66.9")
+    assert drawn[1] == ("4.2", "46.0", "25.1")
+    assert drawn[-1] == ("92.0", "93.0", "92.0")
+
+
+def test_verdicts_without_a_change_have_none_drawn(make_document: MakeDocument) -> None:
+    assert 'class="drawn"' not in html(make_document(result("t.py::test_a", Verdict.NEW, 0.1)))
+
+
+@pytest.mark.parametrize(
+    ("cell", "key"),
+    [
+        ("47.3 [46.8, 47.8]", "47.3"),
+        ("+13.2 [+11.9, +14.6]", "13.2"),
+        ("-4.0", "-4.0"),
+        ("1,234", "1234.0"),
+        (">+1000", "1000.0"),
+        ("4.2e-06", "4.2e-06"),
+        ("14 same", "14.0"),
+        ("-", ""),
+        ("", ""),
+    ],
+)
+def test_cells_are_sorted_by_their_number(cell: str, key: str) -> None:
+    assert sort_key(cell) == key
+
+
+def test_a_page_of_many_lines_has_fewer_points(monkeypatch: pytest.MonkeyPatch, make_document: MakeDocument) -> None:
+    monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._POINTS", 20)
+    monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._FEWEST", 2)
+    timed = make_document(result("t.py::test_a", Verdict.NEW, 0.1))
+    timed.results[0].step_times[:] = [[0.1] * 8, [0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1, 0.4]] * 3
+    (chart,) = [chart for chart in data_of(html(timed))["charts"] if chart["kind"] == "steps"]
+    assert chart["series"][1]["y"] == [300, 100, 400]
+    assert chart["note"].endswith("of every 3 points the largest is shown")
+
+
+def test_text_that_looks_like_the_end_of_a_script_stays_data() -> None:
+    page = Page(
+        title="</script>",
+        noun="row",
+        headers=("name",),
+        rows=(PageRow(cells=("</td><script>alert(1)</script>",), search='"><b>'),),
+        sections=(PageSection("</script>", (("</script><!--",),)),),
+    )
+    text = html_of(page)
+    assert text.count("</script>") == 2
+    assert data_of(text)["sections"][0] == {"title": "</script>", "blocks": [{"lines": ["</script><!--"]}]}
