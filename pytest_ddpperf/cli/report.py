@@ -10,6 +10,7 @@ from pytest_ddpperf.reports.document import write_text
 from pytest_ddpperf.reports.documents.reading import read_results
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
+from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.two_runs import two_runs_table
 from pytest_ddpperf.units import format_count
@@ -46,15 +47,19 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     _add_results(parser, "before")
     _add_results(parser, "after")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a table in Markdown; - is standard output")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser; - is standard output")
 
 
 def compare(options: argparse.Namespace) -> int:
     """Prints how far the metrics of two runs differ."""
-    table = two_runs_table(read_results(options.before), read_results(options.after))
-    if options.markdown is None:
-        print(render(table, terminal_width()))
-    else:
+    before, after = read_results(options.before), read_results(options.after)
+    table = two_runs_table(before, after)
+    if options.markdown is not None:
         write_text(options.markdown, f"{markdown_table(table)}\n", "--markdown")
+    if options.html is not None:
+        write_text(options.html, two_runs_page(before, after), "--html")
+    if options.markdown is None and options.html is None:
+        print(render(table, terminal_width()))
     return 0
 
 

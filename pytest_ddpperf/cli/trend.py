@@ -12,8 +12,9 @@ from pytest_ddpperf.baselines.history.trend import MIN_CHANGE, Trend, trends
 from pytest_ddpperf.cli.inifile import ini_value
 from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.parsers import argument, fraction, positive_int
-from pytest_ddpperf.reports.document import write
+from pytest_ddpperf.reports.document import write, write_text
 from pytest_ddpperf.reports.documents.trend import trend_document
+from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.reports.table import render, terminal_width
@@ -51,24 +52,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print as JSON, or write it to a file")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser; - is standard output")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the trends that the arguments select, or writes them as JSON."""
+    """Prints the trends that the arguments select, or writes them as JSON or as a page."""
     if options.test is None and options.json not in {None, "-"} and _names_a_test(options.json):
         raise SettingError(
             f"--json {options.json}: a file would be FILE.json; for a test: ddpperf trend {options.json} --json"
         )
     found = _trends(options, history_file(options.history))
+    if options.html is not None:
+        write_text(options.html, trends_page(found, options.metric), "--html")
     if options.json:
         if options.test is None:
             found = tuple(trend for trend in found if trend.changes)
         write(Path(options.json), trend_document(found, options.metric), option="--json")
-    elif options.test is None:
+    if options.html is None and not options.json:
+        _print(found, options)
+    return 0
+
+
+def _print(found: Sequence[Trend], options: argparse.Namespace) -> None:
+    """What changed, or of a test all commits."""
+    if options.test is None:
         print(*wrapped(changes_text(found, options.metric).split("\n"), terminal_width()), sep="\n")
     else:
         print("\n\n".join(render(trend_table(trend), terminal_width()) for trend in found))
-    return 0
 
 
 def _names_a_test(file: str) -> bool:

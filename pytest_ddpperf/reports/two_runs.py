@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -17,45 +18,64 @@ from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.phrases import commit_text, find
-from pytest_ddpperf.reports.table import NOTHING, RowNote, Table
+from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_values
 
 _ALPHA = 0.05
-_Key: TypeAlias = "tuple[str, str, int]"
+BenchmarkKey: TypeAlias = "tuple[str, str, int]"
 _MEANING = (
     "no verdict: an interval holds what launches scatter by and what runs usually differ by, not what else changed on "
     "the machine between both runs; for a verdict store the first one as a baseline, or give --ddpperf-against"
 )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TwoRunsRow:
+    """A metric of a benchmark that both runs have."""
+
+    benchmark: str  # a short name
+    metric: str
+    before: str
+    after: str
+    change: str
+    drawn: tuple[float, float, float] | None = None  # the change and the ends of its interval, as fractions
+    key: BenchmarkKey  # of the benchmark
+
+
 def two_runs_table(before: ResultsData, after: ResultsData) -> Table:
     """A row for each gated metric that both runs have; of counts those that differ."""
-    old, new = ({_key(result): result for result in results_of(each)} for each in (before, after))
-    both = [result for key, result in new.items() if key in old]
-    names = dict(zip(map(_key, both), names_of(both), strict=True))
-    rows: list[tuple[str, ...]] = []
-    notes: list[str | RowNote] = []
-    for key, name in names.items():
-        obstacle = _obstacle(old[key], new[key])
-        told = _rows(name, old[key], new[key], comparable=not obstacle)
-        rows += told or [(name, NOTHING, NOTHING, NOTHING, "no gated metric differs")]
-        if obstacle:
-            notes.append(f"{name}: times are not compared: {', '.join(obstacle)}")
-    for which, here, there in (("first", old, new), ("second", new, old)):
-        if alone := [result for key, result in here.items() if key not in there]:
-            notes.append(f"only in the {which} run: {', '.join(names_of(alone))}")
+    rows, notes = two_runs(before, after)
     return Table(
         title=f"{_run(before)} -> {_run(after)}",
         headers=("benchmark", "metric", "before", "after", "change [95 % CI]"),
-        rows=tuple(rows),
-        notes=(*notes, *([_MEANING] if rows else ["no benchmark is in both runs"])),
+        rows=tuple((row.benchmark, row.metric, row.before, row.after, row.change) for row in rows),
+        notes=tuple(notes),
         left=2,
         right=0,
     )
 
 
-def _key(result: Result) -> _Key:
+def two_runs(before: ResultsData, after: ResultsData) -> tuple[list[TwoRunsRow], list[str]]:
+    """The rows, and what is to be said of them all."""
+    old, new = ({_key(result): result for result in results_of(each)} for each in (before, after))
+    both = [result for key, result in new.items() if key in old]
+    names = dict(zip(map(_key, both), names_of(both), strict=True))
+    rows: list[TwoRunsRow] = []
+    notes: list[str] = []
+    for key, name in names.items():
+        obstacle = _obstacle(old[key], new[key])
+        told = _rows(name, old[key], new[key], comparable=not obstacle)
+        rows += told or [_same(name, key)]
+        if obstacle:
+            notes.append(f"{name}: times are not compared: {', '.join(obstacle)}")
+    for which, here, there in (("first", old, new), ("second", new, old)):
+        if alone := [result for key, result in here.items() if key not in there]:
+            notes.append(f"only in the {which} run: {', '.join(names_of(alone))}")
+    return rows, [*notes, _MEANING if rows else "no benchmark is in both runs"]
+
+
+def _key(result: Result) -> BenchmarkKey:
     return result.test, result.name, result.measurement.world_size
 
 
@@ -77,7 +97,12 @@ def _obstacle(old: Result, new: Result) -> list[str]:
     return found
 
 
-def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[tuple[str, ...]]:
+def _same(name: str, key: BenchmarkKey) -> TwoRunsRow:
+    said = "no gated metric differs"
+    return TwoRunsRow(benchmark=name, metric=NOTHING, before=NOTHING, after=NOTHING, change=said, key=key)
+
+
+def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[TwoRunsRow]:
     rows = []
     for comparison in new.comparisons:
         now, other = comparison.series, find(old, comparison.series.metric)
@@ -86,24 +111,30 @@ def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[tupl
         was = other.series
         if (was.unit, was.scale, was.better) != (now.unit, now.scale, now.better):
             continue
+        made = partial(TwoRunsRow, benchmark=name, metric=now.metric, key=_key(new))
         if now.scale == "exact":
             if now.value != was.value:
-                rows.append((name, now.metric, *quantity_texts(now.metric, (was.value, now.value)), "counted"))
+                then, here = quantity_texts(now.metric, (was.value, now.value))
+                rows.append(made(before=then, after=here, change="counted"))
             continue
         if math.isfinite(was.value) and math.isfinite(now.value):
-            change = _change(was, now, new) if comparable else NOTHING
-            rows.append((name, now.metric, *format_values((was.value, now.value), now.unit), change))
+            change, drawn = _change(was, now, new) if comparable else (NOTHING, None)
+            then, here = format_values((was.value, now.value), now.unit)
+            rows.append(made(before=then, after=here, change=change, drawn=drawn))
     return rows
 
 
-def _change(was: Series, now: Series, new: Result) -> str:
-    """The change with its interval, as of a run beside a stored baseline of which no noise was learned."""
+def _change(was: Series, now: Series, new: Result) -> tuple[str, tuple[float, float, float] | None]:
+    """The change with its interval, as of a run beside a stored baseline of which no noise was learned.
+
+    In words, and of a ratio in numbers, too.
+    """
     step = find(new, "step_time")
     seconds = None if step is None else step.series.value
     spread = spread_between_runs(now, new.measurement.environment, seconds)
     ours, theirs = _finite(now.samples), _finite(was.samples)
     if not (ours and theirs):
-        return NOTHING
+        return NOTHING, None
     found = intervals.change(
         ours,
         theirs,
@@ -114,10 +145,11 @@ def _change(was: Series, now: Series, new: Result) -> str:
         outliers=outlying_end(now.rules, now.better),
     )
     if found is None:
-        return NOTHING
+        return NOTHING, None
     interval, text = intervals.interval_at(found, _ALPHA), partial(_signed, now, was)
     ends = "" if interval is None else f" [{text(interval.low)} .. {text(interval.high)}]"
-    return text(found.estimate) + ends
+    low, high = (found.estimate, found.estimate) if interval is None else (interval.low, interval.high)
+    return text(found.estimate) + ends, (found.estimate, low, high) if now.scale == "ratio" else None
 
 
 def _signed(now: Series, was: Series, change: float) -> str:

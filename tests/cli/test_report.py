@@ -127,3 +127,11 @@ def test_other_plans_do_not_hinder(run: Path, tmp_path: Path, capsys: pytest.Cap
     other = written(tmp_path / "b.json", result("t.py::test_a", 0.05, plan=Plan(warmup=5, steps=10)))
     assert main(["compare", str(run), str(other)]) == 0
     assert "+25.0 %" in capsys.readouterr().out
+
+
+def test_two_runs_are_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, table = tmp_path / "two.html", tmp_path / "two.md"
+    assert main(["compare", str(run), str(run), "--html", str(page), "--markdown", str(table)]) == 0
+    assert page.read_text().startswith("<!doctype html>")
+    assert table.read_text().startswith("| benchmark | metric |")
+    assert capsys.readouterr().out == ""

@@ -95,6 +95,14 @@ def test_json_to_the_terminal_and_to_a_file(history: Path, tmp_path: Path, capsy
     assert capsys.readouterr().err.startswith(f"ddpperf: error: --json: {tmp_path} cannot be written: ")
 
 
+def test_a_page_and_json_of_one_call(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, data = tmp_path / "trend.html", tmp_path / "trend.json"
+    assert main(["trend", "--history", str(history), "--html", str(page), "--json", str(data)]) == 0
+    assert "<h1>ddpperf: step_time changed in " in page.read_text()
+    assert json.loads(data.read_text())["metric"] == "step_time"
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("test", ["test_still", "t.py::test_still"])
 def test_a_test_is_no_file_to_write_to(
     test: str, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

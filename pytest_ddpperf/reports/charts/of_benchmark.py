@@ -15,7 +15,7 @@ from pytest_ddpperf.units import format_count
 
 BEFORE_NOTE = "the interval of what it is compared with is over its launches alone"
 _PLACES = {row.name: place for place, row in enumerate(METRICS)}
-_THIS_RUN = "this run"
+THIS_RUN = "this run"
 _TWO = 2  # a distribution has as many samples
 _BYTES = "peak_"  # begins the kinds of memory that are in bytes
 _MEMORY = {"allocated": "live tensors on a GPU", "heap": "memory of malloc"}
@@ -24,6 +24,11 @@ _MEMORY = {"allocated": "live tensors on a GPU", "heap": "memory of malloc"}
 def reference_of(result: ResultData) -> str:
     """What the benchmark is compared with, in a word or two."""
     return "baseline" if result.against is None else result.against.revision
+
+
+def sides_of(result: ResultData) -> tuple[str, str]:
+    """What it is compared with, and itself."""
+    return reference_of(result), THIS_RUN
 
 
 def now_of(metric: MetricData, x: float) -> ChartPoint | None:
@@ -60,14 +65,18 @@ def steps(result: ResultData, subject: str) -> Iterator[Chart]:
     )
 
 
-def launches(result: ResultData, subject: str) -> Iterator[Chart]:
-    """The value of each launch beside those of the baseline; for the step time and each other gated metric."""
+def launches(result: ResultData, subject: str, sides: tuple[str, str] | None = None) -> Iterator[Chart]:
+    """The value of each launch beside those of the baseline; for the step time and each other gated metric.
+
+    ``sides``: what the baseline and the benchmark are called.
+    """
+    before, now = sides or sides_of(result)
     for name, metric in sorted(result.metrics.items(), key=lambda each: _PLACES.get(each[0], len(_PLACES))):
         repeated = rules_of(name).repeats_step_time or metric.scale == "exact"
-        ours = numbered(_THIS_RUN, metric.samples, first=1)
+        ours = numbered(now, metric.samples, first=1)
         if repeated or not (metric.gated or name == STEP_TIME) or len(ours.points) < _TWO:
             continue
-        theirs = numbered(reference_of(result), metric.baseline_samples, first=1)
+        theirs = numbered(before, metric.baseline_samples, first=1)
         ends = (1, max(each.x for one in (ours, theirs) for each in one.points))
         typical = {one.name: middle for one, middle in zip((ours, theirs), _middles(name, metric), strict=True)}
         yield Chart(
@@ -88,14 +97,15 @@ def _middles(name: str, metric: MetricData) -> tuple[ChartPoint | None, ChartPoi
     return now_of(metric, 0), before_of(name, metric, 0)
 
 
-def phase_change(result: ResultData, subject: str) -> Iterator[Chart]:
+def phase_change(result: ResultData, subject: str, sides: tuple[str, str] | None = None) -> Iterator[Chart]:
     """The phases of a step upon each other, before and now; where the baseline has them."""
+    there, here = sides or sides_of(result)
     known = phases_of(result)
     before = {phase: before_of(f"phase_{phase}", metric, 0) for phase, metric in known.items()}
     if not known or None in before.values():
         return
     now = {phase: now_of(metric, 0) for phase, metric in known.items()}
-    bars = {reference_of(result): before, _THIS_RUN: now}
+    bars = {there: before, here: now}
     yield stacked_phases("phase_change", "phases of a step, before and now", subject, bars, tuple(known.values()))
 
 

@@ -13,6 +13,7 @@ from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.charts.of_benchmark import (
     BEFORE_NOTE,
+    THIS_RUN,
     before_of,
     confidence_of,
     mean_of,
@@ -173,8 +174,8 @@ def _side_by_side(kind: str, title: str, subject: str, points: Sequence[Placed],
             x=Axis(name="", labels=tuple(_labels(some))),
             y=Axis(name=metric.replace("_", " "), unit=known[0][2].unit),
             series=(
+                _points(THIS_RUN, (now_of(each, x) for x, _, each in known)),
                 _points(" and ".join(before), (before_of(metric, each, x) for x, _, each in known)),
-                _points("this run", (now_of(each, x) for x, _, each in known)),
             ),
             confidence=confidence_of(*(each for *_, each in known)),
             benchmarks=tuple(i for i, _ in some),
@@ -205,8 +206,8 @@ def bucket_sizes(document: ResultsData) -> Iterator[Chart]:
             x=Axis(name=_SWEPT, log=min(size for size, _ in known) > 0),
             y=Axis(name="step time", unit="s"),
             series=(
+                _points(THIS_RUN, (now_of(each, size) for size, each in known)),
                 _points(reference_of(swept[0][1]), (before_of(STEP_TIME, each, size) for size, each in known)),
-                _points("this run", (now_of(each, size) for size, each in known)),
             ),
             confidence=confidence_of(*(each for _, each in known)),
             benchmarks=tuple(i for i, _ in swept),

@@ -212,7 +212,7 @@ def test_throughput_of_ways_to_train_is_side_by_side() -> None:
         for name, step in (("naive", 0.4), ("ddp", 0.2))
     ]
     (chart,) = charts("throughput", document(*ways))
-    before, now = chart.series
+    now, before = chart.series
     assert chart.x.labels == ("naive", "ddp")
     assert points(now) == [(0, 80, 79.2, 80.8), (1, 160, 158.4, 161.6)]
     assert [point[1] for point in points(before)] == pytest.approx([100, 200])  # 1 / 1.25 of it is what is left
@@ -222,7 +222,7 @@ def test_throughput_of_ways_to_train_is_side_by_side() -> None:
 def test_an_epoch_is_seen_before_and_now() -> None:
     epoch = metric("epoch_time", 10.0, Verdict.REGRESSED, 0.25, samples=(9.9, 10.1), base_samples=(7.9, 8.1))
     (chart,) = charts("epoch_time", document(result("t.py::test_d", Verdict.REGRESSED, 0.2, 0.25, (epoch,))))
-    before, now = chart.series
+    now, before = chart.series
     assert (before.name, [point[:2] for point in points(before)]) == ("baseline", [(0, 8.0)])
     assert points(before)[0][2] < 8.0 < points(before)[0][3]
     assert points(now) == [(0, 10.0, 9.9, 10.1)]

@@ -130,9 +130,10 @@ def test_what_lies_far_out_is_cut_off_and_the_scale_is_common(make_document: Mak
         for i, change in enumerate(changes)
     ]
     drawn = re.findall(r'class="span" d="M([\d.]+) 8H([\d.]+)"/><circle cx="([\d.]+)"', html(make_document(*results)))
-    # Nine tenths of the intervals end at 0.2 or before: 46 pixels are 1.1 times as much.
-    assert drawn[0] == ("46.0", "87.8", "66.9")
-    assert drawn[1] == ("4.2", "46.0", "25.1")
+    # Nine tenths of the changes are 0.1 at most, as half of the intervals is: 46 pixels are 1.25 times as much.
+    assert drawn[0] == ("46.0", "92.0", "82.8")
+    assert drawn[1] == ("0.0", "46.0", "9.2")
+    assert drawn[2] == ("9.2", "82.8", "46.0")
     assert drawn[-1] == ("92.0", "93.0", "92.0")
 
 

@@ -23,7 +23,7 @@ def chart_data(chart: Chart) -> dict[str, Any]:
         "kind": chart.kind,
         "title": printable(chart.title),
         "style": chart.style,
-        **({} if len(chart.benchmarks) == 1 else {"subject": printable(chart.subject)}),
+        "subject": "" if len(chart.benchmarks) == 1 else printable(chart.subject),
         "x": _axis(chart.x, by_x),
         "y": _axis(chart.y, common),
         "series": [_series(series, by_x, common) for series in chart.series],

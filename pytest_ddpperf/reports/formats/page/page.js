@@ -64,6 +64,7 @@
   const headers = [...document.querySelectorAll("#table thead th:not(.plain)")];
   for (const header of headers) header.querySelector("button").addEventListener("click", () => sortBy(header, headers));
 
+  const names = (row) => [...row.querySelectorAll("th, td:not(.number, .drawn)")].map((cell) => cell.textContent).join(" ");
   const form = byId("filter");
   function filter() {
     const words = byId("find").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -72,7 +73,7 @@
     const visible = new Set();
     let shown = 0;
     for (const row of rows) {
-      const text = `${row.cells[0].textContent} ${row.dataset.search}`.toLowerCase();
+      const text = `${names(row)} ${row.dataset.search}`.toLowerCase();
       row.hidden = !words.every((word) => text.includes(word)) || (row.dataset.verdict !== "" && !verdicts.has(row.dataset.verdict));
       if (!row.hidden) { shown += 1; visible.add(row.dataset.entry); }
     }
@@ -316,7 +317,8 @@
       draw("text", { x: 0, y: 12 }, label(chart.y)),
       draw("text", { x: width - right, y: height - 6, "text-anchor": "end" }, label(chart.x)));
     for (const [value, said] of places(chart, xs, first, last, width - left - right)) {
-      frame.append(draw("text", { x: at(x(value)), y: height - below + 17, "text-anchor": "middle" }, said));
+      const half = 3.7 * said.length;
+      frame.append(draw("text", { x: at(Math.min(Math.max(x(value), half), width - half)), y: height - below + 17, "text-anchor": "middle" }, said));
     }
     holder.append(frame, draw("clipPath", { id: `${id}-clip` }, draw("rect", { x: left - 6, y: above - 6, width: width - left - right + 12, height: height - above - below + 10 })));
     const inside = draw("g", { "clip-path": `url(#${id}-clip)` });

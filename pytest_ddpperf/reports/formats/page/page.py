@@ -210,14 +210,16 @@ def _drawn_after(page: Page) -> int | None:
 
 
 _MIDDLE = 46  # of the drawn change, in pixels
-_FAR = 0.9  # the share of changes and of ends of intervals that are drawn whole
+_NEAR = 0.9  # the share of changes that the scale has room for; of intervals it is half
 
 
 def _bar(rows: Sequence[PageRow]) -> Any:
     """What draws changes, all on one scale: gives the pixels of a row's change, or None."""
-    sizes = sorted(max(map(abs, row.change)) for row in rows if row.change is not None)
-    most = (sizes[int(_FAR * (len(sizes) - 1))] if sizes else 0.0) or 0.01  # what is far out is cut off
-    most = 1.1 * most if math.isfinite(most) else 1.0
+    changes = [row.change for row in rows if row.change is not None]
+    sizes = sorted(abs(value) for value, *_ in changes)
+    ends = sorted(max(map(abs, change)) for change in changes)
+    typical = max(sizes[int(_NEAR * (len(sizes) - 1))], ends[(len(ends) - 1) // 2]) if changes else 0.0
+    most = 1.25 * typical if math.isfinite(typical) and typical else 0.01  # what is far out is cut off
 
     def pixels(share: float) -> float:
         share = share if math.isfinite(share) else math.copysign(most, share)

@@ -1,0 +1,77 @@
+"""The page of a metric over commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_ddpperf.baselines.history.trend import Trend
+from pytest_ddpperf.reports.charts.of_trend import trend_chart
+from pytest_ddpperf.reports.documents.reading import typed
+from pytest_ddpperf.reports.documents.trend import TrendsData, trend_document
+from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.trend import change_texts, trend_table
+from pytest_ddpperf.units import format_count, format_number, format_value
+
+_DIRECTIONS = ("no change", "better", "worse")
+
+
+def trends_page(trends: Sequence[Trend], metric: str) -> str:
+    """All trends, the worst first, each with its chart, its changes and its commits."""
+    ordered = sorted(trends, key=lambda trend: -trend.worst)
+    document = typed(TrendsData, trend_document(ordered, metric))
+    changed = sum(bool(trend.changes) for trend in ordered)
+    entries = []
+    for trend, data in zip(ordered, document.trends, strict=True):
+        table = trend_table(trend)
+        commits = replace(  # the chart shows what the last column plots in letters
+            table,
+            title="commits, the oldest first",
+            headers=table.headers[:-1],
+            rows=tuple(row[:-1] for row in table.rows),
+            notes=table.notes[len(change_texts(trend)) :],
+            right=0,
+        )
+        entries.append(
+            PageEntry(
+                title=table.title.partition("\n")[0],
+                verdict=_direction(trend),
+                sections=(
+                    PageSection("Changes", (change_texts(trend),)),
+                    PageSection("Trend", (replace(trend_chart(data, metric), subject=""),)),
+                    PageSection("Commits", (commits,)),
+                ),
+            )
+        )
+    return html_of(
+        Page(
+            title=f"ddpperf: {metric} changed in {changed} of {format_count(len(ordered), 'benchmark')}",
+            noun="benchmark",
+            headers=("benchmark", "environment", "commits", "first", "newest"),
+            left=2,
+            rows=tuple(
+                _row(trend, entry.title.partition("\n")[0], place)
+                for place, (trend, entry) in enumerate(zip(ordered, entries, strict=True))
+            ),
+            entries=tuple(entries),
+        )
+    )
+
+
+def _row(trend: Trend, name: str, place: int) -> PageRow:
+    values = [trend.points[i].value for i in (0, -1)]
+    exact = trend.benchmark.scale == "exact"
+    texts = (format_number(value) if exact else format_value(value, trend.benchmark.unit) for value in values)
+    return PageRow(
+        cells=(name, trend.benchmark.environment_key, str(len(trend.points)), *texts),
+        verdict=_direction(trend),
+        severity=_DIRECTIONS.index(_direction(trend)),
+        entry=place,
+    )
+
+
+def _direction(trend: Trend) -> str:
+    """Whether it became worse anywhere, else better."""
+    if not trend.changes:
+        return "no change"
+    return "worse" if trend.worst > 0 else "better"

@@ -1,0 +1,93 @@
+"""The page of two runs beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
+
+from pytest_ddpperf.reports.charts.chart import Chart, filled
+from pytest_ddpperf.reports.charts.of_benchmark import launches, phase_change
+from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
+from pytest_ddpperf.reports.formats.page.benchmark import environment_facts
+from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
+from pytest_ddpperf.reports.table import Table
+from pytest_ddpperf.reports.two_runs import TwoRunsRow, two_runs, two_runs_table
+from pytest_ddpperf.units import format_count
+
+_SIDES = ("before", "after")
+_TO = "\u2192"  # an arrow that no line is broken in
+
+
+def two_runs_page(before: ResultsData, after: ResultsData) -> str:
+    """How far each metric differs, and the launches and phases of both runs for each benchmark."""
+    rows, notes = two_runs(before, after)
+    table = two_runs_table(before, after)
+    by_benchmark = [(key, list(group)) for key, group in groupby(rows, attrgetter("key"))]
+    places = {key: place for place, (key, _) in enumerate(by_benchmark)}
+    return html_of(
+        Page(
+            title=f"ddpperf: {table.title.replace('->', _TO)}",
+            lines=tuple(notes),
+            noun="metric",
+            headers=table.headers,
+            left=2,
+            rows=tuple(
+                PageRow(cells=cells, entry=places[row.key], change=row.drawn, search=" ".join(map(str, row.key)))
+                for row, cells in zip(rows, table.rows, strict=True)
+            ),
+            entries=tuple(_entry(before, after, group) for _, group in by_benchmark),
+        )
+    )
+
+
+def _entry(before: ResultsData, after: ResultsData, rows: list[TwoRunsRow]) -> PageEntry:
+    """A benchmark in both runs."""
+    test, name, ranks = rows[0].key
+    old, new = (_found(document, rows[0]) for document in (before, after))
+    charts = tuple(filled(_charts(old, new)))
+    changes = Table(
+        title="metrics that decide, and counts that differ",
+        headers=("metric", "before", "after", "change [95 % CI]"),
+        rows=tuple((row.metric, row.before, row.after, row.change) for row in rows),
+        right=0,
+    )
+    environments = [
+        document.environments.get(data.environment_key, document.environment)
+        for document, data in ((before, old), (after, new))
+    ]
+    facts = [{} if environment is None else environment_facts(environment) for environment in environments]
+    machines = Table(
+        title="environments",
+        headers=("fact", *_SIDES),
+        rows=tuple((fact, *(each.get(fact, "") for each in facts)) for fact in {**facts[0], **facts[1]}),
+        left=3,
+        right=0,
+    )
+    return PageEntry(
+        title=f"{test} {name}, {format_count(ranks, 'rank')}",
+        sections=(
+            PageSection("Change", (changes,)),
+            *([PageSection("Before and after", charts)] if charts else []),
+            PageSection("Environment", (machines,)),
+        ),
+    )
+
+
+def _found(document: ResultsData, row: TwoRunsRow) -> ResultData:
+    """The benchmark in a document; of several with one name the last."""
+    return next(data for data in reversed(document.results) if (data.test, data.name, data.world_size) == row.key)
+
+
+def _charts(old: ResultData, new: ResultData) -> Iterator[Chart]:
+    """Launches and phases, those of the first run in place of a baseline."""
+    metrics = {name: _beside(metric, old.metrics.get(name)) for name, metric in new.metrics.items()}
+    both = ResultData(**{**vars(new), "metrics": metrics, "against": None})
+    yield from launches(both, "", _SIDES)
+    yield from phase_change(both, "", _SIDES)
+
+
+def _beside(metric: MetricData, old: MetricData | None) -> MetricData:
+    """The metric with that of the first run as its baseline."""
+    value, samples = (None, []) if old is None else (old.value, old.samples)
+    return MetricData(**{**vars(metric), "baseline": value, "baseline_samples": samples})

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.formats.page.trends import trends_page
+from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
+from pytest_ddpperf.reports.trend import change_texts
+from pytest_ddpperf.reports.two_runs import two_runs_table
+from tests.reports.formats.samples import HOSTILE, MakeDocument
+from tests.reports.golden_runs import metric, result, strategy
+from tests.reports.test_trend import BENCHMARK, STEP, trend
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of the overview as text, without what is drawn."""
+    body = text.partition('<table id="table">')[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    cells = [
+        re.findall(r"<t[hd](?! class=\"drawn\")[^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in body.split("</tr>")[:-1]
+    ]
+    return [[re.sub("<[^>]*>", "", cell).replace("&gt;", ">") for cell in row] for row in cells]
+
+
+def data_of(text: str) -> Any:
+    return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+
+
+def measured(step: float, calls: float, *samples: float) -> Result:
+    counted = metric("collective_calls", calls, Verdict.NEW, exact=True)
+    timed = {"samples": samples}
+    return result("t.py::test_a", Verdict.NEW, step, None, (counted,), measured=strategy("ddp"), step_time=timed)
+
+
+def test_two_runs_are_beside_each_other(make_document: MakeDocument) -> None:
+    before = make_document(measured(0.1, 2.0, 0.099, 0.1, 0.101))
+    after = make_document(measured(0.2, 4.0, 0.198, 0.2, 0.202), result("t.py::test_b", Verdict.NEW, 0.1))
+    text = two_runs_page(before, after)
+    table = two_runs_table(before, after)
+    assert rows_of(text) == [list(row) for row in table.rows]
+    assert ["test_a ddp", "collective_calls", "2", "4", "counted"] in rows_of(text)
+    assert "only in the second run: test_b ddp" in text
+    assert text.count('class="drawn"') == len(table.rows)
+    assert text.count("<circle") == sum(row[4].startswith(("+", "-")) for row in table.rows)
+
+    data = data_of(text)
+    change, charts, environment = data["entries"][0]
+    assert change["blocks"][0]["table"]["rows"] == [list(row[1:]) for row in table.rows]
+    chart = data["charts"][charts["blocks"][0]["chart"]]
+    assert [(each["name"], each["y"]) for each in chart["series"]] == [
+        ("after", [198, 200, 202]),
+        ("before", [99, 100, 101]),
+    ]
+    assert environment["blocks"][0]["table"]["headers"] == ["fact", "before", "after"]
+
+
+def test_two_runs_without_a_common_benchmark_say_so(make_document: MakeDocument) -> None:
+    text = two_runs_page(make_document(), make_document(result("t.py::test_b", Verdict.NEW, 0.1)))
+    assert "no benchmark is in both runs" in text
+    assert "There is nothing to show." in text
+
+
+def test_trends_are_shown_the_worst_first() -> None:
+    calm = trend([0.04] * 8, replace(BENCHMARK, name="calm"))
+    better = trend([0.05] * 4 + [0.04] * 4, replace(BENCHMARK, name="better"))
+    text = trends_page([calm, better, STEP], "step_time")
+    assert "<h1>ddpperf: step_time changed in 2 of 3 benchmarks</h1>" in text
+    assert rows_of(text) == [
+        ["t.py::test_a: ddp", "worse", "cpu-a-2c", "8", "40.0 ms", "50.0 ms"],
+        ["t.py::test_a: better (ddp)", "better", "cpu-a-2c", "8", "50.0 ms", "40.0 ms"],
+        ["t.py::test_a: calm (ddp)", "no change", "cpu-a-2c", "8", "40.0 ms", "40.0 ms"],
+    ]
+    data = data_of(text)
+    changes, chart, commits = data["entries"][0]
+    assert changes["blocks"] == [{"lines": list(change_texts(STEP))}]
+    assert data["charts"][chart["blocks"][0]["chart"]]["series"][0]["y"] == [40, 40, 40, 40, 50, 50, 50, 50]
+    assert [row[0] for row in commits["blocks"][0]["table"]["rows"]] == [f"{i}" * 7 for i in range(8)]
+    assert commits["blocks"][0]["table"]["headers"][-1] == "change %"
+
+
+def test_names_of_trends_are_text() -> None:
+    text = trends_page([trend([0.04] * 8, replace(BENCHMARK, name=HOSTILE))], "step_time")
+    assert text.count("<script") == 2
+    assert "&lt;script&gt;|" in text
