@@ -21,6 +21,7 @@ from pytest_ddpperf.reports.summary import summary_table, worst_first
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count, format_percent, format_value, signed_percent
 
+_TELLING = ("benchmark", "change", "at most", "step time")
 _CURVES: Mapping[str, Sequence[str]] = {
     "Scaling": ("speedup", "efficiency", "rank_throughput"),
     "Ways to train": ("throughput",),
@@ -39,6 +40,7 @@ def html(document: ResultsData) -> str:
     table = summary_table(results)
     charts = charts_of(document)
     places = {id(result): i for i, result in enumerate(results)}
+    headers, cells = _telling_first(table.headers[:-1], table.rows)
     ended = [f"the run ended before all its tests had run: {document.interrupted}"] if document.interrupted else []
     return html_of(
         Page(
@@ -46,9 +48,10 @@ def html(document: ResultsData) -> str:
             facts=tuple(facts_line(document).split("; ")) if results else (),
             lines=(*ended, *overall_lines(results)),
             noun="benchmark",
-            headers=table.headers[:-1],
+            headers=headers,
             rows=tuple(
-                _row(result, cells, i) for i, (result, cells) in enumerate(zip(ordered, table.rows, strict=True))
+                _row(result, row, table.rows[i][-1], i)
+                for i, (result, row) in enumerate(zip(ordered, cells, strict=True))
             ),
             notes=tuple(f"{word}: {meaning}" for word, meaning in table.legend.items()),
             entries=tuple(_entries(document, [(one, places[id(one)]) for one in ordered], charts)),
@@ -57,15 +60,24 @@ def html(document: ResultsData) -> str:
     )
 
 
-def _row(result: Result, cells: tuple[str, ...], entry: int) -> PageRow:
+def _telling_first(
+    headers: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headers and cells with what tells most behind the name: a narrow window shows the first columns."""
+    words = [header.partition("\n")[0] for header in headers]
+    order = sorted(range(len(words)), key=lambda i: _TELLING.index(words[i]) if words[i] in _TELLING else len(_TELLING))
+    return tuple(headers[i] for i in order), [tuple(row[i] for i in order) for row in rows]
+
+
+def _row(result: Result, cells: tuple[str, ...], verdict: str, entry: int) -> PageRow:
     step = find(result, "step_time")
     drawn = None
     if step is not None and step.change is not None and step.series.scale == "ratio" and judges(step):
         ends = step.change_interval
         drawn = (step.change, *((step.change, step.change) if ends is None else (ends.low, ends.high)))
     return PageRow(
-        cells=cells[:-1],
-        verdict_text=cells[-1],
+        cells=cells,
+        verdict_text=verdict,
         verdict=result.verdict.value.replace("_", " "),
         severity=result.verdict.severity,
         entry=entry,

@@ -130,11 +130,22 @@ def test_what_lies_far_out_is_cut_off_and_the_scale_is_common(make_document: Mak
         for i, change in enumerate(changes)
     ]
     drawn = re.findall(r'class="span" d="M([\d.]+) 8H([\d.]+)"/><circle cx="([\d.]+)"', html(make_document(*results)))
-    # Nine tenths of the changes are 0.1 at most, as half of the intervals is: 46 pixels are 1.25 times as much.
-    assert drawn[0] == ("46.0", "92.0", "82.8")
-    assert drawn[1] == ("0.0", "46.0", "9.2")
-    assert drawn[2] == ("9.2", "82.8", "46.0")
-    assert drawn[-1] == ("92.0", "93.0", "92.0")
+    # Half of the intervals end at 0.1 or before, and five times as much is 42 pixels.
+    assert drawn[0] == ("46.0", "62.8", "54.4")
+    assert drawn[1] == ("29.2", "46.0", "37.6")
+    assert drawn[2] == ("37.6", "54.4", "46.0")
+    assert drawn[-1] == ("88.0", "89.0", "88.0")
+
+
+def test_lines_are_broken_behind_the_marks_of_names(make_document: MakeDocument) -> None:
+    text = html(make_document(result("t.py::test_a_b[x-y]", Verdict.NEW, 0.1, measured={"name": "<b>&"})))
+    assert '<a href="#entry-0">test_<wbr>a_<wbr>b[<wbr>x-<wbr>y] &lt;b&gt;&amp; ddp<wbr></a>' in text
+
+
+def test_what_tells_most_stands_first(make_document: MakeDocument) -> None:
+    page = Read(html(make_document(*RUNS[30].results)))
+    headers = [text.strip() for text in page.text["button"] if text.strip()]
+    assert headers[:6] == ["Theme: system", "benchmark", "verdict", "change", "at most", "step time"]
 
 
 def test_verdicts_without_a_change_have_none_drawn(make_document: MakeDocument) -> None:

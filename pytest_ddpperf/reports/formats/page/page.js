@@ -302,7 +302,7 @@
     if (chart.x.labels) [first, last] = [-0.4, chart.x.labels.length - 0.6];
     if (first === last) [first, last] = [first - 0.5, last + 0.5];
     const onX = chart.x.log ? Math.log : Number;
-    const inset = chart.x.labels ? 0 : 10;
+    const inset = chart.x.labels ? 0 : chart.style === "points" ? 20 : 10;
     const x = (value) => left + inset + ((onX(value) - onX(first)) / (onX(last) - onX(first))) * (width - left - right - 2 * inset);
     const y = (value) => height - below - ((value - bottom) / (top - bottom)) * (height - above - below);
     const at = (value) => Math.round(value * 10) / 10;

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_low
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.reports.charts.chart import Chart, thinned
@@ -20,6 +21,7 @@ Block: TypeAlias = "Chart | Table | Mapping[str, str] | tuple[str, ...]"
 
 _HERE = Path(__file__).parent
 _NUMBER = re.compile(r"[-+>]*\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
+_PIECES = re.compile(r"[^_\-:\[/.]*[_\-:\[/.]*")  # of a name
 _POINTS = 400_000  # of all charts together: a page of 10 MB
 _FEWEST = 10  # points of a line, however many lines there are
 
@@ -173,6 +175,7 @@ def html_of(page: Page) -> str:
         bar=_bar(page.rows),
         drawn_after=_drawn_after(page),
         printable=printable,
+        broken=_broken,
         # Our own files, and JSON that cannot end its element.
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),  # noqa: S704
         script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),  # noqa: S704
@@ -203,27 +206,34 @@ def sort_key(cell: str) -> str:
     return repr(float(number[0].replace(",", "").lstrip(">")))
 
 
+def _broken(name: str) -> Any:
+    """A name that lines are broken in behind its marks, not inside its words."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(_PIECES.findall(printable(name)))
+
+
 def _drawn_after(page: Page) -> int | None:
     """The column behind which changes are drawn; None where no row has one."""
     changes = [i for i, header in enumerate(page.headers) if header.startswith("change")]
     return changes[0] if changes and any(row.change is not None for row in page.rows) else None
 
 
-_MIDDLE = 46  # of the drawn change, in pixels
-_NEAR = 0.9  # the share of changes that the scale has room for; of intervals it is half
+_MIDDLE, _EDGE = 46, 42  # of the drawn change, in pixels; the edge is so far from the middle
+_WIDEST = 5  # times the typical end of an interval: a change that is larger is cut off
 
 
 def _bar(rows: Sequence[PageRow]) -> Any:
     """What draws changes, all on one scale: gives the pixels of a row's change, or None."""
     changes = [row.change for row in rows if row.change is not None]
-    sizes = sorted(abs(value) for value, *_ in changes)
-    ends = sorted(max(map(abs, change)) for change in changes)
-    typical = max(sizes[int(_NEAR * (len(sizes) - 1))], ends[(len(ends) - 1) // 2]) if changes else 0.0
-    most = 1.25 * typical if math.isfinite(typical) and typical else 0.01  # what is far out is cut off
+    typical = median_low([max(map(abs, change)) for change in changes]) if changes else 0.0
+    largest = max((abs(value) for value, *_ in changes), default=0.0)
+    most = max(typical, min(largest, _WIDEST * typical))
+    most = most if math.isfinite(most) and most else 0.01
 
     def pixels(share: float) -> float:
         share = share if math.isfinite(share) else math.copysign(most, share)
-        return round(_MIDDLE + _MIDDLE * max(-1.0, min(1.0, share / most)), 1)
+        return round(_MIDDLE + _EDGE * max(-1.0, min(1.0, share / most)), 1)
 
     def bar(row: PageRow) -> dict[str, Any] | None:
         if row.change is None:
