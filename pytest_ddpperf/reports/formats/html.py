@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.charts.chart import Chart
@@ -17,6 +18,7 @@ from pytest_ddpperf.reports.formats.page.page import Block, Page, PageEntry, Pag
 from pytest_ddpperf.reports.formats.words import facts_line, headline, remarks
 from pytest_ddpperf.reports.overall import overall_lines
 from pytest_ddpperf.reports.phrases import find, judges
+from pytest_ddpperf.reports.predictions import advice_table, predictions_table
 from pytest_ddpperf.reports.summary import summary_table, worst_first
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count, format_percent, format_value, signed_percent
@@ -98,8 +100,8 @@ def _entries(
         data = document.results[place]
         own = [chart for chart in charts if chart.kind == "convergence" and chart.subject.startswith(f"{result.test} ")]
         more = [
-            _predictions([each for each in document.predictions if each.test == result.test]),
-            *(_advice(each) for each in document.advice if each.test == result.test),
+            *_predictions([each for each in document.predictions if each.test == result.test]),
+            *_advice([each for each in document.advice if each.test == result.test]),
         ]
         yield PageEntry(
             title=f"{result.test} {result.name}, {format_count(data.world_size, 'rank')}",
@@ -123,8 +125,8 @@ def _shared(document: ResultsData, results: Sequence[Result], charts: Sequence[C
     parts["Convergence"].append(_kept(document.convergences))
     parts["Conclusions"] = [] if table is None else [tuple(note for note in table.notes if isinstance(note, str))]
     parts["Remarks"] = [tuple(remarks(results))]
-    parts["Predictions"] = [_predictions(document.predictions)]
-    parts["Advice"] = [_advice(each) for each in document.advice]
+    parts["Predictions"] = _predictions(document.predictions)
+    parts["Advice"] = _advice(document.advice)
     parts["Batch sizes"] = [_batch_sizes(document.batch_sizes)]
     for title, blocks in parts.items():
         if told := tuple(block for block in blocks if filled(block)):
@@ -160,47 +162,15 @@ def _ends(interval: IntervalData | None) -> str:
     return f" [{signed_percent(interval.low)} .. {signed_percent(interval.high)}]"
 
 
-def _predictions(predictions: Sequence[PredictionData]) -> Table:
+def _predictions(predictions: Sequence[PredictionData]) -> list[Block]:
     """A row for each step that was predicted."""
-    return Table(
-        title="steps that were predicted, not measured",
-        headers=("training", "ranks", "step, at best and at worst", "exposed", "efficiency", "gain", "network"),
-        rows=tuple(
-            (
-                f"{each.test.partition('::')[2]} {each.name}",
-                str(each.world_size),
-                _band(each.seconds, each.low, each.high),
-                format_value(each.exposed, "s"),
-                format_percent(each.efficiency),
-                NOTHING if each.gain is None else f"{signed_percent(each.gain.value)} %",
-                " ".join(filter(None, (each.network, each.accelerator))),
-            )
-            for each in predictions
-        ),
-    )
+    return [predictions_table([(each.test, each, each.gain) for each in predictions])] if predictions else []
 
 
-def _band(seconds: float, low: float, high: float) -> str:
-    return f"{format_value(seconds, 's')} [{format_value(low, 's')}, {format_value(high, 's')}]"
-
-
-def _advice(advice: StrategyAdviceData) -> Table:
-    """A row for each way to train, the best one first."""
-    return Table(
-        title=f"{advice.test.partition('::')[2]}: ways to train on {format_count(advice.world_size, 'rank')}",
-        headers=("training", "batch", "memory", "step, at best and at worst", "measured", "fits"),
-        rows=tuple(
-            (
-                each.name,
-                NOTHING if each.batch_size is None else str(each.batch_size),
-                NOTHING if each.memory is None else format_value(each.memory, "B"),
-                NOTHING if (step := each.prediction) is None else _band(step.seconds, step.low, step.high),
-                NOTHING if each.measured is None else format_value(each.measured, "s"),
-                "yes" if each.fits else f"no: {each.reason}",
-            )
-            for each in advice.candidates
-        ),
-    )
+def _advice(advice: Sequence[StrategyAdviceData]) -> list[Block]:
+    """A table for each call, behind the name of its test."""
+    tables = [(each.test.partition("::")[2], advice_table(each)) for each in advice]
+    return [replace(table, title=f"{test}: {table.title}") for test, table in tables]
 
 
 def _batch_sizes(found: Sequence[BatchSizeData]) -> Table:

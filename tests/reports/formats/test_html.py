@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Standing, Trainings
+from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.documents.predictions import CandidateData, PredictionData, StrategyAdviceData
+from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of, sort_key
 from pytest_ddpperf.reports.formats.words import reasons
 from pytest_ddpperf.reports.phrases import findings
 from tests.reports.formats.samples import HOSTILE, MakeDocument
+from tests.reports.formats.test_performance_report import STEP
 from tests.reports.golden_runs import RUNS, result
 
 ESCAPED = HOSTILE.replace("\n", "\\n")
@@ -85,6 +90,50 @@ def test_each_benchmark_has_what_is_known_of_it(make_document: MakeDocument, reg
     assert chart["series"][7] == {"name": "launch 8", "x": 1, "y": [50, 50, 50]}
     assert ["host", "runner-1"] in section(data, 0, "Environment")[0]["facts"]
     assert ["steps of a launch", "60, after 5 of warm-up"] in section(data, 0, "Settings")[0]["facts"]
+
+
+def test_predictions_and_advice_are_with_their_test_and_together(
+    make_document: MakeDocument, unchanged: Result
+) -> None:
+    candidate = CandidateData(
+        name="fsdp2",
+        strategy="fsdp2",
+        batch_size=None,
+        memory=None,
+        fits=False,
+        reason="too large",
+        prediction=None,
+        measured=None,
+        standing="does not fit",
+    )
+    advice = StrategyAdviceData(test="t.py::test_a", world_size=64, memory=None, candidates=[candidate])
+    predicted = PredictionData(test=unchanged.test, name="ddp", gain=None, **STEP)
+    document = make_document(unchanged)
+    data = data_of(html(ResultsData(**{**vars(document), "predictions": [predicted], "advice": [advice]})))
+    (own,) = section(data, 0, "Predictions and advice")
+    assert own["table"]["rows"] == [["test_b ddp", "64", "40.0 [30.0, 50.0]", "25", "75 [60, 90]"]]
+    shared = {each["title"]: each["blocks"] for each in data["sections"]}
+    assert shared["Predictions"] == [own]
+    assert shared["Advice"][0]["table"]["caption"] == "test_a: ways to train on 64 ranks"
+    assert shared["Advice"][0]["table"]["rows"] == [["fsdp2", "does not fit: too large"]]
+
+
+def test_trainings_have_their_course_and_their_standing(make_document: MakeDocument) -> None:
+    curve = Curve(steps=(10, 20), values={LOSS: (2.0, 1.0)})
+    final = FinalValue(value=1.0, interval=None, samples=(1.0,))
+    worse = FinalValue(value=0.25, interval=Interval(low=0.2, high=0.3, confidence=0.95), samples=(0.25,))
+    found = Convergence(
+        test="t.py::test_e",
+        world_size=2,
+        metric=LOSS,
+        strategies=tuple(Trainings(name=name, curves=(curve,), finals={LOSS: final}, lost=()) for name in ("a", "b")),
+        kept=(Standing(name="b", quantity=LOSS, worse=worse, apart=0.25, allowed=None, tolerance=0.02),),
+    )
+    data = data_of(html(make_document(convergences=[found])))
+    (part,) = data["sections"]
+    chart, kept = part["blocks"]
+    assert (part["title"], data["charts"][chart["chart"]]["subject"]) == ("Convergence", "t.py::test_e loss on 2 ranks")
+    assert kept["table"]["rows"] == [["test_e b", "loss", "worse", "+25.0 % [+20.0 .. +30.0]", "2 %"]]
 
 
 def test_names_are_text(make_document: MakeDocument, broken: Result) -> None:
