@@ -214,6 +214,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         raise pytest.skip.Exception(ended_at(error, str(item.path), item.nodeid), _use_item_location=True) from None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Tear a test down that follows itself, as the only one of which several runs are saved: pytest would not."""
+    if nextitem is item:
+        after_it: Any = item.parent
+        item.session._setupstate.teardown_exact(after_it)  # noqa: SLF001 - there is no public way
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
