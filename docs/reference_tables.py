@@ -87,11 +87,13 @@ def hook_text(name: str) -> str:
 
 
 def example_text(name: str) -> str:
-    """A function of the example plugin, its imports, its package, or the tests of another example."""
+    """A function of the example plugin, its imports, its package, or the tests or conftest.py of another example."""
     if name == "package":
         return f"```toml\n{PROJECT}\n```"
     if (_EXAMPLES / name).is_dir():
         return tests_text(name)
+    if (tracker := _EXAMPLES / "trackers" / f"ddpperf_{name}.py").is_file():
+        return f"```python\n{tracker.read_text(encoding='utf-8').partition(chr(10) * 2)[2]}```"
     nodes = EXAMPLE.body
     chosen = [node for node in nodes if getattr(node, "name", "") == name]
     if name == "imports":

@@ -16,7 +16,10 @@ class DdpperfError(Exception):
     Attributes:
         benchmark: name and number of ranks of the benchmark that failed; None where it is not known.
         sections: titles and texts of what the ranks printed, for the test's report.
+        judges: whether it tells what was found of a benchmark that ran, which no other attempt of its test changes.
     """
+
+    judges = False
 
     def __init__(
         self, message: str, *, benchmark: tuple[str, int] | None = None, sections: Sequence[tuple[str, str]] = ()
@@ -53,6 +56,8 @@ class WorkloadError(DdpperfError):
 
 class IncorrectTraining(DdpperfError):
     """A strategy does not compute what a single process computes; the message names parameter, rank and error."""
+
+    judges = True
 
     def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str] | None = None) -> None:
         super().__init__(message)
@@ -122,13 +127,19 @@ class RankSkipped(DdpperfError):
 class UnexpectedCount(DdpperfError):
     """A step does not do as often what ``ddpperf.expect`` said; the message names each count and what it is made of."""
 
+    judges = True
+
 
 class TargetMissed(DdpperfError):
     """A metric is worse than the target that ``ddpperf.expect`` named; the message has interval and target."""
 
+    judges = True
+
 
 class QualityLost(DdpperfError):
     """A strategy trains to a worse model than another one, or to another one; the message names both and their ends."""
+
+    judges = True
 
 
 class NotTimed(DdpperfError):
@@ -149,3 +160,5 @@ class TraceError(DdpperfError):
 
 class Regression(DdpperfError):
     """A verdict that fails the test (see ``--ddpperf-fail-on``); the message is the failure text of the result."""
+
+    judges = True

@@ -73,7 +73,8 @@ def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -
 def pytest_ddpperf_verdict(result: Result) -> None:
     """Is called when a benchmark was judged, or could not be measured, before its verdict fails the test.
 
-    Each attempt of a test that is run again is heard; only the last one counts for the session.
+    Each attempt of a test that is run again is heard; only the last one counts for the session. There is none after a
+    verdict that has failed the test.
 
     Args:
         result: the benchmark with its verdict; ``result.attempt`` tells which run of the test it is, from 1.

@@ -44,6 +44,7 @@ REVISION: pytest.StashKey[Revision] = pytest.StashKey()
 PROBE: pytest.StashKey[Probe] = pytest.StashKey()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
+STANDS = pytest.StashKey[DdpperfError]()  # the verdict that failed a test: another attempt would change it by chance
 IN_WORKER = pytest.StashKey[bool]()  # of pytest-xdist, where a benchmark was left out
 LEFT_OUT = "ddpperf_left_out"  # marks the report of such a benchmark on its way to the controller
 NUMBER_LEFT_OUT = pytest.StashKey[int]()  # in the controller
@@ -118,6 +119,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
     measuring = [item for item, names in zip(session.items, fixtures, strict=True) if "ddpperf" in names]
+    if config.getoption("benchmark_only", default=False) or config.getoption("benchmark_skip", default=False):
+        from pytest_ddpperf.run.selection import selected
+
+        measuring = selected(config, measuring)
     config.stash[TESTS], ours = len(measuring), any({"ddpperf", "ddpperf_group"} & names for names in fixtures)
     if follows(session) or config.option.collectonly or not ours:
         return
@@ -192,14 +197,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Forget an earlier attempt of the test, which another plugin runs again."""
     known = item.config.stash.get(SESSION, None)
     attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (known is None or not known.pool.silent)
-    item.stash[FAILED], item.stash[SECTIONS] = False, []
+    item.stash[FAILED] = False
+    if STANDS in item.stash:
+        return
+    item.stash[SECTIONS] = []
     if attempt > 1 and known is not None:
         known.begin_test(item.nodeid, attempt)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Skip the rest of a test that asks for a time in a run that only counts; the counts have been judged before."""
+    """Skip the rest of a test that asks for a time in a run that only counts; the counts have been judged before.
+
+    A test that a verdict has failed is not measured again, whichever plugin runs it again: the verdict stands.
+    """
+    if STANDS in item.stash:
+        raise item.stash[STANDS].with_traceback(None)
     try:
         yield
     except KeyboardInterrupt as error:  # no report is made of it
@@ -212,6 +225,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         from pytest_ddpperf.run.frames import ended_at
 
         raise pytest.skip.Exception(ended_at(error, str(item.path), item.nodeid), _use_item_location=True) from None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Tear a test down that follows itself, as the only one of which several runs are saved: pytest would not."""
+    if nextitem is item:
+        after_it: Any = item.parent
+        item.session._setupstate.teardown_exact(after_it)  # noqa: SLF001 - there is no public way
 
 
 @pytest.hookimpl(wrapper=True)
@@ -230,12 +251,14 @@ def pytest_runtest_makereport(
         tell_properties(item, item.config.stash[SESSION].results)
     report = yield
     if isinstance(error, DdpperfError):
-        from pytest_ddpperf.run.frames import text_alone
+        from pytest_ddpperf.run.frames import standing, text_alone
 
-        told = item.config.pluginmanager.has_plugin("terminalreporter")
-        width = item.config.get_terminal_writer().fullwidth if told else None
+        shown = item.config.pluginmanager.has_plugin("terminalreporter")
+        width = item.config.get_terminal_writer().fullwidth if shown else None
         report.longrepr = text_alone(error, str(item.path), item.nodeid, width)
         report.sections.extend(error.sections)
+        if error.judges and SESSION in item.config.stash and item.config.stash[SESSION].verdicts_stand:
+            item.stash.setdefault(STANDS, standing(error, str(item.path), item.nodeid))
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
         vars(report)[LEFT_OUT] = True

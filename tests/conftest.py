@@ -24,7 +24,7 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run import session
 from pytest_ddpperf.units import format_count
-from tests.factories import SHARDS_ON_CPU
+from tests.factories import SHARDS_ON_CPU, without_plugins
 
 pytest_plugins = ["pytester"]
 
@@ -34,6 +34,9 @@ GPU_LOCK = Path(SHARED, f"ddpperf-tests-on-gpus-{os.getuid()}.lock")
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", SHARED)
 tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="ddpperf-tests-", dir=SHARED)
 atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+
+# Plugins that only tests of their own load: each would take time in all inner runs, and shuffle some of them.
+os.environ["PYTEST_ADDOPTS"] = without_plugins()
 
 # An inner run forgets what it has imported. Some of it cannot be imported twice into one process; all of it takes time.
 IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special", "cloudpickle", "hypothesis", "tabulate", "sqlite3")
@@ -147,8 +150,9 @@ def launcher(launchers: Launchers) -> Launcher:
 
 @pytest.fixture
 def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Runs suites on a terminal whose lines are long enough for each sentence."""
+    """Runs suites on a terminal whose lines are long enough for each sentence, without plugins that change runs."""
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PYTEST_ADDOPTS", without_plugins())
     return pytester
 
 

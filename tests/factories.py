@@ -25,6 +25,23 @@ TORCH = tuple(map(int, metadata.version("torch").split(".")[:2]))  # for what a 
 SHARDS_ON_CPU = TORCH >= (2, 7)
 NEEDS_FSDP2 = pytest.mark.skipif(not SHARDS_ON_CPU, reason="fsdp2 on the CPU needs torch 2.7")
 
+OTHER_PLUGINS = {
+    "pytest_asyncio": ("asyncio",),
+    "pytest_cov": ("pytest_cov",),
+    "pytest_html": ("html", "html_fixtures", "metadata"),
+    "pytest_jsonreport": ("pytest_jsonreport", "metadata"),
+    "pytest_randomly": ("randomly",),
+    "pytest_rerunfailures": ("rerunfailures",),
+}
+"""By module, the names by which pytest loads plugins that only tests of their own use."""
+
+
+def without_plugins(*kept: str) -> str:
+    """The options by which pytest loads none of them but those of these modules."""
+    loaded = {name for module in kept for name in OTHER_PLUGINS[module]}
+    names = {name for several in OTHER_PLUGINS.values() for name in several}
+    return " ".join(f"-p no:{name}" for name in sorted(names - loaded))
+
 
 def runnable(strategies: Iterable[str]) -> list[str]:
     """Those that this torch runs on the CPU."""

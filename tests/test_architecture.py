@@ -25,6 +25,7 @@ LONGER = {
     "judge/decision.py": 340,  # the only place that makes a verdict
     "launch/launcher.py": 390,  # the docstring of run, and the job that lasting ranks are given too
     "metrics/table.py": 360,  # one row a metric
+    "plugin.py": 340,  # pytest's hooks, and nothing else
     "records/measurement.py": 350,  # the docstrings of what tests hold
     "reports/findings.py": 480,  # one row a finding
     "reports/summary.py": 335,  # one table, its columns and what is said below it
@@ -35,7 +36,6 @@ LONGER = {
     "stats/intervals.py": 360,  # one family of formulas
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for
-MAX_PLUGIN = 315
 MAX_UNUSED = 10  # modules in pytest's process, by a session without a benchmark
 MAX_LOADED = 99  # modules in pytest's process, by a plain measure
 MAX_TAKING_PART = 90  # files of which a function runs in a plain measure, in any process
@@ -149,7 +149,6 @@ def test_a_visitor_meets_few_things_at_the_front_door() -> None:
 def test_files_and_the_package_are_of_a_size_that_can_be_read() -> None:
     lines = {str(file.relative_to(PACKAGE)): len(file.read_text().splitlines()) for file in PACKAGE.rglob("*.py")}
     assert {path: number for path, number in lines.items() if number > LONGER.get(path, MAX_FILE)} == {}
-    assert lines["plugin.py"] <= MAX_PLUGIN
     assert sum(lines.values()) <= MAX_LINES
 
 

@@ -23,7 +23,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.table import STRATEGIES
 from pytest_ddpperf.training.correctness.tolerances import FALL, UPDATE, tolerance
-from tests.factories import SHARDS_ON_CPU, git
+from tests.factories import OTHER_PLUGINS, SHARDS_ON_CPU, git
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -198,6 +198,17 @@ def test_the_table_of_strategies_is_the_table_in_the_code() -> None:
     table = re.findall(r"^\| `([a-z0-9_]+)` \| (.*) \| (.*) \|$", page, re.MULTILINE)
     rows = [(name, text, set(re.findall(r"`([a-z0-9_]+)`", options))) for name, text, options in table]
     assert rows == [(row.name, row.description, set(row.options)) for row in STRATEGIES.values()]
+
+
+def test_each_plugin_beside_ours_has_a_test_that_keeps_what_is_said_of_it() -> None:
+    rows = re.findall(r"^\| (pytest-.*?) \|(.*)\|$", PAGES["docs/plugins.md"], re.MULTILINE)
+    told = {name: text for names, text in rows for name in names.split(", ")}
+    texts = [file.read_text() for file in (ROOT / "tests" / "with_plugins").glob("test_*.py")]
+    for name, text in told.items():
+        named = re.findall(r"`(tests/\S+\.py)`", text)
+        assert all((ROOT / file).is_file() for file in named)
+        assert named or any(f'"""{name}' in each or f"and {name}" in each for each in texts), name
+    assert {f"pytest_{name[7:].replace('json-report', 'jsonreport')}" for name in told} >= OTHER_PLUGINS.keys()
 
 
 def test_every_verdict_is_explained() -> None:

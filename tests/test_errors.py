@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_ddpperf import errors
 from pytest_ddpperf.errors import IncorrectTraining, RankFailed, extended
 
 ALONE = ("ddp", 2)
@@ -23,3 +24,9 @@ def test_a_benchmark_that_is_known_stays() -> None:
     wrong = IncorrectTraining("gradients differ", wrong={ALONE: "gradients differ"})
     assert extended(extended(wrong, benchmark=ALONE), after="!").benchmark == ALONE
     assert extended(wrong).wrong == wrong.wrong
+
+
+def test_an_error_judges_where_a_benchmark_ran_and_was_found_wanting() -> None:
+    judging = {name for name, kind in vars(errors).items() if getattr(kind, "judges", False)}
+    assert judging == {"IncorrectTraining", "QualityLost", "Regression", "TargetMissed", "UnexpectedCount"}
+    assert extended(errors.Regression("slower")).judges

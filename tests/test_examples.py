@@ -11,8 +11,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -284,3 +286,114 @@ def test_a_project_passes_with_its_command(project: str, tmp_path: Path) -> None
     assert not [text for result in found for text in result["findings"] if "single process" in text]
     exposing = {result["test"].partition("::")[2] for result in found if "exposed_communication" in result["metrics"]}
     assert exposing == EXPOSING[project]
+
+
+def tracker(name: str) -> str:
+    return (ROOT / "examples" / "trackers" / f"ddpperf_{name}.py").read_text()
+
+
+class FakeMlflow(ModuleType):
+    """The functions of mlflow that the example calls, with the signatures of 3.17; they note what they are given."""
+
+    def __init__(self) -> None:
+        super().__init__("mlflow")
+        self.experiment, self.runs = "", list[dict[str, Any]]()
+
+    def set_experiment(self, experiment_name: str | None = None) -> None:
+        self.experiment = str(experiment_name)
+
+    @contextmanager
+    def start_run(self, run_id: str | None = None, *, run_name: str | None = None) -> Iterator[None]:
+        self.runs.append({"name": run_name})
+        yield
+
+    def set_tags(self, tags: dict[str, Any]) -> None:
+        self.runs[-1]["tags"] = tags
+
+    def log_params(self, params: dict[str, Any]) -> None:
+        self.runs[-1]["params"] = params
+
+    def log_metrics(self, metrics: dict[str, float]) -> None:
+        self.runs[-1]["metrics"] = metrics
+
+
+class FakeWandb(ModuleType):
+    """The function of wandb that the example calls, and its run, with the signatures of 0.31."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.logged, self.summary, self.ended = dict[str, float](), dict[str, str](), False
+
+    @contextmanager
+    def init(self, *, project: str | None = None, job_type: str | None = None) -> Iterator[FakeWandb]:
+        assert (project, job_type) == ("ddpperf", "benchmark")
+        yield self
+        self.ended = True
+
+    def log(self, data: dict[str, Any], step: int | None = None) -> None:
+        assert step == 0  # of all benchmarks: one session is one step
+        self.logged |= data
+
+
+TRACKED = (
+    SUITE
+    + """
+def test_step(ddpperf):
+    ddpperf.check(workload, strategy="naive", name="one")
+"""
+)
+
+
+def test_mlflow_has_a_run_for_each_benchmark(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeMlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    inner.makeconftest(tracker("mlflow"))
+    inner.makepyfile(test_suite=TRACKED)
+    inner.runpytest().assert_outcomes(passed=1)
+    assert fake.experiment == "ddpperf"
+    (run,) = fake.runs
+    assert run["name"] == "test_suite.py::test_step one"
+    assert run["tags"] == {"test": "test_suite.py::test_step", "verdict": "new"}
+    assert run["params"] == {"strategy": "naive", "ranks": 2}
+    assert run["metrics"]["step_time"] > 0
+
+
+def test_wandb_has_a_chart_for_each_metric(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    inner.makeconftest(tracker("wandb"))
+    inner.makepyfile(test_suite=TRACKED)
+    inner.runpytest().assert_outcomes(passed=1)
+    assert fake.ended
+    assert fake.logged["test_suite.py::test_step one w2/step_time"] > 0
+    assert fake.summary == {"test_suite.py::test_step one w2/verdict": "new"}
+
+
+def test_a_tracker_that_cannot_be_reached_fails_the_run(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", ModuleType("mlflow"))
+    inner.makeconftest(tracker("mlflow"))
+    inner.makepyfile(test_suite=TRACKED)
+    run = inner.runpytest()
+    run.assert_outcomes(passed=1)
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    run.stdout.fnmatch_lines(["pytest_ddpperf_report failed at *: AttributeError: module 'mlflow' has no attribute *"])
+
+
+@pytest.mark.slow  # they start processes of their own
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_the_real_trackers_take_what_the_examples_give(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{pytester.path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    pytester.makeconftest(tracker(name))
+    pytester.makepyfile(test_suite=TRACKED)
+    run = pytester.runpytest_subprocess("--ddpperf-counted-only")
+    run.assert_outcomes(passed=1)
+    assert run.ret == 0
+    assert [*pytester.path.glob({"mlflow": "mlruns/*/*/tags/verdict", "wandb": "wandb/offline-run-*/*.wandb"}[name])]

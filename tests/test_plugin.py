@@ -579,6 +579,30 @@ def test_the_environment_may_name_the_folder_too(inner: pytest.Pytester, monkeyp
     inner.runpytest("-s").stdout.fnmatch_lines(["*a folder*"])
 
 
+def test_a_single_test_can_be_saved_with_several_runs(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        SETTINGS
+        + """
+torn_down = []
+
+@pytest.fixture
+def fresh():
+    yield len(torn_down)
+    torn_down.append(1)
+
+def test_it(fresh, ddpperf):
+    ddpperf.check(build)
+    assert fresh == len(torn_down)
+
+def build(ctx):
+    return lambda: 1.0
+"""
+    )
+    run, _ = verdicts(inner, "--ddpperf-counted-only", "--ddpperf-save", "--ddpperf-runs=2")
+    run.assert_outcomes(passed=2)
+    run.stdout.fnmatch_lines(["1 baseline saved in *"])
+
+
 RERUN = """
 import pytest
 from _pytest.runner import runtestprotocol

@@ -105,6 +105,9 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     require_consistent(settings, list(said))
     if probe or settings.simulate is not None:  # the file's: nothing is measured
         settings = replace(settings, budget=None)
+    disabled = config.getoption("benchmark_disable", default=False) and not config.getoption("benchmark_enable")
+    if disabled and not probe and not {"counted_only", "calibrate"} & said.keys():  # of pytest-benchmark
+        settings = overlay(settings, {"counted_only": True}, lambda *_: "--benchmark-disable")
     beside = said if "budget" in said else {*given, *said}  # that of the command line is in place of the file's limit
     if settings.budget is not None and "max_time" not in beside:
         settings = replace(settings, max_time=settings.budget)  # no benchmark has a limit of its own

@@ -79,6 +79,12 @@ def text_alone(error: DdpperfError, file: str, test: str, width: int | None) -> 
     return shown
 
 
+def standing(error: DdpperfError, file: str, test: str) -> DdpperfError:
+    """The verdict that failed a test, as each other attempt of the test tells it, which measures nothing."""
+    words = "not measured again: a verdict stands, so that a red suite is not run until it is green"
+    return extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
+
+
 def ended_at(error: BaseException, file: str, test: str) -> str:
     """Why a test ended before its last line, and where."""
     return f"{error}; the test ended {place(error, file, test).strip()}, and checked nothing after it"

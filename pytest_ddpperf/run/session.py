@@ -233,13 +233,18 @@ class Session:
         return lambda window: replace(here(window), nodes=others())
 
     def begin_test(self, test: str, attempt: int) -> None:
-        """Forgets what earlier attempts of a test have left, such as those of pytest-rerunfailures: the last counts."""
+        """Forgets what earlier attempts of a test have left, as of pytest-rerunfailures; no verdict failed them."""
         self.attempts[test] = attempt if self.settings.runs_to_save == 1 else 1  # runs that were asked for are none
         self.pool.end_test(test)
         self.prepared.clear()  # what an attempt that failed found out may be wrong
         self._unstored.discard(test)
         for kept in list[list[Any]](self._made):
             kept[:] = [one for one in kept if one.test != test]
+
+    @property
+    def verdicts_stand(self) -> bool:
+        """Whether a test that a verdict fails is not measured again: not in silent passes, nor in runs to be saved."""
+        return not self.pool.silent and self.settings.runs_to_save == 1
 
     def check_out_reference(self) -> None:
         """Checks the reference revision out; LaunchError where git cannot. A search tells that of its commits later."""

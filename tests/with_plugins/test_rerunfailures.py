@@ -1,0 +1,93 @@
+"""pytest-rerunfailures: what fails before a verdict is tried again, and a verdict stands."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from pytest_ddpperf.reports.documents.reading import read_results
+from tests.with_plugins.conftest import Run
+from tests.with_plugins.suites import COUNTED, STEP
+
+MODULE = "pytest_rerunfailures"
+CALLS_OF_ATTEMPT = """
+
+calls_of_attempt = [2, 1, 1]
+
+def test_step(ddpperf):
+    ddpperf.check(build_of(calls_of_attempt.pop(0)))
+"""
+EXPECTS = """
+    ddpperf.expect(collectives={"all_reduce": 1})
+"""
+SUBTESTS = """
+
+calls_of_attempt = [2, 1, 1]
+
+def test_step(ddpperf, subtests):
+    with subtests.test():
+        ddpperf.check(build_of(calls_of_attempt.pop(0)))
+"""
+STANDS = "not measured again: a verdict stands*"
+
+
+@pytest.mark.parametrize(
+    ("options", "mark"), [(["--reruns=2"], ""), ([], "@pytest.mark.flaky(reruns=2)\n")], ids=["option", "marker"]
+)
+def test_a_red_benchmark_stays_red_though_it_would_be_green_now(
+    inner: pytest.Pytester, run_with: Run, options: list[str], mark: str
+) -> None:
+    inner.makepyfile(test_suite=COUNTED + STEP)
+    run_with(MODULE, "--ddpperf-save").assert_outcomes(passed=1)
+    inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT.replace("def test", f"{mark}def test"))
+    run = run_with(MODULE, *options, "--ddpperf-json=run.json", "--junitxml=out.xml")
+    assert (run.parseoutcomes()["failed"], run.parseoutcomes()["rerun"]) == (1, 2)
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 2 calls*", STANDS])
+    (result,) = read_results(inner.path / "run.json").results
+    assert result.verdict == "regressed"
+    assert not any("attempt" in finding for finding in result.findings)
+    verdicts = re.findall(r'name="ddpperf custom w2 verdict" value="(\w+)"', (inner.path / "out.xml").read_text())
+    assert verdicts == ["regressed"] * 3  # a test case for each attempt
+
+
+def test_what_a_test_expects_is_no_matter_of_luck_either(inner: pytest.Pytester, run_with: Run) -> None:
+    inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT + EXPECTS)
+    run = run_with(MODULE, "--reruns=1")
+    assert run.parseoutcomes() == {"failed": 1, "rerun": 1}
+    run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 2", STANDS])
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 has no subtests")
+def test_a_red_part_of_a_test_stands_too(inner: pytest.Pytester, run_with: Run) -> None:
+    inner.makepyfile(test_suite=COUNTED + STEP)
+    run_with(MODULE, "--ddpperf-save").assert_outcomes(passed=1)
+    inner.makepyfile(test_suite=COUNTED + SUBTESTS)
+    run = run_with(MODULE, "--reruns=1")
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    run.stdout.fnmatch_lines([STANDS])
+
+
+def test_a_rank_that_fails_is_tried_again_and_the_result_tells_it(inner: pytest.Pytester, run_with: Run) -> None:
+    inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT.replace("[2, 1, 1]", "[None, 1]"))
+    run = run_with(MODULE, "--reruns=2", "--ddpperf-json=run.json", "-rR")
+    assert run.parseoutcomes() == {"passed": 1, "rerun": 1}
+    results = json.loads((inner.path / "run.json").read_text())["results"]
+    assert [result["verdict"] for result in results] == ["new"]
+    assert "attempt 2 of its test: what earlier ones measured is left out" in results[0]["findings"]
+
+
+def test_a_verdict_of_a_later_attempt_stands_as_well(inner: pytest.Pytester, run_with: Run) -> None:
+    inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT.replace("[2, 1, 1]", "[None, 2, 1]") + EXPECTS)
+    run = run_with(MODULE, "--reruns=2")
+    assert run.parseoutcomes() == {"failed": 1, "rerun": 2}
+    run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 2", STANDS])
+
+
+def test_runs_that_are_saved_are_each_measured(inner: pytest.Pytester, run_with: Run) -> None:
+    """Several runs of a baseline are no attempts: one that fails ends in no baseline, and the others are measured."""
+    inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT + EXPECTS)
+    run = run_with(MODULE, "--ddpperf-save", "--ddpperf-runs=2")
+    run.assert_outcomes(passed=1, failed=1)
