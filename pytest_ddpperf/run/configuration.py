@@ -29,6 +29,7 @@ _PURPOSES = {
     "save": "what is saved, and nothing is",
     "simulate": "what is simulated, and nothing is",
 }
+NOT_QUICK = ("save", "calibrate", "budget", "max_time", "launches")  # what asks for more than a first look
 _INI = {knob.ini: name for name, knob in KNOBS.items()}
 
 
@@ -102,8 +103,10 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     for name, raw in said.items():
         _require_no_test(KNOBS[name], raw, config.invocation_params.dir)
     settings = overlay(settings, said, lambda knob, raw: f"{knob.option}={raw}")
+    if "quick" not in said and not said.keys().isdisjoint(NOT_QUICK):  # the command line is stronger than the file
+        settings = replace(settings, quick=False)
     require_consistent(settings, list(said))
-    if probe or settings.simulate is not None:  # the file's: nothing is measured
+    if probe or settings.quick or settings.simulate is not None:  # the file's: little or nothing is measured
         settings = replace(settings, budget=None)
     beside = said if "budget" in said else {*given, *said}  # that of the command line is in place of the file's limit
     if settings.budget is not None and "max_time" not in beside:
@@ -139,11 +142,17 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
             "counted_only": settings.counted_only,
             "history": settings.history is not None and "history" in said,
         }
-        for name in (name for name, given in asked.items() if given):
-            raise SettingError(
-                f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves, "
-                f"and {KNOBS[name].option} asks for something else: give one of them"
-            )
+        _require_alone(f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves", asked)
+    if settings.quick:
+        asked = {name: name in said for name in NOT_QUICK} | {"save": settings.save is not None}
+        _require_alone(
+            f"{KNOBS['quick'].option} takes a first look, which has limits of its own and is not stored", asked
+        )
+
+
+def _require_alone(first: str, asked: Mapping[str, bool]) -> None:
+    for name in (name for name, given in asked.items() if given):
+        raise SettingError(f"{first}, and {KNOBS[name].option} asks for something else: give one of them")
 
 
 def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
@@ -343,8 +352,8 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
-_OF_A_RUN = {"save", "lease", "json", "report", "plots", "history", "budget", "max_time", "fail_on", "require_baseline"}
-_OF_A_RUN |= {name for name in KNOBS if name.startswith("profile")}
+_OF_A_RUN = {"save", "lease", "json", "report", "plots", "history", "budget", "max_time", "quick", "fail_on"}
+_OF_A_RUN |= {"require_baseline", *(name for name in KNOBS if name.startswith("profile"))}
 
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:
