@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.errors import HistoryError, SettingError
+from pytest_ddpperf.errors import NOT_MEASURED, HistoryError, SettingError
 from pytest_ddpperf.parsers import SWITCH_WORDS, closest, world_sizes
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
 
@@ -378,4 +378,16 @@ def write_at_end(session_of: Callable[[pytest.Config], Session], session: pytest
             write()
     except (SettingError, HistoryError) as error:
         session_of(session.config).complaints.append(str(error))
-        session.exitstatus = 1  # of pytest: tests failed
+        spoil(session)
+
+
+def set_status(session: pytest.Session, unmeasured: int) -> None:
+    """Tells by the exit status that all failures, so many, are of benchmarks that could not be measured."""
+    if session.exitstatus == 1 and unmeasured and unmeasured == session.testsfailed:  # of pytest: tests failed
+        session.exitstatus = NOT_MEASURED
+
+
+def spoil(session: pytest.Session) -> None:
+    """Tells by the exit status of a run without another fault that not all that was asked for was done."""
+    if session.exitstatus in {0, 5}:  # of pytest: passed, and no tests
+        session.exitstatus = NOT_MEASURED
