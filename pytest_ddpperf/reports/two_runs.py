@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from pytest_ddpperf.baselines.fingerprint import differences
 from pytest_ddpperf.judge.allowance import drift_of, spread_between_runs
-from pytest_ddpperf.metrics.table import outlying_end
+from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.results import Result
@@ -22,6 +22,7 @@ from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_values
 
 _ALPHA = 0.05
+_COUNTED = "[counted]"  # in place of an interval
 _Key: TypeAlias = "tuple[str, str, int]"
 _MEANING = (
     "no verdict: an interval holds what launches scatter by and what runs usually differ by, not what else changed on "
@@ -30,18 +31,25 @@ _MEANING = (
 
 
 def two_runs_table(before: ResultsData, after: ResultsData) -> Table:
-    """A row for each gated metric that both runs have; of counts those that differ."""
+    """A row for each gated metric that both runs have; of counts those that differ, and these benchmarks first.
+
+    The step time comes first.
+    """
     old, new = ({_key(result): result for result in results_of(each)} for each in (before, after))
     both = [result for key, result in new.items() if key in old]
     names = dict(zip(map(_key, both), names_of(both), strict=True))
     rows: list[tuple[str, ...]] = []
     notes: list[str | RowNote] = []
-    for key, name in names.items():
+    same: list[str] = []
+    for key, name in sorted(names.items(), key=lambda each: not _differs(old[each[0]], new[each[0]])):
         obstacle = _obstacle(old[key], new[key])
         told = _rows(name, old[key], new[key], comparable=not obstacle)
-        rows += told or [(name, NOTHING, NOTHING, NOTHING, "no gated metric differs")]
+        rows += told
+        same += [] if told else [name]
         if obstacle:
             notes.append(f"{name}: times are not compared: {', '.join(obstacle)}")
+    if same:
+        notes.append(f"no gated metric of {format_count(len(same), 'benchmark')} differs: {', '.join(same)}")
     for which, here, there in (("first", old, new), ("second", new, old)):
         if alone := [result for key, result in here.items() if key not in there]:
             notes.append(f"only in the {which} run: {', '.join(names_of(alone))}")
@@ -49,7 +57,7 @@ def two_runs_table(before: ResultsData, after: ResultsData) -> Table:
         title=f"{_run(before)} -> {_run(after)}",
         headers=("benchmark", "metric", "before", "after", "change [95 % CI]"),
         rows=tuple(rows),
-        notes=(*notes, *([_MEANING] if rows else ["no benchmark is in both runs"])),
+        notes=(*notes, *([_MEANING] if rows else []), *([] if names else ["no benchmark is in both runs"])),
         left=2,
         right=0,
     )
@@ -79,7 +87,7 @@ def _obstacle(old: Result, new: Result) -> list[str]:
 
 def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[tuple[str, ...]]:
     rows = []
-    for comparison in new.comparisons:
+    for comparison in sorted(new.comparisons, key=lambda each: each.series.metric != STEP_TIME):
         now, other = comparison.series, find(old, comparison.series.metric)
         if other is None or not now.gated or now.rules.repeats_step_time:
             continue
@@ -88,12 +96,18 @@ def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[tupl
             continue
         if now.scale == "exact":
             if now.value != was.value:
-                rows.append((name, now.metric, *quantity_texts(now.metric, (was.value, now.value)), "counted"))
+                share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
+                rows.append((name, now.metric, *quantity_texts(now.metric, (was.value, now.value)), share + _COUNTED))
             continue
         if math.isfinite(was.value) and math.isfinite(now.value):
             change = _change(was, now, new) if comparable else NOTHING
             rows.append((name, now.metric, *format_values((was.value, now.value), now.unit), change))
     return rows
+
+
+def _differs(old: Result, new: Result) -> bool:
+    """Whether a gated count differs."""
+    return any(row[-1].endswith(_COUNTED) for row in _rows("", old, new, comparable=False))
 
 
 def _change(was: Series, now: Series, new: Result) -> str:
