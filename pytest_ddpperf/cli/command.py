@@ -14,6 +14,7 @@ from typing import NoReturn
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli import advise as advise_command
+from pytest_ddpperf.cli import completion
 from pytest_ddpperf.cli import history as history_command
 from pytest_ddpperf.cli import network as network_command
 from pytest_ddpperf.cli import report as report_command
@@ -301,5 +302,11 @@ COMMANDS = (
         add_arguments=bisection.add_arguments,
         run=bisection.run,
         passes_on=True,
+    ),
+    Command(
+        name="completion",
+        help="print what lets a shell complete the words of ddpperf",
+        add_arguments=completion.add_arguments,
+        run=lambda options: completion.run(options, _parser),
     ),
 )
