@@ -22,6 +22,7 @@ from pytest_ddpperf.cli import trace as trace_command
 from pytest_ddpperf.cli import trend as trend_command
 from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value, project_root
+from pytest_ddpperf.cli.init import command as init_command
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.parsers import argument, set_name, several, whole_number, world_sizes
 from pytest_ddpperf.records.results import BaselineRecord
@@ -238,6 +239,12 @@ def _failed(error: DdpperfError) -> int:
 
 
 COMMANDS = (
+    Command(
+        name="init",
+        help="write a first test file, and a CI job, for the project that you are in",
+        add_arguments=init_command.add_arguments,
+        run=init_command.run,
+    ),
     Command(name="list", help="list the stored baselines", add_arguments=_add_store, run=_list),
     Command(name="show", help="show all metrics of a stored baseline", add_arguments=_add_show, run=_show),
     Command(
