@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 E = TypeVar("E", bound="DdpperfError")
+NOT_MEASURED = 10  # pytest's exit status where nothing was found worse, and not all was measured; its own end at 6
 
 
 class DdpperfError(Exception):
@@ -16,10 +17,11 @@ class DdpperfError(Exception):
     Attributes:
         benchmark: name and number of ranks of the benchmark that failed; None where it is not known.
         sections: titles and texts of what the ranks printed, for the test's report.
-        judges: whether it tells what was found of a benchmark that ran, which no other attempt of its test changes.
+        found_wrong: whether something was found worse or wrong, which no other attempt of the test changes; else it
+            could not be measured.
     """
 
-    judges = False
+    found_wrong = False
 
     def __init__(
         self, message: str, *, benchmark: tuple[str, int] | None = None, sections: Sequence[tuple[str, str]] = ()
@@ -42,6 +44,12 @@ def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[st
     return made.with_traceback(error.__traceback__)
 
 
+class FoundWrong(DdpperfError):
+    """What was measured or checked is worse or wrong; any other error says that it could not be measured."""
+
+    found_wrong = True
+
+
 class SettingError(DdpperfError):
     """A knob has a value that it cannot take; the message names the knob, the value and what it takes."""
 
@@ -54,10 +62,8 @@ class WorkloadError(DdpperfError):
     """What the user gave to be measured does not keep its contract (a step that is no callable, a NaN loss ...)."""
 
 
-class IncorrectTraining(DdpperfError):
+class IncorrectTraining(FoundWrong):
     """A strategy does not compute what a single process computes; the message names parameter, rank and error."""
-
-    judges = True
 
     def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str] | None = None) -> None:
         super().__init__(message)
@@ -112,7 +118,7 @@ class SameCode(DdpperfError):
     """Both sides of a comparison ran the same file of the project; the message names it and the cure."""
 
 
-class RanksDiffer(DdpperfError):
+class RanksDiffer(FoundWrong):
     """Ranks returned different values, or not each raised the error that a test names; the message names them."""
 
 
@@ -124,22 +130,16 @@ class RankSkipped(DdpperfError):
     """A rank called ``pytest.skip``; the fixture turns it into a skip of the test."""
 
 
-class UnexpectedCount(DdpperfError):
+class UnexpectedCount(FoundWrong):
     """A step does not do as often what ``ddpperf.expect`` said; the message names each count and what it is made of."""
 
-    judges = True
 
-
-class TargetMissed(DdpperfError):
+class TargetMissed(FoundWrong):
     """A metric is worse than the target that ``ddpperf.expect`` named; the message has interval and target."""
 
-    judges = True
 
-
-class QualityLost(DdpperfError):
+class QualityLost(FoundWrong):
     """A strategy trains to a worse model than another one, or to another one; the message names both and their ends."""
-
-    judges = True
 
 
 class NotTimed(DdpperfError):
@@ -158,7 +158,5 @@ class TraceError(DdpperfError):
     """A trace cannot be read, or traces cannot be put together; the message names the file or the ranks, and why."""
 
 
-class Regression(DdpperfError):
+class Regression(FoundWrong):
     """A verdict that fails the test (see ``--ddpperf-fail-on``); the message is the failure text of the result."""
-
-    judges = True

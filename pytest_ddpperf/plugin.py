@@ -25,7 +25,9 @@ from pytest_ddpperf.run.configuration import (
     require_no_rank,
     require_outputs,
     require_system,
+    set_status,
     settings_of,
+    spoil,
     timeout_of,
     write_at_end,
 )
@@ -45,6 +47,7 @@ PROBE: pytest.StashKey[Probe] = pytest.StashKey()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
 STANDS = pytest.StashKey[DdpperfError]()  # the verdict that failed a test: another attempt would change it by chance
+UNMEASURED = pytest.StashKey[dict[tuple[str, str], bool]]()  # by test and phase, whether it failed without a finding
 IN_WORKER = pytest.StashKey[bool]()  # of pytest-xdist, where a benchmark was left out
 LEFT_OUT = "ddpperf_left_out"  # marks the report of such a benchmark on its way to the controller
 NUMBER_LEFT_OUT = pytest.StashKey[int]()  # in the controller
@@ -251,26 +254,26 @@ def pytest_runtest_makereport(
         tell_properties(item, item.config.stash[SESSION].results)
     report = yield
     if isinstance(error, DdpperfError):
-        from pytest_ddpperf.run.frames import standing, text_alone
+        from pytest_ddpperf.run.frames import show, standing
 
-        shown = item.config.pluginmanager.has_plugin("terminalreporter")
-        width = item.config.get_terminal_writer().fullwidth if shown else None
-        report.longrepr = text_alone(error, str(item.path), item.nodeid, width)
-        report.sections.extend(error.sections)
-        if error.judges and SESSION in item.config.stash and item.config.stash[SESSION].verdicts_stand:
+        show(report, error, item)
+        if error.found_wrong and SESSION in item.config.stash and item.config.stash[SESSION].verdicts_stand:
             item.stash.setdefault(STANDS, standing(error, str(item.path), item.nodeid))
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
         vars(report)[LEFT_OUT] = True
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    measures = "ddpperf" in getattr(item, "fixturenames", ())
     if call.when == "teardown" and SESSION in item.config.stash:
-        if "ddpperf" in getattr(item, "fixturenames", ()):
+        if measures:
             item.config.stash[SESSION].pool.ended(item.nodeid)
         try:
             item.config.stash[SESSION].end_test(item.nodeid, passed=not item.stash[FAILED])
-        except BaselineError as error:
-            report.outcome = "failed"
-            report.longrepr = str(error)
+        except BaselineError as problem:
+            error, report.outcome, report.longrepr = problem, "failed", str(problem)
+    if measures:
+        unmeasured = report.failed and not getattr(error, "found_wrong", True)
+        item.config.stash.setdefault(UNMEASURED, {})[item.nodeid, call.when] = unmeasured
     return report
 
 
@@ -301,11 +304,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if hasattr(config, "workerinput"):
         return
     write = partial(write_at_end, session_of, session)
+    set_status(session, sum(config.stash.get(UNMEASURED, {}).values()))
     if left_out := config.stash.get(NUMBER_LEFT_OUT, 0):
         from pytest_ddpperf.run.outputs import left_out_text
 
         session_of(config).complaints.append(left_out_text(left_out))
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        spoil(session)
     if any(getattr(settings, name) is not None for name in ("json", "report", "plots", "history")):
         from pytest_ddpperf.run.outputs import outputs
 

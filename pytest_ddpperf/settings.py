@@ -147,6 +147,11 @@ class Settings:
         "TIME",
         per_test=False,
     )
+    quick: bool = _switch(
+        "a first look in seconds: 2 launches and 5 s of measuring for a benchmark, whatever its test and the ini file "
+        "say. Counts are as exact as ever; verdicts on times tell what so few launches can rule out. Nothing is stored",
+        per_test=False,
+    )
     timeout: float = _knob(
         120.0,
         seconds,

@@ -311,6 +311,28 @@ def test_the_commands_on_reports_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_commands_of_agents_tell_what_became_worse(tmp_path: Path) -> None:
+    """The commands of the page, on a change of a project that has not been committed yet."""
+    (commands,) = re.findall(r"<!-- commands: agents -->\n```sh\n(.*?)```", PAGES["docs/agents.md"], re.DOTALL)
+    perf = tmp_path / "perf"
+    perf.mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (perf / "work.py").write_text(COUNTED.partition("@pytest")[0])
+    (perf / "test_suite.py").write_text(
+        "import pytest\nfrom work import build\n\n\n@pytest" + COUNTED.partition("@pytest")[2]
+    )
+    for command in ("init", "add .", "commit -m main"):
+        git(tmp_path, *command.split())
+    call = "dist.all_reduce(torch.ones(4))"
+    (perf / "work.py").write_text((perf / "work.py").read_text().replace(call, f"{call}; {call}"))
+    printed = run_commands(f'python() {{ "$PYTHON" "$@"; }}\nset +e\n{commands}', tmp_path)
+    assert "all_reduce 1 -> 2 calls per step" in printed
+    (last,) = [line for line in printed.splitlines() if line.startswith("regressed perf/")]
+    named = last.removeprefix("regressed perf/test_suite.py::test_step custom ").split()
+    assert named == ["collective_bytes", "collective_calls", "operators"]
+
+
+@pytest.mark.slow
 def test_the_workflow_comments_on_what_became_worse(tmp_path: Path) -> None:
     """The command of the page, in a clone of a project whose branch has a collective more than main."""
     assert WORKFLOW is not None

@@ -26,7 +26,14 @@ def test_a_benchmark_that_is_known_stays() -> None:
     assert extended(wrong).wrong == wrong.wrong
 
 
-def test_an_error_judges_where_a_benchmark_ran_and_was_found_wanting() -> None:
-    judging = {name for name, kind in vars(errors).items() if getattr(kind, "judges", False)}
-    assert judging == {"IncorrectTraining", "QualityLost", "Regression", "TargetMissed", "UnexpectedCount"}
-    assert extended(errors.Regression("slower")).judges
+def test_what_was_found_wrong_is_told_from_what_could_not_be_measured() -> None:
+    finding = {name for name, kind in vars(errors).items() if getattr(kind, "found_wrong", False)}
+    assert finding == {
+        "FoundWrong",
+        "IncorrectTraining",
+        "QualityLost",
+        "Regression",
+        "TargetMissed",
+        "UnexpectedCount",
+    }
+    assert extended(errors.Regression("slower")).found_wrong

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.history.database import entries
+from pytest_ddpperf.errors import NOT_MEASURED
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run import session
@@ -470,7 +471,7 @@ def test_plain(): pass
     )
     run = inner.runpytest_subprocess("-n", "1", "-rs")
     run.assert_outcomes(passed=1, skipped=3)
-    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    assert run.ret == NOT_MEASURED
     run.stdout.fnmatch_lines(["*= ddpperf errors =*", "3 benchmarks did not run, because *; run them with -n 0"])
     assert len([line for line in run.outlines if "-n 0" in line]) == 2  # there, and for all of them as the reason
 
@@ -492,7 +493,7 @@ def test_group(ddpperf_group):
 def test_benchmarks_that_workers_leave_out_fail_the_run_without_a_terminal_too(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_it(ddpperf): pass")
     run = inner.runpytest_subprocess("-n", "1", "-p", "no:terminal")
-    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    assert run.ret == NOT_MEASURED
     run.stderr.fnmatch_lines(["1 benchmark did not run, because *; run them with -n 0"])
 
 
@@ -765,7 +766,7 @@ def test_unused_the_plugin_starts_nothing(inner: pytest.Pytester) -> None:
 def test_results_that_cannot_be_written_in_the_end_fail_the_run_with_one_line(inner: pytest.Pytester) -> None:
     inner.makepyfile("import os\n\ndef test_it(): os.mkdir('out.json')")
     run = inner.runpytest("--ddpperf-json=out.json")
-    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    assert run.ret == NOT_MEASURED
     run.stdout.fnmatch_lines(["*= ddpperf errors =*", "--ddpperf-json: *out.json cannot be written: *"])
     run.stdout.no_fnmatch_line("*Traceback*")
 
@@ -783,7 +784,7 @@ def test_step(ddpperf):
     )
     run = inner.runpytest("--ddpperf-history=history.sqlite")
     run.assert_outcomes(passed=1)
-    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    assert run.ret == NOT_MEASURED
     run.stdout.fnmatch_lines(["*= ddpperf errors =*", "history file *history.sqlite: *it is broken, or no history; *"])
     run.stdout.no_fnmatch_line("*Traceback*")
 
@@ -832,6 +833,28 @@ def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_the
     run, found = verdicts(inner, "-k", "test_step")
     assert found["test_step"] == "broken"
     run.stdout.fnmatch_lines(["noise file *noise.json: is cut off at line 1; *"])
+
+
+def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_stores_nothing(
+    inner: pytest.Pytester,
+) -> None:
+    inner.makeini("[pytest]\nddpperf_budget = 1h")
+    inner.makepyfile(
+        test_suite=SETTINGS.replace("launches=2", "launches=9") + "\n" + SUITE.partition("timeout=30,\n)\n")[2]
+    )
+    run, found = verdicts(inner, "--ddpperf-quick", "-k", "test_step")
+    run.assert_outcomes(passed=1, deselected=1)
+    assert found == {"test_step": "new"}
+    (result,) = json.loads((inner.path / "results.json").read_text())["results"]
+    assert result["launches"] == 2
+    assert result["counts"]
+    assert not (inner.path / "baselines").exists()
+
+    run = inner.runpytest("--ddpperf-quick", "--ddpperf-save")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(
+        ["ERROR: --ddpperf-quick takes a first look, *, and --ddpperf-save asks for * give one of them"]
+    )
 
 
 def test_a_failed_test_is_not_calibrated_and_one_that_only_counts_neither(inner: pytest.Pytester) -> None:

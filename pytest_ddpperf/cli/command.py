@@ -14,6 +14,7 @@ from typing import NoReturn
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli import advise as advise_command
+from pytest_ddpperf.cli import completion
 from pytest_ddpperf.cli import history as history_command
 from pytest_ddpperf.cli import network as network_command
 from pytest_ddpperf.cli import report as report_command
@@ -21,9 +22,11 @@ from pytest_ddpperf.cli import trace as trace_command
 from pytest_ddpperf.cli import trend as trend_command
 from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value, project_root
+from pytest_ddpperf.cli.init import command as init_command
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.parsers import argument, set_name, several, whole_number, world_sizes
-from pytest_ddpperf.reports.stored import list_table, record_table
+from pytest_ddpperf.records.results import BaselineRecord
+from pytest_ddpperf.reports.stored import list_tables, record_table
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
 
@@ -97,7 +100,9 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("test", metavar="TEST|FILE", help="a test's node id, a part of it, or a baseline file")
+    parser.add_argument(
+        "test", metavar="TEST|FILE", help="a test's node id, a part of it or of a variant, or a baseline file"
+    )
     _add_store(parser)
 
 
@@ -107,7 +112,7 @@ def _list(options: argparse.Namespace) -> int:
     files = store.files()
     contents = [content for file in files if (content := _readable(store, file)) is not None]
     if contents:
-        print(render(list_table(contents), terminal_width()))
+        print("\n\n".join(render(table, terminal_width()) for table in list_tables(contents)))
     elif not files:
         print(f"no baselines in {store.folder}; pytest --ddpperf-save stores some")
     return 0 if len(contents) == len(files) else FAILED
@@ -122,25 +127,23 @@ def _readable(store: Store, file: Path) -> BaselineFile | None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    tables = [
-        render(record_table(content.test, record), terminal_width())
-        for content in _chosen(options.test, options)
-        for record in content.records
-    ]
+    tables = [render(record_table(test, record), terminal_width()) for test, record in _chosen(options.test, options)]
     print("\n\n".join(tables))
     return 0
 
 
-def _chosen(test: str, options: argparse.Namespace) -> list[BaselineFile]:
-    """The content of the file of that name; else of all files of that test, or of all whose node id holds the text."""
-    if Path(test).is_file():
-        return [Store(*_place(options)).read(Path(test).absolute())]
+def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineRecord]]:
+    """The records of the file of that name; else of that test; else those whose test and variant hold the text."""
+    if Path(text).is_file():
+        content = Store(*_place(options)).read(Path(text).absolute())
+        return [(content.test, record) for record in content.records]
     store = _store(options)
     contents = [store.read(file) for file in store.files()]
-    chosen = [content for content in contents if content.test == test]
-    chosen = chosen or [content for content in contents if test in content.test]
+    stored = [(content.test, record) for content in contents for record in content.records]
+    chosen = [(test, record) for test, record in stored if test == text]
+    chosen = chosen or [(test, record) for test, record in stored if text in f"{test} {record.name}"]
     if not chosen:
-        raise BaselineError(f"no baseline in {store.folder} is of a test {test}; ddpperf list shows what there is")
+        raise BaselineError(f"no baseline in {store.folder} is of a test {text}; ddpperf list shows what there is")
     return chosen
 
 
@@ -236,6 +239,12 @@ def _failed(error: DdpperfError) -> int:
 
 
 COMMANDS = (
+    Command(
+        name="init",
+        help="write a first test file, and a CI job, for the project that you are in",
+        add_arguments=init_command.add_arguments,
+        run=init_command.run,
+    ),
     Command(name="list", help="list the stored baselines", add_arguments=_add_store, run=_list),
     Command(name="show", help="show all metrics of a stored baseline", add_arguments=_add_show, run=_show),
     Command(
@@ -300,5 +309,11 @@ COMMANDS = (
         add_arguments=bisection.add_arguments,
         run=bisection.run,
         passes_on=True,
+    ),
+    Command(
+        name="completion",
+        help="print what lets a shell complete the words of ddpperf",
+        add_arguments=completion.add_arguments,
+        run=lambda options: completion.run(options, _parser),
     ),
 )

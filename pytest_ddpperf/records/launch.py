@@ -60,6 +60,7 @@ class RankLaunch:
         loss: the last timed step's loss on this rank; None where the step returns none.
         mean_loss: the mean over the timed steps that updated something; None where the step returns none, and on
             devices, where to read the loss of each step would make the host wait in it.
+        learning_rate: of a Workload's first group of parameters after the timed steps; None elsewhere.
         phases: where the time of steps after the timed ones went; None where they were not taken apart.
         communication: steps after those, with and without synchronisation of gradients; None where they were not run.
         no_headroom: why not, where copies of the training state would not fit into memory; the same on all ranks.
@@ -95,6 +96,7 @@ class RankLaunch:
     tokens_per_step: float | None
     skipped_steps: tuple[int, ...] = ()
     mean_loss: float | None = None
+    learning_rate: float | None = None
     picked: tuple[str, str] | None = None
     phases: PhaseTimes | None = None
     communication: BlockTimes | None = None

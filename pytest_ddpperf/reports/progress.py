@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.records.launch import Launch
 
 _LEAST_ROOM = 20  # columns; in less, nothing useful can be said
 
 
-def progress_line(name: str, launch: int, of: int, elapsed: float, expected: float | None) -> str:
-    """Where a benchmark stands: ``ddp: launch 3 of 8, 12 s of about 31 s``."""
+def progress_line(
+    name: str, launch: int, of: int, elapsed: float, expected: float | None, *, last: Launch | None = None
+) -> str:
+    """Where a benchmark stands: ``ddp: launch 3 of 8, 12 s of about 31 s``, and what the last launch told, if given."""
     line = f"{name}: launch {launch} of {of}, {elapsed:.0f} s"
-    return line if expected is None else f"{line} of about {max(expected, elapsed):.0f} s"
+    if expected is not None:
+        line += f" of about {max(expected, elapsed):.0f} s"
+    return ", ".join((line, *_trained(last))) if last is not None else line
+
+
+def _trained(launch: Launch) -> Iterator[str]:
+    """The loss of its last timed step, averaged over ranks, and the learning rate after it; what of both is known."""
+    losses = [rank.loss for rank in launch.ranks if rank.loss is not None]
+    if losses:
+        yield f"loss {fmean(losses):.4g}"
+    if launch.ranks[0].learning_rate is not None:
+        yield f"learning rate {launch.ranks[0].learning_rate:.4g}"
 
 
 class LiveLine:
@@ -47,6 +64,11 @@ class LiveLine:
         if self._shown:
             self._write(_erased(self._shown))
             self._shown = 0
+
+    @property
+    def tells_more(self) -> bool:
+        """Whether pytest was asked for more words (``-v``)."""
+        return self._terminal is not None and self._terminal.config.get_verbosity() > 0
 
     @property
     def echoes(self) -> bool:

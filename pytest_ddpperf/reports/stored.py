@@ -36,23 +36,35 @@ from pytest_ddpperf.units import (
 _NEWS = 0.01  # of a time or of memory: what changes by less is as before
 
 
-def list_table(files: Sequence[BaselineFile]) -> Table:
-    """One row for each stored record: test, variant, environment, origin, step time."""
+def list_tables(files: Sequence[BaselineFile]) -> list[Table]:
+    """A table for each environment, a row for each record: test, variant, origin; step time where any has one."""
+    records: dict[str, list[tuple[str, BaselineRecord]]] = {}
+    for file in files:
+        for record in file.records:
+            records.setdefault(environment_key(record.environment), []).append((file.test, record))
+    return [_list_table(key, records[key]) for key in sorted(records)]
+
+
+def _list_table(key: str, records: Sequence[tuple[str, BaselineRecord]]) -> Table:
+    times = [_step_time(record) for _, record in records]
+    timed = set(times) != {NOTHING}
+    number = format_count(len(records), "baseline") + ("" if timed else " of counts alone")
+    rows = [(test, record.name, record.date, _commit(record)) for test, record in records]
     return Table(
-        headers=("test", "variant", "environment", "date", "commit", "step time"),
-        rows=tuple(
-            (file.test, r.name, environment_key(r.environment), r.date, _commit(r), _step_time(r))
-            for file in files
-            for r in file.records
-        ),
-        left=5,
+        title=f"{key}: {number}",
+        headers=("test", "variant", "date", "commit", *(["step time"] if timed else [])),
+        rows=tuple((*row, time) for row, time in zip(rows, times, strict=True)) if timed else tuple(rows),
+        left=4,
         right=0,
         narrower=("commit", "date"),
     )
 
 
 def record_table(test: str, record: BaselineRecord) -> Table:
-    """All metrics of one record, with their intervals; its title tells what was measured where and when."""
+    """All metrics of one record, gated ones first; its title tells what was measured where and when.
+
+    Columns that no metric fills are left out.
+    """
     levels = sorted({series.interval.confidence for series in record.series if series.interval is not None})
     interval = ", ".join(["interval", *map(confidence_text, levels)])
     strategy = ", ".join(
@@ -71,10 +83,12 @@ def record_table(test: str, record: BaselineRecord) -> Table:
         environment_text(record.environment),
         ", ".join(f"{name} {value}" for name, value in sorted(record.environment.recorded.items())),
     )
+    rows = [_metric_row(series) for series in sorted(record.series, key=lambda series: not series.gated)]
+    timed = bool(record.steps)
     return Table(
         title="\n".join(filter(None, facts)),
-        headers=("metric", "value", interval, "samples", "better", "gated"),
-        rows=tuple(_metric_row(series) for series in record.series),
+        headers=("metric", "value", *([interval, "launches"] if timed else []), "better", "gated"),
+        rows=tuple(rows if timed else [(*row[:2], *row[4:]) for row in rows]),
         right=2,
     )
 
@@ -84,11 +98,15 @@ def _metric_row(series: Series) -> tuple[str, ...]:
     interval = NOTHING
     if series.interval is not None:
         interval = f"{common.number(series.interval.low)} .. {common.number(series.interval.high)}"
+    samples = NOTHING if series.scale == "exact" else str(len(series.samples))
     gated = "yes" if series.gated else "no"
-    return (series.metric, common.text(series.value), interval, str(len(series.samples)), series.better, gated)
+    value = quantity_texts(series.metric, (series.value,))[0] if series.scale == "exact" else common.text(series.value)
+    return (series.metric, value, interval, samples, series.better, gated)
 
 
 def _plan(record: BaselineRecord) -> str:
+    if not record.steps:
+        return "counts alone"
     launches = format_count(len(record.steps), "launch")
     return f"{launches} x {format_count(record.plan.steps, 'step')} after {record.plan.warmup} of warm-up"
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from pytest_ddpperf.baselines.fingerprint import differences
 from pytest_ddpperf.judge.allowance import drift_of, spread_between_runs
-from pytest_ddpperf.metrics.table import outlying_end
+from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.results import Result
@@ -23,6 +23,7 @@ from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_values
 
 _ALPHA = 0.05
+_COUNTED = "[counted]"  # in place of an interval
 BenchmarkKey: TypeAlias = "tuple[str, str, int]"
 _MEANING = (
     "no verdict: an interval holds what launches scatter by and what runs usually differ by, not what else changed on "
@@ -44,7 +45,10 @@ class TwoRunsRow:
 
 
 def two_runs_table(before: ResultsData, after: ResultsData) -> Table:
-    """A row for each gated metric that both runs have; of counts those that differ."""
+    """A row for each gated metric that both runs have; of counts those that differ, and these benchmarks first.
+
+    The step time comes first.
+    """
     rows, notes = two_runs(before, after)
     return Table(
         title=f"{_run(before)} -> {_run(after)}",
@@ -63,16 +67,20 @@ def two_runs(before: ResultsData, after: ResultsData) -> tuple[list[TwoRunsRow],
     names = dict(zip(map(_key, both), names_of(both), strict=True))
     rows: list[TwoRunsRow] = []
     notes: list[str] = []
-    for key, name in names.items():
+    same: list[str] = []
+    for key, name in sorted(names.items(), key=lambda each: not _differs(old[each[0]], new[each[0]])):
         obstacle = _obstacle(old[key], new[key])
         told = _rows(name, old[key], new[key], comparable=not obstacle)
-        rows += told or [_same(name, key)]
+        rows += told
+        same += [] if told else [name]
         if obstacle:
             notes.append(f"{name}: times are not compared: {', '.join(obstacle)}")
+    if same:
+        notes.append(f"no gated metric of {format_count(len(same), 'benchmark')} differs: {', '.join(same)}")
     for which, here, there in (("first", old, new), ("second", new, old)):
         if alone := [result for key, result in here.items() if key not in there]:
             notes.append(f"only in the {which} run: {', '.join(names_of(alone))}")
-    return rows, [*notes, _MEANING if rows else "no benchmark is in both runs"]
+    return rows, [*notes, *([_MEANING] if rows else []), *([] if names else ["no benchmark is in both runs"])]
 
 
 def _key(result: Result) -> BenchmarkKey:
@@ -97,14 +105,9 @@ def _obstacle(old: Result, new: Result) -> list[str]:
     return found
 
 
-def _same(name: str, key: BenchmarkKey) -> TwoRunsRow:
-    said = "no gated metric differs"
-    return TwoRunsRow(benchmark=name, metric=NOTHING, before=NOTHING, after=NOTHING, change=said, key=key)
-
-
 def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[TwoRunsRow]:
     rows = []
-    for comparison in new.comparisons:
+    for comparison in sorted(new.comparisons, key=lambda each: each.series.metric != STEP_TIME):
         now, other = comparison.series, find(old, comparison.series.metric)
         if other is None or not now.gated or now.rules.repeats_step_time:
             continue
@@ -114,14 +117,20 @@ def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[TwoR
         made = partial(TwoRunsRow, benchmark=name, metric=now.metric, key=_key(new))
         if now.scale == "exact":
             if now.value != was.value:
+                share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
                 then, here = quantity_texts(now.metric, (was.value, now.value))
-                rows.append(made(before=then, after=here, change="counted"))
+                rows.append(made(before=then, after=here, change=share + _COUNTED))
             continue
         if math.isfinite(was.value) and math.isfinite(now.value):
             change, drawn = _change(was, now, new) if comparable else (NOTHING, None)
             then, here = format_values((was.value, now.value), now.unit)
             rows.append(made(before=then, after=here, change=change, drawn=drawn))
     return rows
+
+
+def _differs(old: Result, new: Result) -> bool:
+    """Whether a gated count differs."""
+    return any(row.change.endswith(_COUNTED) for row in _rows("", old, new, comparable=False))
 
 
 def _change(was: Series, now: Series, new: Result) -> tuple[str, tuple[float, float, float] | None]:

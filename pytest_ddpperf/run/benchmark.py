@@ -135,7 +135,7 @@ class BenchmarkRun:
             gpus = self._session.gpus(max(variant.world_size for variant in variants)) if on_gpus else ()
             observer = Observer(
                 judge=partial(self._looked, judge, recording),
-                progress=lambda *figures: self._show(progress_line(f"{variants[0].name}{which}", *figures)),
+                progress=partial(self._tell_progress, f"{variants[0].name}{which}"),
                 clock=recording.now,
                 watch=partial(recording.watch, lambda: self._session.watch(gpus, nodes)),
                 settled=self.launches.keep,
@@ -245,6 +245,10 @@ class BenchmarkRun:
                 yield
         finally:
             self._session.line.clear()
+
+    def _tell_progress(self, name: str, *figures: Any) -> None:
+        *where, last = figures
+        self._show(progress_line(name, *where, last=last if self._session.line.tells_more else None))
 
     def _show(self, text: str) -> None:
         left = self._session.pool.text()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.errors import HistoryError, SettingError
+from pytest_ddpperf.errors import NOT_MEASURED, HistoryError, SettingError
 from pytest_ddpperf.parsers import SWITCH_WORDS, closest, world_sizes
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, overlay, overlay_words
 
@@ -29,6 +29,7 @@ _PURPOSES = {
     "save": "what is saved, and nothing is",
     "simulate": "what is simulated, and nothing is",
 }
+NOT_QUICK = ("save", "calibrate", "budget", "max_time", "launches")  # what asks for more than a first look
 _INI = {knob.ini: name for name, knob in KNOBS.items()}
 
 
@@ -102,8 +103,10 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     for name, raw in said.items():
         _require_no_test(KNOBS[name], raw, config.invocation_params.dir)
     settings = overlay(settings, said, lambda knob, raw: f"{knob.option}={raw}")
+    if "quick" not in said and not said.keys().isdisjoint(NOT_QUICK):  # the command line is stronger than the file
+        settings = replace(settings, quick=False)
     require_consistent(settings, list(said))
-    if probe or settings.simulate is not None:  # the file's: nothing is measured
+    if probe or settings.quick or settings.simulate is not None:  # the file's: little or nothing is measured
         settings = replace(settings, budget=None)
     disabled = config.getoption("benchmark_disable", default=False) and not config.getoption("benchmark_enable")
     if disabled and not probe and not {"counted_only", "calibrate"} & said.keys():  # of pytest-benchmark
@@ -142,11 +145,17 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
             "counted_only": settings.counted_only,
             "history": settings.history is not None and "history" in said,
         }
-        for name in (name for name, given in asked.items() if given):
-            raise SettingError(
-                f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves, "
-                f"and {KNOBS[name].option} asks for something else: give one of them"
-            )
+        _require_alone(f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves", asked)
+    if settings.quick:
+        asked = {name: name in said for name in NOT_QUICK} | {"save": settings.save is not None}
+        _require_alone(
+            f"{KNOBS['quick'].option} takes a first look, which has limits of its own and is not stored", asked
+        )
+
+
+def _require_alone(first: str, asked: Mapping[str, bool]) -> None:
+    for name in (name for name, given in asked.items() if given):
+        raise SettingError(f"{first}, and {KNOBS[name].option} asks for something else: give one of them")
 
 
 def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
@@ -346,8 +355,8 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
-_OF_A_RUN = {"save", "lease", "json", "report", "plots", "history", "budget", "max_time", "fail_on", "require_baseline"}
-_OF_A_RUN |= {name for name in KNOBS if name.startswith("profile")}
+_OF_A_RUN = {"save", "lease", "json", "report", "plots", "history", "budget", "max_time", "quick", "fail_on"}
+_OF_A_RUN |= {"require_baseline", *(name for name in KNOBS if name.startswith("profile"))}
 
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:
@@ -372,4 +381,16 @@ def write_at_end(session_of: Callable[[pytest.Config], Session], session: pytest
             write()
     except (SettingError, HistoryError) as error:
         session_of(session.config).complaints.append(str(error))
-        session.exitstatus = 1  # of pytest: tests failed
+        spoil(session)
+
+
+def set_status(session: pytest.Session, unmeasured: int) -> None:
+    """Tells by the exit status that all failures, so many, are of benchmarks that could not be measured."""
+    if session.exitstatus == 1 and unmeasured and unmeasured == session.testsfailed:  # of pytest: tests failed
+        session.exitstatus = NOT_MEASURED
+
+
+def spoil(session: pytest.Session) -> None:
+    """Tells by the exit status of a run without another fault that not all that was asked for was done."""
+    if session.exitstatus in {0, 5}:  # of pytest: passed, and no tests
+        session.exitstatus = NOT_MEASURED

@@ -79,6 +79,14 @@ def text_alone(error: DdpperfError, file: str, test: str, width: int | None) -> 
     return shown
 
 
+def show(report: pytest.TestReport, error: DdpperfError, item: pytest.Item) -> None:
+    """Gives a report the error as its text alone, and what the ranks printed."""
+    shown = item.config.pluginmanager.has_plugin("terminalreporter")
+    width = item.config.get_terminal_writer().fullwidth if shown else None
+    report.longrepr = text_alone(error, str(item.path), item.nodeid, width)
+    report.sections.extend(error.sections)
+
+
 def standing(error: DdpperfError, file: str, test: str) -> DdpperfError:
     """The verdict that failed a test, as each other attempt of the test tells it, which measures nothing."""
     words = "not measured again: a verdict stands, so that a red suite is not run until it is green"

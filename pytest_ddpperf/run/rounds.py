@@ -36,7 +36,8 @@ class Observer:
     """Who looks on while a benchmark runs."""
 
     judge: Callable[[tuple[Measurement, ...], Look], Next]  # decides how to go on
-    progress: Callable[[int, int, float, float], None] = lambda *_: None  # launch, of so many, seconds, expected ones
+    progress: Callable[[int, int, float, float, Launch | None], None] = lambda *_: None
+    """Told the next launch, of so many, the seconds so far and in all, and the last launch of the first variant."""
     clock: Callable[[], float] = time.monotonic
     watch: Watch = lambda: lambda _: None  # called before a launch; the result after
     settled: Callable[[int], None] = lambda _: None  # told how many launches of a side run at the same time, at most
@@ -149,7 +150,7 @@ class _Measuring:
         while rounds.made < wanted and (rounds.made < least or self._goes_on(deadline)):
             begun = self._observer.clock()
             expected = self._elapsed + self._round_seconds * (wanted - rounds.made)
-            self._observer.progress(rounds.made + 1, wanted, self._elapsed, expected)
+            self._observer.progress(rounds.made + 1, wanted, self._elapsed, expected, rounds.last)
             rounds.launch()
             self._durations.append(self._observer.clock() - begun)
 
@@ -274,6 +275,11 @@ class _Rounds:
     def launches(self) -> list[Launch]:
         """Those of all variants."""
         return [launch for of_variant in self._launches for launch in of_variant]
+
+    @property
+    def last(self) -> Launch | None:
+        """The last one of the first variant."""
+        return next(iter(self._launches[0][-1:]), None)
 
     def begin_again(self) -> None:
         """Counts from here: fresh launches are to confirm what those until now made suspect."""

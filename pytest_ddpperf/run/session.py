@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 KEPT = 4  # launchers of a side from test to test: what most comparisons take
+QUICK = {"launches": 2, "max_time": 5, "settle": False}  # the settings of a first look
 PRELOADED = (  # imported once, not on every rank of every launch
     "pytest_ddpperf.training.loop",
     "pytest_ddpperf.training.preparing",
@@ -174,8 +175,10 @@ class Session:
         return checkout(self._root, self._root / self.settings.baseline_dir)
 
     def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
-        """The settings with those of the probe on top, if this run is one; ``counts``: what is measured needs them."""
-        stronger = {} if self.probe is None else dict(self.probe.settings)
+        """The settings with those of a first look or of the probe on top; ``counts``: what is measured needs them."""
+        stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
+        if self.probe is not None:
+            stronger = dict(self.probe.settings)
         if self.settings.simulate is not None:
             stronger = {"counted": True, "counted_only": True, "verify": False}
         if counts:

@@ -201,6 +201,7 @@ def time_steps(
         epoch_steps=step.epoch_steps,
         skipped_steps=skipped,
         mean_loss=fmean(known_losses) if known_losses else None,
+        learning_rate=_learning_rate(step),
         picked=None if step.data is None else step.data.picked,
         cpu_time=timed.cpu or None if cpu_known else None,
         blocks=blocks,
@@ -210,6 +211,13 @@ def time_steps(
         unseen=max(clock.missed, default=0.0) if on_device else None,
         window=window,
     )
+
+
+def _learning_rate(step: Step) -> float | None:
+    """That of the first group of parameters, after the steps; None where no optimizer is known, or it has none."""
+    groups = getattr(step.optimizers[0], "param_groups", ()) if step.optimizers else ()
+    rate = groups[0].get("lr") if groups else None
+    return None if rate is None else float(rate)
 
 
 def met_by_hosts(ctx: RankView, step: Step) -> Step:

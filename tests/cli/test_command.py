@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("folder")
 def test_list_shows_every_record(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
-    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:]]
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:]]
     assert rows == [["t.py::test_a[x]", "ddp"], ["t.py::test_a[x]", "naive"], ["t.py::test_b", "ddp"]]
 
 
@@ -119,7 +119,7 @@ def test_a_missing_folder_is_an_error_of_one_line(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("test", ["t.py::test_b", "test_b"])
+@pytest.mark.parametrize("test", ["t.py::test_b", "test_b", "test_b ddp"])
 def test_show_a_test(test: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", test]) == 0
     out = capsys.readouterr().out
@@ -133,6 +133,13 @@ def test_show_has_a_table_for_each_record(capsys: pytest.CaptureFixture[str]) ->
     assert main(["show", "test_"]) == 0
     titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("t.py")]
     assert titles == ["t.py::test_a[x]: ddp", "t.py::test_a[x]: naive", "t.py::test_b: ddp"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_show_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "naive"]) == 0
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("t.py")]
+    assert titles == ["t.py::test_a[x]: naive"]
 
 
 def test_show_a_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,8 +92,8 @@ def test_two_runs_are_compared_metric_by_metric(run: Path, tmp_path: Path, capsy
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "aaaaaaa, 2026-01-12, 1 benchmark -> bbbbbbb, 2026-01-12, 2 benchmarks"
     assert [line.split() for line in lines[3:5]] == [
-        ["test_a", "ddp", "collective_calls", "2", "8", "counted"],
         ["test_a", "ddp", "step_time", "40.0", "ms", "50.0", "ms", "+25.0", "%", "[+21.3", "%", "..", "+28.8", "%]"],
+        ["test_a", "ddp", "collective_calls", "2", "8", "+300.0", "%", "[counted]"],
     ]
     assert "only in the second run: test_b ddp" in lines
 
@@ -110,9 +110,26 @@ def test_times_of_other_machines_are_not_compared(
     slower = written(tmp_path / "b.json", result("t.py::test_a", 0.05, calls=8.0, environment=other))
     assert main(["compare", str(run), str(slower)]) == 0
     out = capsys.readouterr().out
-    assert "%" not in out.partition("\n\n")[0].partition("CI]")[2]
+    (step,) = [line for line in out.splitlines() if " step_time " in line]
+    assert step.endswith(" -")
     assert "test_a ddp: times are not compared: CPU AMD EPYC -> Xeon" in out
     assert "counted" in out
+
+
+def test_benchmarks_whose_counts_differ_come_first_and_those_that_do_not_are_named_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def counted(test: str, calls: float) -> Result:
+        made = result(test, 0.04, calls)
+        return replace(made, comparisons=made.comparisons[:1])
+
+    before = [result("t.py::test_a", 0.04), counted("t.py::test_b", 2), counted("t.py::test_c", 2)]
+    after = [result("t.py::test_a", 0.04), counted("t.py::test_b", 2), counted("t.py::test_c", 3)]
+    files = [str(written(tmp_path / f"{name}.json", *each)) for name, each in (("a", before), ("b", after))]
+    assert main(["compare", *files]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[3:5]] == ["test_c", "test_a"]
+    assert "no gated metric of 1 benchmark differs: test_b ddp" in lines
 
 
 def test_a_comparison_is_a_table_in_markdown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

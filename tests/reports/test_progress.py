@@ -1,17 +1,82 @@
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import os
+import pty
+import re
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.reports.progress import LiveLine, progress_line
+from tests.factories import make_rank_launch
 
 
 def test_progress_says_launch_and_time() -> None:
     assert progress_line("ddp", 3, 8, 12.4, 31.0) == "ddp: launch 3 of 8, 12 s of about 31 s"
     assert progress_line("ddp", 1, 8, 0.2, None) == "ddp: launch 1 of 8, 0 s"
+
+
+@pytest.mark.parametrize(
+    ("losses", "rate", "told"),
+    [
+        ((2.0, 4.0), 0.001, ", loss 3, learning rate 0.001"),
+        ((2.0, 2.5), None, ", loss 2.25"),
+        ((None, None), 0.1, ", learning rate 0.1"),
+        ((None, None), None, ""),
+    ],
+)
+def test_progress_tells_loss_and_learning_rate_of_the_last_launch_where_they_are_known(
+    losses: tuple[float | None, ...], rate: float | None, told: str
+) -> None:
+    ranks = tuple(
+        replace(make_rank_launch(rank=rank, loss=loss), learning_rate=rate) for rank, loss in enumerate(losses)
+    )
+    last = Launch(round=0, ranks=ranks, seconds=1.0)
+    assert progress_line("ddp", 2, 8, 12.4, 31.0, last=last) == f"ddp: launch 2 of 8, 12 s of about 31 s{told}"
+
+
+WORKLOAD = """
+import torch
+from pytest_ddpperf import Workload
+
+workload = Workload(
+    model=lambda: torch.nn.Linear(8, 8),
+    batch=lambda: (torch.rand(4, 8), torch.zeros(4, 8)),
+    loss=torch.nn.functional.mse_loss,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.125),
+    samples_per_step=4,
+)
+
+
+def test_step(ddpperf):
+    ddpperf.measure(workload, world_size=2, launches=2, steps=5, warmup=1, max_time=1, device="cpu", backend="gloo")
+"""
+
+
+@pytest.mark.slow  # pytest has a terminal, and so a process of its own
+@pytest.mark.parametrize("options", [(), ("-v",)])
+def test_a_terminal_shows_loss_and_learning_rate_if_more_is_asked_for(
+    pytester: pytest.Pytester, options: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(test_suite=WORKLOAD)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *options]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env={**os.environ, "COLUMNS": "150"}) as run:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # noqa: PTH123 - which has no name
+            while part := terminal.read(4096):
+                shown += part
+    assert run.returncode == 0
+    told = re.search(r"launch 2 of 2, \d+ s of about \d+ s, loss 0\.\d+, learning rate 0\.125", shown.decode())
+    assert "launch 2 of 2" in shown.decode()
+    assert (told is not None) is bool(options)
 
 
 def test_expected_time_is_never_less_than_what_has_passed() -> None:

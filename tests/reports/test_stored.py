@@ -11,7 +11,7 @@ from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord, StoredRun
-from pytest_ddpperf.reports.stored import Stored, list_table, record_table, stored_lines
+from pytest_ddpperf.reports.stored import Stored, list_tables, record_table, stored_lines
 from tests.factories import make_environment, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
@@ -38,11 +38,29 @@ def record() -> BaselineRecord:
 
 def test_list_has_a_row_for_each_record(record: BaselineRecord) -> None:
     other = replace(record, name="b", commit=None, series=record.series[1:])
-    table = list_table([BaselineFile(test="t.py::test_a", records=(record, other))])
+    (table,) = list_tables([BaselineFile(test="t.py::test_a", records=(record, other))])
+    assert table.title == "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13: 2 baselines"
     assert table.rows == (
-        ("t.py::test_a", "weak", "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13", "2026-01-12", "3f2a1c0", "41.8 ms"),
-        ("t.py::test_a", "b", "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13", "2026-01-12", "-", "-"),
+        ("t.py::test_a", "weak", "2026-01-12", "3f2a1c0", "41.8 ms"),
+        ("t.py::test_a", "b", "2026-01-12", "-", "-"),
     )
+
+
+def test_list_has_a_table_for_each_environment_and_times_only_where_there_are_any(record: BaselineRecord) -> None:
+    counts = replace(record, environment=replace(CPU, world_size=1), series=record.series[1:], steps=())
+    tables = list_tables([BaselineFile(test="t.py::test_a", records=(record, counts))])
+    assert [(table.title, table.headers) for table in tables] == [
+        ("cpu-amd-epyc-2c-t1-gloo-w1-torch2.13: 1 baseline of counts alone", ("test", "variant", "date", "commit")),
+        ("cpu-amd-epyc-2c-t1-gloo-w2-torch2.13: 1 baseline", ("test", "variant", "date", "commit", "step time")),
+    ]
+
+
+def test_a_record_of_counts_alone_shows_no_columns_of_launches(record: BaselineRecord) -> None:
+    flops = make_series("flops", 2e6, unit="FLOP", scale="exact", samples=(2e6,))
+    table = record_table("t.py::test_a", replace(record, series=(record.series[1], flops), steps=()))
+    assert table.title.splitlines()[1] == "strategy ddp, weak scaling, 2 ranks; counts alone"
+    assert table.headers == ("metric", "value", "better", "gated")
+    assert table.rows == (("flops", "2 MFLOP", "lower", "yes"), ("straggler_skew", "0.010", "lower", "no"))
 
 
 def test_record_shows_origin_plan_and_all_metrics(record: BaselineRecord) -> None:
@@ -54,7 +72,7 @@ def test_record_shows_origin_plan_and_all_metrics(record: BaselineRecord) -> Non
         "cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, torch 2.13",
         "host runner-1",
     ]
-    assert table.headers == ("metric", "value", "interval, 95 % CI", "samples", "better", "gated")
+    assert table.headers == ("metric", "value", "interval, 95 % CI", "launches", "better", "gated")
     assert table.rows == (
         ("step_time", "41.8 ms", "41.2 .. 42.4", "2", "lower", "yes"),
         ("straggler_skew", "0.010", "-", "1", "lower", "no"),
@@ -63,7 +81,8 @@ def test_record_shows_origin_plan_and_all_metrics(record: BaselineRecord) -> Non
 
 def test_a_record_of_changed_code_is_marked(record: BaselineRecord) -> None:
     changed = replace(record, dirty=True)
-    assert list_table([BaselineFile(test="t.py::test_a", records=(changed,))]).rows[0][4] == "3f2a1c0+changes"
+    (table,) = list_tables([BaselineFile(test="t.py::test_a", records=(changed,))])
+    assert table.rows[0][3] == "3f2a1c0+changes"
     assert "at commit 3f2a1c0+changes as" in record_table("t.py::test_a", changed).title
 
 

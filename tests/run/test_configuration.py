@@ -33,6 +33,11 @@ from pytest_ddpperf.settings import Settings
             "history",
             "--ddpperf-calibrate=3 holds benchmarks against themselv",
         ),
+        (
+            Settings(quick=True),
+            "max_time",
+            "--ddpperf-quick takes a first look, which has limits of its own and is not stored, and --ddpperf-max-time",
+        ),
     ],
 )
 def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_it_for_other_runs(
@@ -47,6 +52,21 @@ def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_
 def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
     require_consistent(Settings(against="main", against_setup="make", against_tests=True), ["against_setup"])
     require_consistent(Settings(save="default", force_save=True, baseline="a"), ["force_save", "baseline"])
+
+
+def test_what_a_first_look_would_store_is_refused_from_wherever_it_is_asked_for() -> None:
+    with pytest.raises(SettingError, match=r", and --ddpperf-save asks for something else: give one of them$"):
+        require_consistent(Settings(quick=True, save="default"), [])
+
+
+@pytest.mark.parametrize(
+    ("options", "quick"), [([], True), (["--ddpperf-save"], False), (["--ddpperf-launches=3"], False)]
+)
+def test_the_command_line_is_stronger_than_an_ini_file_that_asks_for_a_first_look(
+    pytester: pytest.Pytester, options: list[str], *, quick: bool
+) -> None:
+    pytester.makeini("[pytest]\nddpperf_quick = true")
+    assert pytester.parseconfigure(*options).stash[SETTINGS].quick is quick
 
 
 @pytest.mark.parametrize(("probe", "seconds"), [(None, (600.0, 600.0)), (Probe("1" * 40), (None, Settings().max_time))])

@@ -23,7 +23,7 @@ from pytest_ddpperf.strategies.strategy import Strategy
 from tests.factories import make_budget, make_environment, make_rank_launch, make_variant
 
 STEP = 0.05  # seconds, on the slower rank
-Progress = tuple[int, int, float, float]  # launch, of so many, seconds, expected seconds
+Progress = tuple[int, int, float, float, Launch | None]  # launch, of so many, seconds, expected ones, the last one
 FIXED = 0.25  # seconds that a launch takes besides its timed steps
 
 
@@ -421,8 +421,9 @@ def test_a_first_look_that_the_screening_cut_goes_on_if_nothing_looks_worse() ->
 def test_progress_says_what_is_expected() -> None:
     """Pilot and each launch take 0.25 + 5 x 0.05 = 0.5 s: three of them end at 2 s."""
     _, _, _, seen = run_script([variant()], make_budget(5, 0, 3, 60, 60), [Next("stop")])
-    assert [elapsed for _, _, elapsed, _ in seen] == pytest.approx([0.5, 1.0, 1.5])
-    assert [expected for _, _, _, expected in seen] == pytest.approx([2.0, 2.0, 2.0])
+    assert [elapsed for _, _, elapsed, *_ in seen] == pytest.approx([0.5, 1.0, 1.5])
+    assert [expected for _, _, _, expected, _ in seen] == pytest.approx([2.0, 2.0, 2.0])
+    assert [None if last is None else last.ranks[0].loss for *_, last in seen] == [None, 1.0, 1.0]
 
 
 @dataclass

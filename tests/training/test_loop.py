@@ -59,6 +59,7 @@ def test_a_launch_reports_what_it_measured(make_ctx: Any) -> None:
     assert all(0 < seconds < 1 for seconds in report.step_times)
     assert report.loss == 5.0  # 2 warm-up steps, then the third timed one
     assert report.mean_loss == 6.0
+    assert report.learning_rate is None  # nobody knows its optimizer
     assert report.cpu_time is not None
     assert 0 < report.cpu_time < 1
     assert report.memory.keys() == ({"peak_resident"} if read_resident() else set())
@@ -183,6 +184,7 @@ def test_two_ranks_measure_a_workload(launcher: Launcher, strategy: str) -> None
     assert [report.rank for report in reports] == [0, 1]
     assert [len(report.step_times) for report in reports] == [4, 4]
     assert [(report.samples_per_step, report.tokens_per_step) for report in reports] == [(4, 32), (4, 32)]
+    assert [report.learning_rate for report in reports] == [0.1, 0.1]
     assert reports[0].loss != reports[1].loss  # each has data of its own
     assert all(report.loss is not None and 0 < report.loss < 1 for report in reports)
 

@@ -1,0 +1,1 @@
+"""``ddpperf init``: a first test file and a CI job for a project, from what its files say."""

@@ -1,0 +1,213 @@
+"""What a project is made of, as its files say: nothing of it is imported or run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_ddpperf.cli.inifile import project_root
+
+MOST_FILES = 5000  # that are looked at
+_NOT_CODE = {
+    "__pycache__",
+    "build",
+    "dist",
+    "docs",
+    "node_modules",
+    "perf",
+    "perf_tests",
+    "site-packages",
+    "test",
+    "tests",
+}
+_LONGER = {  # options that let a script train for longer than any launch, without - and _, each with a value
+    **dict.fromkeys(("epochs", "numepochs", "nepochs", "maxepochs", "numtrainepochs", "epoch"), "1000"),
+    **dict.fromkeys(
+        ("steps", "maxsteps", "numsteps", "trainsteps", "iters", "maxiters", "numiters", "iterations"), "100000"
+    ),
+}
+_LIGHTNING = {"lightning", "pytorch_lightning"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingScript:
+    """A file that trains when it is run."""
+
+    file: Path  # from the root of the project
+    framework: str  # torch, accelerate, transformers or lightning
+    longer: tuple[str, ...] = ()  # arguments with which it trains for longer than any launch
+    devices: str = ""  # the option for the number of Lightning's processes
+    needs: tuple[str, ...] = ()  # arguments that it does not run without
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Project:
+    """A folder with code that trains."""
+
+    root: Path  # as pytest finds it from here
+    rooted: bool  # whether pytest finds it from a folder of tests, too
+    scripts: tuple[TrainingScript, ...]  # the likeliest first
+    models: tuple[tuple[str, str], ...]  # module and class of what looks like a model
+    installable: bool
+    requirements: bool  # whether it has a requirements.txt
+
+
+def look_at(folder: Path) -> Project:
+    """The project that holds a folder; files that are no Python are left out."""
+    root = project_root(folder)
+    modules = {file.relative_to(root): tree for file in _files(root) if (tree := _parsed(file)) is not None}
+    named = {_module(file): file for file in modules}
+    frameworks = {file: found for file, tree in modules.items() if (found := _framework(tree))}
+    scripts = [
+        _script(file, tree, framework)
+        for file, tree in modules.items()
+        if _runs(tree) and (framework := _framework_of(file, modules, named, frameworks))
+    ]
+    models = [(_module(file), name) for file, tree in modules.items() for name in _models(tree)]
+    return Project(
+        root=root,
+        rooted=project_root(root / "tests") == root,
+        scripts=tuple(sorted(scripts, key=_likely)),
+        models=tuple(models),
+        installable=any((root / name).is_file() for name in ("pyproject.toml", "setup.py")),
+        requirements=(root / "requirements.txt").is_file(),
+    )
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """The project's own code, the files of a folder before those below it; no environments, tests or hidden folders."""
+    folders, left = [root], MOST_FILES
+    while folders and left > 0:
+        entries = sorted(folders.pop(0).iterdir())
+        files = [entry for entry in entries if entry.suffix == ".py" and entry.is_file()]
+        yield from (file for file in files[:left] if not file.name.startswith("test_"))
+        left -= len(files)
+        folders += [
+            entry
+            for entry in entries
+            if entry.is_dir()
+            and not entry.is_symlink()
+            and not entry.name.startswith(".")
+            and entry.name not in _NOT_CODE
+            and not (entry / "pyvenv.cfg").is_file()
+        ]
+
+
+def _parsed(file: Path) -> ast.Module | None:
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _module(file: Path) -> str:
+    parts = file.with_suffix("").parts
+    return ".".join(parts[1:] if parts[0] == "src" else parts).removesuffix(".__init__")
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """The dotted names that a module imports, and those that it imports from modules."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """The calls in a tree, each by the last part of its name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute):
+                yield node.func.attr, node
+            elif isinstance(node.func, ast.Name):
+                yield node.func.id, node
+
+
+def _framework(tree: ast.Module) -> str:
+    """What a module trains with; empty where it does not train."""
+    imported, called = _imported(tree), {name for name, _ in _calls(tree)}
+    tops = {name.partition(".")[0] for name in imported}
+    if tops & _LIGHTNING and "fit" in called:
+        return "lightning"
+    if any(name.startswith("transformers.") and name.endswith("Trainer") for name in imported) and "train" in called:
+        return "transformers"
+    if "backward" in called and "step" in called:
+        return "accelerate" if "accelerate" in tops else "torch" * ("torch" in tops)
+    return ""
+
+
+def _framework_of(
+    file: Path, modules: Mapping[Path, ast.Module], named: Mapping[str, Path], frameworks: Mapping[Path, str]
+) -> str:
+    """What a module, or one of the project's that it imports, trains with."""
+    seen, left = {file}, [file]
+    while left:
+        here = left.pop(0)
+        if here in frameworks:
+            return frameworks[here]
+        new = {named[name] for name in _imported(modules[here]) if name in named} - seen
+        seen |= new
+        left += sorted(new)
+    return ""
+
+
+def _runs(tree: ast.Module) -> bool:
+    """Whether a module does something when it is run: by its guard, or by a loop or a call of training of its own."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test):
+            return True
+        own = not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        if own and {"backward", "fit", "train", "main"} & {name for name, _ in _calls(node)}:
+            return True
+    return False
+
+
+def _script(file: Path, tree: ast.Module, framework: str) -> TrainingScript:
+    options = [
+        (names, call)
+        for called, call in _calls(tree)
+        if called == "add_argument" and (names := [arg.value for arg in call.args if isinstance(arg, ast.Constant)])
+    ]
+    longer: tuple[str, ...] = ()
+    devices, needs = (
+        "",
+        ["the arguments of HfArgumentParser"] * any(name == "HfArgumentParser" for name, _ in _calls(tree)),
+    )
+    for names, call in options:
+        long = next((name for name in reversed(names) if str(name).startswith("-")), None)
+        word = str(long).replace("-", "").replace("_", "").lower()
+        if long is not None and word in _LONGER and not longer:
+            longer = (str(long), _LONGER[word])
+        elif word in {"devices", "numdevices"}:
+            devices = str(long)
+        elif _needed(long, call):
+            needs.append(str(long or names[0]))
+    return TrainingScript(file=file, framework=framework, longer=longer, devices=devices, needs=tuple(needs))
+
+
+def _needed(option: object, call: ast.Call) -> bool:
+    """Whether an argument has to be given."""
+    words = {word.arg: word.value for word in call.keywords}
+    if option is not None:
+        return getattr(words.get("required"), "value", False) is True
+    return "default" not in words and getattr(words.get("nargs"), "value", None) not in {"?", "*"}
+
+
+def _likely(script: TrainingScript) -> tuple[bool, int, int, str]:
+    stem = script.file.stem.lower()
+    name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
+    return bool(script.needs), name, len(script.file.parts), str(script.file)
+
+
+def _models(tree: ast.Module) -> Iterable[str]:
+    """The classes whose base is called Module, and those that say how they are trained."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+            if bases & {"Module", "LightningModule", "PreTrainedModel"}:
+                yield node.name

@@ -1,0 +1,185 @@
+"""ddpperf init: what it writes is right for the project, and runs green at once."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.cli.command import main
+
+TRAIN = """
+import argparse
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+WIDTH = 64
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=2)
+    torch.distributed.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, WIDTH), torch.nn.Linear(WIDTH, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(parser.parse_args().epochs):
+        for _ in range(10):
+            optimizer.zero_grad()
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+"""
+PLAIN = """
+import torch
+
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(2000):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+"""
+QUICK = ("-q", "--ddpperf-counted-only", "--ddpperf-device=cpu", "--ddpperf-world-size=2")
+
+
+@pytest.fixture
+def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(pytester.path)
+    return pytester.path
+
+
+def test_a_script_is_measured_as_it_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "pytest.ini").write_text("[pytest]\n")
+    (here / "train.py").write_text(TRAIN)
+    assert main(["init"]) == 0
+    text = (here / "perf" / "test_training.py").read_text()
+    assert '    ddpperf.check(Script("train.py", "--epochs", 1000))\n' in text
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == ["train.py trains with torch: the test runs it as it is", "wrote perf/test_training.py"]
+    assert [line.split()[:2] for line in out[-3:]] == [["pytest", "perf"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("files", "call"),
+    [
+        ({"train.py": PLAIN}, 'Script("../train.py"), steps=20'),
+        ({"it's train.py": PLAIN}, 'Script("../it\'s train.py"), steps=20'),
+        (
+            {"main.py": "import lightning\nparser.add_argument('--devices')\nlightning.Trainer().fit(1)"},
+            'Script("../main.py", "--devices", 2), world_size=2, steps=20',
+        ),
+        ({"main.py": "import lightning\nlightning.Trainer().fit(1)"}, 'Script("../main.py"), world_size=1, steps=20'),
+        ({"train.py": "import torch\nparser.add_argument('data')\nloss.backward()\nopt.step()"}, "workload, strategy="),
+    ],
+)
+def test_the_call_is_that_of_the_framework(here: Path, files: dict[str, str], call: str) -> None:
+    for name, code in files.items():
+        (here / name).write_text(code)
+    assert main(["init"]) == 0
+    text = (here / "perf" / "test_training.py").read_text()
+    ast.parse(text)
+    assert f"    ddpperf.check({call}" in text
+
+
+def test_models_are_named_where_nothing_can_be_run(here: Path) -> None:
+    (here / "net.py").write_text("from torch import nn\n\n\nclass Net(nn.Module): ...\n")
+    assert main(["init", "--tests", "benchmarks"]) == 0
+    assert "#   from net import Net\n" in (here / "benchmarks" / "test_training.py").read_text()
+
+
+def test_no_file_is_replaced_unless_that_is_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = here / "perf" / "test_training.py"
+    file.parent.mkdir()
+    file.write_text("mine")
+    assert main(["init", "--ci=github"]) == 2
+    assert capsys.readouterr().err == (
+        "ddpperf: error: perf/test_training.py would be replaced: give --force, or another folder with --tests\n"
+    )
+    assert file.read_text() == "mine"
+    assert not (here / ".github").exists()
+    assert main(["init", "--ci=github", "--force"]) == 0
+    assert "ddpperf.check" in file.read_text()
+
+
+def test_a_folder_outside_of_the_project_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--tests", ".."]) == 2
+    assert capsys.readouterr().err == (
+        f"ddpperf: error: --tests .. is outside of the project {here}: name a folder in it\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"), [("github", ".github/workflows/performance.yml"), ("gitlab", ".gitlab/performance.yml")]
+)
+def test_a_job_installs_the_project_and_compares_with_the_merge_base(
+    here: Path, kind: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "pyproject.toml").write_text("")
+    assert main(["init", "--ci", kind]) == 0
+    text = (here / file).read_text()
+    assert "pip install -e . pytest-ddpperf\n" in text
+    assert "pytest perf --ddpperf-against=merge-base:origin/" in text
+    assert f"wrote {file}\n" in capsys.readouterr().out
+    if kind == "gitlab":
+        assert "variables:\n    GIT_DEPTH: 0" in text
+
+
+@pytest.mark.parametrize(
+    ("files", "packages"),
+    [
+        ({"pyproject.toml": "", "requirements.txt": ""}, "-r requirements.txt -e . pytest-ddpperf"),
+        ({"train.py": "from transformers import Trainer\nTrainer().train()"}, "transformers pytest-ddpperf"),
+        ({"train.py": PLAIN}, "pytest-ddpperf"),
+    ],
+)
+def test_a_job_installs_what_the_project_needs_as_far_as_it_says(
+    here: Path, files: dict[str, str], packages: str
+) -> None:
+    for name, text in files.items():
+        (here / name).write_text(text)
+    assert main(["init", "--ci=github"]) == 0
+    assert f"- run: pip install {packages}\n" in (here / ".github/workflows/performance.yml").read_text()
+
+
+@pytest.mark.parametrize("train", [TRAIN, PLAIN, None], ids=["ddp", "plain", "nothing"])
+def test_what_is_written_runs_green_at_once(inner: pytest.Pytester, here: Path, train: str | None) -> None:
+    if train is not None:
+        (here / "train.py").write_text(train)
+    assert main(["init"]) == 0
+    inner.runpytest("perf", *QUICK).assert_outcomes(passed=1)
+
+
+def test_a_step_that_does_more_is_red_beside_the_stored_baseline(inner: pytest.Pytester, here: Path) -> None:
+    (here / "pytest.ini").write_text("[pytest]\n")
+    (here / "train.py").write_text(TRAIN)
+    assert main(["init"]) == 0
+    inner.runpytest("perf", *QUICK, "--ddpperf-save").assert_outcomes(passed=1)
+    (here / "train.py").write_text(TRAIN.replace("WIDTH = 64", "WIDTH = 128"))
+    run = inner.runpytest("perf", *QUICK)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["flops regressed, counted: *"])
+
+
+@pytest.mark.parametrize(
+    "example", ["accelerate_loop", "ddp_loop", "fsdp2", "hf_trainer", "lightning", "torchtitan_like"]
+)
+def test_the_examples_are_understood(here: Path, example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Path(__file__).parents[3] / "examples" / example
+    for file in source.glob("*.py"):
+        (here / file.name).write_text(file.read_text())
+    assert main(["init"]) == 0
+    scripts = {
+        "accelerate_loop": ("accelerate", 'Script("../train.py", "--epochs", 1000)'),
+        "ddp_loop": ("torch", 'Script("../train.py", "--epochs", 1000)'),
+        "hf_trainer": ("transformers", 'Script("../train.py", "--epochs", 1000)'),
+        "lightning": ("lightning", 'Script("../train.py", "--epochs", 1000, "--devices", 2), world_size=2'),
+    }
+    framework, call = scripts.get(example, ("", "workload, "))
+    assert f"ddpperf.check({call}" in (here / "perf" / "test_training.py").read_text()
+    assert (f"trains with {framework}:" in capsys.readouterr().out) is bool(framework)

@@ -1,0 +1,118 @@
+"""What ddpperf init sees in a project's files, without running any of them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.cli.init.project import Project, TrainingScript, look_at
+
+LOOP = """
+import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("-n", "--num-epochs", type=int, default=1)
+parser.add_argument("--out", default=".")
+for batch in [1]:
+    loss.backward()
+    optimizer.step()
+raise SystemExit("nobody may run this")
+"""
+LIBRARY = """
+import torch
+
+class Net(torch.nn.Module): ...
+class _Hidden(torch.nn.Module): ...
+class Other: ...
+
+def fit_once():
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def project(tmp_path: Path, files: dict[str, str]) -> Project:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    return look_at(tmp_path)
+
+
+def test_a_loop_that_runs_is_found_with_the_option_that_lets_it_train_for_longer(tmp_path: Path) -> None:
+    found = project(tmp_path, {"train.py": LOOP, "pyproject.toml": "", "requirements.txt": ""})
+    assert found == Project(
+        root=tmp_path,
+        rooted=True,
+        scripts=(TrainingScript(file=Path("train.py"), framework="torch", longer=("--num-epochs", "1000")),),
+        models=(),
+        installable=True,
+        requirements=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "framework"),
+    [
+        ("import lightning as L\nif __name__ == '__main__':\n    L.Trainer().fit(model)", "lightning"),
+        ("from pytorch_lightning import Trainer\nTrainer().fit(model)", "lightning"),
+        ("from transformers import Seq2SeqTrainer\ndef main(): trainer.train()\nmain()", "transformers"),
+        ("from accelerate import Accelerator\naccelerator.backward(loss)\noptimizer.step()", "accelerate"),
+    ],
+)
+def test_the_framework_is_told_by_imports_and_calls(tmp_path: Path, code: str, framework: str) -> None:
+    (script,) = project(tmp_path, {"run.py": code}).scripts
+    assert script.framework == framework
+
+
+def test_a_script_may_train_by_a_module_of_the_project(tmp_path: Path) -> None:
+    files = {
+        "src/kit/loop.py": LIBRARY,
+        "src/kit/__init__.py": "",
+        "src/kit/steps.py": "from kit.loop import fit_once\n",
+        "scripts/train_net.py": "from kit.steps import fit_once\nif __name__ == '__main__':\n    fit_once()\n",
+    }
+    found = project(tmp_path, files)
+    assert [script.file for script in found.scripts] == [Path("scripts/train_net.py")]
+    assert found.models == (("kit.loop", "Net"),)
+    assert not found.rooted
+    assert not found.installable
+
+
+@pytest.mark.parametrize(
+    ("argument", "needs"),
+    [
+        ('"data"', ("data",)),
+        ('"data", nargs="?"', ()),
+        ('"--data", required=True', ("--data",)),
+        ('"--data", required=False', ()),
+    ],
+)
+def test_what_a_script_does_not_run_without_is_told(tmp_path: Path, argument: str, needs: tuple[str, ...]) -> None:
+    code = LOOP.replace('"--out", default="."', argument)
+    assert [script.needs for script in project(tmp_path, {"train.py": code}).scripts] == [needs]
+
+
+def test_the_likeliest_script_comes_first(tmp_path: Path) -> None:
+    needing = LOOP.replace('"--out", default="."', '"data"')
+    files = {"train.py": needing, "a/train.py": LOOP, "main.py": LOOP, "pretrain.py": LOOP, "tools/x.py": LOOP}
+    found = project(tmp_path, files)
+    order = ["a/train.py", "pretrain.py", "main.py", "tools/x.py", "train.py"]
+    assert [script.file.as_posix() for script in found.scripts] == order
+
+
+def test_what_is_no_code_of_the_project_is_left_out(tmp_path: Path) -> None:
+    files = {
+        "tests/train.py": LOOP,
+        "perf/train.py": LOOP,
+        ".hidden/train.py": LOOP,
+        "env/pyvenv.cfg": "",
+        "env/lib/train.py": LOOP,
+        "test_train.py": LOOP,
+        "broken.py": "def (",
+        "plain.py": "import torch\nmodel(1)\n",
+        "library.py": LIBRARY,
+    }
+    assert project(tmp_path, files).scripts == ()
