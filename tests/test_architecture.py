@@ -18,7 +18,7 @@ PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
-MAX_LINES = 56_000
+MAX_LINES = 58_000
 MAX_FILE = 320
 LONGER = {
     "fixture.py": 680,  # the public docstrings of all verbs
