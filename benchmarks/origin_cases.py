@@ -74,7 +74,7 @@ FOLLOWED: Mapping[str, Callable[[Way, Advice], Way]] = {
     ),
     "compression": lambda way, _: Way(batch=way.batch, strategy="ddp[comm_hook=bf16]"),
     "bucket_size": lambda way, _: Way(batch=way.batch, strategy="ddp[bucket_cap_mb=100]"),
-    "larger_batch": lambda way, _: Way(batch=2 * way.batch),
+    "larger_batch": lambda way, advice: Way(batch=advice.facts["times"] * way.batch),
 }
 """The advice that can be followed here, by its code."""
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from pytest_ddpperf.analysis.evidence import sends_after_backward, strategy_name
+from pytest_ddpperf.analysis.evidence import longest_data_wait, sends_after_backward, strategy_name
 from pytest_ddpperf.metrics.figures import precision_of_products
 from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Diagnosis
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.phases import BACKWARD
+from pytest_ddpperf.records.phases import BACKWARD, OPTIMIZER, OTHER
 
 WORTH = 0.03  # of the step: a smaller gain is not worth advice
 WORKERS = 4  # of a loader
-MICRO_BATCHES = 4
+TIMES = 4  # as many micro-batches, or samples, in a step
 FRAGMENTED = 0.20  # of the memory that the allocator holds: above, tensors do not fill what is there
 _BY_SETTING = frozenset(
     {
@@ -21,22 +22,35 @@ _BY_SETTING = frozenset(
         *("loader_workers", "pin_memory", "overlap", "compression", "bucket_size"),
     }
 )
+_ESTIMATED = frozenset(
+    {
+        *("larger_batch", "overlap", "compression", "bucket_size", "keep_gathered", "mixed_precision"),
+        *("fusion", "fused_optimizer", "compile", "fewer_ranks", "alone"),
+    }
+)
+"""Changes that may save more than is told: half of the bytes may hide wholly, more samples may take no longer."""
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
+_UPDATE: tuple[Bottleneck, ...] = ("memory_bandwidth", "overhead")  # what the time of an optimizer is of
 _OVERLAPPED = 0.8  # of backward, which can hide communication: the last bucket is ready at its end
 
 
 def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, ...]:
     """The changes that may pay, the largest gain first; those that make room come last.
 
-    A gain is an upper bound: of a cause that goes away, everything else stays as it is. A larger batch and more
-    micro-batches gain for each sample.
+    A gain is an upper bound, where it is no estimate: a cause goes away, and everything else stays as it is. A larger
+    batch and more micro-batches gain for each sample.
     """
     found = [advice for cause in diagnosis.causes for advice in _BY_CAUSE[cause.bottleneck](diagnosis, measurement)]
+    found += _fewer_steps(diagnosis, measurement)
     if diagnosis.bottleneck == "memory_capacity":
         found += _room(measurement)
     if measurement.strategy == "custom":  # whose step has no settings of ours
         found = [advice for advice in found if advice.code not in _BY_SETTING]
-    worth = [advice for advice in found if advice.gain is None or advice.gain >= WORTH]
+    worth = [
+        replace(advice, estimated=advice.code in _ESTIMATED)
+        for advice in found
+        if advice.gain is None or advice.gain >= WORTH
+    ]
     return tuple(sorted(worth, key=lambda advice: -(advice.gain or 0.0)))
 
 
@@ -47,7 +61,7 @@ def _share(diagnosis: Diagnosis, bottleneck: Bottleneck) -> float:
 
 def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     """Workers load while the rank trains: the step is as long as the longer of both."""
-    wait = _share(diagnosis, "data")
+    wait = max(_share(diagnosis, "data"), longest_data_wait(measurement))  # others wait for that rank as well
     found = [Advice(code="cheaper_loading", bottleneck="data", gain=wait)]
     loader = measurement.recipe.get("loader", "")
     if measurement.environment.device == "cuda" and "pin_memory=true" not in loader:
@@ -65,28 +79,65 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
 def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     """Less, later, hidden, or on fewer ranks."""
     share, strategy = _share(diagnosis, "communication"), strategy_name(measurement)
-    kept = re.search(_KEPT, measurement.strategy) is not None
     found: dict[str, float] = {}
-    steps = int(measurement.recipe.get("accumulation_steps", "1"))
-    if steps > 1 and measurement.recipe.get("no_sync") == "false":  # first of all, what it accumulates already
-        found["no_sync"] = share * (1 - 1 / steps)
-    else:
-        found["accumulation"] = share * (1 - 1 / MICRO_BATCHES) * _once_in_a_step(strategy, kept=kept)
+    if _synchronises_each(measurement):
+        found["no_sync"] = share * (1 - 1 / _micro_batches(measurement))
     if sends_after_backward(measurement):
         found["overlap"] = min(share, _OVERLAPPED * _phase_share(measurement, BACKWARD) * (1 - share))
     if strategy == "ddp" and "comm_hook" not in measurement.strategy:
         found |= {"compression": share / 2, "bucket_size": share / 2}
-    if strategy.startswith("fsdp") and not kept:
+    if strategy.startswith("fsdp") and not _kept(measurement):
         found["keep_gathered"] = share / 3
     if measurement.environment.device == "cuda" and measurement.environment.backend == "gloo":
         found["nccl"] = share
-    facts = {"steps": steps * MICRO_BATCHES}
-    return [Advice(code=code, bottleneck="communication", gain=gain, facts=facts) for code, gain in found.items()]
+    return [Advice(code=code, bottleneck="communication", gain=gain) for code, gain in found.items()]
 
 
-def _once_in_a_step(strategy: str, *, kept: bool) -> float:
+def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
+    """More samples in a step: what happens once in it takes each sample less time.
+
+    Micro-batches leave the calls of operators as they are, and need no memory: a larger batch has to gain more.
+    """
+    communication, overhead = _share(diagnosis, "communication"), _share(diagnosis, "overhead")
+    computing = sum(_share(diagnosis, each) for each in ("compute", "memory_bandwidth", "overhead"))
+    update = _phase_share(measurement, OPTIMIZER) + _phase_share(measurement, OTHER)
+    calls = overhead * max(0.0, 1 - update / computing) if computing else 0.0  # of operators outside of the update
+    saved = 1 - 1 / TIMES
+    accumulated = saved * min(1.0, communication * _sent_once(measurement) + update)
+    larger = saved * min(1.0, communication + update + calls)
+    found = []
+    if communication and not _synchronises_each(measurement):  # else first of all what it accumulates already
+        facts = {"steps": _micro_batches(measurement) * TIMES}
+        cause = _largest(diagnosis, "communication", *(_UPDATE if update > communication else ()))
+        found.append(Advice(code="accumulation", bottleneck=cause, gain=accumulated, facts=facts))
+    if larger - accumulated >= WORTH and diagnosis.bottleneck != "memory_capacity":
+        cause = _largest(diagnosis, "communication", *_UPDATE)
+        found.append(Advice(code="larger_batch", bottleneck=cause, gain=larger, facts={"times": TIMES}))
+    return found
+
+
+def _largest(diagnosis: Diagnosis, *among: Bottleneck) -> Bottleneck:
+    """The largest of some causes."""
+    return next((cause.bottleneck for cause in diagnosis.causes if cause.bottleneck in among), among[0])
+
+
+def _micro_batches(measurement: Measurement) -> int:
+    return int(measurement.recipe.get("accumulation_steps", "1"))
+
+
+def _synchronises_each(measurement: Measurement) -> bool:
+    """Whether each of several micro-batches synchronises."""
+    return _micro_batches(measurement) > 1 and measurement.recipe.get("no_sync") == "false"
+
+
+def _kept(measurement: Measurement) -> bool:
+    """Whether parameters stay gathered between forward and backward."""
+    return re.search(_KEPT, measurement.strategy) is not None
+
+
+def _sent_once(measurement: Measurement) -> float:
     """The share of what is sent that accumulation sends once: FSDP gathers parameters for each micro-batch."""
-    return 1.0 if not strategy.startswith("fsdp") else 1 / 2 if kept else 1 / 3
+    return 1.0 if not strategy_name(measurement).startswith("fsdp") else 1 / 2 if _kept(measurement) else 1 / 3
 
 
 def _phase_share(measurement: Measurement, phase: str) -> float:
@@ -111,10 +162,8 @@ def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Ad
 
 def _overhead(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     share = _share(diagnosis, "overhead")
-    found = [Advice(code="larger_batch", bottleneck="overhead", gain=share / 2)]
-    if "compile" not in measurement.recipe:
-        found.append(Advice(code="compile", bottleneck="overhead", gain=share / 2))
-    return found
+    codes = ["compile"] if "compile" not in measurement.recipe else []
+    return [Advice(code=code, bottleneck="overhead", gain=share / 2) for code in codes]
 
 
 def _straggler(diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:

@@ -133,6 +133,12 @@ def _communication(
     return outside, sends_after_backward(measurement)
 
 
+def longest_data_wait(measurement: Measurement) -> float:
+    """The share of its steps in which the rank that waits longest for data does so; 0 where nobody knows."""
+    shares = [_phase_shares(launch) for launch in measurement.every if _phases(launch) is not None]
+    return fmean(max(rank[DATA_WAIT] for rank in ranks) for ranks in shares) if shares else 0.0
+
+
 def sends_after_backward(measurement: Measurement) -> bool:
     """Whether a strategy of the table is known to send nothing before backward has ended."""
     row = STRATEGIES.get(strategy_name(measurement))

@@ -45,13 +45,15 @@ class Advice:
     Attributes:
         code: of the change, in snake_case; ``reports.diagnosis`` has its words.
         bottleneck: the cause that it takes effect on.
-        gain: the share of the step that it saves at most; None where it makes room and no time.
+        gain: the share of the step, or of a sample's time, that it saves at most; None where it makes room and no time.
+        estimated: whether the gain is an estimate, which the change may exceed.
         facts: what the words need, by name.
     """
 
     code: str
     bottleneck: Bottleneck
     gain: float | None
+    estimated: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -11,6 +11,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
+_BY_SAMPLE = frozenset({"accumulation", "larger_batch"})  # changes of how many samples a step has
 _SHOWN = 2  # causes that one line names where none has the say
 
 
@@ -49,9 +50,12 @@ def cause_text(cause: Cause) -> str:
 
 
 def advice_text(advice: Advice) -> str:
-    """One change, and what it saves at most."""
+    """One change, and what it saves."""
     words = ADVICE[advice.code](advice.facts)
-    return words if advice.gain is None else f"{words} (saves at most {format_percent(advice.gain)})"
+    if advice.gain is None:
+        return words
+    share = f"{'about' if advice.estimated else 'at most'} {format_percent(advice.gain)}"
+    return f"{words} (saves {share}{' of the time of a sample' * (advice.code in _BY_SAMPLE)})"
 
 
 def _memory(diagnosis: Diagnosis) -> str:
@@ -119,7 +123,7 @@ ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "more_workers": lambda _: "load with more workers (num_workers of the DataLoader)",
     "pin_memory": lambda _: "copy batches to the GPU from pinned memory: loader pin_memory=true",
     "cheaper_loading": lambda _: "prepare the data before training, or make loading cheaper",
-    "accumulation": lambda facts: f"synchronise once in accumulation_steps={facts['steps']}, with no_sync",
+    "accumulation": lambda facts: f"synchronise and update once in accumulation_steps={facts['steps']}, with no_sync",
     "no_sync": lambda _: "leave synchronisation out of all but the last micro-batch: no_sync=true",
     "overlap": lambda _: "send while backward runs: strategy bucketed or ddp",
     "compression": lambda _: "send gradients in half the bytes: ddp[comm_hook=bf16]",
@@ -129,7 +133,7 @@ ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "mixed_precision": lambda _: "train with precision=bf16",
     "fusion": lambda _: "fuse elementwise operators: torch.compile",
     "fused_optimizer": lambda _: "use a fused optimizer (fused=True), where it is none yet",
-    "larger_batch": lambda _: "use a batch twice as large",
+    "larger_batch": lambda facts: f"use a batch {facts['times']} times as large",
     "compile": lambda _: "compile the step (torch.compile), or use fewer and larger layers",
     "even_work": lambda facts: f"give rank {facts['rank']} no more work than the others have",
     "fewer_ranks": lambda facts: f"use fewer than {facts['ranks']} ranks with {facts['threads']} threads each",

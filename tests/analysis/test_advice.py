@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.analysis.advice import advice_on
-from pytest_ddpperf.records.diagnosis import Bottleneck, Cause, Diagnosis
+from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Cause, Diagnosis
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Series
+from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.reports.diagnosis import ADVICE, BOUND_BY, advice_text
-from tests.factories import make_environment, make_measurement, make_series
+from tests.factories import make_environment, make_measurement, make_rank_launch, make_series
 
 FACTS = {"rank": 1, "phase": "forward"}
 
 
+def advised(causes: Mapping[Bottleneck, float], **fields: Any) -> tuple[Advice, ...]:
+    """The advice for a step of which some causes have shares; the first one is its bottleneck."""
+    found = tuple(Cause(bottleneck=each, seconds=share, share=share, facts=FACTS) for each, share in causes.items())
+    diagnosis = Diagnosis(bottleneck=found[0].bottleneck, step=1.0, causes=found)
+    return advice_on(diagnosis, make_measurement(**fields))
+
+
 def gains(bottleneck: Bottleneck, share: float, **fields: Any) -> dict[str, float | None]:
     """The advice by code, for a step of which one cause has a share."""
-    cause = Cause(bottleneck=bottleneck, seconds=share, share=share, facts=FACTS)
-    diagnosis = Diagnosis(bottleneck=bottleneck, step=1.0, causes=(cause,))
-    return {advice.code: advice.gain for advice in advice_on(diagnosis, make_measurement(**fields))}
+    return {advice.code: advice.gain for advice in advised({bottleneck: share}, **fields)}
+
+
+def phases(**shares: float) -> tuple[Series, ...]:
+    """Phases of a step, by their shares."""
+    return tuple(make_series(f"phase_{name}", value) for name, value in shares.items())
 
 
 def test_workers_load_while_the_rank_trains() -> None:
@@ -40,8 +54,7 @@ def test_pinned_memory_is_for_gpus() -> None:
 
 
 def test_communication_is_sent_less_often_or_hidden() -> None:
-    phases = tuple(make_series(f"phase_{name}", value) for name, value in (("backward", 0.4), ("forward", 0.6)))
-    naive = gains("communication", 0.5, strategy="naive", series=phases)
+    naive = gains("communication", 0.5, strategy="naive", series=phases(backward=0.4, forward=0.6))
     assert naive == pytest.approx({"accumulation": 0.375, "overlap": 0.16})  # 0.8 x 40 % of the other half
     assert {"compression", "bucket_size"} <= gains("communication", 0.5).keys()
     assert "keep_gathered" in gains("communication", 0.5, strategy="fsdp2")
@@ -50,20 +63,64 @@ def test_communication_is_sent_less_often_or_hidden() -> None:
     assert gains("communication", 0.4, recipe=unheeded, strategy="overlap") == pytest.approx({"no_sync": 0.3})
 
 
+def test_what_happens_once_in_a_step_has_fewer_steps() -> None:
+    # Of 30 % for sending, 20 % for the optimizer and 5 % for the rest of a step, three of four are saved for a sample.
+    whole: dict[Bottleneck, float] = {"communication": 0.3, "memory_bandwidth": 0.7}
+    series = phases(forward=0.3, backward=0.45, optimizer=0.2, other=0.05)
+    first = advised(whole, series=series)[0]
+    assert (first.code, first.bottleneck, first.estimated) == ("accumulation", "communication", False)
+    assert first.gain == pytest.approx(0.75 * 0.55)
+    assert "larger_batch" not in {
+        advice.code for advice in advised(whole, series=series)
+    }  # it needs memory for no more
+
+
+def test_a_tiny_batch_is_cured_by_a_larger_one() -> None:
+    # Operators take 40 % of the step, of which 25 of the 70 % of computing are the optimizer's: 25.7 % are not.
+    series = phases(forward=0.2, backward=0.55, optimizer=0.25)
+    found = advised({"overhead": 0.4, "communication": 0.3, "memory_bandwidth": 0.3}, series=series)
+    assert [advice.code for advice in found[:2]] == ["larger_batch", "accumulation"]
+    assert found[0].gain == pytest.approx(0.75 * (0.3 + 0.25 + 0.4 * 45 / 70))
+    assert found[1].gain == pytest.approx(0.75 * 0.55)
+    assert (found[0].bottleneck, found[0].estimated) == ("overhead", True)  # products may take no longer, too
+    full = advised({"memory_capacity": 0.0, "overhead": 0.6}, series=series)
+    assert "larger_batch" not in {advice.code for advice in full}
+
+
+def test_no_gain_is_more_than_all_of_what_happens_once() -> None:
+    series = phases(forward=0.1, optimizer=0.9)  # in steps of their own, which are shorter
+    found = advised({"communication": 0.8, "overhead": 0.2}, series=series)
+    assert found[0].gain == 0.75
+
+
 def test_fsdp_gathers_for_each_micro_batch() -> None:
-    assert gains("communication", 0.6, strategy="fsdp2")["accumulation"] == pytest.approx(0.15)
+    found = gains("communication", 0.6, strategy="fsdp2")
+    assert (found["larger_batch"], found["accumulation"]) == pytest.approx((0.45, 0.15))
     kept = gains("communication", 0.6, strategy="fsdp2[reshard_after_forward=false]")
-    assert kept == pytest.approx({"accumulation": 0.225})
+    assert kept == pytest.approx({"larger_batch": 0.45, "accumulation": 0.225})
+
+
+def test_others_wait_for_the_rank_that_waits_longest_for_data() -> None:
+    ranks = tuple(
+        make_rank_launch(rank, (0.1,) * 4, phases=PhaseTimes(seconds={**dict.fromkeys(PHASES, (0.0,) * 4), **seconds}))
+        for rank, wait in enumerate((0.3, 0.7))
+        for seconds in [{"data_wait": (wait,) * 4, "forward": (1 - wait,) * 4}]
+    )
+    launch = Launch(round=0, seconds=1.0, ranks=ranks)
+    found = advised({"data": 0.3}, launches=(launch,))
+    assert {advice.code: advice.gain for advice in found} == pytest.approx(
+        {"more_workers": 0.7, "cheaper_loading": 0.7}
+    )
 
 
 def test_a_step_of_ones_own_gets_no_advice_on_settings() -> None:
     assert gains("communication", 0.5, strategy="custom") == {}
     assert gains("memory_capacity", 0.0, strategy="custom") == {}
-    assert gains("overhead", 0.5, strategy="custom") == {"larger_batch": 0.25, "compile": 0.25}
+    assert gains("overhead", 0.5, strategy="custom") == {"larger_batch": 0.375, "compile": 0.25}
 
 
 def test_what_is_compiled_is_not_to_be_compiled() -> None:
-    assert gains("overhead", 0.5, recipe={"compile": "model"}) == {"larger_batch": 0.25}
+    assert gains("overhead", 0.5, recipe={"compile": "model"}) == {"larger_batch": 0.375}
     assert gains("memory_bandwidth", 0.5, recipe={"compile": "step"}) == {}
 
 

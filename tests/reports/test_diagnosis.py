@@ -26,6 +26,20 @@ def test_the_line_names_cause_figures_and_change() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "estimated", "words"),
+    [
+        ("accumulation", False, "with no_sync (saves at most 40 % of the time of a sample)"),
+        ("larger_batch", True, "use a batch 4 times as large (saves about 40 % of the time of a sample)"),
+        ("compile", True, "(saves about 40 %)"),
+    ],
+)
+def test_only_what_bounds_is_told_as_the_most(code: str, estimated: bool, words: str) -> None:  # noqa: FBT001
+    facts = {"steps": 4, "times": 4}
+    advice = Advice(code=code, bottleneck="overhead", gain=0.4, estimated=estimated, facts=facts)
+    assert told(cause("overhead", 0.5), bottleneck="overhead", advice=(advice,)).endswith(words)
+
+
+@pytest.mark.parametrize(
     ("bottleneck", "facts", "words"),
     [
         ("compute", {"flops": 5e9, "rate": 1e11}, "compute-bound: 50 % of the step (50.0 ms), 5.00 GFLOP at up to"),

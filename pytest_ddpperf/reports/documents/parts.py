@@ -186,7 +186,10 @@ class AdviceData(Document):
 
     change: str = about("Its code.", "code")
     bottleneck: Bottleneck = about("What it takes effect on.")
-    gain: float | None = about("The share of the step that it saves at most; null where it makes room in memory.")
+    gain: float | None = about(
+        "The share of the step, or of a sample's time, that it saves at most; null where it makes room in memory."
+    )
+    estimated: bool = about("Whether the gain is an estimate, which the change may exceed.")
     text: str = about("In words.", advice_text)
 
 
