@@ -24,6 +24,7 @@ SATURATED = 0.70  # of the cores' time, above which ranks waited for cores
 EXPLAINED = 0.20  # of computing: below, what operators take explains too little of it
 HALF_EXPLAINED = 0.50  # of computing: below, communication that was not measured takes the rest
 SLOW_RANK = 0.05  # of a step: below, the ranks are alike
+SCATTER = 0.10  # of a step: a rank that takes longer alone than the step it is part of was disturbed
 IDLE = 0.10  # of a step: below, a rank was busy
 
 
@@ -81,7 +82,8 @@ def _waits(evidence: StepEvidence, unseen: float = 0.0) -> list[Cause]:
     causes = [_cause("data", evidence.data, step)]
     sending = evidence.communication + unseen
     causes.append(_cause("communication", sending, step, collectives=evidence.collectives, sent=evidence.sent))
-    if slow is not None and slow.own - slow.others >= SLOW_RANK * step:
+    possible = slow is not None and slow.own <= (1 + SCATTER) * step
+    if slow is not None and possible and slow.own - slow.others >= SLOW_RANK * step:
         facts = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
         causes.append(_cause("straggler", slow.own - slow.others, step, **facts))
     return causes

@@ -116,6 +116,17 @@ def test_what_was_not_left_out_of_a_step_takes_what_computing_does_not_explain()
     assert alone.cause("communication") is None
 
 
+def test_a_rank_that_takes_longer_alone_than_with_the_others_is_no_straggler() -> None:
+    # 130 ms alone, in a step of 100 ms: something else slowed it down while it was alone. 70 ms are not explained.
+    impossible = SlowRank(rank=0, own=0.13, others=0.06, phase="optimizer")
+    found = diagnosed(evidence(slow=impossible, cpu=0.03, flops=1e9), make_environment())
+    assert found.cause("straggler") is None
+    assert found.bottleneck == "unclear"
+    assert found.share == pytest.approx(0.7)
+    within = SlowRank(rank=0, own=0.104, others=0.06, phase="optimizer")  # by what times scatter
+    assert diagnosed(evidence(slow=within, cpu=0.03, flops=1e9), make_environment()).bottleneck == "straggler"
+
+
 def test_on_a_gpu_the_host_or_the_device_is_the_limit() -> None:
     gpu = make_environment(device="cuda", device_count=8)
     calls = diagnosed(evidence(cpu=None, flops=1e9, operators=20_000.0), gpu)  # 10 ms of products, 40 ms of calls
