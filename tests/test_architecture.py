@@ -31,6 +31,7 @@ LONGER = {
     "reports/summary.py": 335,  # one table, its columns and what is said below it
     "run/configuration.py": 400,  # all that is refused before the first test
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
+    "run/rounds.py": 330,  # one class, a measuring from its first round to its diagnosis
     "run/session.py": 425,  # one class, all that a session owns
     "settings.py": 565,  # one row a knob
     "stats/intervals.py": 360,  # one family of formulas

@@ -29,7 +29,7 @@ IDLE = 0.10  # of a step: below, a rank was busy
 
 
 def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
-    """The diagnosis of a measured benchmark; None where nothing was timed, or no step was taken apart."""
+    """The diagnosis of a measured benchmark; None where nothing was timed, or there was no time to take steps apart."""
     evidence = evidence_of(measurement)
     if evidence is None:
         return None

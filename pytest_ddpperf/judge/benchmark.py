@@ -28,7 +28,7 @@ from pytest_ddpperf.records.verdict import OPEN
 from pytest_ddpperf.stats.intervals import from_log
 
 OTHER_PACE = 0.03  # by how much the control step has to differ from the baseline's to be worth a remark
-_OF_REFERENCE = {"lost_metric", "lost_counts", "fewer_counted", "ungated_counts", "few_launches"}
+_OF_REFERENCE = {"lost_metric", "lost_counts", "fewer_counted", "ungated_counts", "few_launches", "no_time_to_diagnose"}
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:

@@ -315,6 +315,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"{words_of(metrics)} looked worse in the first {format_count(launches, 'launch')}; {CONFIRMED}"
     ),
     "not_diagnosed": lambda reason: f"not diagnosed: {reason}",
+    "no_time_to_diagnose": lambda setting, max_time, enough: (
+        f"not diagnosed, for want of time: raise {setting}"
+        f"{'' if enough is None else f' from {max_time:g} s to about {enough:g} s'}"
+    ),
     "few_launches": lambda made, wanted, max_time, enough: (
         f"time for {made} of {format_count(wanted, 'launch')} only: raise max_time from {max_time:g} s to {enough:g} s"
     ),

@@ -112,6 +112,7 @@ _TOGETHER: Mapping[str, _Merging] = {
     "oversubscribed": {},
     "background_work": {"benchmarks": _union},
     "few_launches": {"enough": max},
+    "no_time_to_diagnose": {"enough": max},
     "slow_starts": {
         **dict.fromkeys(("starting", "working", "launches"), sum),
         "slowest": _known(partial(max, key=attrgetter("seconds"))),

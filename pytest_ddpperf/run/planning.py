@@ -114,6 +114,7 @@ class LaunchPlans:
     findings: tuple[Finding, ...]  # why some variants are not interleaved
     round_seconds: float  # expected
     diagnosis_seconds: float  # expected, of a round that diagnoses
+    unhurried: tuple[float, float]  # both, if max_time did not make launches shorter
 
 
 def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> LaunchPlans:
@@ -123,6 +124,7 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
     groups, findings = grouped(variants, pilots, budget)
     paired = {variants[i].key for group in groups if len(group) > 1 for i in group if variants[i].of_reference}
     plans: list[Plan] = []
+    unhurried: list[int] = []  # steps
     agreed: dict[tuple[str, int], int] = {}
     for variant, pilot in zip(variants, pilots, strict=True):
         followed = agreed.get(variant.key) if variant.of_reference else variant.steps
@@ -133,21 +135,29 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
             # Of a session's budget there are few launches either way, and shorter ones would spend more on starting.
             wanted = launch_seconds(fixed_at_least) if budget.shared else short_launch(pilot.step, fixed_at_least)
         # Timing for less than all else takes would save little, and tell little; but no launch may miss its deadline.
-        seconds = min(
-            wanted, max(share - pilot.fixed, pilot.fixed), MAX_SHARE_OF_TIMEOUT * budget.timeout - pilot.fixed
-        )
-        fitting = fitting_steps(pilot.step, seconds, max_steps(variant))
-        plans.append(Plan(warmup=warmup_of(variant, budget.warmup), steps=budget.steps or followed or fitting))
-        agreed[variant.key] = plans[-1].steps
+        most = min(wanted, MAX_SHARE_OF_TIMEOUT * budget.timeout - pilot.fixed)
+        given, hurried = budget.steps or followed, min(most, max(share - pilot.fixed, pilot.fixed))
+        shorter, longer = (given or fitting_steps(pilot.step, each, max_steps(variant)) for each in (hurried, most))
+        plans.append(Plan(warmup=warmup_of(variant, budget.warmup), steps=shorter))
+        unhurried.append(longer)
+        agreed[variant.key] = shorter
 
-    diagnosed = [_diagnosis_steps(plan.steps) for plan in plans]
+    round_seconds, diagnosis_seconds = _seconds(pilots, [plan.steps for plan in plans])
     return LaunchPlans(
         plans=tuple(plans),
         groups=groups,
         findings=findings,
-        round_seconds=sum(pilot.seconds(plan.steps) for pilot, plan in zip(pilots, plans, strict=True)),
-        diagnosis_seconds=sum(pilot.seconds(steps) for pilot, steps in zip(pilots, diagnosed, strict=True)),
+        round_seconds=round_seconds,
+        diagnosis_seconds=diagnosis_seconds,
+        unhurried=_seconds(pilots, unhurried),
     )
+
+
+def _seconds(pilots: Sequence[Pilot], steps: Sequence[int]) -> tuple[float, float]:
+    """What a round with launches of so many steps will take, and one that diagnoses beside them."""
+    sides = list(zip(pilots, steps, strict=True))
+    diagnosing = sum(pilot.seconds(_diagnosis_steps(number)) for pilot, number in sides)
+    return sum(pilot.seconds(number) for pilot, number in sides), diagnosing
 
 
 def warmup_of(variant: Variant, wanted: int) -> int:

@@ -135,7 +135,7 @@ class _Measuring:
             if verdict.action in {"stop", "settle"} or (look.last and verdict.action == "more"):
                 if end is End.JUDGED:
                     return self._measurements()
-                return self._diagnosed(look, explain=verdict.explain, briefly=verdict.briefly)
+                return self._diagnosed(look, verdict)
             wanted, self._screened = made + verdict.launches, look.screened
             if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
                 self._suspect(verdict.suspects, made)
@@ -173,20 +173,24 @@ class _Measuring:
     def _suspect(self, suspects: Sequence[str], made: int) -> None:
         self._findings.append(Finding("suspected", {"metrics": tuple(suspects), "launches": made}))
 
-    def _diagnosed(self, look: Look, *, explain: bool, briefly: bool) -> tuple[Measurement, ...]:
+    def _diagnosed(self, look: Look, verdict: Next) -> tuple[Measurement, ...]:
         """The measurements with launches that diagnose: in full if asked for or in time, else growth alone.
 
         Of the budget of a session, growth has no more than is left either.
         """
         spent = self._elapsed + self._plans.diagnosis_seconds > self._budget.max_time
-        purpose = Purpose.GROWTH if briefly or (spent and not explain) else Purpose.DIAGNOSIS
+        explain = verdict.explain
+        purpose = Purpose.GROWTH if verdict.briefly or (spent and not explain) else Purpose.DIAGNOSIS
+        if purpose is Purpose.GROWTH and verdict.action != "settle":
+            self._findings.append(self._no_time())
         if purpose is Purpose.GROWTH and self._budget.shared and not self._fits(self._budget.max_time):
+            self._look_at_diagnoses(look)
             return self._measurements()
         try:
             self._rounds.diagnose(purpose)
-            verdict = self._look_at_diagnoses(look)
-            if verdict.action == "confirm":
-                self._suspect(verdict.suspects, 1)
+            told = self._look_at_diagnoses(look)
+            if told.action == "confirm":
+                self._suspect(told.suspects, 1)
                 self._rounds.diagnose(purpose)
                 self._look_at_diagnoses(look)
         except DdpperfError as error:
@@ -196,6 +200,17 @@ class _Measuring:
             self._rounds.forget_diagnoses()  # what one of them told was still to be confirmed
             self._look_at_diagnoses(look)
         return self._measurements()
+
+    def _no_time(self) -> Finding:
+        """That there was no time to diagnose, and how much may be enough, where this measuring has all of max_time."""
+        budget, (each, diagnosing) = self._budget, self._plans.unhurried
+        launches, measuring = max(self._rounds.made, budget.launches), sum(self._durations)
+        rounds = max(measuring, launches * max(each, self._round_seconds))
+        needed = self._elapsed - measuring + rounds + max(diagnosing, self._plans.diagnosis_seconds)
+        known = not (budget.shared or budget.rest)
+        setting = "budget" if budget.shared else "max_time"
+        now, enough = (budget.max_time, math.ceil(needed)) if known else (None, None)
+        return Finding("no_time_to_diagnose", {"setting": setting, "max_time": now, "enough": enough})
 
     def _look_at_diagnoses(self, look: Look) -> Next:
         return self._observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))

@@ -410,6 +410,16 @@ CASES = [
     ),
     Case("not_diagnosed", {"reason": "no ranks"}, "not diagnosed: no ranks"),
     Case(
+        "no_time_to_diagnose",
+        {"setting": "budget", "max_time": None, "enough": None},
+        "not diagnosed, for want of time: raise budget",
+    ),
+    Case(
+        "no_time_to_diagnose",
+        {"setting": "max_time", "max_time": 10.0, "enough": 25},
+        "not diagnosed, for want of time: raise max_time from 10 s to about 25 s",
+    ),
+    Case(
         "few_launches",
         {"made": 2, "wanted": 4, "max_time": 1.5, "enough": 3},
         "time for 2 of 4 launches only: raise max_time from 1.5 s to 3 s",

@@ -263,7 +263,7 @@ def test_a_call_that_has_had_its_share_needs_no_more(clock: Clock) -> None:
     assert [part_of(pool, "a").max_time(1000.0) for _ in range(2)] == [40.0, 40.0]
 
 
-PLANS = LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnosis_seconds=2.0)
+PLANS = LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnosis_seconds=2.0, unhurried=(1.0, 2.0))
 
 
 def in_its_second_run(clock: Clock, other: Need) -> Part:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, ReferenceStopped, WorkloadError
-from pytest_ddpperf.judge.sequential import Look, Next
+from pytest_ddpperf.judge.sequential import SETTLE, Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, SlowImport
@@ -372,7 +372,8 @@ def test_a_confirmation_has_no_fewer_launches_than_made_it_necessary() -> None:
     (measured,), machine, judge, _ = run_script([variant()], make_budget(5, 0, 4, 4.5, 4.5), answers)
     assert [len(fresh(one)) for (one,) in judge.looks] == [4, 5, 6, 7, 7]
     assert machine.told[:-1] == [Purpose.TIMES] * 15
-    assert measured.findings == (Finding("suspected", {"metrics": (), "launches": 7}),)
+    assert [finding.code for finding in measured.findings] == ["suspected", "no_time_to_diagnose"]
+    assert measured.findings[0].facts == {"metrics": (), "launches": 7}
 
 
 def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
@@ -513,10 +514,36 @@ def test_launches_that_there_was_no_time_for_are_told() -> None:
     (enough,), _, _, _ = run_script([variant()], make_budget(5, 0, 4, 4, 4), [Next("stop")])
     assert len(enough.launches) == 4
     (measured,), _, _, _ = run_script([variant()], make_budget(5, 0, 4, 2.4, 1.2), [Next("confirm", 9), Next("stop")])
-    assert measured.findings == (
-        Finding("suspected", {"metrics": (), "launches": 2}),
-        Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 2.4, "enough": 5}),
-    )
+    suspected, _, few = measured.findings
+    assert suspected == Finding("suspected", {"metrics": (), "launches": 2})
+    assert few == Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 2.4, "enough": 5})
+
+
+@pytest.mark.parametrize("max_time", [1.2, 4.0, 8.0])
+def test_whoever_sets_the_time_that_a_diagnosis_needs_gets_one(max_time: float) -> None:
+    """Launches get longer with their time: no time that is left for a diagnosis by the short ones would be enough."""
+    (hurried,), machine, judge, _ = run_script([variant()], make_budget(None, 0, 6, max_time, max_time), [Next("stop")])
+    told = next(finding for finding in hurried.findings if finding.code == "no_time_to_diagnose")
+    assert told.facts["setting"] == "max_time"
+    assert (machine.told[-1], told.facts["max_time"]) == (Purpose.GROWTH, max_time)
+    assert judge.diagnosed[-1][0].findings == hurried.findings
+    enough = told.facts["enough"]
+    (measured,), machine, _, _ = run_script([variant()], make_budget(None, 0, 6, enough, enough), [Next("stop")])
+    assert machine.told[-1] is Purpose.DIAGNOSIS
+    assert measured.findings == ()
+
+
+def test_of_a_part_of_the_time_nobody_knows_how_much_would_do() -> None:
+    for kind, setting in (("shared", "budget"), ("rest", "max_time")):
+        budget = replace(make_budget(5, 0, 2, 1.2, 1.2), **{kind: True})
+        (measured,), _, judge, _ = run_script([variant()], budget, [Next("stop")])
+        told = Finding("no_time_to_diagnose", {"setting": setting, "max_time": None, "enough": None})
+        assert measured.findings == judge.diagnosed[-1][0].findings == (told,)
+
+
+def test_what_is_settled_by_other_launches_is_diagnosed_there() -> None:
+    (measured,), machine, _, _ = run_script([variant()], make_budget(5, 0, 2, 60, 60), [SETTLE])
+    assert (machine.told[-1], measured.findings) == (Purpose.GROWTH, ())
 
 
 def test_a_judge_may_look_before_the_launches_of_a_first_look_are_made() -> None:
@@ -529,7 +556,8 @@ def test_a_judge_may_look_before_the_launches_of_a_first_look_are_made() -> None
 def test_three_launches_or_all_that_were_asked_for_are_no_shortage(launches: int, max_time: float, made: int) -> None:
     """The pilot and each launch take 0.5 s."""
     (measured,), _, _, _ = run_script([variant()], make_budget(5, 0, launches, max_time, max_time), [Next("stop")])
-    assert (len(measured.launches), measured.findings) == (made, ())
+    assert len(measured.launches) == made
+    assert {finding.code for finding in measured.findings} <= {"no_time_to_diagnose"}
 
 
 def started(seconds: float, worked: float, imported: SlowImport | None = None) -> Launch:
