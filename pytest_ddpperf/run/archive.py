@@ -51,9 +51,10 @@ class Archive:
         found = self._store.find(test, benchmark.name, benchmark.environment)
         alike: tuple[str, ...] = ()
         if found.record is None and found.counted is None:
-            stored = self._store.records(test)
+            simulated = benchmark.environment.simulated
+            stored = (one for one in self._store.records(test) if one.environment.simulated == simulated)
             names = (record.name for record in stored if record.plain_name == benchmark.plain_name)
-            alike = tuple(dict.fromkeys(names))
+            alike = tuple(name for name in dict.fromkeys(names) if name != benchmark.name)
 
         def differs(record: BaselineRecord | None) -> tuple[str, ...]:
             return () if record is None else training_differences(record, benchmark.strategy, benchmark.recipe)
