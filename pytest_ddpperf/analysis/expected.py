@@ -8,7 +8,7 @@ from statistics import median
 from pytest_ddpperf.analysis.evidence import sends_after_backward
 from pytest_ddpperf.analysis.network import CollectiveFit
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.metrics.communication import communication_overhead, synchronised_step
+from pytest_ddpperf.metrics.communication import communication_overhead, still_sent, synchronised_step
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement
@@ -53,28 +53,35 @@ def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
 def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> Finding | None:
     """What the network would have the collectives of a step take, and what they were measured to take.
 
-    None where nothing is sent, timed or known. A measurement far below it has a code of its own.
+    None where nothing is sent, timed or known, or was measured to be held against it. A measurement far below it has a
+    code of its own.
     """
     if measurement.counts is None or not measurement.launches:
         return None
     predicted = expected_seconds(measurement.counts, fits)
-    if not predicted:
+    measured, how, exposed = _measured(measurement)
+    if not predicted or (measured is None and exposed is None):
         return None
-    measured, how = _measured(measurement)
-    error = max(fit.error for fit in fits)
+    sent = measurement.counts.details.get("collective_calls", {})
+    error = max(fit.error for fit in fits if fit.collective in sent)
     if measured is not None and measured < TOO_FAST * predicted:
         return Finding(
             "faster_than_network", {"predicted": predicted, "error": error, "measured": measured, "how": how}
         )
-    return Finding("on_network", {"predicted": predicted, "error": error, "measured": measured, "how": how})
+    return Finding(
+        "on_network", {"predicted": predicted, "error": error, "measured": measured, "how": how, "exposed": exposed}
+    )
 
 
-def _measured(measurement: Measurement) -> tuple[float | None, str]:
-    """Seconds of all collectives as they were measured, and by what; None where only a part of them was."""
+def _measured(measurement: Measurement) -> tuple[float | None, str, float | None]:
+    """Seconds of all collectives as they were measured, and by what; None where only what is exposed of them was."""
     profile = measurement.profile
     if profile is not None and profile.transfer is not None:
-        return profile.transfer, "the profiler saw"
+        return profile.transfer, "the profiler saw", None
     overheads, step = communication_overhead(measurement), synchronised_step(measurement)
-    if overheads is not None and step is not None and sends_after_backward(measurement):
-        return max(0.0, median(overheads)) * step, "steps with and without synchronisation tell"
-    return None, ""
+    if overheads is None or step is None:
+        return None, "", None
+    exposed = max(0.0, median(overheads)) * step
+    if sends_after_backward(measurement):
+        return exposed, "steps with and without synchronisation tell", None
+    return None, "", None if still_sent(measurement) else exposed

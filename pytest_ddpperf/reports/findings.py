@@ -247,11 +247,18 @@ def _slow_starts(  # noqa: PLR0917 - called by name
     return f"{told}: {' or '.join(cures)}"
 
 
-def _on_network(predicted: float, error: float, measured: float | None, how: str) -> str:
-    """What the stored network would have the collectives of a step take, beside what they took."""
+def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:
+    """What the stored network would have the collectives of a step take, beside what they took or what is exposed."""
     told = f"the network that is stored would take {format_value(predicted, 's')} for the collectives of a step"
     told += f" (median error {format_percent(error)})"
-    return told if measured is None else f"{told}; {how} {format_value(measured, 's')}"
+    if measured is not None:
+        return f"{told}; {how} {format_value(measured, 's')}"
+    if not exposed:
+        return f"{told}; computing hides them"
+    seen = format_value(exposed, "s")
+    if exposed <= predicted:
+        return f"{told}; computing hides all but {seen} of them"
+    return f"{told}; {seen} are exposed, which is more: ranks wait for each other, or share cores or links"
 
 
 WORDS: Mapping[str, Callable[..., str]] = {

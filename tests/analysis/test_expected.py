@@ -75,17 +75,45 @@ def test_a_step_that_sends_faster_than_the_network_is_told() -> None:
     assert "Is something not sent" in finding_text(found)
 
 
-def test_exposed_communication_is_all_of_it_where_nothing_is_sent_in_backward() -> None:
-    blocks = BlockTimes(synchronised=(0.1, 0.1), unsynchronised=(0.088, 0.088))
+def with_and_without(strategy: str, *, exposed: float, still_sent: str = "") -> Measurement:
+    """A step of 100 ms, of which synchronisation makes up so many seconds."""
+    blocks = BlockTimes(synchronised=(0.1, 0.1), unsynchronised=(0.1 - exposed,) * 2, still_sent=still_sent)
     one = make_launch((0.1,), (0.1,))
     one = replace(one, ranks=tuple(replace(rank, communication=blocks) for rank in one.ranks))
-    flat = make_measurement(launches=(one,), counts=SENT, strategy="flat")
-    found = network_finding(flat, FITS)
+    return make_measurement(launches=(one,), counts=SENT, strategy=strategy)
+
+
+def test_exposed_communication_is_all_of_it_where_nothing_is_sent_in_backward() -> None:
+    found = network_finding(with_and_without("flat", exposed=0.012), FITS)
     assert found is not None
     assert found.facts["measured"] == pytest.approx(0.012)
-    hidden = network_finding(replace(flat, strategy="ddp"), FITS)
-    assert hidden is not None
-    assert hidden.facts["measured"] is None
+
+
+@pytest.mark.parametrize(
+    ("exposed", "words"),
+    [
+        (0.0, "; computing hides them"),
+        (0.002, "; computing hides all but 2.00 ms of them"),
+        (0.015, "; 15.0 ms are exposed, which is more: ranks wait for each other, or share cores or links"),
+    ],
+)
+def test_what_computing_hides_is_told_where_backward_sends(exposed: float, words: str) -> None:
+    found = network_finding(with_and_without("ddp", exposed=exposed), FITS)
+    assert found is not None
+    assert (found.code, found.facts["measured"]) == ("on_network", None)
+    assert finding_text(found).endswith(words)
+
+
+def test_a_prediction_that_nothing_stands_beside_is_not_told() -> None:
+    assert network_finding(profiled(None), FITS) is None
+    assert network_finding(with_and_without("fsdp2", exposed=0.002, still_sent="parameters"), FITS) is None
+
+
+def test_the_error_is_of_the_collectives_that_the_step_has() -> None:
+    fits = (*FITS, replace(FIT, collective="reduce_scatter", error=0.4))
+    found = network_finding(profiled(0.012), fits)
+    assert found is not None
+    assert found.facts["error"] == 0.06
 
 
 def test_what_was_not_timed_or_sends_nothing_has_no_finding() -> None:
