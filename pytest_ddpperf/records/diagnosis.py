@@ -62,7 +62,8 @@ class Diagnosis:
     """What a benchmark's step is bound by.
 
     Attributes:
-        bottleneck: the cause with the largest share; ``unclear`` where none has a third of the step.
+        bottleneck: the cause with the largest share; where none has a third of the step, ``unclear``, or ``disturbed``
+            where other processes took a third of the cores.
         step: seconds of the typical step.
         causes: all causes, the largest first.
         advice: changes that may pay, the largest gain first; those that make room in memory come last.

@@ -28,11 +28,12 @@ def diagnosis_lines(results: Sequence[Result]) -> list[str]:
 def diagnosis_text(diagnosis: Diagnosis) -> str:
     """What a step is bound by, its figures, and the changes that gain most."""
     bottleneck = diagnosis.bottleneck
-    if bottleneck == "unclear":
+    first = diagnosis.causes[0].bottleneck if diagnosis.causes else bottleneck
+    if bottleneck == "unclear" or (bottleneck == "disturbed" and bottleneck != first):
         largest = [cause for cause in diagnosis.causes if cause.bottleneck != "unclear"][:_SHOWN]
         causes = ", ".join(f"{_NAMES[cause.bottleneck]} {format_percent(cause.share)}" for cause in largest)
-        said = "unclear: no cause has a third of the step" if not _idle(diagnosis) else f"unclear: {_idle(diagnosis)}"
-        told = f"{said}{f' ({causes})' if causes else ''}"
+        idle = _idle(diagnosis) if bottleneck == "unclear" else ""
+        told = f"{bottleneck}: {idle or 'no cause has a third of the step'}{f' ({causes})' if causes else ''}"
     else:
         cause = diagnosis.cause(bottleneck)
         figures = _memory(diagnosis) if cause is None else cause_text(cause)

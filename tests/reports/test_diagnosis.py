@@ -72,6 +72,17 @@ def test_a_disturbed_machine_is_told_beside_another_cause() -> None:
     assert diagnosis_text(diagnosis).endswith("; other processes took 40 % of the cores")
 
 
+def test_a_disturbed_machine_goes_before_causes_that_are_none_of_them_large() -> None:
+    causes = (cause("data", 0.33), cause("compute", 0.32, flops=1.0, rate=1.0), cause("disturbed", 0.18, lost=0.4))
+    mixed = diagnosis_text(Diagnosis(bottleneck="disturbed", step=0.1, causes=causes, lost=0.4))
+    assert mixed == (
+        "disturbed: no cause has a third of the step (waiting for data 33 %, matrix products 32 %); other processes "
+        "took 40 % of the cores"
+    )
+    alone = diagnosis_text(Diagnosis(bottleneck="disturbed", step=0.1, causes=(cause("disturbed", 0.6),), lost=0.4))
+    assert alone == "disturbed: 60 % of the step (60.0 ms); other processes took 40 % of the cores"
+
+
 def test_a_full_memory_tells_how_full_it_is() -> None:
     diagnosis = Diagnosis(bottleneck="memory_capacity", step=0.1, causes=(cause("compute", 0.9),), memory=0.95)
     assert diagnosis_text(diagnosis) == "memory-capacity-bound: a rank uses 95 % of its memory"
