@@ -31,7 +31,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     first = diagnosis.causes[0].bottleneck if diagnosis.causes else bottleneck
     if bottleneck == "unclear" or (bottleneck == "disturbed" and bottleneck != first):
         largest = [cause for cause in diagnosis.causes if cause.bottleneck != "unclear"][:_SHOWN]
-        causes = ", ".join(f"{_NAMES[cause.bottleneck]} {format_percent(cause.share)}" for cause in largest)
+        causes = ", ".join(f"{CAUSES[cause.bottleneck]} {format_percent(cause.share)}" for cause in largest)
         idle = _idle(diagnosis) if bottleneck == "unclear" else ""
         told = f"{bottleneck}: {idle or 'no cause has a third of the step'}{f' ({causes})' if causes else ''}"
     else:
@@ -90,7 +90,7 @@ BOUND_BY: Mapping[str, str] = {
     "disturbed": "disturbed",
     "unclear": "unclear",
 }
-_NAMES: Mapping[str, str] = {
+CAUSES: Mapping[str, str] = {
     "compute": "matrix products",
     "communication": "exposed communication",
     "memory_bandwidth": "moving memory",
@@ -99,7 +99,9 @@ _NAMES: Mapping[str, str] = {
     "straggler": "waiting for a slow rank",
     "oversubscribed": "sharing cores",
     "disturbed": "other processes",
+    "unclear": "what no instrument explains",
 }
+"""The words of each cause."""
 _FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "compute": lambda facts: (
         f"{format_value(facts['flops'], 'FLOP')} at up to {facts['rate'] / 1e9:.3g} GFLOP/s of a rank"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.diagnosis import CAUSES
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.parts import DiagnosisData
 from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
@@ -46,6 +47,9 @@ def _benchmark(result: Result, data: ResultData) -> Sequence[str]:
     parts = {
         "": reasons(result) if result.verdict in _RED else _step(result),
         "bound by": [] if data.diagnosis is None else [data.diagnosis.text],
+        "causes": []
+        if data.diagnosis is None
+        else [f"{CAUSES[c.bottleneck]}: {c.text}" for c in data.diagnosis.causes],
         "recommendations": [] if data.diagnosis is None else _advice(data.diagnosis),
         "remarks": [] if result.verdict is Verdict.BROKEN else list(findings(result)),
     }

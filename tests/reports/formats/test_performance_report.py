@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.parts import AdviceData, DiagnosisData
+from pytest_ddpperf.reports.documents.parts import AdviceData, CauseData, DiagnosisData
 from pytest_ddpperf.reports.documents.predictions import (
     CandidateData,
     GainData,
@@ -50,7 +50,11 @@ def test_red_first_then_what_is_known_of_each(
 
 def diagnosed(document: ResultsData, *advice: AdviceData) -> ResultsData:
     """The document, its first benchmark with a diagnosis."""
-    diagnosis = DiagnosisData(bottleneck="data", text="data-bound: 60 % of the step", advice=advice)
+    causes = [
+        CauseData(bottleneck="data", seconds=0.06, share=0.6, text="60 % of the step (60.0 ms)"),
+        CauseData(bottleneck="unclear", seconds=0.04, share=0.4, text="40 % of the step (40.0 ms)"),
+    ]
+    diagnosis = DiagnosisData(bottleneck="data", causes=causes, text="data-bound: 60 % of the step", advice=advice)
     first, *others = document.results
     return ResultsData(
         **{**vars(document), "results": [ResultData(**{**vars(first), "diagnosis": diagnosis}), *others]}
@@ -62,10 +66,13 @@ def test_what_would_make_a_step_faster_is_recommended(make_document: MakeDocumen
         AdviceData(text="load with workers=4 (saves at most 60 %)"),
         AdviceData(text="use a batch twice as large"),
     ]
-    assert performance_report(diagnosed(make_document(unchanged), *advice)).splitlines()[-6:] == [
+    assert performance_report(diagnosed(make_document(unchanged), *advice)).splitlines()[-9:] == [
         "step_time unchanged: 30.0 ms -> 30.0 ms, +0.1 % [95 % CI -0.2 .. +0.4], tolerance 3 %, at most +0.4 %",
         "bound by:",
         "  data-bound: 60 % of the step",
+        "causes:",
+        "  waiting for data: 60 % of the step (60.0 ms)",
+        "  what no instrument explains: 40 % of the step (40.0 ms)",
         "recommendations:",
         "  1. load with workers=4 (saves at most 60 %)",
         "  2. use a batch twice as large",
