@@ -286,6 +286,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print a row per benchmark and what was stored."""
+    terminalreporter.write(config.stash[SESSION].measured_text() if SESSION in config.stash else "")
     if SESSION not in config.stash or config.stash[SESSION].silent:
         return
     from pytest_ddpperf.reports.summary import summary_parts

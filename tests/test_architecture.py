@@ -32,7 +32,7 @@ LONGER = {
     "run/configuration.py": 400,  # all that is refused before the first test
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
     "run/rounds.py": 330,  # one class, a measuring from its first round to its diagnosis
-    "run/session.py": 425,  # one class, all that a session owns
+    "run/session.py": 435,  # one class, all that a session owns
     "settings.py": 565,  # one row a knob
     "stats/intervals.py": 360,  # one family of formulas
 }

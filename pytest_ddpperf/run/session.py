@@ -18,7 +18,7 @@ from pytest_ddpperf.launch.environment import Variables, late_threads, thread_co
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.measurement import Environment, Measurement
 from pytest_ddpperf.run.extensions import Extensions
 from pytest_ddpperf.run.frames import skipping
 from pytest_ddpperf.run.leases import Leases
@@ -93,6 +93,7 @@ class Session:
         self.calibrated: list[Calibrated] = []
         self.prepared: dict[bytes, Prepared] = {}  # by preparation.identity
         self.networks: dict[str, FittedNetwork] = {}  # that were measured for predictions, by environment
+        self.measured: dict[str, list[Measurement]] = {}  # by test, compared with nothing
         self.complaints: list[str] = []  # of the summary, on the session itself
         self.traces: list[str] = []  # of the summary, a line for each benchmark whose traces were written
         self.parts: list[tuple[str, str]] = []  # of the summary, that hooks add; empty before the session has ended
@@ -241,6 +242,7 @@ class Session:
         self.pool.end_test(test)
         self.prepared.clear()  # what an attempt that failed found out may be wrong
         self._unstored.discard(test)
+        self.measured.pop(test, None)
         for kept in list[list[Any]](self._made):
             kept[:] = [one for one in kept if one.test != test]
 
@@ -347,6 +349,15 @@ class Session:
         """Whether the terminal's summary would be empty."""
         complaints = self.complaints or self.leases.remarks or (self._archive is not None and self._archive.complaints)
         return not any((*self._made, self._recorded, complaints))
+
+    def measured_text(self) -> str:
+        """What ``ddpperf.measure`` measured, a line each."""
+        lines = []
+        for test, one in ((test, one) for test, measured in self.measured.items() for one in measured):
+            steps = [f"a step takes {1e3 * each.value:.3g} ms" for each in one.series if each.metric == "step_time"]
+            told, ranks = steps[0] if steps else "counted", f"{one.world_size} rank{'s' * (one.world_size > 1)}"
+            lines.append(f"ddpperf.measure: {test} {one.name}, {ranks}: {told}, compared with nothing\n")
+        return "".join(lines)
 
     def summary(self) -> SummaryData:
         """What the terminal's summary is made of."""
