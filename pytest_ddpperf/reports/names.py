@@ -40,7 +40,7 @@ def variant_text(result: Listed) -> str:
 def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
     """A short name for each benchmark: its test without the module, unless that is needed to tell tests apart.
 
-    Its variant follows, unless the test's parameters have it.
+    Its variant follows, unless the test's parameters have it, and the ranks where nothing else tells two apart.
     """
     modules = {result.test.partition("::")[0] for result in results}
     tests = {result.test: result.test.partition("::")[2] for result in results}
@@ -54,7 +54,9 @@ def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
         said = several[result.test] == 1 and variant in _parameters(test)
         return test if said else f"{test} {variant}"
 
-    return tuple(map(name, results))
+    told = [(name(result), result.measurement.world_size) for result in results]
+    sizes = Counter(named for named, _ in {*told})
+    return tuple(f"{named} w{size}" if sizes[named] > 1 else named for named, size in told)
 
 
 def _parameters(test: str) -> list[str]:

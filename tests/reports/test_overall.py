@@ -10,6 +10,7 @@ import pytest
 
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.overall import overall, overall_lines
 from pytest_ddpperf.reports.stored import Stored
 from pytest_ddpperf.reports.summary import SummaryData
@@ -45,6 +46,23 @@ def test_the_worst_verdict_comes_first_and_0_regressed_are_told(timed: Make) -> 
     assert overall_lines([timed(Verdict.UNCHANGED)])[0] == "1 benchmark: 0 regressed, 1 unchanged"
     line, *_ = overall_lines([timed(Verdict.REGRESSED), timed(Verdict.BROKEN), timed(Verdict.REGRESSED)])
     assert line == "3 benchmarks: 1 broken, 2 regressed"
+
+
+def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them(timed: Make) -> None:
+    def of_ranks(result: Result, world_size: int) -> Result:
+        environment = replace(result.measurement.environment, world_size=world_size)
+        return replace(result, measurement=replace(result.measurement, environment=environment))
+
+    results = [
+        of_ranks(timed(Verdict.OK), 8),
+        of_ranks(timed(Verdict.OK), 64),
+        of_ranks(timed(Verdict.OK, name="b"), 8),
+    ]
+    assert [name.rpartition(" ")[2] for name in names_of(results)] == [
+        "w8",
+        "w64",
+        names_of(results[2:])[0].split()[-1],
+    ]
 
 
 def test_regressions_that_became_the_baseline_are_accepted(timed: Make) -> None:
