@@ -17,7 +17,7 @@ from pytest_ddpperf.records.network import SweepPlan
 from pytest_ddpperf.records.timeline import Timeline, Transfer
 from pytest_ddpperf.run.benchmark_launches import SIMULATING
 from pytest_ddpperf.run.network import measure_network, sizes_between
-from pytest_ddpperf.run.predictable import HERE, Training, require_fit
+from pytest_ddpperf.run.predictable import HERE, Training, require_fit, require_network
 from pytest_ddpperf.run.requests import VerbCall
 from pytest_ddpperf.run.ways import Contender, GivenStrategy, GivenWays, several
 from pytest_ddpperf.settings import overlay_words
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 OF_NETWORK = ("network", "ranks_per_node")  # settings that a way may have besides those of compare
 _SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
-_NOTHING_MEASURED = "a simulated benchmark measures nothing between ranks"
 LAUNCHES = 5  # of computing that is timed here
 
 
@@ -149,7 +148,9 @@ class Predictor:
         ranks = ranks or max(self.session.world_sizes(call.settings))
         require_fit(call.settings, way, ranks)
         here = self._here(call, ranks, way.variables)
-        variant = call.variant(way.subject, replace(here, world_size=ranks), strategy=way.strategy, name=name)
+        asked = replace(here, world_size=ranks)
+        require_network(call.settings, asked, self._room(here), self.session.archive.network)
+        variant = call.variant(way.subject, asked, strategy=way.strategy, name=name)
         return Training(variant=variant, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
@@ -195,13 +196,7 @@ class Predictor:
         if settings.network == HERE:
             return self._measured(training, sent)
         content = self.session.archive.network(environment)
-        if content is None:
-            ranks = environment.world_size
-            measured = f"measure it with ddpperf network --world-size={ranks}, or " * (ranks <= training.together)
-            raise SettingError(
-                f"no network is named, and none is stored of {key}; {measured}give network= one of "
-                f"{', '.join(((HERE,) if measured else ()) + tuple(CLUSTERS))}"
-            )
+        assert content is not None  # noqa: S101  as it was required
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
     def _measured(self, training: Training, sent: Sequence[Transfer]) -> FittedNetwork:
@@ -210,13 +205,9 @@ class Predictor:
         environment = training.variant.environment
         names = tuple(dict.fromkeys(map(like, sent)))
         unknown = [name for name in names if name not in COLLECTIVES]
-        if unknown or environment.simulated:
-            what = f"nothing measures {', '.join(unknown)}" if unknown else _NOTHING_MEASURED
-            raise SettingError(f"network={HERE!r}: {what}; give one of {', '.join(CLUSTERS)}")
-        if environment.world_size > self._room(environment):
+        if unknown:
             raise SettingError(
-                f"network={HERE!r}: {environment.world_size} ranks have no cores or GPUs of their own here; give one "
-                f"of {', '.join(CLUSTERS)}"
+                f"network={HERE!r}: nothing measures {', '.join(unknown)}; give one of {', '.join(CLUSTERS)}"
             )
         most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in sent))
         key = environment_key(environment)

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.baselines import network
 from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.run import predictable
+from pytest_ddpperf.run.predicting import Predictor
 
 TRAIN = """
 import torch
@@ -74,6 +77,34 @@ def test_what_this_machine_cannot_hold_is_not_timed(capsys: pytest.CaptureFixtur
     assert lines[-1] == "best: strategy='flat', with a batch of 64 samples on each rank"
     assert main(["advise", "advised_train:of_width", *asked, "--batch-sizes=1000000"]) == 1
     assert "none could be timed here: give --accelerator" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stored", "own", "said"),
+    [
+        (
+            None,
+            8,
+            "network is not given, and none is stored of KEY: measure it with ddpperf network --world-size=2, or",
+        ),
+        (None, 8, "or give one of here, nvlink-infiniband400"),
+        (None, 1, "none is stored of KEY, and 2 ranks have no cores or GPUs of their own here: give one of nvlink"),
+        ('{"schema": "pytest-ddpperf', 8, "network.json"),
+    ],
+)
+def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
+    stored: str | None, own: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Predictor, "_simulated", lambda *_, **__: pytest.fail("ranks ran before the network was read"))
+    monkeypatch.setattr(Predictor, "_room", lambda *_: own)
+    for module in (predictable, network):
+        monkeypatch.setattr(module, "environment_key", lambda _: "KEY")
+    if stored is not None:
+        Path("stored/KEY").mkdir(parents=True)
+        Path("stored/KEY/network.json").write_text(stored)
+    asked = ["--world-size=2", "--accelerator=h100", "--strategies=ddp,flat", "--baselines=stored"]
+    assert main(["advise", "advised_train.py:workload", *asked]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
