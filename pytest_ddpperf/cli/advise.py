@@ -14,7 +14,7 @@ from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.rooflines import ACCELERATORS
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
-from pytest_ddpperf.reports.predictions import advice_table
+from pytest_ddpperf.reports.predictions import advice_table, best_line
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.run.advising import PRECISIONS, STRATEGIES, advised, asked_of
@@ -87,16 +87,13 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     """Prints a table of all candidates; ``folder`` is that of the baselines. The status is 1 where none is best."""
     found = _advice(options, folder)
     print(render(advice_table(found), terminal_width()))
-    best = found.best
-    if best is None:
+    if found.best is None:
         if any(candidate.fits for candidate in found.candidates):
             print("none could be timed here: give --accelerator and --network")
         else:
             print("none fits: more ranks, a smaller batch or activation_checkpointing=true take less memory")
         return _NO_ADVICE
-    words_of = "".join(f", {word}={value!r}" for word, value in best.settings.items())
-    words_of += f", with a batch of {best.batch_size} samples on each rank" * (best.batch_size is not None)
-    print(f"best: strategy={best.strategy!r}{words_of}")
+    print(best_line(found))
     return 0
 
 

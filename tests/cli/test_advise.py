@@ -60,7 +60,7 @@ def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str]) -> None
     )
     out = capsys.readouterr().out
     assert "ways to train on 64 ranks, nvlink-infiniband400, computing of h100" in out
-    assert out.splitlines()[-1] == "best: strategy='flat'"
+    assert out.splitlines()[-1].startswith("best: strategy='flat'")
 
 
 def test_nothing_fits_into_little_memory(capsys: pytest.CaptureFixture[str]) -> None:
