@@ -6,6 +6,7 @@ import argparse
 import importlib
 import re
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,19 @@ def _advice(options: argparse.Namespace, folder: Path) -> StrategyAdvice:
         session.close()
 
 
+def _reason(error: BaseException) -> str:
+    """Why an import failed, and what helps."""
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return f"there is no module {error.name!r}: install it, or name a file or module that can be imported from here"
+    told = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):  # which names the line
+        return told
+    passed = ("<frozen", __file__, importlib.__file__)
+    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
+    where = f" in line {lines[0]}" if lines else ""
+    return f"{told}{where}; it may only define the workload, and nothing may run outside of functions"
+
+
 def _found(named: str) -> Any:
     """What a name stands for; ranks import its module as this process does."""
     where, _, name = named.rpartition(":")
@@ -124,10 +138,7 @@ def _found(named: str) -> Any:
     try:
         found = importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        raise SettingError(
-            f"{named!r}: {module} cannot be imported: {type(error).__name__}: {error}; it may only define the "
-            "workload, and nothing may run outside of functions"
-        ) from error
+        raise SettingError(f"{named!r}: {module} cannot be imported: {_reason(error)}") from error
     if where.endswith(".py") and Path(str(found.__file__)).resolve() != file.resolve():
         raise SettingError(f"{named!r}: {module} is another module, {found.__file__}; rename the file")
     if not hasattr(found, name):

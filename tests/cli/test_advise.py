@@ -43,6 +43,8 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "advised_train", raising=False)  # of an earlier test's folder
     Path("advised_train.py").write_text(TRAIN)
+    Path("advised_needs.py").write_text("import nothing_at_all\n")
+    Path("advised_typo.py").write_text("import os\nworkload = (\n")
     Path("advised_broken.py").write_text("import os\n\nos.environ['RANK']\n")
 
 
@@ -112,9 +114,17 @@ def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
     [
         ("advised_train.py", "expected FILE.py:NAME"),
         ("nothing.py:workload", "there is no file nothing.py"),
-        ("nothing_at_all:workload", "cannot be imported"),
+        ("nothing_at_all:workload", "cannot be imported: there is no module 'nothing_at_all': install it, or name"),
+        ("advised_needs.py:workload", "cannot be imported: there is no module 'nothing_at_all': install it, or name"),
+        (
+            "advised_typo.py:workload",
+            "cannot be imported: SyntaxError: '(' was never closed (advised_typo.py, line 2)\n",
+        ),
         ("advised_train.py:worklod", "advised_train has no worklod: did you mean workload?"),
-        ("advised_broken.py:workload", "cannot be imported: KeyError: 'RANK'; it may only define the workload"),
+        (
+            "advised_broken.py:workload",
+            "cannot be imported: KeyError: 'RANK' in line 3; it may only define the workload",
+        ),
         ("advised_train.py:number", "expected a Workload"),
     ],
 )
