@@ -33,7 +33,14 @@ from pytest_ddpperf.reports.network import (
     reach_line,
 )
 from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.run.network import MIN_RANKS, MeasuredNetwork, measure_network, network_environment, sizes_between
+from pytest_ddpperf.run.network import (
+    MIN_RANKS,
+    MeasuredNetwork,
+    measure_network,
+    network_environment,
+    sizes_between,
+    stored_environment,
+)
 
 _FOUND = 1  # the exit status where --check finds something
 _AUTO = "auto"
@@ -80,18 +87,38 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         raise SettingError(f"--collectives={','.join(names)} is not known; it takes {', '.join(COLLECTIVES)}")
     if options.predict is not None and options.check is not None:
         raise SettingError("--check measures, and --predict tells what is stored: give one of them")
+    if options.predict is not None:
+        for here in _environments(options):
+            _predict(here, options, folder)
+        return 0
     found: list[str] = []
     with Launcher(threads=thread_variables(os.environ)) as launcher:
-        gpus = launcher.machine().gpus.names
-        for ranks in options.world_size or (max(len(gpus), MIN_RANKS),):
+        for ranks in _sizes(options, launcher):
             here = network_environment(launcher, ranks, options.device, options.backend)
-            if options.predict is not None:
-                stored = _stored(folder, here)
-                fits = map(stored.fit, names) if options.collectives else stored.fits
-                print(*prediction_lines([*fits], options.predict), sep="\n")
-                continue
             found += _measured(launcher, here, names, options, folder)
     return _FOUND if found else 0
+
+
+def _sizes(options: argparse.Namespace, launcher: Launcher) -> tuple[int, ...]:
+    """The numbers of ranks."""
+    return options.world_size or (max(len(launcher.machine().gpus.names), MIN_RANKS),)
+
+
+def _environments(options: argparse.Namespace) -> list[Environment]:
+    """Those of the numbers of ranks; a rank starts only where torch has to tell the GPUs."""
+    known = [stored_environment(n, options.device, options.backend) for n in options.world_size or (MIN_RANKS,)]
+    if None not in known:
+        return [here for here in known if here is not None]
+    with Launcher(threads=thread_variables(os.environ)) as launcher:
+        sizes = _sizes(options, launcher)
+        return [network_environment(launcher, ranks, options.device, options.backend) for ranks in sizes]
+
+
+def _predict(here: Environment, options: argparse.Namespace, folder: Path) -> None:
+    """Prints what is stored of so many ranks says of a size."""
+    stored = _stored(folder, here)
+    fits = map(stored.fit, dict.fromkeys(options.collectives)) if options.collectives else stored.fits
+    print(*prediction_lines([*fits], options.predict), sep="\n")
 
 
 def _measured(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.analysis.links import WrongInterface, wrong_interface
+from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.cli import network
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.instruments.host import usable_cores
@@ -76,6 +77,23 @@ def test_nothing_is_predicted_of_a_network_that_was_not_measured(capsys: pytest.
     assert not Path("baselines").exists()
     assert main([*QUICK, "--predict=4KiB"]) == 2
     assert "measure the network here with ddpperf network" in capsys.readouterr().err
+
+
+def test_what_is_stored_is_read_without_torch(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, launcher: Launcher
+) -> None:
+    """No rank starts, for the facts of torch are in its files; a machine with GPUs asks torch."""
+    monkeypatch.setattr(running, "_GPUS", ())
+    assert main(QUICK) == 0
+    measured = running.network_environment(launcher, 2, "cpu", "auto")
+    read = running.stored_environment(2, "cpu", "auto")
+    assert read is not None
+    assert environment_key(read) == environment_key(measured)
+    monkeypatch.setattr(network, "Launcher", lambda **_: pytest.fail("ranks started"))
+    assert main([*QUICK, "--predict=4KiB"]) == 0
+    assert "all_reduce of 4.00 KiB" in capsys.readouterr().out
+    monkeypatch.setattr(running, "_GPUS", ("/",))
+    assert running.stored_environment(2, "cpu", "auto") is None
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
