@@ -16,7 +16,7 @@ from pytest_ddpperf.analysis.rooflines import ACCELERATORS
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
 from pytest_ddpperf.reports.predictions import advice_table, best_line
-from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.run.advising import PRECISIONS, STRATEGIES, advised, asked_of
 from pytest_ddpperf.run.predictable import HERE
@@ -105,7 +105,7 @@ def _advice(options: argparse.Namespace, folder: Path) -> StrategyAdvice:
     given = {name: value for name, value in given.items() if value is not None}
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")
     asked = asked_of(options.strategies, options.precisions, options.batch_sizes, options.memory, options.accelerator)
-    session = Session(settings, Path.cwd(), LiveLine(None, None))
+    session = Session(settings, Path.cwd(), command_line())
     try:
         return advised(Predictor(session, "", []), VerbCall(settings=settings, knobs=given), subject, asked)
     finally:

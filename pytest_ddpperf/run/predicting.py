@@ -121,13 +121,14 @@ class Predictor:
         failures: dict[object, RankFailed] = {}
         modelled = all(training.accelerator for training in trainings)
         watched = self.session.watch((), 1 if self.session.cluster is None else 1 + len(self.session.cluster.nodes))
-        for _ in range(1 if modelled else LAUNCHES):
+        turns = 1 if modelled else LAUNCHES
+        for turn in range(turns):
             for key, launches in timed.items():
                 training = next(training for training in trainings if training.key == key)
                 if key in failures:
                     continue
                 try:
-                    launches.append(self._launched(training))
+                    launches.append(self._launched(training, f"launch {turn + 1} of {turns}"))
                 except RankFailed as failure:
                     if not failure.out_of_memory:
                         raise
@@ -225,17 +226,17 @@ class Predictor:
             self.session.networks[key] = known
         return replace(known, fits=tuple(fits[name] for name in names))
 
-    def _launched(self, training: Training) -> RankTimeline:
+    def _launched(self, training: Training, stands: str) -> RankTimeline:
         """What the rank tells whose computing is longest, of those that this machine runs at the same time."""
         __tracebackhide__ = True
         size, modelled = training.variant.world_size, training.modelled
         ranks: list[RankTimeline] = self._simulated(
-            training, TIMELINE_LAUNCH, training.job, size, modelled, on_cpu=modelled is not None
+            training, TIMELINE_LAUNCH, training.job, size, modelled, on_cpu=modelled is not None, stands=stands
         )
         return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
 
-    def peak_bytes(self, call: VerbCall, way: Contender) -> float:
-        """The most bytes of tensors that rank 0 takes in a step.
+    def peak_bytes(self, call: VerbCall, way: Contender, stands: str) -> float:
+        """The most bytes of tensors that rank 0 takes in a step; ``stands``: what the live line says meanwhile.
 
         Raises:
             RankFailed: it ran out of memory here, because its tensors have values.
@@ -243,24 +244,30 @@ class Predictor:
         __tracebackhide__ = True
         training = replace(self.training(call, way, None), together=1)
         job = PrepareJob(training.job, counted=True)
-        (found,) = self._simulated(training, SIMULATE_LAUNCH, job, 0, training.variant.world_size, on_cpu=True)
+        (found,) = self._simulated(
+            training, SIMULATE_LAUNCH, job, 0, training.variant.world_size, on_cpu=True, stands=stands
+        )
         return float(found.counts.totals["peak_tensor_bytes"])
 
-    def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool) -> list[Any]:
+    def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool, stands: str) -> list[Any]:
         """What each of the simulated ranks of a launch gives back."""
         __tracebackhide__ = True
         variant = training.variant
         launcher = self.session.launchers.with_variables(variant.variables)[0]
-        result = self.session.limited(launcher.run)(
-            function,
-            *args,
-            world_size=training.together,
-            backend="gloo",
-            device="cpu" if on_cpu else variant.environment.device,
-            timeout=training.call.settings.timeout,
-            preload=(*modules_of(variant.resolved), *SIMULATING),
-            own_group=True,
-        )
+        self.session.line.show(f"{variant.name}: {stands}")
+        try:
+            result = self.session.limited(launcher.run)(
+                function,
+                *args,
+                world_size=training.together,
+                backend="gloo",
+                device="cpu" if on_cpu else variant.environment.device,
+                timeout=training.call.settings.timeout,
+                preload=(*modules_of(variant.resolved), *SIMULATING),
+                own_group=True,
+            )
+        finally:
+            self.session.line.clear()
         self.sections.extend((f"{variant.label}, {title}", text) for title, text in result.sections)
         return list(result.values)
 

@@ -7,6 +7,7 @@ import pytest
 
 from pytest_ddpperf.baselines import network
 from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run import predictable
 from pytest_ddpperf.run.predicting import Predictor
 
@@ -63,6 +64,18 @@ def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     assert "ways to train on 64 ranks, nvlink-infiniband400, computing of h100" in out
     assert out.splitlines()[-1].startswith("best: strategy='flat'")
+
+
+def test_each_candidate_is_told_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(LiveLine, "show", lambda _, text: shown.append(text))
+    assert main(["advise", "advised_train.py:workload", *ASKED, "--strategies=flat,naive"]) == 0
+    assert shown == [
+        "flat: memory, candidate 1 of 2",
+        "naive: memory, candidate 2 of 2",
+        "flat: launch 1 of 1",
+        "naive: launch 1 of 1",
+    ]
 
 
 def test_nothing_fits_into_little_memory(capsys: pytest.CaptureFixture[str]) -> None:
