@@ -66,8 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ddpperf",
-        description="Reads what pytest-ddpperf has stored and finds the commit of a regression; measures noise and "
-        "networks; counts, predicts and advises for any number of ranks.",
+        description="Reads and compares what pytest-ddpperf stored, measures noise and networks, predicts and advises.",
     )
     parser.add_argument("--version", action="version", version=f"ddpperf {version('pytest-ddpperf')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
