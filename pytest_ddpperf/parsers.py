@@ -16,15 +16,23 @@ E = TypeVar("E", bound=Enum)
 SWITCH_WORDS = {True: ("true", "yes", "on", "1"), False: ("false", "no", "off", "0")}  # what ini files use
 
 
-def world_sizes(value: object) -> tuple[int, ...]:
-    """Numbers of ranks, ascending: ``4``, ``"1,2,4"`` or ``[1, 2, 4]``."""
-    if isinstance(value, str):
-        value = value.split(",")
-    parts: Iterable[object] = value if isinstance(value, Iterable) else (value,)
-    sizes = sorted({positive_int(part) for part in parts})
-    if not sizes:
-        raise ValueError("a number of ranks of at least 1, or several separated by commas")
-    return tuple(sizes)
+def _sizes(least: int) -> Callable[[object], tuple[int, ...]]:
+    def parse(value: object) -> tuple[int, ...]:
+        """Numbers of ranks, ascending: ``4``, ``"1,2,4"`` or ``[1, 2, 4]``."""
+        if isinstance(value, str):
+            value = value.split(",")
+        parts: Iterable[object] = value if isinstance(value, Iterable) else (value,)
+        with contextlib.suppress(ValueError):
+            sizes = sorted({positive_int(part) for part in parts})
+            if sizes and sizes[0] >= least:
+                return tuple(sizes)
+        raise ValueError(f"a number of ranks of at least {least}, or several separated by commas, such as 2,4,8")
+
+    return parse
+
+
+world_sizes = _sizes(1)
+sizes_of_groups = _sizes(2)
 
 
 def _at_least(least: int) -> Callable[[object], int]:
@@ -185,7 +193,7 @@ def byte_count(value: object) -> int:
         power = "KMGT".find(unit[:1]) + 1 if unit else 0
         if count := int(float(match["number"]) * (1024 if unit.endswith("iB") else 1000) ** power):
             return count
-    raise ValueError("a number of bytes, such as 2GiB, 500MB or 1073741824")
+    raise ValueError("a number of bytes above 0, such as 2GiB, 500MB or 1073741824")
 
 
 def argument(parse: Callable[[object], T]) -> Callable[[str], T]:

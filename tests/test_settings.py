@@ -60,9 +60,9 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "raw", "says"),
     [
-        ("world_size", "0", "--ddpperf-world-size=0: expected a whole number of at least 1"),
+        ("world_size", "0", "--ddpperf-world-size=0: expected a number of ranks of at least 1"),
         ("world_size", "-1", "at least 1"),
-        ("world_size", "two", "--ddpperf-world-size=two: expected a whole number of at least 1"),
+        ("world_size", "two", "--ddpperf-world-size=two: expected a number of ranks of at least 1"),
         ("world_size", "2,,4", "at least 1"),
         ("world_size", [], "a number of ranks"),
         ("world_size", True, "at least 1"),
@@ -72,6 +72,7 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("warmup", "-1", "at least 0"),
         ("max_time", "0", "a number of seconds above 0"),
         ("timeout", "nan", "a number of seconds above 0"),
+        ("simulate", "8,x", "expected a number of ranks of at least 1, or several separated by commas, such as 2,4,8"),
         ("budget", "soon", "--ddpperf-budget=soon: expected a time above 0, such as 90s, 10min or 1h, or none"),
         ("budget", "0min", "a time above 0"),
         ("budget", "min", "a time above 0"),
@@ -204,5 +205,7 @@ def test_bytes(value: object, count: int | None) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "", "many", "2 gib", "0MB", "-1GiB", "2Gi"])
 def test_what_is_no_number_of_bytes_is_named(value: object) -> None:
-    with pytest.raises(SettingError, match=r"^check\(memory_limit=.*: expected a number of bytes, such as 2GiB, 500MB"):
+    with pytest.raises(
+        SettingError, match=r"^check\(memory_limit=.*: expected a number of bytes above 0, such as 2GiB, 500MB"
+    ):
         overlay_words(Settings(), {"memory_limit": value}, where="check")

@@ -106,7 +106,11 @@ WRONG = [
     option("misspelt", r"--ddpperf-wrold-size: .*did you mean --ddpperf-world-size\?", "--ddpperf-wrold-size=2"),
     option("of another name", r"--ddperf-save: .*did you mean --ddpperf-save\?", "--ddperf-save"),
     option("unknown", r"--ddpperf-xyz: there is no such option; pytest --help lists all of them$", "--ddpperf-xyz"),
-    option("zero", r"--ddpperf-world-size=0: expected a whole number of at least 1$", "--ddpperf-world-size=0"),
+    option(
+        "zero",
+        r"--ddpperf-world-size=0: expected a number of ranks of at least 1, or several separated by commas, such as",
+        "--ddpperf-world-size=0",
+    ),
     option("word", r"--ddpperf-launches=many: expected a whole number of at least 1$", "--ddpperf-launches=many"),
     option(
         "swallowed",
@@ -332,8 +336,8 @@ CALLS = {
     "ddpperf.check(workload, strategy=3)": r"strategy=3: expected a name such as 'ddp', a Strategy, or a function",
     "ddpperf.compare({'old': build})": r"ddpperf.compare\(\['old'\]\): expected two or more subjects",
     "ddpperf.compare({'a': build, 'b': build}, strategy='ddp')": r"ddpperf.compare\(strategy='ddp'\): is for Workloads",
-    "ddpperf.scaling(build, world_sizes=['two'])": r"ddpperf.scaling\(world_sizes=\['two'\]\): expected a whole number",
-    "ddpperf.check(build, world_size='2x')": r"ddpperf.check\(world_size='2x'\): expected a whole number of at least 1",
+    "ddpperf.scaling(build, world_sizes=['two'])": r"ddpperf.scaling\(world_sizes=\['two'\]\): expected a number",
+    "ddpperf.check(build, world_size='2x')": r"ddpperf.check\(world_size='2x'\): expected a number of ranks",
     "ddpperf.check(workload, world_size=1, strategy='fsdp2[reshard=1]')": r"strategy fsdp2.*no option reshard",
     "ddpperf.check(build, backend='nccl')": r"backend 'nccl' needs a GPU.*'gloo'",
     "ddpperf.check(build, tolerance=-1)": r"ddpperf.check\(tolerance=-1\): expected a fraction",

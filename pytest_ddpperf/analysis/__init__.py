@@ -126,6 +126,11 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
+def __dir__() -> list[str]:
+    """All public names, whether or not they were asked for."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     """Import a public name when it is asked for: a report needs few of them."""
     if name not in _HOMES:

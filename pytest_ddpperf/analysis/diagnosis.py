@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_ddpperf.analysis.advice import advice_on
 from pytest_ddpperf.analysis.evidence import StepEvidence, evidence_of
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.diagnosis import Bottleneck, Cause, Diagnosis
 from pytest_ddpperf.records.measurement import Environment, Measurement
 
@@ -29,7 +30,13 @@ IDLE = 0.10  # of a step: below, a rank was busy
 
 
 def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
-    """The diagnosis of a measured benchmark; None where nothing was timed, or there was no time to take steps apart."""
+    """The diagnosis of a measured benchmark; None where nothing was timed, or there was no time to take steps apart.
+
+    Raises:
+        SettingError: it is no measurement.
+    """
+    if not isinstance(measurement, Measurement):
+        raise SettingError(f"measurement={measurement!r} is none; give what ddpperf.measure or ddpperf.check gave back")
     evidence = evidence_of(measurement)
     if evidence is None:
         return None

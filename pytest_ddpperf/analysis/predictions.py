@@ -240,6 +240,7 @@ class WhatIf:
 
     def __getitem__(self, name: str) -> Prediction:
         """The prediction of a way; KeyError with the names of all where there is no such way."""
+        __tracebackhide__ = True
         if name not in self.predictions:
             raise KeyError(f"no way {name!r}; there are {', '.join(self.predictions)}")
         return self.predictions[name]
@@ -250,7 +251,10 @@ class WhatIf:
         return next(iter(self.predictions))
 
     def gain(self, name: str) -> Gain:
-        """What a way saves of a sample's time of the first one."""
+        """What a way saves of a sample's time of the first one; SettingError where there is no such way."""
+        __tracebackhide__ = True
+        if name not in self.predictions:
+            raise SettingError(f"gain({name!r}): there is no such way; give one of {', '.join(self.predictions)}")
         return self[name].gain_over(self[self.over])
 
     @property

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import re
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.rooflines import ACCELERATORS
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
-from pytest_ddpperf.reports.predictions import advice_table
-from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.reports.predictions import advice_table, best_line
+from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.run.advising import PRECISIONS, STRATEGIES, advised, asked_of
 from pytest_ddpperf.run.predictable import HERE
@@ -87,16 +88,13 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     """Prints a table of all candidates; ``folder`` is that of the baselines. The status is 1 where none is best."""
     found = _advice(options, folder)
     print(render(advice_table(found), terminal_width()))
-    best = found.best
-    if best is None:
+    if found.best is None:
         if any(candidate.fits for candidate in found.candidates):
             print("none could be timed here: give --accelerator and --network")
         else:
             print("none fits: more ranks, a smaller batch or activation_checkpointing=true take less memory")
         return _NO_ADVICE
-    words_of = "".join(f", {word}={value!r}" for word, value in best.settings.items())
-    words_of += f", with a batch of {best.batch_size} samples on each rank" * (best.batch_size is not None)
-    print(f"best: strategy={best.strategy!r}{words_of}")
+    print(best_line(found))
     return 0
 
 
@@ -107,11 +105,24 @@ def _advice(options: argparse.Namespace, folder: Path) -> StrategyAdvice:
     given = {name: value for name, value in given.items() if value is not None}
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")
     asked = asked_of(options.strategies, options.precisions, options.batch_sizes, options.memory, options.accelerator)
-    session = Session(settings, Path.cwd(), LiveLine(None, None))
+    session = Session(settings, Path.cwd(), command_line())
     try:
         return advised(Predictor(session, "", []), VerbCall(settings=settings, knobs=given), subject, asked)
     finally:
         session.close()
+
+
+def _reason(error: BaseException) -> str:
+    """Why an import failed, and what helps."""
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return f"there is no module {error.name!r}: install it, or name a file or module that can be imported from here"
+    told = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):  # which names the line
+        return told
+    passed = ("<frozen", __file__, importlib.__file__)
+    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
+    where = f" in line {lines[0]}" if lines else ""
+    return f"{told}{where}; it may only define the workload, and nothing may run outside of functions"
 
 
 def _found(named: str) -> Any:
@@ -127,10 +138,7 @@ def _found(named: str) -> Any:
     try:
         found = importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        raise SettingError(
-            f"{named!r}: {module} cannot be imported: {type(error).__name__}: {error}; it may only define the "
-            "workload, and nothing may run outside of functions"
-        ) from error
+        raise SettingError(f"{named!r}: {module} cannot be imported: {_reason(error)}") from error
     if where.endswith(".py") and Path(str(found.__file__)).resolve() != file.resolve():
         raise SettingError(f"{named!r}: {module} is another module, {found.__file__}; rename the file")
     if not hasattr(found, name):

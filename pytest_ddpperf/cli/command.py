@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="ddpperf", description="Looks at what pytest-ddpperf has stored, and at its noise."
+        prog="ddpperf",
+        description="Reads and compares what pytest-ddpperf stored, measures noise and networks, predicts and advises.",
     )
     parser.add_argument("--version", action="version", version=f"ddpperf {version('pytest-ddpperf')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

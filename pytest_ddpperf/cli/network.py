@@ -10,14 +10,15 @@ from pathlib import Path
 
 from pytest_ddpperf.analysis.costs import COLLECTIVES
 from pytest_ddpperf.analysis.links import HARDWARE, late_ranks, link_of, slow_links, wrong_interface
+from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network, save_network
-from pytest_ddpperf.errors import BaselineError, SettingError
+from pytest_ddpperf.errors import BaselineError, RanksTimedOut, SettingError, extended
 from pytest_ddpperf.instruments.host import interface_speeds
 from pytest_ddpperf.launch.context import BACKENDS, DEVICES
 from pytest_ddpperf.launch.environment import thread_variables
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.parsers import argument, byte_count, duration, positive_int, world_sizes
+from pytest_ddpperf.parsers import argument, byte_count, duration, positive_int, sizes_of_groups
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import SweepPlan
 from pytest_ddpperf.reports.lines import wrapped
@@ -32,7 +33,14 @@ from pytest_ddpperf.reports.network import (
     reach_line,
 )
 from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.run.network import MIN_RANKS, MeasuredNetwork, measure_network, network_environment, sizes_between
+from pytest_ddpperf.run.network import (
+    MIN_RANKS,
+    MeasuredNetwork,
+    measure_network,
+    network_environment,
+    sizes_between,
+    stored_environment,
+)
 
 _FOUND = 1  # the exit status where --check finds something
 _AUTO = "auto"
@@ -41,11 +49,15 @@ _AUTO = "auto"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what the command takes."""
     add = parser.add_argument
-    add("--world-size", type=argument(world_sizes), metavar="N", help="numbers of ranks (default: one per GPU, else 2)")
+    add(
+        "--world-size",
+        type=argument(sizes_of_groups),
+        metavar="N[,N...]",
+        help="numbers of ranks of at least 2 (default: one per GPU, else 2)",
+    )
     add(
         "--collectives",
         type=lambda text: tuple(text.split(",")),
-        default=COLLECTIVES,
         metavar="NAMES",
         help=f"which, separated by commas (default: {','.join(COLLECTIVES)})",
     )
@@ -70,35 +82,85 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, folder: Path) -> int:
     """Measures the network, prints and stores it; ``folder`` is that of the baselines."""
-    unknown = [name for name in options.collectives if name not in COLLECTIVES]
-    if unknown:
-        raise SettingError(f"--collectives={','.join(unknown)} is not known; it takes {', '.join(COLLECTIVES)}")
+    names = tuple(dict.fromkeys(options.collectives or COLLECTIVES))
+    if not set(names) <= {*COLLECTIVES}:
+        raise SettingError(f"--collectives={','.join(names)} is not known; it takes {', '.join(COLLECTIVES)}")
+    if options.predict is not None and options.check is not None:
+        raise SettingError("--check measures, and --predict tells what is stored: give one of them")
+    if options.predict is not None:
+        for here in _environments(options):
+            _predict(here, options, folder)
+        return 0
     found: list[str] = []
     with Launcher(threads=thread_variables(os.environ)) as launcher:
-        gpus = launcher.machine().gpus.names
-        for ranks in _ranks(options.world_size, len(gpus)):
+        for ranks in _sizes(options, launcher):
             here = network_environment(launcher, ranks, options.device, options.backend)
-            if options.predict is not None:
-                print(*prediction_lines(_stored(folder, here).fits, options.predict), sep="\n")
-                continue
-            plan = SweepPlan(
-                collectives=tuple(dict.fromkeys(options.collectives)),
-                sizes=sizes_between(options.min_size, options.max_size, ranks),
-                rounds=options.rounds,
-            )
-            measured = measure_network(launcher, here, plan, options.timeout)
-            print(render(network_table(here, measured.fits), terminal_width()))
-            print(line_of_calls(measured.usual, measured.taken))
-            if options.check is not None:
-                lines = list(check_lines(measured, options.check, gpus))
-                found += lines
-                print(*wrapped(lines or ["check: nothing found"], terminal_width()), sep="\n")
-            file = network_file(folder, measured.environment)
-            if options.check is not None and file.exists():
-                print(f"{file} is kept; without --check this measurement takes its place")
-            elif not options.no_save:
-                print(f"stored in {_save(folder, measured)}")
+            found += _measured(launcher, here, names, options, folder)
     return _FOUND if found else 0
+
+
+def _sizes(options: argparse.Namespace, launcher: Launcher) -> tuple[int, ...]:
+    """The numbers of ranks."""
+    return options.world_size or (max(len(launcher.machine().gpus.names), MIN_RANKS),)
+
+
+def _environments(options: argparse.Namespace) -> list[Environment]:
+    """Those of the numbers of ranks; a rank starts only where torch has to tell the GPUs."""
+    known = [stored_environment(n, options.device, options.backend) for n in options.world_size or (MIN_RANKS,)]
+    if None not in known:
+        return [here for here in known if here is not None]
+    with Launcher(threads=thread_variables(os.environ)) as launcher:
+        sizes = _sizes(options, launcher)
+        return [network_environment(launcher, ranks, options.device, options.backend) for ranks in sizes]
+
+
+def _predict(here: Environment, options: argparse.Namespace, folder: Path) -> None:
+    """Prints what is stored of so many ranks says of a size."""
+    stored = _stored(folder, here)
+    fits = map(stored.fit, dict.fromkeys(options.collectives)) if options.collectives else stored.fits
+    print(*prediction_lines([*fits], options.predict), sep="\n")
+
+
+def _measured(
+    launcher: Launcher, here: Environment, names: tuple[str, ...], options: argparse.Namespace, folder: Path
+) -> list[str]:
+    """Measures the network between so many ranks, prints and stores it; what holds it up, where that is asked for."""
+    sizes = sizes_between(options.min_size, options.max_size, here.world_size)
+    plan = SweepPlan(collectives=names, sizes=sizes, rounds=options.rounds)
+    file = network_file(folder, here)
+    kept = options.no_save or (options.check is not None and file.exists())
+    if not kept:
+        _require_writable(file.parent)
+    try:
+        measured = measure_network(launcher, here, plan, options.timeout)
+    except RanksTimedOut as error:
+        raise extended(
+            error,
+            before=f"{here.world_size} ranks were not measured within --timeout={options.timeout:g} s; if it is short, "
+            "give more, or fewer --rounds or --collectives, or a smaller --max-size\n\n",
+        ) from None
+    print(render(network_table(here, measured.fits), terminal_width()))
+    print(line_of_calls(measured.usual, measured.taken))
+    found: list[str] = []
+    if options.check is not None:
+        found = list(check_lines(measured, options.check, launcher.machine().gpus.names))
+        print(*wrapped(found or ["check: nothing found"], terminal_width()), sep="\n")
+    if not kept:
+        print(f"stored in {_save(folder, measured)}")
+    elif options.check is not None and file.exists():
+        print(f"{file} is kept; without --check this measurement takes its place")
+    return found
+
+
+def _require_writable(folder: Path) -> None:
+    """Refuses a folder in which nothing can be stored, before anything is measured."""
+    try:
+        require_writable_folder(folder)
+    except OSError as error:
+        raise BaselineError(
+            f"the network cannot be stored in {folder}: {error.strerror or error}; make it writable, name another "
+            "folder with --baselines, or store nothing with --no-save"
+        ) from None
 
 
 def check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> Iterator[str]:
@@ -127,13 +189,6 @@ def _slow_lines(measured: MeasuredNetwork) -> list[str]:
     if links or here.oversubscribed:
         return [*map(link_line, links)]
     return [*map(late_line, late_ranks(measured.ranks))]
-
-
-def _ranks(asked: tuple[int, ...] | None, gpus: int) -> tuple[int, ...]:
-    sizes = asked or (max(gpus, MIN_RANKS),)
-    if sizes[0] < MIN_RANKS:
-        raise SettingError(f"--world-size={sizes[0]}: one rank has no network; give {MIN_RANKS} or more")
-    return sizes
 
 
 def _stored(folder: Path, here: Environment) -> NetworkFile:

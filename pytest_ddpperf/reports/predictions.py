@@ -30,6 +30,7 @@ _LEGEND = {
     "memory": "the most bytes of tensors of a rank; 10 % of what there is is left for the allocator and NCCL",
     "advice": "by the predicted time for a sample, and for a step where samples are not known",
     "step": "most likely, and in brackets at best and at worst",
+    "sample": "the predicted step over the samples of all ranks",
     "exposed": "communication that computing does not hide, as a share of the step",
     "eff.": "the share of the step in which ranks compute: the efficiency of weak scaling beside one rank",
     "gain": "how much less time a sample takes than in the first way; in brackets at worst and at best",
@@ -91,6 +92,8 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
     """One row for each candidate, the best one first; what has no prediction comes last, with the reason."""
     predictions = [each.prediction for each in advice.candidates if each.prediction is not None]
     common = scale([each.seconds for each in predictions], "s")
+    samples = _sample_seconds(advice)
+    of_sample = scale([each for each in samples if each is not None], "s")
     sizes = scale([each.memory for each in advice.candidates if each.memory is not None], "B")
     columns = [
         ("training", [each.name for each in advice.candidates]),
@@ -103,6 +106,7 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
             f"step\n{common.unit}",
             [NOTHING if each.prediction is None else _step(each.prediction, common) for each in advice.candidates],
         ),
+        (f"sample\n{of_sample.unit}", [NOTHING if each is None else of_sample.number(each) for each in samples]),
         (
             f"measured\n{common.unit}",
             [NOTHING if each.measured is None else common.number(each.measured) for each in advice.candidates],
@@ -124,6 +128,26 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
         narrower=("eff.",),
         legend=_meanings(header for header, _ in filled),
     )
+
+
+def _sample_seconds(advice: StrategyAdvice | StrategyAdviceData) -> list[float | None]:
+    """What a sample of the whole group takes; None where the step tells as much, because batches are of one size."""
+    if len({each.batch_size for each in advice.candidates}) == 1:
+        return [None] * len(advice.candidates)
+    found = [each.prediction for each in advice.candidates]
+    return [None if each is None or not each.samples else each.seconds / each.samples for each in found]
+
+
+def best_line(advice: StrategyAdvice) -> str:
+    """The sentence on what to train with; empty where nothing has a prediction."""
+    best = advice.best
+    if best is None:
+        return ""
+    settings = "".join(f", {word}={value!r}" for word, value in best.settings.items())
+    batch = "" if best.batch_size is None else f", with a batch of {best.batch_size} samples on each rank"
+    others = sum(each.standing == "maybe as good" for each in advice.candidates)
+    hedge = f"; {format_count(others, 'other')} may be as good" if others else ""
+    return f"best: strategy={best.strategy!r}{settings}{batch}{hedge}"
 
 
 def _standing(candidate: Candidate | CandidateData) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -99,6 +100,31 @@ class LiveLine:
         with self._uncaptured():
             sys.stdout.write(text)
             sys.stdout.flush()
+
+
+class _Console:
+    """The terminal of a command, as LiveLine asks pytest's reporter for it."""
+
+    width_of_current_line = 0
+
+    def __init__(self) -> None:
+        self.isatty = sys.stdout.isatty()
+        self.fullwidth = shutil.get_terminal_size().columns
+        self.config = self
+
+    def get_terminal_writer(self) -> _Console:
+        return self
+
+    def getoption(self, _name: str) -> str:
+        return ""
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def command_line() -> LiveLine:
+    """The live line of a command that pytest does not run; silent where its output is no terminal."""
+    return LiveLine(_Console(), None)
 
 
 def _erased(columns: int) -> str:

@@ -96,8 +96,10 @@ def advised(
     found: list[Candidate] = []
     asking: list[tuple[VerbCall, Contender, str | None]] = []
     places: list[int] = []
-    for (size, workload), strategy, precision in product(workloads.items(), asked.strategies, asked.precisions):
-        candidate, own, contender = _simulated(predictor, call, workload, strategy, precision)
+    ways = list(product(workloads.items(), asked.strategies, asked.precisions))
+    for number, ((size, workload), strategy, precision) in enumerate(ways, start=1):
+        stands = f"memory, candidate {number} of {len(ways)}"
+        candidate, own, contender = _simulated(predictor, call, workload, strategy, precision, stands=stands)
         found.append(replace(_fitting(candidate, asked.memory), batch_size=size))
         if found[-1].fits:
             places.append(len(found) - 1)
@@ -135,7 +137,7 @@ def _workloads(
 
 
 def _simulated(
-    predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str
+    predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, stands: str
 ) -> tuple[Candidate, VerbCall, Contender]:
     """A candidate with the memory that its tensors take, what is asked for it, and how it is trained."""
     __tracebackhide__ = True
@@ -149,7 +151,7 @@ def _simulated(
     name = " ".join((str(strategy), *(f"{word}={value}" for word, value in words.items())))
     candidate = Candidate(name=name, strategy=str(strategy), settings=words)
     try:
-        taken = predictor.peak_bytes(own, contender)
+        taken = predictor.peak_bytes(own, contender, stands)
     except RankFailed as failed:
         if not failed.out_of_memory:
             raise

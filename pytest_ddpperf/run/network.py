@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
+import runpy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.analysis.network import SIZES, CollectiveFit, fit_collectives, taken_share, timings, usual_times
 from pytest_ddpperf.baselines.fingerprint import environment
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.instruments.host import machine_facts
-from pytest_ddpperf.launch.context import place
+from pytest_ddpperf.launch.context import BACKENDS, Gpus, TorchMachine, place
 from pytest_ddpperf.launch.environment import thread_count, thread_variables
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import ELEMENT, RankSweep, SweepPlan, Timing
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 MIN_RANKS = 2
 _PER_DECADE = 3
+_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # there where a driver of CUDA, ROCm or WSL is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +79,19 @@ def network_environment(launcher: Launcher, world_size: int, device: str, backen
         gpus = gpu_facts(pci, machine.gpu_software, os.environ)
     threads = thread_count(thread_variables(os.environ))
     return environment(machine_facts(), machine, placement, world_size, threads=threads, gpus=gpus)
+
+
+def stored_environment(world_size: int, device: str, backend: str) -> Environment | None:
+    """The same without a rank, and so without the import of torch; None on a machine with GPUs, which torch names."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations or any(Path(name).exists() for name in _GPUS):
+        return None
+    built = runpy.run_path(str(Path(spec.submodule_search_locations[0]) / "version.py"))
+    cuda = built.get("cuda") or built.get("hip")
+    machine = TorchMachine(torch=built["__version__"], cuda=cuda, gpus=Gpus(), nccl=False, backends=BACKENDS)
+    placement = place(device, backend, world_size, machine)
+    threads = thread_count(thread_variables(os.environ))
+    return environment(machine_facts(), machine, placement, world_size, threads=threads)
 
 
 def measure_network(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.rooflines import ACCELERATORS
+from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest
 from pytest_ddpperf.records.measurement import Plan
@@ -16,6 +17,9 @@ from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.workload import Workload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_ddpperf.records.measurement import Environment
     from pytest_ddpperf.run.requests import VerbCall
     from pytest_ddpperf.run.variant import Variant
     from pytest_ddpperf.run.ways import Contender
@@ -101,3 +105,25 @@ def require_known(settings: Settings) -> None:
             raise SettingError(
                 f"{name}={given!r} is not known{': ' * bool(meant)}{meant or ';'} it is one of {', '.join(names)}"
             )
+
+
+def require_network(
+    settings: Settings, environment: Environment, room: int, stored: Callable[[Environment], object | None]
+) -> None:
+    """Refuses ranks between which no network is known; ``room``: ranks that have cores or GPUs of their own here."""
+    given, ranks = settings.network, environment.world_size
+    if given not in {None, HERE} or ranks == 1:
+        return
+    named = ", ".join(CLUSTERS)
+    cramped = f"{ranks} ranks have no cores or GPUs of their own here" if ranks > room else ""
+    if given == HERE and (environment.simulated or cramped):
+        what = "a simulated benchmark measures nothing between ranks" if environment.simulated else cramped
+        raise SettingError(f"network={HERE!r}: {what}; give one of {named}")
+    if given is None and stored(environment) is None:
+        cure = (
+            f", and {cramped}: give" if cramped else f": measure it with ddpperf network --world-size={ranks}, or give"
+        )
+        known = named if cramped else f"{HERE}, {named}"
+        raise SettingError(
+            f"network is not given, and none is stored of {environment_key(environment)}{cure} one of {known}"
+        )

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.network import SweepPlan
 from pytest_ddpperf.records.timeline import Timeline, Transfer
 from pytest_ddpperf.run.benchmark_launches import SIMULATING
 from pytest_ddpperf.run.network import measure_network, sizes_between
-from pytest_ddpperf.run.predictable import HERE, Training, require_fit
+from pytest_ddpperf.run.predictable import HERE, Training, require_fit, require_network
 from pytest_ddpperf.run.requests import VerbCall
 from pytest_ddpperf.run.ways import Contender, GivenStrategy, GivenWays, several
 from pytest_ddpperf.settings import overlay_words
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 OF_NETWORK = ("network", "ranks_per_node")  # settings that a way may have besides those of compare
 _SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
-_NOTHING_MEASURED = "a simulated benchmark measures nothing between ranks"
 LAUNCHES = 5  # of computing that is timed here
 
 
@@ -122,13 +121,14 @@ class Predictor:
         failures: dict[object, RankFailed] = {}
         modelled = all(training.accelerator for training in trainings)
         watched = self.session.watch((), 1 if self.session.cluster is None else 1 + len(self.session.cluster.nodes))
-        for _ in range(1 if modelled else LAUNCHES):
+        turns = 1 if modelled else LAUNCHES
+        for turn in range(turns):
             for key, launches in timed.items():
                 training = next(training for training in trainings if training.key == key)
                 if key in failures:
                     continue
                 try:
-                    launches.append(self._launched(training))
+                    launches.append(self._launched(training, f"launch {turn + 1} of {turns}"))
                 except RankFailed as failure:
                     if not failure.out_of_memory:
                         raise
@@ -149,7 +149,9 @@ class Predictor:
         ranks = ranks or max(self.session.world_sizes(call.settings))
         require_fit(call.settings, way, ranks)
         here = self._here(call, ranks, way.variables)
-        variant = call.variant(way.subject, replace(here, world_size=ranks), strategy=way.strategy, name=name)
+        asked = replace(here, world_size=ranks)
+        require_network(call.settings, asked, self._room(here), self.session.archive.network)
+        variant = call.variant(way.subject, asked, strategy=way.strategy, name=name)
         return Training(variant=variant, call=call, together=here.world_size)
 
     def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
@@ -168,6 +170,8 @@ class Predictor:
     def _here(self, call: VerbCall, ranks: int, variables: Any) -> Environment:
         """The environment of as many ranks as this machine runs without sharing cores or GPUs, up to that number."""
         session, settings = self.session, call.settings
+        if settings.accelerator is not None and settings.network != HERE:
+            settings = replace(settings, counted_only=True)  # nothing is timed, whoever measures beside
         alone = session.environment(settings, 1, variables)
         modelled = settings.accelerator is not None or alone.simulated
         together = 1 if modelled else max(1, min(ranks, self._room(alone)))
@@ -195,13 +199,7 @@ class Predictor:
         if settings.network == HERE:
             return self._measured(training, sent)
         content = self.session.archive.network(environment)
-        if content is None:
-            ranks = environment.world_size
-            measured = f"measure it with ddpperf network --world-size={ranks}, or " * (ranks <= training.together)
-            raise SettingError(
-                f"no network is named, and none is stored of {key}; {measured}give network= one of "
-                f"{', '.join(((HERE,) if measured else ()) + tuple(CLUSTERS))}"
-            )
+        assert content is not None  # noqa: S101  as it was required
         return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
 
     def _measured(self, training: Training, sent: Sequence[Transfer]) -> FittedNetwork:
@@ -210,13 +208,9 @@ class Predictor:
         environment = training.variant.environment
         names = tuple(dict.fromkeys(map(like, sent)))
         unknown = [name for name in names if name not in COLLECTIVES]
-        if unknown or environment.simulated:
-            what = f"nothing measures {', '.join(unknown)}" if unknown else _NOTHING_MEASURED
-            raise SettingError(f"network={HERE!r}: {what}; give one of {', '.join(CLUSTERS)}")
-        if environment.world_size > self._room(environment):
+        if unknown:
             raise SettingError(
-                f"network={HERE!r}: {environment.world_size} ranks have no cores or GPUs of their own here; give one "
-                f"of {', '.join(CLUSTERS)}"
+                f"network={HERE!r}: nothing measures {', '.join(unknown)}; give one of {', '.join(CLUSTERS)}"
             )
         most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in sent))
         key = environment_key(environment)
@@ -232,17 +226,17 @@ class Predictor:
             self.session.networks[key] = known
         return replace(known, fits=tuple(fits[name] for name in names))
 
-    def _launched(self, training: Training) -> RankTimeline:
+    def _launched(self, training: Training, stands: str) -> RankTimeline:
         """What the rank tells whose computing is longest, of those that this machine runs at the same time."""
         __tracebackhide__ = True
         size, modelled = training.variant.world_size, training.modelled
         ranks: list[RankTimeline] = self._simulated(
-            training, TIMELINE_LAUNCH, training.job, size, modelled, on_cpu=modelled is not None
+            training, TIMELINE_LAUNCH, training.job, size, modelled, on_cpu=modelled is not None, stands=stands
         )
         return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
 
-    def peak_bytes(self, call: VerbCall, way: Contender) -> float:
-        """The most bytes of tensors that rank 0 takes in a step.
+    def peak_bytes(self, call: VerbCall, way: Contender, stands: str) -> float:
+        """The most bytes of tensors that rank 0 takes in a step; ``stands``: what the live line says meanwhile.
 
         Raises:
             RankFailed: it ran out of memory here, because its tensors have values.
@@ -250,24 +244,30 @@ class Predictor:
         __tracebackhide__ = True
         training = replace(self.training(call, way, None), together=1)
         job = PrepareJob(training.job, counted=True)
-        (found,) = self._simulated(training, SIMULATE_LAUNCH, job, 0, training.variant.world_size, on_cpu=True)
+        (found,) = self._simulated(
+            training, SIMULATE_LAUNCH, job, 0, training.variant.world_size, on_cpu=True, stands=stands
+        )
         return float(found.counts.totals["peak_tensor_bytes"])
 
-    def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool) -> list[Any]:
+    def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool, stands: str) -> list[Any]:
         """What each of the simulated ranks of a launch gives back."""
         __tracebackhide__ = True
         variant = training.variant
         launcher = self.session.launchers.with_variables(variant.variables)[0]
-        result = self.session.limited(launcher.run)(
-            function,
-            *args,
-            world_size=training.together,
-            backend="gloo",
-            device="cpu" if on_cpu else variant.environment.device,
-            timeout=training.call.settings.timeout,
-            preload=(*modules_of(variant.resolved), *SIMULATING),
-            own_group=True,
-        )
+        self.session.line.show(f"{variant.name}: {stands}")
+        try:
+            result = self.session.limited(launcher.run)(
+                function,
+                *args,
+                world_size=training.together,
+                backend="gloo",
+                device="cpu" if on_cpu else variant.environment.device,
+                timeout=training.call.settings.timeout,
+                preload=(*modules_of(variant.resolved), *SIMULATING),
+                own_group=True,
+            )
+        finally:
+            self.session.line.clear()
         self.sections.extend((f"{variant.label}, {title}", text) for title, text in result.sections)
         return list(result.values)
 

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_ddpperf.analysis.diagnosis import diagnosed, diagnosis_of
 from pytest_ddpperf.analysis.evidence import SlowRank, StepEvidence
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import MachineRates
@@ -175,3 +176,8 @@ def test_a_measurement_gives_the_evidence() -> None:
 def test_without_steps_that_were_taken_apart_there_is_no_diagnosis() -> None:
     assert diagnosis_of(make_measurement(launches=(make_launch((0.1, 0.1)),))) is None
     assert diagnosis_of(make_measurement()) is None
+
+
+def test_what_is_no_measurement_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"measurement=3 is none; give what ddpperf.measure or ddpperf.check"):
+        diagnosis_of(3)  # type: ignore[arg-type]

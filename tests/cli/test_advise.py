@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.baselines import network
 from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.run import predictable
+from pytest_ddpperf.run.predicting import Predictor
 
 TRAIN = """
 import torch
@@ -40,6 +44,8 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "advised_train", raising=False)  # of an earlier test's folder
     Path("advised_train.py").write_text(TRAIN)
+    Path("advised_needs.py").write_text("import nothing_at_all\n")
+    Path("advised_typo.py").write_text("import os\nworkload = (\n")
     Path("advised_broken.py").write_text("import os\n\nos.environ['RANK']\n")
 
 
@@ -57,7 +63,19 @@ def test_it_tells_what_to_train_with(capsys: pytest.CaptureFixture[str]) -> None
     )
     out = capsys.readouterr().out
     assert "ways to train on 64 ranks, nvlink-infiniband400, computing of h100" in out
-    assert out.splitlines()[-1] == "best: strategy='flat'"
+    assert out.splitlines()[-1].startswith("best: strategy='flat'")
+
+
+def test_each_candidate_is_told_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(LiveLine, "show", lambda _, text: shown.append(text))
+    assert main(["advise", "advised_train.py:workload", *ASKED, "--strategies=flat,naive"]) == 0
+    assert shown == [
+        "flat: memory, candidate 1 of 2",
+        "naive: memory, candidate 2 of 2",
+        "flat: launch 1 of 1",
+        "naive: launch 1 of 1",
+    ]
 
 
 def test_nothing_fits_into_little_memory(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,13 +95,49 @@ def test_what_this_machine_cannot_hold_is_not_timed(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
+    ("stored", "own", "said"),
+    [
+        (
+            None,
+            8,
+            "network is not given, and none is stored of KEY: measure it with ddpperf network --world-size=2, or",
+        ),
+        (None, 8, "or give one of here, nvlink-infiniband400"),
+        (None, 1, "none is stored of KEY, and 2 ranks have no cores or GPUs of their own here: give one of nvlink"),
+        ('{"schema": "pytest-ddpperf', 8, "network.json"),
+    ],
+)
+def test_a_network_that_is_missing_or_broken_is_told_before_anything_runs(
+    stored: str | None, own: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Predictor, "_simulated", lambda *_, **__: pytest.fail("ranks ran before the network was read"))
+    monkeypatch.setattr(Predictor, "_room", lambda *_: own)
+    for module in (predictable, network):
+        monkeypatch.setattr(module, "environment_key", lambda _: "KEY")
+    if stored is not None:
+        Path("stored/KEY").mkdir(parents=True)
+        Path("stored/KEY/network.json").write_text(stored)
+    asked = ["--world-size=2", "--accelerator=h100", "--strategies=ddp,flat", "--baselines=stored"]
+    assert main(["advise", "advised_train.py:workload", *asked]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
     ("named", "said"),
     [
         ("advised_train.py", "expected FILE.py:NAME"),
         ("nothing.py:workload", "there is no file nothing.py"),
-        ("nothing_at_all:workload", "cannot be imported"),
+        ("nothing_at_all:workload", "cannot be imported: there is no module 'nothing_at_all': install it, or name"),
+        ("advised_needs.py:workload", "cannot be imported: there is no module 'nothing_at_all': install it, or name"),
+        (
+            "advised_typo.py:workload",
+            "cannot be imported: SyntaxError: '(' was never closed (advised_typo.py, line 2)\n",
+        ),
         ("advised_train.py:worklod", "advised_train has no worklod: did you mean workload?"),
-        ("advised_broken.py:workload", "cannot be imported: KeyError: 'RANK'; it may only define the workload"),
+        (
+            "advised_broken.py:workload",
+            "cannot be imported: KeyError: 'RANK' in line 3; it may only define the workload",
+        ),
         ("advised_train.py:number", "expected a Workload"),
     ],
 )

@@ -206,7 +206,7 @@ def test_simulate_becomes_pytest_with_its_knobs(monkeypatch: pytest.MonkeyPatch)
     ("arguments", "problem"),
     [
         (["simulate", "perf"], "the following arguments are required: --world-size"),
-        (["simulate", "--world-size", "0"], "argument --world-size: expected a whole number of at least 1"),
+        (["simulate", "--world-size", "0"], "argument --world-size: expected a number of ranks of at least 1"),
         (["calibrate", "--runs", "1"], "argument --runs: expected a whole number of at least 2"),
         (["list", "-k", "small"], "unrecognized arguments: -k small"),
     ],

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.analysis.links import WrongInterface, wrong_interface
+from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.cli import network
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.instruments.host import usable_cores
@@ -58,8 +59,17 @@ def test_a_network_is_measured_stored_and_predicts(capsys: pytest.CaptureFixture
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("all_reduce of 4.00 KiB: ")
     assert second.startswith("broadcast of 4.00 KiB: ")
-    assert main([*QUICK, "--predict=1MiB"]) == 2
-    assert "was measured from 1.00 KiB to 8.00 KiB" in capsys.readouterr().err
+    assert main([*QUICK, "--predict=1100KB"]) == 2
+    said = (
+        "was measured from 1.00 KiB to 8.00 KiB; measure that size too: ddpperf network --world-size=2 --max-size=2MiB"
+    )
+    assert said in capsys.readouterr().err
+    assert main([*QUICK, "--predict=1000"]) == 2
+    assert "ddpperf network --world-size=2 --min-size=512" in capsys.readouterr().err
+    assert main([*QUICK, "--predict=4KiB", "--collectives=broadcast"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["broadcast"]
+    assert main([*QUICK, "--predict=4KiB", "--collectives=all_to_all"]) == 2
+    assert "has no all_to_all; it has all_reduce, broadcast" in capsys.readouterr().err
 
 
 def test_nothing_is_predicted_of_a_network_that_was_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +77,43 @@ def test_nothing_is_predicted_of_a_network_that_was_not_measured(capsys: pytest.
     assert not Path("baselines").exists()
     assert main([*QUICK, "--predict=4KiB"]) == 2
     assert "measure the network here with ddpperf network" in capsys.readouterr().err
+
+
+def test_what_is_stored_is_read_without_torch(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, launcher: Launcher
+) -> None:
+    """No rank starts, for the facts of torch are in its files; a machine with GPUs asks torch."""
+    monkeypatch.setattr(running, "_GPUS", ())
+    assert main(QUICK) == 0
+    measured = running.network_environment(launcher, 2, "cpu", "auto")
+    read = running.stored_environment(2, "cpu", "auto")
+    assert read is not None
+    assert environment_key(read) == environment_key(measured)
+    monkeypatch.setattr(network, "Launcher", lambda **_: pytest.fail("ranks started"))
+    assert main([*QUICK, "--predict=4KiB"]) == 0
+    assert "all_reduce of 4.00 KiB" in capsys.readouterr().out
+    monkeypatch.setattr(running, "_GPUS", ("/",))
+    assert running.stored_environment(2, "cpu", "auto") is None
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "measure_network", lambda *_: pytest.fail("measured what cannot be stored"))
+    assert main([*QUICK, "--baselines=/proc/nope"]) == 2
+    said = capsys.readouterr().err
+    assert "the network cannot be stored in /proc/nope/" in said
+    assert "name another folder with --baselines, or store nothing with --no-save" in said
+
+
+def test_a_timeout_that_is_short_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Within so little time no process group is there."""
+    assert main([*QUICK, "--timeout=0.001s", "--no-save"]) == 2
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said == (
+        "ddpperf: error: 2 ranks were not measured within --timeout=0.001 s; if it is short, give more, or fewer "
+        "--rounds or --collectives, or a smaller --max-size"
+    )
 
 
 def test_check_names_what_is_wrong_and_fails(
@@ -138,7 +185,7 @@ def test_check_names_a_link_that_is_slow(capsys: pytest.CaptureFixture[str], mon
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--world-size=1"], "--world-size=1: one rank has no network; give 2 or more"),
+        (["--predict=4KiB", "--check"], "--check measures, and --predict tells what is stored: give one of them"),
         (["--collectives=gossip"], "--collectives=gossip is not known; it takes all_reduce, reduce_scatter"),
         (["--min-size=1MiB", "--max-size=1MiB"], "--max-size=1048576 is less than twice --min-size=1048576"),
         (["--min-size=16", "--max-size=32"], "--min-size=16 and --max-size=32 have 3 sizes between them"),
@@ -148,4 +195,19 @@ def test_what_cannot_be_measured_is_refused(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert main([*QUICK, *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--min-size=0", "expected a number of bytes above 0, such as 2GiB"),
+        ("--world-size=0", "expected a number of ranks of at least 2, or several separated by commas, such as 2,4,8"),
+        ("--world-size=1", "expected a number of ranks of at least 2, or several separated by commas, such as 2,4,8"),
+        ("--world-size=x", "expected a number of ranks of at least 2, or several separated by commas, such as 2,4,8"),
+    ],
+)
+def test_what_an_option_takes_is_told_whole(capsys: pytest.CaptureFixture[str], argument: str, words: str) -> None:
+    with pytest.raises(SystemExit):
+        main([*QUICK, argument])
     assert words in capsys.readouterr().err

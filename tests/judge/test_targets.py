@@ -84,7 +84,7 @@ def test_targets_of_a_comparison_are_by_name() -> None:
         ({"mfu": "high"}, r"^ddpperf.expect\(mfu='high'\): expected a number, in 1$"),
         ({"mfu": True}, r"expected a number, in 1"),
         ({"mfu": {2: 0.5}}, r"^ddpperf.expect\(mfu={2: 0.5}\): one benchmark was measured; give one number$"),
-        ({"peak": 0.5}, r"^ddpperf.expect\(peak=0.5\): expected a number of bytes, such as 2GiB"),
+        ({"peak": 0.5}, r"^ddpperf.expect\(peak=0.5\): expected a number of bytes above 0, such as 2GiB"),
         ({"speed": 1}, r"^ddpperf.expect\(speed=...\): no metric 'speed'; did you mean speedup\? There are mfu, peak$"),
     ],
 )

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.reports.progress import LiveLine, progress_line
+from pytest_ddpperf.reports.progress import LiveLine, command_line, progress_line
 from tests.factories import make_rank_launch
 
 
@@ -168,3 +168,16 @@ def test_a_long_text_is_cut_at_its_start_so_that_it_never_wraps(capsys: pytest.C
     assert len(written) + 10 < 40
     assert written.startswith(" ...x")
     assert written.endswith("x: launch 3 of 8")
+
+
+def test_a_command_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    command_line().show("memory of candidate 1 of 8")
+    assert capsys.readouterr().out == ""  # which is no terminal
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    line = command_line()
+    line.show("memory of candidate 1 of 8")
+    line.show("ddp: launch 2 of 3")
+    assert screen(capsys.readouterr().out) == " ddp: launch 2 of 3"
+    assert not line.echoes
+    line.clear()

@@ -140,6 +140,22 @@ def test_advised(ddpperf):
     run(inner, test).assert_outcomes(passed=1)
 
 
+def test_what_times_nothing_here_needs_no_quiet_machine(inner: pytest.Pytester) -> None:
+    test = """
+def test_modelled(ddpperf, monkeypatch):
+    from pytest_ddpperf.run.leases import Leases
+
+    begun = []
+    monkeypatch.setattr(Leases, "on_cpu", lambda _: begun.append("measuring"))
+    ddpperf.predict(workload, strategy="flat", accelerator="h100", **QUICK)
+    ddpperf.advise(workload, strategies=["flat"], precisions=["fp32"], accelerator="h100", **QUICK)
+    assert begun == []
+    ddpperf.predict(workload, strategy="flat", **QUICK)
+    assert begun
+"""
+    run(inner, test).assert_outcomes(passed=1)
+
+
 def test_the_network_between_ranks_here_is_measured(inner: pytest.Pytester) -> None:
     test = """
 def test_here(ddpperf):

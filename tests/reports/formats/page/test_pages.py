@@ -41,7 +41,7 @@ def test_two_runs_are_beside_each_other(make_document: MakeDocument) -> None:
     text = two_runs_page(before, after)
     table = two_runs_table(before, after)
     assert rows_of(text) == [list(row) for row in table.rows]
-    assert ["test_a ddp", "collective_calls", "2", "4", "counted"] in rows_of(text)
+    assert ["test_a ddp", "collective_calls", "2", "4", "+100.0 % [counted]"] in rows_of(text)
     assert "only in the second run: test_b ddp" in text
     assert text.count('class="drawn"') == len(table.rows)
     assert text.count("<circle") == sum(row[4].startswith(("+", "-")) for row in table.rows)

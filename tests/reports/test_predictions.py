@@ -1,0 +1,47 @@
+"""The table of advice, and the sentence below it."""
+
+from __future__ import annotations
+
+from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice, ranked
+from pytest_ddpperf.analysis.predictions import predicted
+from pytest_ddpperf.analysis.transfers import NamedNetwork
+from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.reports.predictions import advice_table, best_line
+
+
+def candidate(strategy: str, seconds: float, batch_size: int | None = None) -> Candidate:
+    """Of 4 ranks that send nothing."""
+    prediction = predicted(
+        Timeline(transfers=(), moments=(), rest=seconds),
+        NamedNetwork(name="pcie-ethernet100"),
+        name=strategy,
+        world_size=4,
+        samples=None if batch_size is None else 4.0 * batch_size,
+    )
+    return Candidate(name=strategy, strategy=strategy, batch_size=batch_size, prediction=prediction)
+
+
+def advice(*candidates: Candidate) -> StrategyAdvice:
+    return StrategyAdvice(test="", candidates=ranked(candidates), world_size=4, memory=None)
+
+
+def test_batches_of_several_sizes_are_told_by_the_time_of_a_sample() -> None:
+    table = advice_table(advice(candidate("ddp", 0.00501, 1), candidate("ddp", 0.00527, 16)))
+    place = table.headers.index("sample\nus")
+    assert [row[place] for row in table.rows] == ["82.3", "1252"]  # 5.27 ms / 64 and 5.01 ms / 4
+    assert "sample" in table.legend
+
+
+def test_batches_of_one_size_are_told_by_the_step() -> None:
+    headers = advice_table(advice(candidate("ddp", 0.005, 16), candidate("flat", 0.006, 16))).headers
+    assert not any(header.startswith("sample") for header in headers)
+
+
+def test_the_best_one_is_told_beside_those_that_may_be_as_good() -> None:
+    assert best_line(advice(candidate("ddp", 0.005), candidate("flat", 0.009))) == "best: strategy='ddp'"
+    close = advice(candidate("ddp", 0.005, 8), candidate("flat", 0.005, 8), candidate("naive", 0.009, 8))
+    said = "best: strategy='ddp', with a batch of 8 samples on each rank; 1 other may be as good"
+    assert best_line(close) == said
+    assert best_line(advice(candidate("ddp", 0.005), *[candidate("flat", 0.005)] * 7)).endswith(
+        "; 7 others may be as good"
+    )
