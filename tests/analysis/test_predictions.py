@@ -136,7 +136,7 @@ class TestGain:
         assert found.gain("alone") == other.gain_over(now)
         many = prediction(self.sent, self.sent, samples=8)
         assert WhatIf(predictions={"now": prediction(self.sent, samples=1), "many": many}).fastest == "many"
-        with pytest.raises(KeyError, match="there are now, alone"):
+        with pytest.raises(SettingError, match="there is no such way; give one of now, alone"):
             found.gain("more")
 
 
