@@ -19,6 +19,7 @@ import pytest
 
 from pytest_ddpperf.baselines.history.database import entries
 from pytest_ddpperf.errors import NOT_MEASURED
+from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.run import session
@@ -455,6 +456,8 @@ def test_curve(ddpperf):
     run.assert_outcomes(passed=1)
     assert found == {"test_curve": "new"}
     assert not (inner.path / "baselines").exists()
+    if usable_cores() > 1:  # each rank has one of its own
+        run.stdout.fnmatch_lines(["test_curve: * with 2 ranks; serial fraction *(Amdahl)*"])
 
 
 @pytest.mark.slow

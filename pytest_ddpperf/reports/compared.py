@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.side_by_side import SideBySide
+from pytest_ddpperf.reports.names import curve_of
 from pytest_ddpperf.units import format_percent, format_values
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def how_it_scales(results: Sequence[Result]) -> list[str]:
     curves: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.measurement.mode is not None:
-            curves.setdefault((result.test, result.measurement.name), []).append(result)
+            curves.setdefault((result.test, curve_of(result.measurement.name)), []).append(result)
     lines = [
         line
         for (test, _), points in curves.items()

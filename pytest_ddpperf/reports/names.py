@@ -16,7 +16,13 @@ Listed: TypeAlias = "Result | Calibrated"
 
 
 _LONGEST = 120  # characters of a benchmark's name in the name of a file: file systems take 255
+_RANKS = re.compile(r" w\d+( over w\d+)?(?= |$)")  # as ddpperf.scaling names points
 _SAFE = re.compile(r"[A-Za-z0-9_.,=+-]+")
+
+
+def curve_of(name: str) -> str:
+    """The name of a scaling curve, by that of one of its points: without the number of ranks."""
+    return _RANKS.sub("", name)
 
 
 def file_stem(name: str) -> str:

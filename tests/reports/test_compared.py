@@ -48,7 +48,8 @@ def point(
     relative = {} if speedup is None else {"speedup": speedup, "scaling_efficiency": speedup / ranks}
     series = [make_series(name, value, unit="1") for name, value in relative.items()]
     environment = make_environment(world_size=ranks, cores=cores)
-    return make_new_result("t.py::test_curve", *series, mode=mode, environment=environment, launches=launches)
+    named = {"name": f"{mode} w{ranks}", "mode": mode}  # as ddpperf.scaling names them
+    return make_new_result("t.py::test_curve", *series, **named, environment=environment, launches=launches)
 
 
 def test_a_curve_has_its_serial_fraction_and_where_it_stops_to_pay() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -24,6 +23,7 @@ from pytest_ddpperf.reports.charts.of_benchmark import (
 )
 from pytest_ddpperf.reports.documents.convergence import ConvergenceData, TrainingsData
 from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
+from pytest_ddpperf.reports.names import curve_of
 from pytest_ddpperf.stats.intervals import CONFIDENCE
 from pytest_ddpperf.strategies.strategy import parse
 from pytest_ddpperf.units import format_count
@@ -33,7 +33,6 @@ Placed: TypeAlias = "tuple[int, ResultData]"
 
 _MOST = 24  # benchmarks side by side that one can read
 _TWO = 2  # of one there is nothing to compare
-_RANKS = re.compile(r" w\d+( over w\d+)?(?= |$)")
 _SWEPT = "bucket_cap_mb"
 _RATES = ("throughput", "token_throughput")
 
@@ -74,7 +73,9 @@ def rank_throughput(document: ResultsData) -> Iterator[Chart]:
             continue
         base, sizes = _sizes(points)
         starts = {
-            _way(one): one.metrics[rate].value for _, one in points if one.world_size == base and rate in one.metrics
+            curve_of(one.name): one.metrics[rate].value
+            for _, one in points
+            if one.world_size == base and rate in one.metrics
         }
         ideals = (
             ChartSeries(
@@ -113,7 +114,7 @@ def _ranks_chart(
     ways: dict[str, list[ChartPoint]] = {}
     for _, result in sorted(points, key=lambda placed: placed[1].world_size):
         if (found := value(result)) is not None:
-            ways.setdefault(_way(result), []).append(found)
+            ways.setdefault(curve_of(result.name), []).append(found)
     return {
         "kind": kind,
         "title": f"{kind.removeprefix('rank_')} by number of ranks, {what}",
@@ -123,11 +124,6 @@ def _ranks_chart(
         "series": tuple(ChartSeries(name, tuple(found)) for name, found in ways.items()),
         "benchmarks": tuple(i for i, _ in points),
     }
-
-
-def _way(result: ResultData) -> str:
-    """The name of a point without its number of ranks: it is that of the whole curve."""
-    return _RANKS.sub("", result.name)
 
 
 def throughput(document: ResultsData) -> Iterator[Chart]:
