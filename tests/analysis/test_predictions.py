@@ -138,6 +138,8 @@ class TestGain:
         assert WhatIf(predictions={"now": prediction(self.sent, samples=1), "many": many}).fastest == "many"
         with pytest.raises(SettingError, match="there is no such way; give one of now, alone"):
             found.gain("more")
+        with pytest.raises(KeyError, match="there are now, alone"):
+            found["more"]
 
 
 def test_launches_count_with_their_mean_and_scatter() -> None:
