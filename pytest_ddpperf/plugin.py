@@ -12,6 +12,7 @@ import pytest
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError
 from pytest_ddpperf.run.configuration import (
     LAUNCHED,
+    counts_alone,
     declare,
     follows,
     given_options,
@@ -47,7 +48,7 @@ PROBE: pytest.StashKey[Probe] = pytest.StashKey()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()
 STANDS = pytest.StashKey[DdpperfError]()  # the verdict that failed a test: another attempt would change it by chance
-UNMEASURED = pytest.StashKey[dict[tuple[str, str], bool]]()  # by test and phase, whether it failed without a finding
+UNMEASURED = pytest.StashKey[dict[str, list[bool]]]()  # by test, whether each phase failed without a finding
 IN_WORKER = pytest.StashKey[bool]()  # of pytest-xdist, where a benchmark was left out
 LEFT_OUT = "ddpperf_left_out"  # marks the report of such a benchmark on its way to the controller
 NUMBER_LEFT_OUT = pytest.StashKey[int]()  # in the controller
@@ -80,6 +81,11 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_cmdline_main() -> None:
     """Refuse a suite that a rank runs."""
     require_no_rank()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Tell what an option of another plugin leaves out."""
+    return ["ddpperf: --benchmark-disable: benchmarks are counted and not timed"] if counts_alone(config) else []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -201,6 +207,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     known = item.config.stash.get(SESSION, None)
     attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (known is None or not known.pool.silent)
     item.stash[FAILED] = False
+    item.config.stash.setdefault(UNMEASURED, {})[item.nodeid] = []
     if STANDS in item.stash:
         return
     item.stash[SECTIONS] = []
@@ -253,12 +260,15 @@ def pytest_runtest_makereport(
 
         tell_properties(item, item.config.stash[SESSION].results)
     report = yield
-    if isinstance(error, DdpperfError):
-        from pytest_ddpperf.run.frames import show, standing
+    error = call.excinfo.value if call.excinfo is not None else None  # unittest's only now
+    verdict = None
+    if error is not None:
+        from pytest_ddpperf.run.frames import finding_in, show, standing
 
         show(report, error, item)
-        if error.found_wrong and SESSION in item.config.stash and item.config.stash[SESSION].verdicts_stand:
-            item.stash.setdefault(STANDS, standing(error, str(item.path), item.nodeid))
+        verdict = finding_in(error)
+        if verdict is not None and SESSION in item.config.stash and item.config.stash[SESSION].verdicts_stand:
+            item.stash.setdefault(STANDS, standing(verdict, str(item.path), item.nodeid))
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
         vars(report)[LEFT_OUT] = True
@@ -272,8 +282,8 @@ def pytest_runtest_makereport(
         except BaselineError as problem:
             error, report.outcome, report.longrepr = problem, "failed", str(problem)
     if measures:
-        unmeasured = report.failed and not getattr(error, "found_wrong", True)
-        item.config.stash.setdefault(UNMEASURED, {})[item.nodeid, call.when] = unmeasured
+        unmeasured = report.failed and isinstance(error, DdpperfError) and verdict is None
+        item.config.stash.setdefault(UNMEASURED, {}).setdefault(item.nodeid, []).append(unmeasured)
     return report
 
 
@@ -305,7 +315,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if hasattr(config, "workerinput"):
         return
     write = partial(write_at_end, session_of, session)
-    set_status(session, sum(config.stash.get(UNMEASURED, {}).values()))
+    set_status(session, sum(map(sum, config.stash.get(UNMEASURED, {}).values())))
     if left_out := config.stash.get(NUMBER_LEFT_OUT, 0):
         from pytest_ddpperf.run.outputs import left_out_text
 

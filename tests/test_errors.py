@@ -32,6 +32,7 @@ def test_what_was_found_wrong_is_told_from_what_could_not_be_measured() -> None:
         "FoundWrong",
         "IncorrectTraining",
         "QualityLost",
+        "RanksDiffer",
         "Regression",
         "TargetMissed",
         "UnexpectedCount",

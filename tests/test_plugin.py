@@ -841,7 +841,7 @@ def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_the
 def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_stores_nothing(
     inner: pytest.Pytester,
 ) -> None:
-    inner.makeini("[pytest]\nddpperf_budget = 1h")
+    inner.makeini("[pytest]\nddpperf_budget = 1h\nddpperf_history = history.sqlite")
     inner.makepyfile(
         test_suite=SETTINGS.replace("launches=2", "launches=9") + "\n" + SUITE.partition("timeout=30,\n)\n")[2]
     )
@@ -852,12 +852,15 @@ def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_sto
     assert result["launches"] == 2
     assert result["counts"]
     assert not (inner.path / "baselines").exists()
+    assert not (inner.path / "history.sqlite").exists()
 
-    run = inner.runpytest("--ddpperf-quick", "--ddpperf-save")
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(
-        ["ERROR: --ddpperf-quick takes a first look, *, and --ddpperf-save asks for * give one of them"]
-    )
+    for option in ("--ddpperf-save", "--ddpperf-history=here.sqlite"):
+        run = inner.runpytest("--ddpperf-quick", option)
+        assert run.ret == pytest.ExitCode.USAGE_ERROR
+        name = option.partition("=")[0]
+        run.stderr.fnmatch_lines(
+            [f"ERROR: --ddpperf-quick takes a first look, *, and {name} asks for * give one of them"]
+        )
 
 
 def test_a_failed_test_is_not_calibrated_and_one_that_only_counts_neither(inner: pytest.Pytester) -> None:

@@ -29,7 +29,7 @@ _PURPOSES = {
     "save": "what is saved, and nothing is",
     "simulate": "what is simulated, and nothing is",
 }
-NOT_QUICK = ("save", "calibrate", "budget", "max_time", "launches")  # what asks for more than a first look
+NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  # what asks for more than a first look
 _INI = {knob.ini: name for name, knob in KNOBS.items()}
 
 
@@ -108,13 +108,22 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     require_consistent(settings, list(said))
     if probe or settings.quick or settings.simulate is not None:  # the file's: little or nothing is measured
         settings = replace(settings, budget=None)
-    disabled = config.getoption("benchmark_disable", default=False) and not config.getoption("benchmark_enable")
-    if disabled and not probe and not {"counted_only", "calibrate"} & said.keys():  # of pytest-benchmark
+    if settings.quick:
+        settings = replace(settings, history=None)  # the file's
+    if counts_alone(config) and not probe:
         settings = overlay(settings, {"counted_only": True}, lambda *_: "--benchmark-disable")
     beside = said if "budget" in said else {*given, *said}  # that of the command line is in place of the file's limit
     if settings.budget is not None and "max_time" not in beside:
         settings = replace(settings, max_time=settings.budget)  # no benchmark has a limit of its own
     return settings
+
+
+def counts_alone(config: pytest.Config) -> bool:
+    """Whether ``--benchmark-disable`` of pytest-benchmark leaves counts alone: no option of ours asks for times."""
+    if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
+        return False
+    asking = ("counted_only", "calibrate", "budget", "max_time", "launches", "steps")
+    return all(config.getoption(KNOBS[name].ini) is None for name in asking)
 
 
 def require_consistent(settings: Settings, said: Collection[str]) -> None:
@@ -379,8 +388,10 @@ def write_at_end(session_of: Callable[[pytest.Config], Session], session: pytest
             if reporter is not None:
                 reporter.ensure_newline()
             write()
-    except (SettingError, HistoryError) as error:
-        session_of(session.config).complaints.append(str(error))
+    except Exception as error:  # noqa: BLE001  a fault of one file must not cost the report of the tests
+        known = isinstance(error, (SettingError, HistoryError))
+        told = str(error) if known else f"a file of results was not written: {type(error).__name__}: {error}"
+        session_of(session.config).complaints.append(told)
         spoil(session)
 
 

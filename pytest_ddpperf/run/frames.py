@@ -79,12 +79,27 @@ def text_alone(error: DdpperfError, file: str, test: str, width: int | None) -> 
     return shown
 
 
-def show(report: pytest.TestReport, error: DdpperfError, item: pytest.Item) -> None:
-    """Gives a report the error as its text alone, and what the ranks printed."""
+def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> None:
+    """Gives a report an error of ours as its text alone, and what the ranks printed; others are left as they are."""
+    if not isinstance(error, DdpperfError):
+        return
     shown = item.config.pluginmanager.has_plugin("terminalreporter")
     width = item.config.get_terminal_writer().fullwidth if shown else None
     report.longrepr = text_alone(error, str(item.path), item.nodeid, width)
     report.sections.extend(error.sections)
+
+
+def finding_in(error: BaseException | None) -> DdpperfError | None:
+    """What an error tells of something found wrong: it, what it came of, or a part of its group; None for none."""
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        if isinstance(one, DdpperfError) and one.found_wrong:
+            return one
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            left += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+    return None
 
 
 def standing(error: DdpperfError, file: str, test: str) -> DdpperfError:

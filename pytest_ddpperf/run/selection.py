@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-ONLY, SKIP = "--benchmark-only", "--benchmark-skip"
+SKIP = "--benchmark-skip"
+_NO_BENCHMARK = "Skipping non-benchmark (--benchmark-only active)."  # the words of pytest-benchmark 4 and 5
 
 
 def selected(config: pytest.Config, measuring: Iterable[pytest.Item]) -> list[pytest.Item]:
@@ -16,7 +17,7 @@ def selected(config: pytest.Config, measuring: Iterable[pytest.Item]) -> list[py
     """
     if config.getoption("benchmark_only"):  # the stronger one, where both are given
         for item in measuring:
-            item.own_markers[:] = [mark for mark in item.own_markers if ONLY not in str(mark.kwargs.get("reason", ""))]
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.kwargs.get("reason") != _NO_BENCHMARK]
         return [*measuring]
     for item in measuring:
         item.add_marker(pytest.mark.skip(reason=f"{SKIP} skips benchmarks, those of the fixture ddpperf, too"))

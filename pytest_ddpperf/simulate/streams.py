@@ -10,6 +10,17 @@ from dataclasses import dataclass, replace
 from pytest_ddpperf.records.timeline import Moment
 
 _FSDP = "torch.distributed.fsdp"
+_ON_THE_WAY = (  # modules between a collective and who calls it
+    "pytest_ddpperf",
+    "contextlib",
+    "functools",
+    "torch._",
+    "torch.library",
+    "torch.utils",
+    "torch.distributed.distributed_c10d",
+    "torch.distributed.c10d_logger",
+    "torch.distributed._functional_collectives",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,11 +39,12 @@ class Sharded:
 
 
 def of_fsdp() -> bool:
-    """Whether FSDP is what calls."""
+    """Whether FSDP is what calls a collective, and not a model inside of it."""
     frame = sys._getframe(1)  # noqa: SLF001  public in all but its name
     while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith(_FSDP):
-            return True
+        module = str(frame.f_globals.get("__name__", ""))
+        if not module.startswith(_ON_THE_WAY):
+            return module.startswith(_FSDP)
         frame = frame.f_back  # type: ignore[assignment]  # None above the first one
     return False
 

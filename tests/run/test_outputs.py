@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -87,6 +88,26 @@ def test_a_place_for_pictures_that_cannot_be_is_refused_before_the_first_test(su
     run.stderr.fnmatch_lines(
         ["ERROR: --ddpperf-plots=*test_suite.py: pictures cannot be written there: it is a file; *"]
     )
+
+
+def test_a_fault_of_one_file_costs_no_other(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(_: object) -> str:
+        raise ZeroDivisionError("by a fault of ours")
+
+    monkeypatch.setattr(
+        "pytest_ddpperf.reports.formats.kinds.KINDS", {**KINDS, "csv": replace(KINDS["csv"], render=faulty)}
+    )
+    suite.makepyfile(test_red="def test_red():\n    assert 'the text of a failure' == 1\n")
+    run = suite.runpytest("--ddpperf-report=csv:a.csv", "--ddpperf-report=text:a.txt")
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.fnmatch_lines(
+        [
+            "*the text of a failure*",
+            "a file of results was not written: ZeroDivisionError: by a fault of ours",
+            "*= ddpperf session =*",
+        ]
+    )
+    assert (suite.path / "a.txt").is_file()
 
 
 def test_the_ini_file_names_several_reports(suite: pytest.Pytester) -> None:

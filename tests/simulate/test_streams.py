@@ -32,6 +32,7 @@ def sharded(*kinds: str) -> list[Sharded]:
     return [Sharded(transfer=i, gathers=kind != "r", forward=kind == "f") for i, kind in enumerate(kinds)]
 
 
+FSDP, C10D = "torch.distributed.fsdp._made_up", "torch.distributed.distributed_c10d"
 STEP = blocking((0, 0), (1, 1), (1, 2), (2, 3), (0, 4), (2, 5))  # two layers: f f b r b r
 KINDS = sharded("f", "f", "b", "r", "b", "r")
 
@@ -73,6 +74,9 @@ def test_what_others_send_stays_where_it_is() -> None:
 
 def test_only_what_fsdp_calls_is_of_it() -> None:
     assert not of_fsdp()
-    namespace = {"__name__": "torch.distributed.fsdp._made_up", "of_fsdp": of_fsdp}
-    exec("def call(): return of_fsdp()", namespace)  # noqa: S102  as a module of that name
-    assert namespace["call"]()  # type: ignore[operator]
+    fsdp, c10d, model = ({"__name__": name, "of_fsdp": of_fsdp} for name in (FSDP, C10D, "model"))
+    for module in (fsdp, c10d, model):
+        exec("def call(inner=of_fsdp): return inner()", module)  # noqa: S102  as a module of that name
+    assert fsdp["call"]()  # type: ignore[operator]
+    assert fsdp["call"](c10d["call"])  # type: ignore[operator]
+    assert not fsdp["call"](model["call"])  # type: ignore[operator]  # of a model that it wraps

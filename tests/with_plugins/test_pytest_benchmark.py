@@ -86,8 +86,9 @@ def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: li
         (["--benchmark-disable"], 0),
         (["--benchmark-disable", "--benchmark-enable"], 1),
         (["--benchmark-disable", "--ddpperf-counted-only=false"], 1),
+        (["--benchmark-disable", "--ddpperf-max-time=1"], 1),
     ],
-    ids=["disabled", "enabled again", "timed all the same"],
+    ids=["disabled", "enabled again", "timed all the same", "given time"],
 )
 def test_where_benchmarks_are_disabled_ours_only_count(suite: pytest.Pytester, options: list[str], timed: int) -> None:
     suite.makepyfile(test_suite=TIMED)
@@ -96,6 +97,7 @@ def test_where_benchmarks_are_disabled_ours_only_count(suite: pytest.Pytester, o
     (result,) = read_results(suite.path / "run.json").results
     assert ("step_time" in result.metrics) == timed
     assert "collective_calls" in result.metrics
+    assert ("benchmarks are counted and not timed" in run.stdout.str()) != timed
 
 
 def test_disabled_benchmarks_may_be_red(suite: pytest.Pytester) -> None:

@@ -22,6 +22,15 @@ def test_step(ddpperf):
 EXPECTS = """
     ddpperf.expect(collectives={"all_reduce": 1})
 """
+MEASURED = """
+
+calls_of_attempt = [2, 1]
+
+def measured(ddpperf):
+    ddpperf.check(build_of(calls_of_attempt.pop(0)))
+    ddpperf.expect(collectives={"all_reduce": 1})
+
+"""
 SUBTESTS = """
 
 calls_of_attempt = [2, 1, 1]
@@ -58,6 +67,51 @@ def test_what_a_test_expects_is_no_matter_of_luck_either(inner: pytest.Pytester,
     run = run_with(MODULE, "--reruns=1")
     assert run.parseoutcomes() == {"failed": 1, "rerun": 1}
     run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 2", STANDS])
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        """
+def test_step(ddpperf):
+    try:
+        measured(ddpperf)
+    except Exception as error:
+        raise AssertionError("the benchmark of the model") from error
+""",
+        """
+class Several(AssertionError):
+    def __init__(self, *exceptions):
+        self.exceptions = exceptions
+
+def test_step(ddpperf):
+    try:
+        measured(ddpperf)
+    except Exception as error:
+        group = Several(error)
+    else:
+        return
+    raise group
+""",
+        """
+import unittest
+
+class Tests(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def given(self, ddpperf):
+        self.ddpperf = ddpperf
+
+    def test_step(self):
+        measured(self.ddpperf)
+""",
+    ],
+    ids=["cause", "group", "unittest"],
+)
+def test_a_verdict_stands_however_it_is_raised(inner: pytest.Pytester, run_with: Run, test: str) -> None:
+    inner.makepyfile(test_suite=COUNTED + MEASURED + test)
+    run = run_with(MODULE, "--reruns=1")
+    assert run.parseoutcomes() == {"failed": 1, "rerun": 1}
+    run.stdout.fnmatch_lines([STANDS])
 
 
 @pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 has no subtests")
