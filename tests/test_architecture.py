@@ -37,7 +37,6 @@ LONGER = {
     "stats/intervals.py": 360,  # one family of formulas
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for
-MAX_PLUGIN = 340
 MAX_UNUSED = 10  # modules in pytest's process, by a session without a benchmark
 MAX_LOADED = 99  # modules in pytest's process, by a plain measure
 MAX_TAKING_PART = 90  # files of which a function runs in a plain measure, in any process

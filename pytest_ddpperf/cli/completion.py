@@ -15,7 +15,12 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what ``ddpperf completion`` takes."""
-    parser.add_argument("shell", choices=SHELLS, help='put into its start-up file: eval "$(ddpperf completion bash)"')
+    parser.add_argument(
+        "shell",
+        choices=SHELLS,
+        help='of bash and zsh, put into its start-up file: eval "$(ddpperf completion bash)"; '
+        "of tcsh, write the output to a file, and let the start-up file source that",
+    )
 
 
 def run(options: argparse.Namespace, make_parser: Callable[[], argparse.ArgumentParser]) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 from pytest_ddpperf.cli.inifile import project_root
 
 MOST_FILES = 5000  # that are looked at
+MOST_IN_FOLDER = 20_000  # entries of a folder that are looked at: what has more is data
+MOST_ENTRIES = 200_000  # of all folders
 _NOT_CODE = {
     "__pycache__",
     "build",
@@ -78,21 +82,35 @@ def look_at(folder: Path) -> Project:
 
 def _files(root: Path) -> Iterator[Path]:
     """The project's own code, the files of a folder before those below it; no environments, tests or hidden folders."""
-    folders, left = [root], MOST_FILES
-    while folders and left > 0:
-        entries = sorted(folders.pop(0).iterdir())
-        files = [entry for entry in entries if entry.suffix == ".py" and entry.is_file()]
-        yield from (file for file in files[:left] if not file.name.startswith("test_"))
-        left -= len(files)
+    folders, files, left = [root], MOST_FILES, MOST_ENTRIES
+    while folders and files > 0 and left > 0:
+        entries = _entries(folders.pop(0), min(left, MOST_IN_FOLDER))
+        left -= len(entries)
+        found = [Path(entry) for entry in entries if entry.name.endswith(".py") and _is_file(entry.path)][:files]
+        files -= len(found)
+        yield from (file for file in found if not file.name.startswith("test_"))
         folders += [
-            entry
+            Path(entry)
             for entry in entries
-            if entry.is_dir()
-            and not entry.is_symlink()
+            if entry.is_dir(follow_symlinks=False)
             and not entry.name.startswith(".")
             and entry.name not in _NOT_CODE
-            and not (entry / "pyvenv.cfg").is_file()
+            and not _is_file(f"{entry.path}/pyvenv.cfg")
         ]
+
+
+def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
+    """The entries of a folder in order, of a very large one some; none where it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(itertools.islice(entries, most), key=lambda entry: entry.name)
+    except OSError:
+        return []
+
+
+def _is_file(path: str) -> bool:
+    """Whether there is such a file; False where nobody may look, too."""
+    return os.path.isfile(path)  # noqa: PTH113 - which raises
 
 
 def _parsed(file: Path) -> ast.Module | None:
@@ -195,7 +213,7 @@ def _needed(option: object, call: ast.Call) -> bool:
     words = {word.arg: word.value for word in call.keywords}
     if option is not None:
         return getattr(words.get("required"), "value", False) is True
-    return "default" not in words and getattr(words.get("nargs"), "value", None) not in {"?", "*"}
+    return getattr(words.get("nargs"), "value", None) not in {"?", "*"}
 
 
 def _likely(script: TrainingScript) -> tuple[bool, int, int, str]:

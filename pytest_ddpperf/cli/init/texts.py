@@ -44,15 +44,21 @@ def test_training(ddpperf):
 """
 
 
+def from_here(file: Path) -> str:
+    """A path of the project as the current folder names it."""
+    return Path(os.path.relpath(file)).as_posix()
+
+
 def found_text(project: Project) -> str:
     """What was found in a project, in a sentence."""
     script = _usable(project)
     if script is not None:
-        return f"{script.file} trains with {script.framework}: the test runs it as it is"
+        return f"{from_here(project.root / script.file)} trains with {script.framework}: the test runs it as it is"
     if project.scripts:
         first = project.scripts[0]
         needs = ", ".join(first.needs)
-        return f"{first.file} trains, but does not run without {needs}: the test trains a small model in place of it"
+        file = from_here(project.root / first.file)
+        return f"{file} trains, but does not run without {needs}: the test trains a small model in place of it"
     return f"no script in {project.root} trains: the test trains a small model, which yours is to replace"
 
 

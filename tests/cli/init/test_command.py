@@ -114,6 +114,46 @@ def test_a_folder_outside_of_the_project_is_refused(here: Path, capsys: pytest.C
     )
 
 
+@pytest.mark.parametrize("name", ["my perf", "perf: x", "perf#1", "$(id)", "it's", "-x"])
+def test_a_folder_that_a_shell_or_yaml_would_misread_is_refused(
+    here: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--ci=github", f"--tests={name}"]) == 2
+    assert capsys.readouterr().err == (
+        f"ddpperf: error: --tests {name}: name a folder of letters, digits and ._-/ that does not begin with -, "
+        "as it becomes an argument of pytest in a CI job\n"
+    )
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["{root}/perf", "perf/../perf/", "./perf"])
+def test_a_job_names_the_folder_from_the_root(here: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--ci=gitlab", "--tests", name.format(root=here)]) == 0
+    assert "    - pytest perf --ddpperf-against=" in (here / ".gitlab" / "performance.yml").read_text()
+    assert "wrote perf/test_training.py\n" in capsys.readouterr().out
+
+
+def test_from_a_folder_below_the_root_paths_are_told_as_they_are_from_there(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "pytest.ini").write_text("[pytest]\n")
+    (here / "src").mkdir()
+    (here / "src" / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(here / "src")
+    assert main(["init", "--ci=github"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[:3] == [
+        "train.py trains with torch: the test runs it as it is",
+        "wrote ../perf/test_training.py",
+        "wrote ../.github/workflows/performance.yml",
+    ]
+    assert [line.split()[:2] for line in out[-3:]] == [["pytest", "../perf"]] * 3
+    assert '    ddpperf.check(Script("src/train.py", ' in (here / "perf" / "test_training.py").read_text()
+    assert "- run: pytest perf " in (here / ".github/workflows/performance.yml").read_text()
+    assert main(["init"]) == 2
+    assert "ddpperf: error: ../perf/test_training.py would be replaced: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("kind", "file"), [("github", ".github/workflows/performance.yml"), ("gitlab", ".gitlab/performance.yml")]
 )

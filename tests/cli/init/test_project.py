@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.cli.init import project as looking
 from pytest_ddpperf.cli.init.project import Project, TrainingScript, look_at
 
 LOOP = """
@@ -85,7 +89,10 @@ def test_a_script_may_train_by_a_module_of_the_project(tmp_path: Path) -> None:
     ("argument", "needs"),
     [
         ('"data"', ("data",)),
+        ('"data", default="x"', ("data",)),
+        ('"data", nargs=2, default="x"', ("data",)),
         ('"data", nargs="?"', ()),
+        ('"data", nargs="*", default="x"', ()),
         ('"--data", required=True', ("--data",)),
         ('"--data", required=False', ()),
     ],
@@ -116,3 +123,29 @@ def test_what_is_no_code_of_the_project_is_left_out(tmp_path: Path) -> None:
         "library.py": LIBRARY,
     }
     assert project(tmp_path, files).scripts == ()
+
+
+def test_a_folder_that_cannot_be_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def refusing(folder: str | Path) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        if Path(folder).name == "locked":  # chmod does not stop root
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    found = project(tmp_path, {"a/train.py": LOOP, "locked/train.py": LOOP, "z/train.py": LOOP})
+    assert [script.file.as_posix() for script in found.scripts] == ["a/train.py", "z/train.py"]
+
+
+def test_a_folder_of_data_does_not_keep_the_code_from_being_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = {f"data/{number}.png": "" for number in range(30)}
+    monkeypatch.setattr(looking, "MOST_IN_FOLDER", 10)
+    monkeypatch.setattr(looking, "MOST_ENTRIES", 20)
+    found = project(tmp_path, {**images, "src/train.py": LOOP, "src/deeper/kit/train.py": LOOP})
+    assert [script.file.as_posix() for script in found.scripts] == ["src/train.py", "src/deeper/kit/train.py"]
+    monkeypatch.setattr(looking, "MOST_ENTRIES", 14)  # 2 of the root, 10 of data, 2 of src
+    found = look_at(tmp_path)
+    assert [script.file.as_posix() for script in found.scripts] == ["src/train.py"]
