@@ -24,6 +24,7 @@ _NUMBER = re.compile(r"[-+>]*\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 _PIECES = re.compile(r"[^_\-:\[/.]*[_\-:\[/.]*")  # of a name
 _POINTS = 400_000  # of all charts together: a page of 10 MB
 _FEWEST = 10  # points of a line, however many lines there are
+_OF_CHART = 40_000  # points of one chart: what a browser draws without a pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,10 @@ class _Charts:
 
     @property
     def data(self) -> list[dict[str, Any]]:
-        return [chart_data(thinned(chart, self.most)) for chart in self.numbers]
+        return [chart_data(thinned(chart, self._most(chart))) for chart in self.numbers]
+
+    def _most(self, chart: Chart) -> int:
+        return max(_FEWEST, min(self.most, _OF_CHART // len(chart.series)))
 
 
 def filled(block: Block) -> bool:
