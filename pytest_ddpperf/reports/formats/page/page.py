@@ -56,6 +56,7 @@ class PageRow:
     change: tuple[float, float, float] | None = None  # the change that is drawn: value, low and high, as fractions
     tolerance: float | None = None  # drawn beside it
     search: str = ""  # what else it is found by
+    numbers: Mapping[int, float] = field(default_factory=dict)  # what cells with units of their own are sorted by
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +200,10 @@ def _verdicts(rows: Sequence[PageRow]) -> dict[str, int]:
 
 def _cells(row: PageRow, page: Page) -> list[tuple[str, str | None]]:
     """Each cell of a row: its text and what it is sorted by, which for words is None."""
-    return [(printable(cell), None if i < page.left else sort_key(cell)) for i, cell in enumerate(row.cells)]
+    return [
+        (printable(cell), None if i < page.left else repr(row.numbers[i]) if i in row.numbers else sort_key(cell))
+        for i, cell in enumerate(row.cells)
+    ]
 
 
 def sort_key(cell: str) -> str:
