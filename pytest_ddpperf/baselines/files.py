@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from pytest_ddpperf.errors import BaselineError
 
@@ -58,12 +59,17 @@ def write_file(path: Path, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file as ``write_file`` does; ``-`` is a file like others."""
     descriptor = _open_stream(path)
     if descriptor is None:
-        _replace(path.resolve(), text)
+        _replace(path.resolve(), content)
         return
-    with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
-        stream.write(text)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
 
 
 def remove_drafts(file: Path) -> None:
@@ -89,21 +95,21 @@ def _open_stream(path: Path) -> int | None:
     return descriptor
 
 
-def _replace(file: Path, text: str) -> None:
+def _replace(file: Path, content: bytes) -> None:
     # Beside the target, for only within one file system a rename is atomic; a hidden name, ignored by all readers.
     # Not by tempfile, whose files only their owner may read: the user's umask decides.
     draft = file.with_name(f".{file.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
         if file.exists():
             require_writable(file)
-        _write(draft, "x", text, like=file)
+        _write(draft, "xb", content, like=file)
         draft.replace(file)
     except BaseException as error:
         with contextlib.suppress(OSError):
             draft.unlink()
         if not (isinstance(error, OSError) and error.errno in _UNREPLACEABLE and os.access(file, os.W_OK)):
             raise
-        _write(file, "w", text)  # its folder refuses a second file, or it is mounted there
+        _write(file, "wb", content)  # its folder refuses a second file, or it is mounted there
         return
     with contextlib.suppress(OSError):  # not every file system can
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -113,11 +119,11 @@ def _replace(file: Path, text: str) -> None:
             os.close(folder)
 
 
-def _write(file: Path, mode: str, text: str, like: Path | None = None) -> None:
-    with file.open(mode, encoding="utf-8", newline="\n") as written:
+def _write(file: Path, mode: Literal["xb", "wb"], content: bytes, like: Path | None = None) -> None:
+    with file.open(mode) as written:
         if like is not None and like.exists():
             os.fchmod(written.fileno(), stat.S_IMODE(like.stat().st_mode))
-        written.write(text)
+        written.write(content)
         written.flush()
         os.fsync(written.fileno())
 

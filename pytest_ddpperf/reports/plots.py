@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from io import BytesIO
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.baselines.files import write_bytes
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.charts.table import charts_of
@@ -32,6 +34,7 @@ _BEYOND = 1.5  # times the range of all values that an axis reaches beyond them 
 _ASIDE = 0.12  # of a place: how far the points of series that share it are apart
 _LONG = 60  # letters of all labels of an axis that still stand upright
 _STYLE = "tableau-colorblind10"
+_TEXT: dict[Any, Any] = {"text.parse_math": False, "text.usetex": False}  # names are no formulas
 _MARKERS = "osD^vPX<>*"  # so that colour is not all that tells series apart
 
 
@@ -52,17 +55,17 @@ def write_plots(document: ResultsData, folder: Path, option: str) -> list[Path]:
         SettingError: matplotlib is missing, or the folder cannot be written.
     """
     require_plots(folder, option)
-    import matplotlib as mpl
     from matplotlib import style
 
     drawn: list[Path] = []
-    with warnings.catch_warnings(), mpl.rc_context({"text.parse_math": False}), style.context(_STYLE):
+    with warnings.catch_warnings(), style.context(["default", _STYLE, _TEXT]):  # not as the user has set it
         warnings.simplefilter("ignore")  # of letters that the font lacks
         for name, charts in _files(charts_of(document)).items():
-            figure = figure_of(charts)
+            picture = BytesIO()
+            figure_of(charts).savefig(picture, format="png")
             with writing_into(folder, option, _WHAT):
                 folder.mkdir(parents=True, exist_ok=True)
-                figure.savefig(folder / name, format="png")
+                write_bytes(folder / name, picture.getvalue())
             drawn.append(folder / name)
     return drawn
 

@@ -39,6 +39,7 @@ class TwoRunsRow:
     metric: str
     before: str
     after: str
+    values: tuple[float, float]  # both as numbers
     change: str
     drawn: tuple[float, float, float] | None = None  # the change and the ends of its interval, as fractions
     key: BenchmarkKey  # of the benchmark
@@ -114,16 +115,17 @@ def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[TwoR
         was = other.series
         if (was.unit, was.scale, was.better) != (now.unit, now.scale, now.better):
             continue
-        made = partial(TwoRunsRow, benchmark=name, metric=now.metric, key=_key(new))
+        values = (was.value, now.value)
+        made = partial(TwoRunsRow, benchmark=name, metric=now.metric, values=values, key=_key(new))
         if now.scale == "exact":
             if now.value != was.value:
                 share = f"{format_change(now.value / was.value - 1)} " if was.value > 0 else ""
-                then, here = quantity_texts(now.metric, (was.value, now.value))
+                then, here = quantity_texts(now.metric, values)
                 rows.append(made(before=then, after=here, change=share + _COUNTED))
             continue
-        if math.isfinite(was.value) and math.isfinite(now.value):
+        if all(map(math.isfinite, values)):
             change, drawn = _change(was, now, new) if comparable else (NOTHING, None)
-            then, here = format_values((was.value, now.value), now.unit)
+            then, here = format_values(values, now.unit)
             rows.append(made(before=then, after=here, change=change, drawn=drawn))
     return rows
 

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.documents.reading import typed
 from pytest_ddpperf.reports.documents.results import ResultsData, results_document
 from pytest_ddpperf.reports.formats.html import html
+from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from tests.browser.conftest import Opened
@@ -200,6 +203,37 @@ def test_the_button_changes_the_theme(open_page: Open) -> None:
     ]
     page.emulate_media(color_scheme="dark")
     assert page.evaluate(ground) == "rgb(18, 22, 29)"
+
+
+def test_a_chart_of_200_000_points_is_drawn_and_one_that_fails_takes_no_other_along(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._OF_CHART", 10**6)
+    broken, large = (
+        Chart(
+            kind=kind,
+            title=kind,
+            subject="",
+            style="lines",
+            x=Axis(name="step"),
+            y=Axis(name="step time", unit="s"),
+            series=(ChartSeries("launch 1", tuple(ChartPoint(i, 1 + i % 7, 0.5, 90.0) for i in range(points))),),
+        )
+        for kind, points in (("broken", 3), ("large", 200_000))
+    )
+    section = PageSection("Steps", (broken, ("beside it",), large))
+    page = Page(title="t", noun="benchmark", headers=("benchmark",), rows=(PageRow(cells=("a",), entry=0),))
+    text = html_of(replace(page, entries=(PageEntry(title="a", sections=(section, PageSection("Last", (("end",),)))),)))
+    assert text.count('"y":[1,2,3]') == 1
+    opened = open_page(text.replace('"y":[1,2,3]', '"y":null'))
+    opened.page.evaluate("document.querySelector('.entry').open = true")
+    opened.page.locator(".entry h4").nth(1).wait_for()
+    assert texts(opened.page.locator(".entry h4")) == ["Steps", "Last"]
+    assert opened.page.locator("figure[data-kind=large] > svg .line").count() == 1
+    assert "launch 1: 200000 points, 1 to 7 s" in opened.page.text_content("figure[data-kind=large] > svg desc")
+    shown = texts(opened.page.locator(".entry p"))
+    assert shown[1:] == ["beside it", "An interval that ends at the edge goes on beyond it.", "end"]
+    assert shown[0].startswith("This part cannot be shown: ")
 
 
 def test_500_benchmarks_with_20_launches_are_there_at_once(open_page: Open) -> None:

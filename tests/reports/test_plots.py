@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports import plots
@@ -122,6 +124,33 @@ def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
     (drawn,) = write_plots(document(*RUNS[7].results, change=renamed), tmp_path, "--plots")
     assert drawn.parent == tmp_path
     assert drawn.read_bytes().startswith(PNG)
+
+
+def test_what_the_user_sets_for_matplotlib_is_not_taken_over(tmp_path: Path) -> None:
+    """Formulas need a program that may be absent, and colours and sizes are chosen for each other."""
+    made = document(RUNS[7].results[0])
+    (plain,) = write_plots(made, tmp_path / "plain", "--plots")
+    mine: dict[Any, Any] = {"text.usetex": True, "figure.facecolor": "black", "font.size": 30.0}
+    with mpl.rc_context(mine):
+        (drawn,) = write_plots(made, tmp_path / "mine", "--plots")
+        assert {name: mpl.rcParams[name] for name in mine} == mine
+    assert drawn.read_bytes() == plain.read_bytes()
+
+
+def test_a_picture_that_fails_leaves_the_earlier_one_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = document(RUNS[7].results[0])
+    (drawn,) = write_plots(made, tmp_path, "--plots")
+    earlier = drawn.read_bytes()
+
+    def cut_off(_: Figure, file: Any, **__: Any) -> None:
+        (file.write_bytes if isinstance(file, Path) else file.write)(PNG)
+        raise MemoryError
+
+    monkeypatch.setattr(Figure, "savefig", cut_off)
+    with pytest.raises(MemoryError):
+        write_plots(made, tmp_path, "--plots")
+    assert drawn.read_bytes() == earlier
+    assert [file.name for file in tmp_path.iterdir()] == [drawn.name]
 
 
 def test_a_run_without_charts_draws_nothing(tmp_path: Path) -> None:

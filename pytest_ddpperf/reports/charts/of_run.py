@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -220,14 +221,18 @@ def _options(result: ResultData) -> tuple[str, Mapping[str, Any]]:
 
 
 def _size(result: ResultData) -> float:
-    return float(_options(result)[1][_SWEPT])
+    """The size of its buckets; NaN where it names none that is a number: some ways to train take words."""
+    try:
+        return float(_options(result)[1].get(_SWEPT, math.nan))
+    except ValueError:
+        return math.nan
 
 
 def _without_size(result: ResultData) -> tuple[str] | None:
-    """The strategy without the size of its buckets; None where it names none."""
+    """The strategy without the size of its buckets; None where it names none that is a finite number."""
     name, options = _options(result)
     others = [f"{option}={value}" for option, value in options.items() if option != _SWEPT]
-    return (" ".join((name, *others)),) if _SWEPT in options else None
+    return (" ".join((name, *others)),) if math.isfinite(_size(result)) else None
 
 
 def convergence(document: ResultsData) -> Iterator[Chart]:

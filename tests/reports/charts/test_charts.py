@@ -194,6 +194,7 @@ def test_sizes_of_buckets_are_swept_where_nothing_else_differs() -> None:
         swept("bucket_cap_mb=5,static_graph=true", 0.4),
         swept("bucket_cap_mb=25", 0.5),
         swept("static_graph=true", 0.6),
+        *(swept(f"bucket_cap_mb={size},static_graph=true", 0.7) for size in ("auto", "none", "true", "inf", "nan")),
     )
     (chart,) = charts("bucket_sizes", made)
     assert [(each.name, points(each)) for each in chart.series] == [

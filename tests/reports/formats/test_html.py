@@ -229,6 +229,18 @@ def test_a_page_of_many_lines_has_fewer_points(monkeypatch: pytest.MonkeyPatch, 
     assert chart["note"].endswith("of every 3 points the largest is shown")
 
 
+def test_a_chart_has_no_more_points_than_a_browser_draws(
+    monkeypatch: pytest.MonkeyPatch, make_document: MakeDocument
+) -> None:
+    monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._OF_CHART", 12)
+    monkeypatch.setattr("pytest_ddpperf.reports.formats.page.page._FEWEST", 2)
+    timed = make_document(result("t.py::test_a", Verdict.NEW, 0.1))
+    timed.results[0].step_times[:] = [[0.1] * 8, [0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1, 0.4]]
+    (chart,) = [chart for chart in data_of(html(timed))["charts"] if chart["kind"] == "steps"]
+    # 12 points for two lines are 6 for each: of every 2 of its 8 points one.
+    assert chart["series"][1]["y"] == [200, 300, 100, 400]
+
+
 def test_text_that_looks_like_the_end_of_a_script_stays_data() -> None:
     page = Page(
         title="</script>",

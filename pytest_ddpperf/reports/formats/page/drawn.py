@@ -11,6 +11,7 @@ from pytest_ddpperf.reports.phrases import confidence_text
 from pytest_ddpperf.units import Scale, scale
 
 _PLAIN = Scale(1.0, "")
+_WHOLE = 12  # digits of a place: all that it has but for what a division leaves
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def _axis(axis: Axis, common: Scale) -> dict[str, Any]:
 def _series(series: ChartSeries, by_x: Scale, common: Scale) -> dict[str, Any]:
     """Its numbers as lists; ``x`` is the first one where whole numbers follow it, ends are left out where none is."""
     points = series.points
-    xs = [_short(point.x, by_x) for point in points]
+    xs = [_short(point.x, by_x, _WHOLE) for point in points]
     consecutive = xs == [xs[0] + i for i in range(len(xs))]
     data: dict[str, Any] = {
         "name": printable(series.name),
@@ -74,7 +75,7 @@ def _ends(points: Sequence[ChartPoint], common: Scale) -> dict[str, Any]:
     }
 
 
-def _short(value: float, common: Scale) -> float | int:
-    """A number of five digits."""
-    number = float(f"{value / common.factor:.5g}")
+def _short(value: float, common: Scale, digits: int = 5) -> float | int:
+    """A number of so many digits in a unit."""
+    number = float(f"{value / common.factor:.{digits}g}")
     return int(number) if number.is_integer() else number

@@ -94,7 +94,7 @@
     const made = el("table", {},
       found.caption ? el("caption", {}, found.caption) : null,
       el("thead", {}, el("tr", {}, ...found.headers.map((text, i) => el("th", { scope: "col", class: kind(i) }, text)))),
-      el("tbody", {}, ...found.rows.map((row) => el("tr", {},
+      fill(document.createElement("tbody"), {}, found.rows.map((row) => el("tr", {},
         ...row.map((text, i) => (i ? el("td", { class: kind(i) }, text) : el("th", { scope: "row", class: "words" }, text)))))));
     return wide(made, found.caption || found.headers[0]);
   }
@@ -113,19 +113,23 @@
   function addBlocks(parent, blocks) {
     let charts = null;
     for (const block of blocks) {
-      if (block.chart !== undefined) {
-        if (!charts) parent.append((charts = el("div", { class: "charts" })));
-        addChart(charts, data().charts[block.chart]);
-        continue;
+      if (block.chart === undefined) charts = null;
+      else if (!charts) parent.append((charts = el("div", { class: "charts" })));
+      try {
+        if (charts) addChart(charts, data().charts[block.chart]);
+        else addBlock(parent, block);
+      } catch (error) { // those that follow are shown all the same
+        (charts ?? parent).append(el("p", {}, `This part cannot be shown: ${error.message}`));
       }
-      charts = null;
-      const made = el("div", { class: "block" });
-      if (block.table) {
-        made.append(folded(block.table));
-        if (block.table.notes.length) made.append(lines(block.table.notes));
-      } else made.append(block.facts ? facts(block.facts) : lines(block.lines));
-      parent.append(made);
     }
+  }
+  function addBlock(parent, block) {
+    const made = el("div", { class: "block" });
+    if (block.table) {
+      made.append(folded(block.table));
+      if (block.table.notes.length) made.append(lines(block.table.notes));
+    } else made.append(block.facts ? facts(block.facts) : lines(block.lines));
+    parent.append(made);
   }
   function open(entry) {
     if (entry.dataset.made) return;
@@ -224,7 +228,7 @@
 
   function description(chart, many) {
     const told = many ? [] : chart.series.map((series) => {
-      const low = Math.min(...series.y), high = Math.max(...series.y);
+      const [low, high] = extent(series.y);
       const range = low === high ? withUnit(low, chart.y) : `${text(low)} to ${withUnit(high, chart.y)}`;
       return `${series.name}: ${series.y.length} ${series.y.length === 1 ? "point" : "points"}, ${range}`;
     });
@@ -274,12 +278,12 @@
   // What all values take; intervals widen it, but not beyond twice of that.
   function domain(chart) {
     const every = [...chart.series, ...chart.references].flatMap(points);
-    const values = every.map((point) => point.y);
-    let low = Math.min(...values), high = Math.max(...values);
+    const [least, most] = extent(every.map((point) => point.y));
+    let low = least, high = most;
     const room = Math.max(high - low, 0.05 * Math.max(Math.abs(low), Math.abs(high)), 1e-12) / 2;
     for (const point of every) {
-      if (point.low !== null) low = Math.max(Math.min(low, point.low), Math.min(...values) - room);
-      if (point.high !== null) high = Math.min(Math.max(high, point.high), Math.max(...values) + room);
+      if (point.low !== null) low = Math.max(Math.min(low, point.low), least - room);
+      if (point.high !== null) high = Math.min(Math.max(high, point.high), most + room);
     }
     if (low > 0 && low < 0.4 * high) low = 0;
     const gap = Math.max((high - low) * 0.06, 1e-12, high === low ? Math.abs(high) * 0.05 : 0);
@@ -290,7 +294,14 @@
     const [bottom, top] = domain(chart);
     return [...chart.series, ...chart.references].flatMap(points).some((p) => (p.low ?? p.y) < bottom || (p.high ?? p.y) > top);
   }
-  const extent = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+  function extent(values) { // by a loop: a call has room for only so many arguments
+    let low = Infinity, high = -Infinity;
+    for (const value of values) {
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
+    return [low, high];
+  }
 
   function drawUpright(holder, chart, width, many, id) {
     const height = Math.round(Math.min(300, Math.max(200, width * 0.5)));

@@ -24,6 +24,7 @@ _NUMBER = re.compile(r"[-+>]*\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 _PIECES = re.compile(r"[^_\-:\[/.]*[_\-:\[/.]*")  # of a name
 _POINTS = 400_000  # of all charts together: a page of 10 MB
 _FEWEST = 10  # points of a line, however many lines there are
+_OF_CHART = 40_000  # points of one chart: what a browser draws without a pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class PageRow:
     change: tuple[float, float, float] | None = None  # the change that is drawn: value, low and high, as fractions
     tolerance: float | None = None  # drawn beside it
     search: str = ""  # what else it is found by
+    numbers: Mapping[int, float] = field(default_factory=dict)  # what cells with units of their own are sorted by
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +112,10 @@ class _Charts:
 
     @property
     def data(self) -> list[dict[str, Any]]:
-        return [chart_data(thinned(chart, self.most)) for chart in self.numbers]
+        return [chart_data(thinned(chart, self._most(chart))) for chart in self.numbers]
+
+    def _most(self, chart: Chart) -> int:
+        return max(_FEWEST, min(self.most, _OF_CHART // len(chart.series)))
 
 
 def filled(block: Block) -> bool:
@@ -195,7 +200,10 @@ def _verdicts(rows: Sequence[PageRow]) -> dict[str, int]:
 
 def _cells(row: PageRow, page: Page) -> list[tuple[str, str | None]]:
     """Each cell of a row: its text and what it is sorted by, which for words is None."""
-    return [(printable(cell), None if i < page.left else sort_key(cell)) for i, cell in enumerate(row.cells)]
+    return [
+        (printable(cell), None if i < page.left else repr(row.numbers[i]) if i in row.numbers else sort_key(cell))
+        for i, cell in enumerate(row.cells)
+    ]
 
 
 def sort_key(cell: str) -> str:

@@ -67,6 +67,7 @@ def _row(trend: Trend, name: str, place: int) -> PageRow:
         verdict=_direction(trend),
         severity=_DIRECTIONS.index(_direction(trend)),
         entry=place,
+        numbers=dict(enumerate(values, start=3)),
     )
 
 

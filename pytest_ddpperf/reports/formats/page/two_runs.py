@@ -33,7 +33,13 @@ def two_runs_page(before: ResultsData, after: ResultsData) -> str:
             headers=table.headers,
             left=2,
             rows=tuple(
-                PageRow(cells=cells, entry=places[row.key], change=row.drawn, search=" ".join(map(str, row.key)))
+                PageRow(
+                    cells=cells,
+                    entry=places[row.key],
+                    change=row.drawn,
+                    search=" ".join(map(str, row.key)),
+                    numbers=dict(enumerate(row.values, start=2)),
+                )
                 for row, cells in zip(rows, table.rows, strict=True)
             ),
             entries=tuple(_entry(before, after, group) for _, group in by_benchmark),

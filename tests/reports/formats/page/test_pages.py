@@ -81,6 +81,26 @@ def test_trends_are_shown_the_worst_first() -> None:
     assert commits["blocks"][0]["table"]["headers"][-1] == "change %"
 
 
+def keys_of(text: str) -> list[str]:
+    return re.findall(r'class="number" data-key="([^"]*)"', text)
+
+
+def test_values_of_trends_are_sorted_by_size_whatever_their_units() -> None:
+    short = trend([0.00095] * 8, replace(BENCHMARK, name="short"))
+    long = trend([1.2] * 8, replace(BENCHMARK, name="long"))
+    assert keys_of(trends_page([short, long], "step_time")) == ["8.0", "0.00095", "0.00095", "8.0", "1.2", "1.2"]
+
+
+def test_values_of_two_runs_are_sorted_by_size_whatever_their_units(make_document: MakeDocument) -> None:
+    samples = (0.00095, 0.00096, 0.00097)
+    before = make_document(measured(0.00096, 2.0, *samples))
+    after = make_document(measured(1.2, 4.0, 1.1, 1.2, 1.3))
+    text = two_runs_page(before, after)
+    before_and_after = [tuple(map(float, keys_of(row)[:2])) for row in text.split("<tr ")[1:]]
+    assert before_and_after[0] == (0.00096, 1.2)
+    assert (2, 4) in before_and_after  # calls
+
+
 def test_names_of_trends_are_text() -> None:
     text = trends_page([trend([0.04] * 8, replace(BENCHMARK, name=HOSTILE))], "step_time")
     assert text.count("<script") == 2
