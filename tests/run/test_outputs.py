@@ -151,7 +151,7 @@ def test_without_markdown_a_job_of_github_has_no_page(suite: pytest.Pytester, mo
     [
         (
             "markdwon:a.md",
-            "--ddpperf-report=markdwon:a.md: there is no kind markdwon; did you mean markdown? There are *",
+            "--ddpperf-report=markdwon:a.md: there is no kind markdwon; did you mean markdown? there are *",
         ),
         ("a.md", "--ddpperf-report=a.md: expected KIND:FILE, such as markdown:comment.md, or none"),
         ("csv:", "--ddpperf-report=csv:: expected KIND:FILE, such as markdown:comment.md, or none"),

@@ -34,6 +34,8 @@ def run(options: argparse.Namespace) -> int:
     tests = _folder(Path(options.tests), project.root)
     texts = {tests / TEST_FILE: test_text(project, tests)}
     if options.ci is not None:
+        if (project.root / tests / TEST_FILE).exists() and not options.force:
+            texts.clear()  # a job for the test that is there
         texts[CI_FILES[options.ci]] = ci_text(options.ci, project, tests)
     there = [from_here(project.root / file) for file in texts if (project.root / file).exists()]
     if there and not options.force:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class TrainingScript:
     framework: str  # torch, accelerate, transformers or lightning
     longer: tuple[str, ...] = ()  # arguments with which it trains for longer than any launch
     devices: str = ""  # the option for the number of Lightning's processes
+    processes: int = 1  # of Lightning, where its Trainer names a number
     needs: tuple[str, ...] = ()  # arguments that it does not run without
 
 
@@ -205,7 +207,21 @@ def _script(file: Path, tree: ast.Module, framework: str) -> TrainingScript:
             devices = str(long)
         elif _needed(long, call):
             needs.append(str(long or names[0]))
-    return TrainingScript(file=file, framework=framework, longer=longer, devices=devices, needs=tuple(needs))
+    return TrainingScript(
+        file=file,
+        framework=framework,
+        longer=longer,
+        devices=devices,
+        processes=max((_processes(call) for called, call in _calls(tree) if called == "Trainer"), default=1),
+        needs=tuple(needs),
+    )
+
+
+def _processes(call: ast.Call) -> int:
+    """The number of processes that a Trainer of Lightning names; 1 where it names none."""
+    values = [word.value for word in call.keywords if word.arg in {"devices", "num_nodes"}]
+    numbers = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, int)]
+    return math.prod(numbers)
 
 
 def _needed(option: object, call: ast.Call) -> bool:

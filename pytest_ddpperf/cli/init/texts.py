@@ -104,9 +104,9 @@ def _script_remarks(script: TrainingScript) -> list[str]:
     else:
         lines.append(f"A launch times {STEPS} steps; let the script train for longer, and leave steps out, for more.")
     if script.framework == "lightning" and not script.devices:
-        lines.append(
-            "Lightning trains in one process on a CPU unless Trainer(devices=...) says more: as world_size does."
-        )
+        lines.append("world_size is the number of processes of Trainer(devices=..., num_nodes=...): keep them equal.")
+    if script.framework == "transformers":
+        lines.append("Without GPUs the Trainer joins its ranks only with TrainingArguments(use_cpu=True).")
     return lines
 
 
@@ -116,7 +116,7 @@ def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[s
     single = script.framework == "lightning"
     if single and script.devices:
         words += [f'"{script.devices}"', "2"]
-    ranks = ["world_size=2" if script.devices else "world_size=1"] if single else []
+    ranks = [f"world_size={2 if script.devices else script.processes}"] if single else []
     return [f"Script({', '.join(words)})", *ranks, *([] if script.longer else [f"steps={STEPS}"])]
 
 

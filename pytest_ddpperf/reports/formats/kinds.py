@@ -57,5 +57,5 @@ def kind_named(name: str, option: str) -> Kind:
     """The kind of that name; SettingError, which begins with the option, where there is none."""
     if name not in KINDS:
         hint = closest(name, KINDS)
-        raise SettingError(f"{option}: there is no kind {name}; {hint and hint + ' '}There are {', '.join(KINDS)}")
+        raise SettingError(f"{option}: there is no kind {name}; {hint and hint + ' '}there are {', '.join(KINDS)}")
     return KINDS[name]

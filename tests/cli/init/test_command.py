@@ -75,6 +75,10 @@ def test_a_script_is_measured_as_it_is(here: Path, capsys: pytest.CaptureFixture
             'Script("../main.py", "--devices", 2), world_size=2, steps=20',
         ),
         ({"main.py": "import lightning\nlightning.Trainer().fit(1)"}, 'Script("../main.py"), world_size=1, steps=20'),
+        (
+            {"main.py": "import lightning\nlightning.Trainer(devices=2, num_nodes=2).fit(1)"},
+            'Script("../main.py"), world_size=4, steps=20',
+        ),
         ({"train.py": "import torch\nparser.add_argument('data')\nloss.backward()\nopt.step()"}, "workload, strategy="),
     ],
 )
@@ -97,12 +101,14 @@ def test_no_file_is_replaced_unless_that_is_asked_for(here: Path, capsys: pytest
     file = here / "perf" / "test_training.py"
     file.parent.mkdir()
     file.write_text("mine")
-    assert main(["init", "--ci=github"]) == 2
+    assert main(["init"]) == 2
     assert capsys.readouterr().err == (
         "ddpperf: error: perf/test_training.py would be replaced: give --force, or another folder with --tests\n"
     )
+    assert main(["init", "--ci=github"]) == 0  # a job for the test that is there
     assert file.read_text() == "mine"
-    assert not (here / ".github").exists()
+    assert (here / ".github").is_dir()
+    assert main(["init", "--ci=github"]) == 2
     assert main(["init", "--ci=github", "--force"]) == 0
     assert "ddpperf.check" in file.read_text()
 
