@@ -80,7 +80,8 @@ def _unseen(evidence: StepEvidence, computing: float) -> float:
     """Communication that was not measured: what computing does not explain where ranks send more than was left out."""
     known = sum(_simple(evidence))
     sends = evidence.collectives > 0 and evidence.sends_more
-    return computing - known if sends and known < HALF_EXPLAINED * computing else 0.0
+    room = min(computing, evidence.sending)
+    return max(0.0, room - known) if sends and known < HALF_EXPLAINED * computing else 0.0
 
 
 def _waits(evidence: StepEvidence, unseen: float = 0.0) -> list[Cause]:

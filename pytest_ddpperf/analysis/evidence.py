@@ -14,7 +14,7 @@ from pytest_ddpperf.metrics.launch_figures import complete, typical_step
 from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, PHASES, PhaseTimes
+from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES, PhaseTimes
 from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.strategies.table import STRATEGIES
 
@@ -42,6 +42,8 @@ class StepEvidence:
         data: the wait for data that every rank has.
         communication: exposed communication, as far as it was measured.
         sends_more: whether steps may send more than that, such as FSDP's parameters, or gradients during backward.
+        sending: in which that may happen: of forward, backward, synchronisation and optimizer; the whole step where no
+            backward is told.
         slow: the rank that the others wait for; None where ranks are alike.
         cpu: CPU seconds of the average rank; None on GPUs, and where the system does not tell.
         flops: of a step on the rank with the most.
@@ -58,6 +60,7 @@ class StepEvidence:
     data: float
     communication: float
     sends_more: bool
+    sending: float
     slow: SlowRank | None
     cpu: float | None
     flops: float
@@ -86,6 +89,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
         data=step * fmean(min(rank[DATA_WAIT] for rank in ranks) for ranks in shares),
         communication=communication,
         sends_more=not whole,
+        sending=step * _sending(shares),
         slow=slow,
         cpu=_cpu(measurement),
         flops=totals.get("flops", 0.0),
@@ -111,6 +115,13 @@ def _phase_shares(launch: Launch) -> list[dict[str, float]]:
         whole = math.fsum(seconds.values())
         found.append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
     return found
+
+
+def _sending(shares: Sequence[Sequence[Mapping[str, float]]]) -> float:
+    """The share of a step in which ranks may send unseen; all of it where no backward is told."""
+    if not any(rank[BACKWARD] for ranks in shares for rank in ranks):
+        return 1.0
+    return 1 - fmean(rank[DATA_WAIT] + rank[OTHER] for ranks in shares for rank in ranks)
 
 
 def _communication(

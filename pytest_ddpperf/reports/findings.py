@@ -295,6 +295,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
     ),
     # How it was verified, launched and timed.
     "simulated_with_values": lambda reason: f"simulated on real tensors, which take memory: {reason}",
+    "ranks_send_nothing": lambda ranks: (
+        f"{ranks} ranks send each other nothing, so each trains alone: let the script join the process group that the "
+        "environment of torchrun describes, or give world_size=1"
+    ),
     "unverified": lambda reason: f"not held against a single process: {reason}",
     "lenient_verification": _lenient_verification,
     "oversubscribed": _oversubscribed,

@@ -61,7 +61,7 @@ def changes_text(trends: Sequence[Trend], metric: str) -> str:
     changed = sorted((trend for trend in trends if trend.changes), key=lambda trend: -trend.worst)
     parts = ["\n".join((_heading(trend), *(f"  {text}" for text in change_texts(trend)))) for trend in changed]
     # A count has no noise: two points are enough.
-    short = sum(len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact" for trend in trends)
+    short = sum(map(too_short, trends))
     last = f"{metric} changed in {len(changed)} of {format_count(len(trends), 'benchmark')}"
     if len(changed) < len(trends) and any(trend.benchmark.scale != "exact" for trend in trends):
         last += f"; {_UNTOLD}"
@@ -70,9 +70,14 @@ def changes_text(trends: Sequence[Trend], metric: str) -> str:
     return "\n\n".join([*parts, last])
 
 
+def too_short(trend: Trend) -> bool:
+    """Whether it has too few commits to tell a change from noise, which counts do not have."""
+    return len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact"
+
+
 def change_texts(trend: Trend) -> tuple[str, ...]:
     """A sentence for each change, or one that says why there is none."""
-    if len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact":
+    if too_short(trend):
         return (f"fewer than {MIN_POINTS} commits: no change can be told from noise",)
     if trend.changes or trend.benchmark.scale == "exact":
         return tuple(_sentence(trend, change) for change in trend.changes) or ("no change",)

@@ -33,6 +33,7 @@ from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.traces import compared
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, ControlPlan, LaunchJob, PrepareJob, RankPrepared, VerifyJob
+from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.verification import Discrepancy, Verification, discrepancy_text
 from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
@@ -57,13 +58,16 @@ class Prepared:
     remarks: tuple[Finding, ...] = ()
 
     def given_to(self, variant: Variant) -> Variant:
-        """The variant with all of it, and remarks where it was verified less strictly than others or not at all."""
+        """The variant with all of it, and remarks on how it was verified, and on ranks that send nothing."""
         found = self.verification
         findings = [Finding("unverified", {"reason": found.unverified})] if found.unverified else []
         if (why := found.leniency) is not None:
             findings.append(
                 Finding("lenient_verification", {"precision": why.precision, "exact_steps": why.exact_steps})
             )
+        calls = None if self.counts is None else self.counts.totals.get("collective_calls")
+        if isinstance(variant.subject, Script) and variant.world_size > 1 and calls == 0:
+            findings.append(Finding("ranks_send_nothing", {"ranks": variant.world_size}))
         return replace(
             variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *self.remarks, *findings)
         )

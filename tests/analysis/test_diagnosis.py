@@ -21,6 +21,7 @@ NOTHING: dict[str, Any] = {
     "data": 0.0,
     "communication": 0.0,
     "sends_more": False,
+    "sending": 0.1,
     "slow": None,
     "cpu": 0.1,
     "flops": 0.0,
@@ -115,6 +116,14 @@ def test_what_was_not_left_out_of_a_step_takes_what_computing_does_not_explain()
     assert explained.bottleneck == "compute"
     alone = diagnosed(evidence(flops=1e9, **fields), make_environment())  # sends nothing
     assert alone.cause("communication") is None
+
+
+def test_no_communication_is_taken_for_what_a_step_does_outside_of_training() -> None:
+    """Of 100 ms a rank sleeps for 70 outside of forward, backward and the optimizer; of the other 30 it computes 10."""
+    fields = {"sends_more": True, "sending": 0.03, "cpu": 0.01, "operators": 1.0, "flops": 1e9, "collectives": 1.0}
+    found = diagnosed(evidence(**fields), make_environment())
+    shares = {cause.bottleneck: cause.share for cause in found.causes[:2]}
+    assert shares == pytest.approx({"unclear": 0.7, "communication": 0.2}, abs=1e-3)
 
 
 def test_a_rank_that_takes_longer_alone_than_with_the_others_is_no_straggler() -> None:

@@ -351,6 +351,14 @@ CASES = [
         ),
     ),
     Case("picked_loader", {"reason": "data loading, picked"}, "data loading, picked"),
+    Case(
+        "ranks_send_nothing",
+        {"ranks": 2},
+        (
+            "2 ranks send each other nothing, so each trains alone: let the script join the process group that the "
+            "environment of torchrun describes, or give world_size=1"
+        ),
+    ),
     Case("unverified", {"reason": "it communicates"}, "not held against a single process: it communicates"),
     Case(
         "lenient_verification",

@@ -33,6 +33,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import ControlPlan, PrepareJob, RankPrepared
 from pytest_ddpperf.training.preparing import prepare_launch
+from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.verification import Discrepancy, Leniency, Verification
 from pytest_ddpperf.training.workload import Workload
 from tests.factories import make_environment, make_rank_launch, make_variant
@@ -154,6 +155,14 @@ def test_what_is_not_asked_is_not_known() -> None:
     (found,) = prepared(Settings(counted=False, verify=False), [training()], Ranks(), {})
     assert found.pilot is not None
     assert (found.counts, found.findings) == (None, ())
+
+
+@pytest.mark.parametrize(("calls", "ranks", "told"), [(0.0, 2, True), (1.0, 2, False), (0.0, 1, False)])
+def test_a_script_whose_ranks_send_nothing_trains_alone(calls: float, ranks: int, *, told: bool) -> None:
+    counts = merged([Counts(totals={"collective_calls": calls}, details={}, unstable={})])
+    script = replace(training(subject=Script("train.py")), environment=make_environment(world_size=ranks))
+    found = Prepared(counts=counts).given_to(script)
+    assert found.findings == ((Finding("ranks_send_nothing", {"ranks": 2}),) if told else ())
 
 
 SAME = training()

@@ -10,10 +10,10 @@ from pytest_ddpperf.reports.charts.of_trend import trend_chart
 from pytest_ddpperf.reports.documents.reading import typed
 from pytest_ddpperf.reports.documents.trend import TrendsData, trend_document
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
-from pytest_ddpperf.reports.trend import change_texts, trend_table
+from pytest_ddpperf.reports.trend import change_texts, too_short, trend_table
 from pytest_ddpperf.units import format_count, format_number, format_value
 
-_DIRECTIONS = ("no change", "better", "worse")
+_DIRECTIONS = ("too few commits", "no change", "better", "worse")
 
 
 def trends_page(trends: Sequence[Trend], metric: str) -> str:
@@ -74,5 +74,5 @@ def _row(trend: Trend, name: str, place: int) -> PageRow:
 def _direction(trend: Trend) -> str:
     """Whether it became worse anywhere, else better."""
     if not trend.changes:
-        return "no change"
+        return "too few commits" if too_short(trend) else "no change"
     return "worse" if trend.worst > 0 else "better"

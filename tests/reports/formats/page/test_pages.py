@@ -101,6 +101,11 @@ def test_values_of_two_runs_are_sorted_by_size_whatever_their_units(make_documen
     assert (2, 4) in before_and_after  # calls
 
 
+def test_a_short_trend_is_not_called_without_change() -> None:
+    text = trends_page([trend([0.04] * 5), trend([0.04] * 6, replace(BENCHMARK, name="longer"))], "step_time")
+    assert [row[1] for row in rows_of(text)] == ["too few commits", "no change"]
+
+
 def test_names_of_trends_are_text() -> None:
     text = trends_page([trend([0.04] * 8, replace(BENCHMARK, name=HOSTILE))], "step_time")
     assert text.count("<script") == 2
