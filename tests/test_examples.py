@@ -378,8 +378,8 @@ def test_a_tracker_that_cannot_be_reached_fails_the_run(
     inner.makepyfile(test_suite=TRACKED)
     run = inner.runpytest()
     run.assert_outcomes(passed=1)
-    assert run.ret == pytest.ExitCode.TESTS_FAILED
-    run.stdout.fnmatch_lines(["pytest_ddpperf_report failed at *: AttributeError: module 'mlflow' has no attribute *"])
+    assert run.ret == NOT_MEASURED
+    run.stdout.fnmatch_lines(["pytest_ddpperf_report failed at *: AttributeError: module 'mlflow' has no*"])
 
 
 @pytest.mark.slow  # they start processes of their own

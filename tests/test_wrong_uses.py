@@ -256,7 +256,7 @@ WRONG = [
         "ddpperf(tolerence=0.1)",
     ),
     marker(
-        "value", r".*test_it: @pytest.mark.ddpperf\(world_size=0\): expected a whole number", "ddpperf(world_size=0)"
+        "value", r".*test_it: @pytest.mark.ddpperf\(world_size=0\): expected a number of ranks", "ddpperf(world_size=0)"
     ),
     marker("position", r"@pytest.mark.ddpperf on .*test_it: takes keyword arguments only", "ddpperf(2)"),
     marker(

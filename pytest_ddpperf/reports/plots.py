@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.files import write_bytes
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
+from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, remark_of, units_of, view_of
 from pytest_ddpperf.reports.charts.table import charts_of
 from pytest_ddpperf.reports.document import ensure_folder, writing_into
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.names import file_stem
-from pytest_ddpperf.units import Scale, format_percent, scale
+from pytest_ddpperf.units import Scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 _WHAT = "pictures"
 _WIDTH, _HEIGHT, _DPI = 9.0, 4.0, 110  # inches of a chart, and dots of an inch
 _MARKED = 40  # points of a line that are marked
-_AROUND = 0.06  # of what an axis shows: free to either side
 _LETTERS = 100  # of a line above a chart
-_BEYOND = 1.5  # times the range of all values that an axis reaches beyond them at most
 _ASIDE = 0.12  # of a place: how far the points of series that share it are apart
 _LONG = 60  # letters of all labels of an axis that still stand upright
 _STYLE = "tableau-colorblind10"
@@ -96,8 +94,7 @@ def figure_of(charts: Sequence[Chart]) -> Figure:
 def _draw(chart: Chart, axes: Axes) -> None:
     """Draws one chart."""
     drawn = [*chart.series, *chart.references]
-    units = scale([point.y for series in drawn for point in series.points], chart.y.unit)
-    across = scale([point.x for series in drawn for point in series.points], chart.x.unit)
+    across, units = units_of(chart)
     axes.set_xlabel(_axis_name(chart.x, across))
     axes.set_ylabel(_axis_name(chart.y, units))
     axes.grid(axis="y", alpha=0.3)
@@ -108,37 +105,19 @@ def _draw(chart: Chart, axes: Axes) -> None:
     _ticks(chart, axes, across)
     colors = {} if chart.style == "stacked" else _colors(axes)
     for series in chart.references:
-        own = next((color for name, color in colors.items() if series.name.startswith(f"{name}, ")), "0.5")
-        _refer(series, axes, units, across, own)
+        _refer(series, axes, units, across, colors.get(series.of, "0.5"))
     if len(drawn) > 1 or chart.style == "stacked":
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize="small")
-    beyond = False
+    said = wrapped([remark] if (remark := remark_of(chart)) else [], _LETTERS)
     if chart.style != "stacked":
-        beyond = _look(axes, [point for series in drawn for point in series.points], units)
-    axes.set_title("\n".join((chart.title, chart.subject, *_remarks(chart, beyond))), loc="left", fontsize="medium")
+        view = view_of(chart)
+        axes.set_ylim(view.low / units.factor, view.high / units.factor)
+        said += [CUT] * view.cut
+    axes.set_title("\n".join((chart.title, chart.subject, *said)), loc="left", fontsize="medium")
 
 
 def _axis_name(axis: Axis, units: Scale) -> str:
     return f"{axis.name} ({units.unit})" if units.unit else axis.name
-
-
-def _look(axes: Axes, points: Sequence[ChartPoint], units: Scale) -> bool:
-    """Keeps an interval that is far wider than all values from hiding them; whether one goes beyond what is shown."""
-    least, most = (end(point.y for point in points) for end in (min, max))
-    low = min(point.y if point.low is None else min(point.low, point.y) for point in points)
-    high = max(point.y if point.high is None else max(point.high, point.y) for point in points)
-    reach = _BEYOND * max(most - least, (abs(least) + abs(most)) / 4)
-    bottom, top = max(low, least - reach), min(high, most + reach)
-    around = _AROUND * (top - bottom) or _AROUND * abs(top) or 1.0
-    axes.set_ylim((bottom - around) / units.factor, (top + around) / units.factor)
-    return low < bottom or high > top
-
-
-def _remarks(chart: Chart, beyond: bool) -> list[str]:  # noqa: FBT001
-    """What a reader has to know of a chart, line by line."""
-    known = "" if chart.confidence is None else f"bars and bands: {format_percent(chart.confidence)} intervals"
-    cut = "an interval goes beyond what is shown" * beyond
-    return wrapped([said], _LETTERS) if (said := "; ".join(filter(None, (known, cut, chart.note)))) else []
 
 
 def _ticks(chart: Chart, axes: Axes, across: Scale) -> None:

@@ -87,7 +87,17 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
             tasks = []
             for rank in range(size):
                 files = [opened.enter_context((tmp_path / f"{rank}.{name}").open("w+")) for name in ("out", "err")]
-                command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "pytest",
+                    "-p",
+                    "no:cacheprovider",
+                    "-p",
+                    "no:asyncio",
+                    "--rootdir",
+                    str(tmp_path),
+                ]
                 environ = {**clean, **of_task(rank)}
                 task = subprocess.Popen(
                     [*command, *arguments], cwd=tmp_path, env=environ, stdout=files[0], stderr=files[1]

@@ -206,7 +206,7 @@ def test_wrong(ddpperf_group): pass
     )
     run = pytester.runpytest_subprocess("-q", "--collect-only", "--ddpperf-world-size=1,2", "-k", "not wrong")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(["*::test_wrong: @pytest.mark.ddpperf(world_size=?1, 0?): expected a whole number *"])
+    run.stderr.fnmatch_lines(["*::test_wrong: @pytest.mark.ddpperf(world_size=?1, 0?): expected a number of ranks *"])
 
 
 @pytest.mark.parametrize(

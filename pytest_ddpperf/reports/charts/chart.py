@@ -9,7 +9,12 @@ from typing import Literal
 
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.reports.document import IntervalData
+from pytest_ddpperf.reports.phrases import confidence_text
+from pytest_ddpperf.units import Scale, scale
 
+CUT = "An interval that ends at the edge goes on beyond it."  # where a view cuts one
+_NEAR = 0.4  # of the highest value: 0 is shown where the lowest one is below that
+_AROUND = 0.06  # of what an axis shows: free to either side
 Style = Literal["lines", "points", "stacked"]
 """Points of a series joined by a line, or each for itself; or the series' amounts upon each other at each place."""
 
@@ -43,10 +48,23 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChartSeries:
-    """Points that belong together; in a ``stacked`` chart the amounts of one part, which may be below 0."""
+    """Points that belong together; in a ``stacked`` chart the amounts of one part, which may be below 0.
+
+    ``of`` is the name of the series that a reference belongs to; empty for one of all series.
+    """
 
     name: str
     points: tuple[ChartPoint, ...]
+    of: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """What an axis of values shows: from ``low`` to ``high``; ``cut`` where an interval goes on beyond."""
+
+    low: float
+    high: float
+    cut: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +103,40 @@ class Chart:
         return f"{self.kind} {self.subject}"
 
 
+def view_of(chart: Chart) -> View:
+    """What the axis of values of a chart of lines or points shows.
+
+    It has all values. Intervals widen it, but not beyond twice what the values take, so that none hides them. It begins
+    at 0 where that is near.
+    """
+    points = [each for series in (*chart.series, *chart.references) for each in series.points]
+    least, most = min(map(_y, points)), max(map(_y, points))
+    room = max(most - least, 0.05 * max(abs(least), abs(most))) / 2
+    low = min(each.y if each.low is None else min(each.low, each.y) for each in points)
+    high = max(each.y if each.high is None else max(each.high, each.y) for each in points)
+    bottom, top = max(low, least - room), min(high, most + room)
+    cut = low < bottom or high > top
+    if 0 < bottom < _NEAR * top:
+        bottom = 0.0
+    gap = _AROUND * (top - bottom) or 0.05 * abs(top) or 1.0
+    return View(low=bottom - gap if bottom else 0.0, high=top + gap, cut=cut)
+
+
+def units_of(chart: Chart) -> tuple[Scale, Scale]:
+    """The units in which both axes read well: of x, and of y; of what is stacked, of the sums."""
+    values = [(each.x, each.y) for series in chart.series for each in series.points]
+    ys = [y for _, y in values]
+    if chart.style == "stacked":
+        ys = [sum(y for x, y in values if x == place) for place in {x for x, _ in values}]
+    return scale([x for x, _ in values] if chart.x.unit else [], chart.x.unit or "1"), scale(ys, chart.y.unit or "1")
+
+
+def remark_of(chart: Chart) -> str:
+    """What a reader has to know of the data and of the intervals; may be empty."""
+    level = "" if chart.confidence is None else f"bars and bands: {confidence_text(chart.confidence)}"
+    return "; ".join(filter(None, (chart.note, level)))
+
+
 def point(x: float, y: float, interval: Interval | IntervalData | None = None) -> ChartPoint:
     """A point with its interval; an end that is not finite is none."""
     ends = (None, None) if interval is None else (interval.low, interval.high)
@@ -98,9 +150,9 @@ def numbered(name: str, values: Iterable[float | None], first: int = 0) -> Chart
     return ChartSeries(name, tuple(ChartPoint(x, y) for x, y in known))
 
 
-def across(name: str, y: ChartPoint, xs: Sequence[float]) -> ChartSeries:
-    """A reference: the value and the interval of ``y``, from one x to another."""
-    return ChartSeries(name, tuple(replace(y, x=x) for x in xs))
+def across(name: str, y: ChartPoint, xs: Sequence[float], of: str) -> ChartSeries:
+    """A reference of a series: the value and the interval of ``y``, from one x to another."""
+    return ChartSeries(name, tuple(replace(y, x=x) for x in xs), of)
 
 
 def filled(charts: Iterable[Chart]) -> Iterator[Chart]:

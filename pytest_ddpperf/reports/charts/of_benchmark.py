@@ -87,7 +87,9 @@ def launches(result: ResultData, subject: str, sides: tuple[str, str] | None = N
             x=Axis(name="launch" if result.against is None else "round"),
             y=Axis(name=name, unit=metric.unit),
             series=(ours, theirs),
-            references=tuple(across(f"{one}, typical", mid, ends) for one, mid in typical.items() if mid is not None),
+            references=tuple(
+                across(f"{one}, typical", mid, ends, one) for one, mid in typical.items() if mid is not None
+            ),
             confidence=confidence_of(metric),
             note=BEFORE_NOTE if theirs.points else "",
         )
@@ -157,8 +159,9 @@ def memory(result: ResultData, subject: str) -> Iterator[Chart]:
         y=Axis(name="peak, mean over launches", unit="B"),
         series=tuple(numbered(kind.replace("_", " "), ranks) for kind, ranks in known.items()),
         references=tuple(
-            across(f"{kind.replace('_', ' ')} of the largest rank", middle, (0, result.world_size - 1))
+            across(f"{name} of the largest rank", middle, (0, result.world_size - 1), name)
             for kind in known
+            for name in [kind.replace("_", " ")]
             if kind in result.metrics and (middle := now_of(result.metrics[kind], 0)) is not None
         ),
         confidence=confidence_of(*(result.metrics[kind] for kind in known if kind in result.metrics)),

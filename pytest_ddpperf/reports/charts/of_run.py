@@ -82,6 +82,7 @@ def rank_throughput(document: ResultsData) -> Iterator[Chart]:
             ChartSeries(
                 f"ideal of {name}" if len(starts) > 1 else "ideal",
                 tuple(ChartPoint(size, start * size / base) for size in sizes),
+                name if len(starts) > 1 else "",
             )
             for name, start in starts.items()
             if start is not None

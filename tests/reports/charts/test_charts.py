@@ -12,7 +12,7 @@ from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalValue, Trainings
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, thinned
+from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, thinned, view_of
 from pytest_ddpperf.reports.charts.of_trend import trend_chart
 from pytest_ddpperf.reports.charts.table import CHARTS, charts_of
 from pytest_ddpperf.reports.documents.reading import typed
@@ -281,6 +281,35 @@ def test_a_trend_is_a_chart() -> None:
     ]
     assert [points(each) for each in chart.references] == [[(0, 1.01), (1, 1.01)]]
     assert chart.x.labels == ("a1b2c3d 2026-10-02", "no commit 2026-10-02")
+
+
+@pytest.mark.parametrize(
+    ("points", "low", "high", "cut"),
+    [
+        # Both values take 20: an interval widens that by 10 to either side. 6 % of what is shown are free around it.
+        ((ChartPoint(0, 120, 115, 128), ChartPoint(1, 140)), 115 - 1.5, 140 + 1.5, False),
+        ((ChartPoint(0, 120, 10, 900), ChartPoint(1, 140)), 110 - 2.4, 150 + 2.4, True),
+        ((ChartPoint(0, 20), ChartPoint(1, 60)), 0, 63.6, False),  # 0 is near
+        ((ChartPoint(0, 100),), 95, 105, False),
+        ((ChartPoint(0, 0),), 0, 1, False),
+        ((ChartPoint(0, -10), ChartPoint(1, 10)), -11.2, 11.2, False),
+    ],
+)
+def test_an_axis_shows_all_values_and_no_interval_hides_them(
+    points: tuple[ChartPoint, ...], low: float, high: float, *, cut: bool
+) -> None:
+    chart = Chart(
+        kind="made_up",
+        title="made up",
+        subject="",
+        style="lines",
+        x=Axis(name="x"),
+        y=Axis(name="y"),
+        series=(ChartSeries("one", points),),
+    )
+    view = view_of(chart)
+    assert (view.low, view.high) == pytest.approx((low, high))
+    assert view.cut == cut
 
 
 def test_a_thinned_chart_keeps_the_largest_values() -> None:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
+from pytest_ddpperf.reports.charts.chart import CUT, Axis, Chart, ChartPoint, ChartSeries, remark_of, units_of, view_of
 from pytest_ddpperf.reports.lines import JOINED, printable
-from pytest_ddpperf.reports.phrases import confidence_text
-from pytest_ddpperf.units import Scale, scale
+from pytest_ddpperf.units import Scale
 
-_PLAIN = Scale(1.0, "")
+_LEVEL = re.compile(r"[\d.]+ % CI")  # in which no line is broken
 _WHOLE = 12  # digits of a place: all that it has but for what a division leaves
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
     """Title, axes and series, with all numbers in the unit that the axis names."""
-    common = scale(_sizes(chart), chart.y.unit or "1")
-    by_x = (
-        scale([point.x for series in chart.series for point in series.points], chart.x.unit) if chart.x.unit else _PLAIN
-    )
-    data = {
+    by_x, common = units_of(chart)
+    names = [series.name for series in chart.series]
+    references = [_series(series, by_x, common) for series in chart.references]
+    for series, data in zip(chart.references, references, strict=True):
+        if series.of in names:
+            data["of"] = names.index(series.of)
+    found: dict[str, Any] = {
         "kind": chart.kind,
         "title": printable(chart.title),
         "style": chart.style,
@@ -28,21 +30,15 @@ def chart_data(chart: Chart) -> dict[str, Any]:
         "x": _axis(chart.x, by_x),
         "y": _axis(chart.y, common),
         "series": [_series(series, by_x, common) for series in chart.series],
-        "references": [_series(series, by_x, common) for series in chart.references],
+        "references": references,
     }
-    level = (
-        "" if chart.confidence is None else f"bars and bands: {confidence_text(chart.confidence).replace(' ', JOINED)}"
-    )
-    note = "; ".join(filter(None, (chart.note, level)))
-    return {**data, "note": note} if note else data
-
-
-def _sizes(chart: Chart) -> list[float]:
-    """The values that its unit has to fit."""
-    values = [(point.x, point.y) for series in chart.series for point in series.points]
     if chart.style != "stacked":
-        return [y for _, y in values]
-    return [sum(y for x, y in values if x == place) for place in {x for x, _ in values}]
+        view = view_of(chart)
+        found["shown"] = [view.low / common.factor, view.high / common.factor]
+        if view.cut:
+            found["cut"] = CUT
+    remark = _LEVEL.sub(lambda level: level[0].replace(" ", JOINED), remark_of(chart))
+    return {**found, "note": remark} if remark else found
 
 
 def _axis(axis: Axis, common: Scale) -> dict[str, Any]:

@@ -209,7 +209,7 @@
     shown.addEventListener("toggle", () => { if (shown.open && shown.children.length === 1) shown.append(numbers(chart, every)); });
     figure.append(shown);
     parent.append(figure);
-    if (beyond(chart)) figure.insertBefore(el("p", {}, "An interval that ends at the edge goes on beyond it."), shown);
+    if (chart.cut) figure.insertBefore(el("p", {}, chart.cut), shown);
     const render = () => {
       holder.replaceChildren(draw("title", {}, chart.title), draw("desc", { id: `${id}-desc` }, description(chart, many)));
       const width = Math.max(260, Math.round(figure.clientWidth || 640));
@@ -248,10 +248,8 @@
     chart.references.forEach((series, i) => items.push(el("li", {}, swatch(draw("path", { d: "M1 6H21", class: "reference", style: `stroke: ${referenceColour(chart, i)}` })), series.name)));
     return el("ul", { class: "key" }, ...items);
   }
-  // A reference of a series has its colour: "this run, typical" that of "this run".
   function referenceColour(chart, i) {
-    const name = chart.references[i].name;
-    const own = chart.series.findIndex((series) => name.startsWith(`${series.name},`) || name.endsWith(` of ${series.name}`) || name.startsWith(`${series.name} of`));
+    const own = chart.references[i].of ?? -1;
     return own < 0 ? "var(--soft)" : colour(own);
   }
   function numbers(chart, every) {
@@ -275,25 +273,6 @@
     for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(Number((i * step).toPrecision(12)));
     return found;
   }
-  // What all values take; intervals widen it, but not beyond twice of that.
-  function domain(chart) {
-    const every = [...chart.series, ...chart.references].flatMap(points);
-    const [least, most] = extent(every.map((point) => point.y));
-    let low = least, high = most;
-    const room = Math.max(high - low, 0.05 * Math.max(Math.abs(low), Math.abs(high)), 1e-12) / 2;
-    for (const point of every) {
-      if (point.low !== null) low = Math.max(Math.min(low, point.low), least - room);
-      if (point.high !== null) high = Math.min(Math.max(high, point.high), most + room);
-    }
-    if (low > 0 && low < 0.4 * high) low = 0;
-    const gap = Math.max((high - low) * 0.06, 1e-12, high === low ? Math.abs(high) * 0.05 : 0);
-    return [low === 0 ? 0 : low - gap, high + gap];
-  }
-  function beyond(chart) {
-    if (chart.style === "stacked") return false;
-    const [bottom, top] = domain(chart);
-    return [...chart.series, ...chart.references].flatMap(points).some((p) => (p.low ?? p.y) < bottom || (p.high ?? p.y) > top);
-  }
   function extent(values) { // by a loop: a call has room for only so many arguments
     let low = Infinity, high = -Infinity;
     for (const value of values) {
@@ -305,7 +284,7 @@
 
   function drawUpright(holder, chart, width, many, id) {
     const height = Math.round(Math.min(300, Math.max(200, width * 0.5)));
-    const [bottom, top] = domain(chart);
+    const [bottom, top] = chart.shown;
     const marks = ticks(bottom, top, 5);
     const left = 12 + 7 * Math.max(...marks.map((value) => text(value).length)), right = 14, above = 28, below = 42;
     const xs = [...chart.series, ...chart.references].flatMap((series) => points(series).map((point) => point.x));
@@ -388,7 +367,7 @@
     const left = Math.round(room), right = 22, above = 6, below = 40, step = stacked ? 30 : 18 + 11 * chart.series.length;
     const height = above + below + step * labels.length;
     const sums = labels.map((_, i) => [0, 0].map((_zero, side) => chart.series.flatMap((series) => points(series)).filter((p) => p.x === i && (side ? p.y > 0 : p.y < 0)).reduce((sum, p) => sum + p.y, 0)));
-    const [low, high] = stacked ? [Math.min(0, ...sums.map(([less]) => less)), Math.max(...sums.map(([, more]) => more)) || 1] : domain(chart);
+    const [low, high] = stacked ? [Math.min(0, ...sums.map(([less]) => less)), Math.max(...sums.map(([, more]) => more)) || 1] : chart.shown;
     const x = (value) => left + ((value - low) / (high - low)) * (width - left - right);
     const at = (value) => Math.round(value * 10) / 10;
     holder.setAttribute("viewBox", `0 0 ${width} ${height}`);
