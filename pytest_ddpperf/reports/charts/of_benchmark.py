@@ -16,6 +16,7 @@ from pytest_ddpperf.units import format_count
 BEFORE_NOTE = "the interval of what it is compared with is over its launches alone"
 _PLACES = {row.name: place for place, row in enumerate(METRICS)}
 THIS_RUN = "this run"
+_OF_PHASES = "a few steps of one launch, taken apart: shares can be compared; step times are of other launches"
 _TWO = 2  # a distribution has as many samples
 _BYTES = "peak_"  # begins the kinds of memory that are in bytes
 _MEMORY = {"allocated": "live tensors on a GPU", "heap": "memory of malloc"}
@@ -144,6 +145,7 @@ def stacked_phases(
             for phase in PHASES
         ),
         confidence=confidence_of(*metrics),
+        note=_OF_PHASES,
     )
 
 
