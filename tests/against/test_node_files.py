@@ -86,7 +86,7 @@ def test_files_go_with_their_process_or_the_next_session(wanted: Redirection, *,
     code = (
         "import os, sys\nfrom pytest_ddpperf.against import node_files\n"
         "from pytest_ddpperf.launch.redirection import Redirection\n"
-        "def die(*_): made[0]._guard.kill(); os._exit(1)\n"
+        "def die(*_): made[0]._guard.kill(); made[0]._guard.wait(); os._exit(1)\n"
         "made, real = [], node_files.Guarded\n"
         "node_files.Guarded = lambda *given: made.append(real(*given)) or made[0]\n"
         f"if {part}: node_files.Path.rename = die\n"
