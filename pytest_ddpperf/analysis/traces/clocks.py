@@ -116,9 +116,11 @@ def merged_trace(
 ) -> dict[str, Any]:
     """One Chrome trace of all ranks by the clock of the first one; ``documents`` are what ``traces`` were read from.
 
-    Processes are renumbered, so that each rank has its own, and so are the flows from calls to kernels.
+    Processes are renumbered, so that each rank has its own, and so are the flows from calls to kernels. Events come
+    first: some readers look for nothing behind other keys.
     """
     events: list[dict[str, Any]] = []
+    flows: dict[tuple[int, Any], int] = {}  # their numbers, by the rank and the number that it gives them
     order = sorted(range(len(traces)), key=lambda i: traces[i].rank)
     for place, i in enumerate(order):
         rank, shift, processes = traces[i].rank, alignment.shifts[i] / _MICROSECOND, dict[str, int]()
@@ -130,7 +132,7 @@ def merged_trace(
             if isinstance(raw.get("ts"), (int, float)) and raw.get("ph") != "M":
                 event["ts"] = raw["ts"] - shift
             if raw.get("ph") in {"s", "t", "f"}:
-                event["id"] = f"{rank}:{raw.get('id')}"
+                event["id"] = flows.setdefault((rank, raw.get("id")), len(flows) + 1)
             if raw.get("name") == "process_sort_index":
                 event["args"] = {"sort_index": event["pid"]}
             events.append(event)
@@ -139,4 +141,4 @@ def merged_trace(
         for i in order
     ]
     base = {name: documents[0][name] for name in ("displayTimeUnit", "baseTimeNanoseconds") if name in documents[0]}
-    return {**base, "traceEvents": events, "ddpperf": {"collectives": alignment.collectives, "clocks": told}}
+    return {"traceEvents": events, **base, "ddpperf": {"collectives": alignment.collectives, "clocks": told}}

@@ -35,7 +35,8 @@ def write_trace(save: Callable[[str], object], file: Path, rank: int, rates: Seq
 def completed(document: Mapping[str, Any], rank: int, rates: Sequence[LearningRates]) -> dict[str, Any]:
     """A trace as torch saves it whose processes are named after the rank, with counters of the learning rates.
 
-    Steps are also there under the names that ``torch.profiler.schedule`` gives them, by which other tools go.
+    Steps are also there under the names that ``torch.profiler.schedule`` gives them, by which other tools go. Events
+    come first: some readers look for nothing behind other keys.
     """
     events = [_named(event, rank) for event in document["traceEvents"]]
     spans = [event for event in events if event.get("ph") == "X" and event.get("cat") == ANNOTATION]
@@ -50,7 +51,7 @@ def completed(document: Mapping[str, Any], rank: int, rates: Sequence[LearningRa
             args = {f"group {group}": rate for group, rate in enumerate(groups)}
             if ts >= begin:  # not of the steps before the trace
                 events.append({"ph": "C", "name": name, "pid": process, "tid": 0, "ts": ts, "args": args})
-    return {**document, "traceEvents": events}
+    return {"traceEvents": events, **{name: value for name, value in document.items() if name != "traceEvents"}}
 
 
 def _named(event: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
