@@ -14,6 +14,7 @@ SLOW = 0.75
 """The score, the usual time over this one, below which a link is named; of NVIDIA's resiliency extension for ranks."""
 LATE = 0.5  # of a call: as long have the others to wait for a rank that is named
 MOSTLY = 0.75  # of the calls or turns, in which it has to be the same one
+ALIKE = 2.0  # times as slow as its fastest link is the slowest one of a rank at most, where the rank is what is slow
 REACHED = 0.5
 """The share of a link's bandwidth below which a network is called slow. H100s reach 0.7 to 0.9 of theirs in all-reduces
 of 1 GB (busbw of 318 to 402 GB/s with 2 to 6 of them, published by students of Stanford's CS336)."""
@@ -108,7 +109,7 @@ def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
 
 
 def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
-    """Links that are much slower than the fastest third of them; a rank all of whose links are slow stands alone.
+    """Links that are much slower than the fastest third of them; a rank all of whose links are alike slow stands alone.
 
     The fastest message of a link has to be slower, for whatever disturbs others is not the link's. So has that of most
     turns, beside the others of the same turn, for a busy machine may disturb all of a link. ``times`` is by the former.
@@ -127,9 +128,9 @@ def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
     slow = {pair: times for pair, times in fastest.items() if often[pair] >= MOSTLY * len(turns)}
     found = []
     for rank in range(len(ranks)):
-        own = [pair for pair in pairs if rank in pair]
-        if len(own) > 1 and all(pair in slow for pair in own):
-            found.append(SlowLink((rank,), statistics.median(slow[pair] for pair in own)))
+        own = [slow.get(pair, 1.0) for pair in pairs if rank in pair]
+        if len(own) > 1 and min(own) > 1.0 and max(own) <= ALIKE * min(own):
+            found.append(SlowLink((rank,), statistics.median(own)))
     alone = {rank for link in found for rank in link.ranks}
     return (*found, *(SlowLink(pair, times) for pair, times in slow.items() if alone.isdisjoint(pair)))
 

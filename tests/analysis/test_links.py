@@ -80,6 +80,11 @@ def test_a_rank_all_of_whose_links_are_slow_is_named_alone() -> None:
     assert slow_links(network(3, {(0, 2): 3.0, (1, 2): 3.0})) == (SlowLink((2,), 3.0),)
 
 
+def test_a_rank_with_one_link_that_is_far_slower_than_its_others_is_not_named_alone() -> None:
+    """Its other link is slow for another reason, such as other work."""
+    assert slow_links(network(3, {(0, 1): 1.5, (1, 2): 80.0})) == (SlowLink((0, 1), 1.5), SlowLink((1, 2), 80.0))
+
+
 def test_links_that_are_alike_are_not_named() -> None:
     assert slow_links(network(4, {(1, 3): 1.3})) == ()
 
