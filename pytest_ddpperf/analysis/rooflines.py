@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_ddpperf.metrics.peaks import peak_flops
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accelerator:
@@ -17,7 +19,7 @@ class Accelerator:
         bandwidth: bytes/s of its memory.
         memory: bytes of it.
         operator: seconds that an operator takes at least.
-        source: of these figures.
+        source: of its memory and bandwidth; ``metrics.peaks`` has those of products.
     """
 
     products: float
@@ -42,38 +44,21 @@ class Accelerator:
 
 
 GB = 1e9
+
+
+def _known(model: str, bandwidth: float, memory: float, source: str) -> Accelerator:
+    """An accelerator by its name in torch, which has the peaks of products; ``source`` is of its memory."""
+    fp32, tf32, half = (peak_flops(model, precision) for precision in ("fp32", "tf32", "bf16"))
+    assert fp32 is not None and tf32 is not None and half is not None  # noqa: S101, PT018  all of them have these
+    return Accelerator(
+        products=fp32, tf32_products=tf32, low_products=half, bandwidth=bandwidth, memory=memory, source=source
+    )
+
+
 ACCELERATORS: Mapping[str, Accelerator] = {
-    "h200": Accelerator(
-        products=67e12,
-        tf32_products=494.7e12,
-        low_products=989e12,
-        bandwidth=4.8e12,
-        memory=141 * GB,
-        source="H200 SXM datasheet; TF32 by the H100 white paper",
-    ),
-    "h100": Accelerator(
-        products=67e12,
-        tf32_products=494.7e12,
-        low_products=989e12,
-        bandwidth=3.35e12,
-        memory=80 * GB,
-        source="H100 SXM datasheet; TF32 by the H100 white paper",
-    ),
-    "a100": Accelerator(
-        products=19.5e12,
-        tf32_products=156e12,
-        low_products=312e12,
-        bandwidth=2.039e12,
-        memory=80 * GB,
-        source="A100 80GB SXM datasheet",
-    ),
-    "l4": Accelerator(
-        products=30.3e12,
-        tf32_products=60e12,
-        low_products=121e12,
-        bandwidth=300e9,
-        memory=24 * GB,
-        source="L4 datasheet; dense products are half of those with sparsity",
-    ),
+    "h200": _known("NVIDIA H200", 4.8e12, 141 * GB, "H200 SXM datasheet"),
+    "h100": _known("NVIDIA H100 80GB HBM3", 3.35e12, 80 * GB, "H100 SXM datasheet"),
+    "a100": _known("NVIDIA A100-SXM4-80GB", 2.039e12, 80 * GB, "A100 80GB SXM datasheet"),
+    "l4": _known("NVIDIA L4", 300e9, 24 * GB, "L4 datasheet"),
 }
 """Accelerators by name; what they could reach at most."""

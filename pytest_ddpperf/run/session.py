@@ -24,6 +24,7 @@ from pytest_ddpperf.run.frames import skipping
 from pytest_ddpperf.run.leases import Leases
 from pytest_ddpperf.run.pool import Pool
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
+from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.against.git import Checkout
@@ -352,12 +353,12 @@ class Session:
 
     def measured_text(self) -> str:
         """What ``ddpperf.measure`` measured, a line each."""
-        lines = []
-        for test, one in ((test, one) for test, measured in self.measured.items() for one in measured):
-            steps = [f"a step takes {1e3 * each.value:.3g} ms" for each in one.series if each.metric == "step_time"]
-            told, ranks = steps[0] if steps else "counted", f"{one.world_size} rank{'s' * (one.world_size > 1)}"
-            lines.append(f"ddpperf.measure: {test} {one.name}, {ranks}: {told}, compared with nothing\n")
-        return "".join(lines)
+        measured = [(test, one) for test, several in self.measured.items() for one in several]
+        return "".join(
+            f"ddpperf.measure: {test} {one.name}, {format_count(one.world_size, 'rank')}: {one.figure}, compared with "
+            "nothing\n"
+            for test, one in measured
+        )
 
     def summary(self) -> SummaryData:
         """What the terminal's summary is made of."""

@@ -418,7 +418,9 @@ def test_it(ddpperf):
 """,
     )
     run.assert_outcomes(passed=1)
-    run.stdout.fnmatch_lines(["ddpperf.measure: *::test_it ddp, 2 ranks: a step takes * ms, compared with nothing"])
+    run.stdout.fnmatch_lines(
+        ["ddpperf.measure: *::test_it ddp, 2 ranks: step_time * in * launches, compared with nothing"]
+    )
     told = {one["name"]: (one["strategy"], one["recipe"], "speedup" in one["metrics"]) for one in results[:3]}
     assert told == {
         "one": ("ddp", {}, False),
