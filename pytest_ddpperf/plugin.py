@@ -255,7 +255,7 @@ def pytest_runtest_makereport(
         from pytest_ddpperf.run.frames import end_in_code_of_user
 
         end_in_code_of_user(error)
-    if call.when == "call" and SESSION in item.config.stash:
+    if call.when == "call" and SESSION in item.config.stash and item.config.stash[SETTINGS].properties:
         from pytest_ddpperf.run.extensions import tell_properties
 
         tell_properties(item, item.config.stash[SESSION].results)

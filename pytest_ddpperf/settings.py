@@ -472,6 +472,12 @@ class Settings:
         "DIR",
         per_test=False,
     )
+    properties: bool = _switch(
+        "give tests that measure user properties, which JUnit files and reportlog have; false for readers whose schema "
+        "knows none, such as that of Jenkins",
+        default=True,
+        per_test=False,
+    )
     history: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None, path, "record the run in this SQLite file, which ddpperf trend reads", "FILE", per_test=False
     )

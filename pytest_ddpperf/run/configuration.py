@@ -365,7 +365,7 @@ def require_outputs(settings: Settings, root: Path) -> None:
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
 _OF_A_RUN = {"save", "lease", "json", "report", "plots", "history", "budget", "max_time", "quick", "fail_on"}
-_OF_A_RUN |= {"require_baseline", *(name for name in KNOBS if name.startswith("profile"))}
+_OF_A_RUN |= {"require_baseline", "properties", *(name for name in KNOBS if name.startswith("profile"))}
 
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:

@@ -200,6 +200,15 @@ def test_junit_has_verdicts_and_metrics(inner: pytest.Pytester) -> None:
     assert "ddpperf custom w2 step_time change" not in found["test_step"]
 
 
+def test_without_properties_junit_keeps_to_the_schema_of_jenkins(suite: pytest.Pytester) -> None:
+    suite.makepyfile(test_red=SUITE.replace("ddpperf.check(build)", "ddpperf.check(build, tolerence=1)"))
+    suite.runpytest("--junitxml=out.xml", "--ddpperf-properties=false").assert_outcomes(passed=1, failed=1)
+    found = ET.parse(suite.path / "out.xml")  # noqa: S314 - of our own run
+    assert not list(found.iter("property"))
+    parts = {child.tag for case in found.iter("testcase") for child in case}
+    assert parts <= {"skipped", "error", "failure", "system-out", "system-err"}  # that a testcase of it has
+
+
 def test_reportlog_has_verdicts_and_counts(suite: pytest.Pytester) -> None:
     pytest.importorskip("pytest_reportlog", reason="pytest-reportlog is not installed")
     suite.runpytest("--report-log=out.jsonl").assert_outcomes(passed=1)
