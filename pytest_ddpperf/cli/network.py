@@ -32,6 +32,7 @@ from pytest_ddpperf.reports.network import (
     prediction_lines,
     reach_line,
 )
+from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.run.network import (
     MIN_RANKS,
@@ -41,6 +42,7 @@ from pytest_ddpperf.run.network import (
     sizes_between,
     stored_environment,
 )
+from pytest_ddpperf.units import format_count
 
 _FOUND = 1  # the exit status where --check finds something
 _AUTO = "auto"
@@ -131,6 +133,9 @@ def _measured(
     kept = options.no_save or (options.check is not None and file.exists())
     if not kept:
         _require_writable(file.parent)
+    line = command_line()
+    what = f"{format_count(len(names), 'collective')} of {len(sizes)} sizes, {format_count(plan.rounds, 'round')}"
+    line.show(f"measuring {format_count(here.world_size, 'rank')}: {what}")
     try:
         measured = measure_network(launcher, here, plan, options.timeout)
     except RanksTimedOut as error:
@@ -139,6 +144,8 @@ def _measured(
             before=f"{here.world_size} ranks were not measured within --timeout={options.timeout:g} s; if it is short, "
             "give more, or fewer --rounds or --collectives, or a smaller --max-size\n\n",
         ) from None
+    finally:
+        line.clear()
     print(render(network_table(here, measured.fits), terminal_width()))
     print(line_of_calls(measured.usual, measured.taken))
     found: list[str] = []

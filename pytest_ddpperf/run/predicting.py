@@ -11,7 +11,7 @@ from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.predictions import Gain, Predicted, Prediction, WhatIf, predicted, typical
 from pytest_ddpperf.analysis.transfers import FittedNetwork, NamedNetwork, NetworkModel, like
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.errors import RankFailed, SettingError
+from pytest_ddpperf.errors import RankFailed, SettingError, extended
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.network import SweepPlan
 from pytest_ddpperf.records.timeline import Timeline, Transfer
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 OF_NETWORK = ("network", "ranks_per_node")  # settings that a way may have besides those of compare
 _SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
 LAUNCHES = 5  # of computing that is timed here
+_WITH_VALUES = (
+    "\n\nThe rank was simulated with tensors that have values. With accelerator=NAME, such as h100, the tensors of a "
+    "simulated rank have no values, and take no memory of this machine."
+)
 
 
 @dataclass(frozen=True)
@@ -266,6 +270,10 @@ class Predictor:
                 preload=(*modules_of(variant.resolved), *SIMULATING),
                 own_group=True,
             )
+        except RankFailed as error:
+            if not error.out_of_memory or training.modelled is not None:
+                raise
+            raise extended(error, after=_WITH_VALUES) from None
         finally:
             self.session.line.clear()
         self.sections.extend((f"{variant.label}, {title}", text) for title, text in result.sections)

@@ -14,6 +14,7 @@ from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.network import RankSweep, SweepPlan
+from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run import network as running
 
 QUICK = ["network", "--device=cpu", "--rounds=1", "--max-size=8KiB", "--collectives=all_reduce,broadcast"]
@@ -70,6 +71,14 @@ def test_a_network_is_measured_stored_and_predicts(capsys: pytest.CaptureFixture
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["broadcast"]
     assert main([*QUICK, "--predict=4KiB", "--collectives=all_to_all"]) == 2
     assert "has no all_to_all; it has all_reduce, broadcast" in capsys.readouterr().err
+
+
+def test_what_is_measured_is_told_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(LiveLine, "show", lambda _, text: shown.append(text))
+    monkeypatch.setattr(LiveLine, "clear", lambda _: shown.append("-"))
+    assert main([*QUICK, "--no-save"]) == 0
+    assert shown == ["measuring 2 ranks: 2 collectives of 4 sizes, 1 round", "-"]
 
 
 def test_nothing_is_predicted_of_a_network_that_was_not_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,6 +227,23 @@ def test_what_cannot_be_is_refused_with_the_cure(inner: pytest.Pytester, call: s
     assert "Traceback" not in text
 
 
+def test_a_rank_that_is_too_large_for_this_machine_may_have_tensors_without_values(inner: pytest.Pytester) -> None:
+    test = """
+def huge(ctx):
+    held = torch.empty(2**60)
+    return lambda: held.sum()
+
+
+def test_predicted(ddpperf):
+    ddpperf.predict(huge, **QUICK)
+"""
+    result = run(inner, test)
+    result.assert_outcomes(failed=1)
+    text = " ".join(result.stdout.str().split())
+    assert "ran out of memory" in text
+    assert "With accelerator=NAME, such as h100, the tensors of a simulated rank have no values" in text
+
+
 def test_simulated_benchmarks_measure_no_network(inner: pytest.Pytester) -> None:
     test = "def test_simulated(ddpperf):\n    ddpperf.check(workload, strategy='flat')"
     result = run(inner, test, "--ddpperf-simulate=2", "--ddpperf-network=here")
