@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import pytest
 
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError
 from pytest_ddpperf.run.configuration import (
+    FILES,
     LAUNCHED,
     counts_alone,
     declare,
@@ -21,16 +21,12 @@ from pytest_ddpperf.run.configuration import (
     mark_ours,
     marker_line,
     may_be_task,
-    require_known,
+    may_follow,
     require_marks,
     require_no_rank,
-    require_outputs,
     require_system,
-    set_status,
     settings_of,
-    spoil,
     timeout_of,
-    write_at_end,
 )
 
 if TYPE_CHECKING:
@@ -64,10 +60,13 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 @pytest.hookimpl(trylast=True)  # conftest files have declared their options
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
     """Refuse misspelt options with the one that is meant."""
-    try:
-        require_known(parser.parse_known_and_unknown_args(args)[1])
-    except SettingError as error:
-        raise pytest.UsageError(str(error)) from None
+    if unknown := parser.parse_known_and_unknown_args(args)[1]:
+        from pytest_ddpperf.run.refusals import require_known
+
+        try:
+            require_known(unknown)
+        except SettingError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -97,7 +96,10 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_ddpperf.against.worktree import reference
 
             config.stash[REVISION] = reference(settings, config.rootpath, config.invocation_params.dir)
-        require_outputs(settings, config.rootpath)
+        if vars(settings) and not may_follow(settings):  # something is asked for
+            from pytest_ddpperf.run.refusals import require_outputs
+
+            require_outputs(settings, config.rootpath)
         if settings.budget is not None:
             from pytest_ddpperf.run.screening import Screening
 
@@ -312,26 +314,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the JSON results, record the run in the history, and ask for further reports."""
     config, settings = session.config, session.config.stash[SETTINGS]
-    if hasattr(config, "workerinput"):
+    files = any(getattr(settings, name) is not None for name in FILES)
+    unmeasured = sum(map(sum, config.stash.get(UNMEASURED, {}).values()))
+    left_out = config.stash.get(NUMBER_LEFT_OUT, 0)
+    if hasattr(config, "workerinput") or not (files or unmeasured or left_out or SESSION in config.stash):
         return
-    write = partial(write_at_end, session_of, session)
-    set_status(session, sum(map(sum, config.stash.get(UNMEASURED, {}).values())))
-    if left_out := config.stash.get(NUMBER_LEFT_OUT, 0):
-        from pytest_ddpperf.run.outputs import left_out_text
+    from pytest_ddpperf.run.ending import end, set_status, tell_left_out
 
-        session_of(config).complaints.append(left_out_text(left_out))
-        spoil(session)
-    if any(getattr(settings, name) is not None for name in ("json", "report", "plots", "history")):
-        from pytest_ddpperf.run.outputs import outputs
-
-        # Without any result, too: a file of an earlier run must not pass for this one's.
-        ended = session.shouldfail or session.shouldstop or "interrupted" * (exitstatus == pytest.ExitCode.INTERRUPTED)
-        for output in outputs(session_of(config), config.rootpath, str(ended) or None):
-            write(output)
-    if SESSION in config.stash:
-        write(config.stash[SESSION].collect_reports)
-        if not config.pluginmanager.has_plugin("terminalreporter"):  # nobody else tells
-            write(lambda: sys.stderr.writelines(f"{line}\n" for line in config.stash[SESSION].summary().last))
+    set_status(session, unmeasured)
+    if left_out:
+        tell_left_out(session, session_of(config), left_out)
+    if files or SESSION in config.stash:
+        end(session, session_of(config), exitstatus)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.files import located
 from pytest_ddpperf.settings import KNOBS
-from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
     from pytest_ddpperf.reports.documents.results import ResultsData
@@ -77,14 +76,6 @@ def _typed(session: Session, interrupted: str | None = None) -> ResultsData:
     from pytest_ddpperf.reports.documents.results import ResultsData
 
     return typed(ResultsData, json.loads(render(session.document(interrupted))))
-
-
-def left_out_text(number: int) -> str:
-    """What became of so many benchmarks in the workers of pytest-xdist."""
-    return (
-        f"{format_count(number, 'benchmark')} did not run, because benchmarks disturb each other in the workers of "
-        "pytest-xdist; run them with -n 0"
-    )
 
 
 def append_entries(session: Session, others: list[dict[str, Any]]) -> None:

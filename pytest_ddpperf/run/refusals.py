@@ -1,0 +1,153 @@
+"""What is refused before the first test: options, settings and files that contradict each other or cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.parsers import closest
+from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings
+
+_ALIKE = 0.8  # of difflib: what is less alike is hardly meant
+_PURPOSES = {
+    "against": "another revision, and none is named",
+    "profile": "what is profiled, and nothing is",
+    "save": "what is saved, and nothing is",
+    "simulate": "what is simulated, and nothing is",
+}
+NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  # what asks for more than a first look
+
+
+def require_known(unknown: Iterable[str]) -> None:
+    """Refuses arguments that are meant for us; ``unknown``: those that no plugin has declared."""
+    options = [knob.option for knob in KNOBS.values()]
+    for argument in unknown:
+        option = argument.partition("=")[0]
+        require_foreign(option, options, "option")
+
+
+def require_foreign(word: str, known: list[str], kind: str) -> None:
+    """Refuses a word that begins as ours do or looks like one of them."""
+    hint = closest(word, known, _ALIKE)
+    if hint or word.replace("_", "-").lstrip("-").startswith("ddpperf-"):
+        raise SettingError(f"{word}: there is no such {kind}; {hint or 'pytest --help lists all of them'}".rstrip())
+
+
+def require_other_marker(mark: str, ours: str) -> None:
+    """Refuses a marker that nobody has declared where ours is hardly meant otherwise."""
+    if closest(mark, [ours], _ALIKE):
+        raise SettingError(f"@pytest.mark.{mark}: nobody has declared this marker; did you mean {ours}?")
+
+
+def require_consistent(settings: Settings, said: Collection[str]) -> None:
+    """Refuses settings of which one would have to be ignored; ``said``: the names of those on the command line."""
+    for name in said:
+        needed = KNOBS[name].needs
+        if needed is not None and getattr(settings, name) and not getattr(settings, needed):
+            raise SettingError(f"{KNOBS[name].option} is for {_PURPOSES[needed]}: give {KNOBS[needed].option}")
+    for name in ("against", "against_python"):
+        if getattr(settings, name) is None:
+            continue
+        against = f"{KNOBS[name].option}={getattr(settings, name)} reads no baseline and "
+        if settings.save is not None:
+            raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
+        if settings.baseline is not None and "baseline" in said:
+            raise SettingError(f"{against}--ddpperf-baseline={settings.baseline} names some: give one of them")
+    _require_counts_alone(settings, said)
+    if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
+        raise SettingError(
+            f"{KNOBS['against_setup'].option} makes an environment of its own and {KNOBS['against_python'].option} "
+            "names one: give one of them, and build or install the revision in the named one"
+        )
+    if settings.calibrate is not None:
+        asked = {
+            "save": settings.save is not None,
+            "against": settings.against is not None,
+            "against_python": settings.against_python is not None,
+            "counted_only": settings.counted_only,
+            "history": settings.history is not None and "history" in said,
+        }
+        _require_alone(f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves", asked)
+    if settings.quick:
+        asked = {name: name in said for name in NOT_QUICK} | {"save": settings.save is not None}
+        _require_alone(
+            f"{KNOBS['quick'].option} takes a first look, which has limits of its own and is not stored", asked
+        )
+
+
+def _require_alone(first: str, asked: Mapping[str, bool]) -> None:
+    for name in (name for name, given in asked.items() if given):
+        raise SettingError(f"{first}, and {KNOBS[name].option} asks for something else: give one of them")
+
+
+def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
+    """Refuses what takes times, or ranks that are there, beside simulated ranks, and networks that nobody knows."""
+    if settings.network is not None or settings.accelerator is not None:
+        from pytest_ddpperf.run.predictable import require_known
+
+        require_known(settings)
+    if settings.simulate is None:
+        return
+    simulated = f"{KNOBS['simulate'].option}={','.join(map(str, settings.simulate))}"
+    for name in ("against", "against_python", "calibrate", "budget"):
+        if getattr(settings, name) is not None and (name in said or name != "budget"):
+            raise SettingError(f"{simulated} measures nothing, and {KNOBS[name].option} does: give one of them")
+    if settings.simulate_rank >= min(settings.simulate):
+        rank = f"{KNOBS['simulate_rank'].option}={settings.simulate_rank}"
+        raise SettingError(f"{rank}: {simulated} has a group without it (the first is rank 0): give a smaller one")
+
+
+def require_no_test(knob: Knob, raw: str, folder: Path) -> None:
+    """Refuses a test or a folder of tests that an option without a value has taken for its value."""
+    path = folder / raw.partition("::")[0]
+    try:
+        knob.parse(raw)
+    except ValueError as error:
+        expected = str(error)
+    else:
+        # A folder may have the name of a set of baselines, and a file with tests is hardly one.
+        if knob.bare is None or path.suffix != ".py":
+            return
+        expected = "a name that is no file here"
+    if "::" not in raw and not path.exists():
+        return
+    form = f"{knob.option}={knob.metavar}"
+    cure = f"write {form}" if knob.bare is None else f"put {knob.option} last, or write {form}"
+    raise SettingError(f"{knob.option}={raw}: expected {expected}, and {raw} is a test, a file or a folder: {cure}")
+
+
+def require_outputs(settings: Settings, root: Path) -> None:
+    """Refuses baselines that are asked for and not there, and files and folders that cannot be written."""
+    asked = settings.baseline not in {None, settings.save}
+    storing = settings.save is not None or settings.calibrate is not None
+    if asked or storing:
+        from pytest_ddpperf.baselines.store import Store
+
+        folder = root / settings.baseline_dir
+        if asked:
+            Store(folder, settings.compared).ensure_there()
+        if storing:
+            Store(folder, settings.save or DEFAULT_SET).ensure_writable()
+    if settings.json is not None:
+        from pytest_ddpperf.baselines.files import located
+        from pytest_ddpperf.reports.document import ensure_writable
+
+        ensure_writable(located(root, settings.json))
+    if settings.report is not None:
+        from pytest_ddpperf.run.outputs import require_reports
+
+        require_reports(settings.report, root)
+    if settings.plots is not None:
+        from pytest_ddpperf.baselines.files import located
+        from pytest_ddpperf.reports.plots import require_plots
+
+        require_plots(located(root, settings.plots), KNOBS["plots"].option)
+    if isinstance(settings.profile, Path):
+        from pytest_ddpperf.run.traces import require_folder
+
+        require_folder(root / settings.profile)
+    if settings.history is not None:
+        from pytest_ddpperf.baselines.history.database import ensure_recordable
+
+        ensure_recordable(root / settings.history)
