@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from pytest_ddpperf.analysis.evidence import longest_data_wait, sends_after_backward, strategy_name
+from pytest_ddpperf.analysis.candidates import ROOM
+from pytest_ddpperf.analysis.evidence import longest_data_wait, memory_limit, sends_after_backward, strategy_name
 from pytest_ddpperf.metrics.figures import precision_of_products
 from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Diagnosis
 from pytest_ddpperf.records.measurement import Measurement
@@ -19,18 +21,21 @@ FRAGMENTED = 0.20  # of the memory that the allocator holds: above, tensors do n
 _BY_SETTING = frozenset(
     {
         *("accumulation", "no_sync", "mixed_precision", "checkpointing", "smaller_micro_batch", "sharding"),
-        *("loader_workers", "pin_memory", "overlap", "compression", "bucket_size"),
+        *("loader_workers", "ready_batches", "pin_memory", "overlap", "compression", "bucket_size"),
     }
 )
 _ESTIMATED = frozenset(
     {
-        *("larger_batch", "overlap", "compression", "bucket_size", "keep_gathered", "mixed_precision"),
-        *("fusion", "fused_optimizer", "compile", "fewer_ranks", "alone"),
+        *("larger_batch", "overlap", "compression", "bucket_size", "keep_gathered", "whole_model", "mixed_precision"),
+        *("fusion", "fused_optimizer", "compile", "static_graph", "fewer_ranks", "smaller_group", "alone"),
     }
 )
 """Changes that may save more than is told: half of the bytes may hide wholly, more samples may take no longer."""
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
 _UPDATE: tuple[Bottleneck, ...] = ("memory_bandwidth", "overhead")  # what the time of an optimizer is of
+_KEEPING = {"fsdp1": "fsdp1[sharding=SHARD_GRAD_OP]", "fsdp2": "fsdp2[reshard_after_forward=false]"}
+_BUCKET = 25.0  # MiB, torch's default
+_BUCKETS = 4  # that gradients are cut into where they have hardly any
 _OVERLAPPED = 0.8  # of backward, which can hide communication: the last bucket is ready at its end
 
 
@@ -41,7 +46,7 @@ def advice_on(diagnosis: Diagnosis, measurement: Measurement) -> tuple[Advice, .
     batch and more micro-batches gain for each sample.
     """
     found = [advice for cause in diagnosis.causes for advice in _BY_CAUSE[cause.bottleneck](diagnosis, measurement)]
-    found += _fewer_steps(diagnosis, measurement)
+    found += [*_fewer_steps(diagnosis, measurement), *_fewer_ranks(diagnosis, measurement)]
     if diagnosis.bottleneck == "memory_capacity":
         found += _room(measurement)
     if measurement.strategy == "custom":  # whose step has no settings of ours
@@ -66,6 +71,10 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     loader = measurement.recipe.get("loader", "")
     if measurement.environment.device == "cuda" and "pin_memory=true" not in loader:
         found.append(Advice(code="pin_memory", bottleneck="data", gain=wait))
+    if re.search(r"workers=[1-9]", loader) and not {"prefetch_factor", "persistent_workers"} <= {
+        *re.findall(r"\w+", loader)
+    }:
+        found.append(Advice(code="ready_batches", bottleneck="data", gain=wait))
     said = re.search(r"workers=(\d+)", loader)
     if said is None:  # nobody knows how many a loader of the workload's own has
         return [Advice(code="more_workers", bottleneck="data", gain=wait), *found]
@@ -88,9 +97,46 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
         found |= {"compression": share / 2, "bucket_size": share / 2}
     if strategy.startswith("fsdp") and not _kept(measurement):
         found["keep_gathered"] = share / 3
+    if strategy.startswith("fsdp") and _fits_whole(diagnosis, measurement):
+        found["whole_model"] = share / 3
     if measurement.environment.device == "cuda" and measurement.environment.backend == "gloo":
         found["nccl"] = share
-    return [Advice(code=code, bottleneck="communication", gain=gain) for code, gain in found.items()]
+    facts: dict[str, dict[str, Any]] = {
+        "bucket_size": _other_buckets(diagnosis, measurement),
+        "keep_gathered": {"strategy": _KEEPING.get(strategy)},
+    }
+    return [
+        Advice(code=code, bottleneck="communication", gain=gain, facts=facts.get(code, {}))
+        for code, gain in found.items()
+    ]
+
+
+def _other_buckets(diagnosis: Diagnosis, measurement: Measurement) -> dict[str, float]:
+    """Buckets that may be better: several where nearly all gradients wait for one, else larger ones."""
+    cause, given = diagnosis.cause("communication"), re.search(r"bucket_cap_mb=([\d.]+)", measurement.strategy)
+    facts = {} if cause is None else cause.facts
+    if facts.get("collectives", 0) > _BUCKETS:
+        return {"megabytes": 2 * (float(given[1]) if given is not None else _BUCKET)}
+    return {"megabytes": max(1.0, float(round(facts.get("sent", 0.0) / _BUCKETS / 2**20)))}
+
+
+def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
+    """Whether each rank has room for all of the model's state; False where nobody knows."""
+    limit, counts = memory_limit(measurement), measurement.counts
+    if limit is None or diagnosis.memory is None or counts is None or "model_state_bytes" not in counts.totals:
+        return False
+    others = counts.totals["model_state_bytes"] * (measurement.world_size - 1)
+    return diagnosis.memory + others / limit <= ROOM
+
+
+def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
+    """Where fewer ranks were measured to do more work a second."""
+    slower = next((each.facts for each in measurement.findings if each.code == "negative_scaling"), None)
+    if slower is None or not diagnosis.causes:
+        return []
+    facts = {"ranks": slower["base_size"]}
+    cause = _largest(diagnosis, "communication", "straggler", "oversubscribed")
+    return [Advice(code="smaller_group", bottleneck=cause, gain=1 - slower["speedup"], facts=facts)]
 
 
 def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
@@ -154,15 +200,36 @@ def _compute(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
 
 def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     share = _share(diagnosis, "memory_bandwidth")
-    codes = ["fusion"] if "compile" not in measurement.recipe else []
+    found = {"fusion": share / 2} if "compile" not in measurement.recipe else {}
     if _phase_share(measurement, "optimizer") > share / 2:
-        codes.append("fused_optimizer")
-    return [Advice(code=code, bottleneck="memory_bandwidth", gain=share / 2) for code in codes]
+        found["fused_optimizer"] = share / 2
+    copies = min(share, _copies(diagnosis))
+    if _has_views(measurement) is False:
+        found["bucket_views"] = copies
+    if any(each.code == "strided_gradients" for each in measurement.findings):
+        found["gradient_layout"] = copies
+    return [Advice(code=code, bottleneck="memory_bandwidth", gain=gain) for code, gain in found.items()]
+
+
+def _copies(diagnosis: Diagnosis) -> float:
+    """The share of the step that copies gradients into buckets and back; each way reads and writes them once."""
+    communication, moving = diagnosis.cause("communication"), diagnosis.cause("memory_bandwidth")
+    if communication is None or moving is None or not moving.facts.get("rate") or not diagnosis.step:
+        return 0.0
+    seconds: float = 4 * communication.facts.get("sent", 0.0) / moving.facts["rate"]
+    return seconds / diagnosis.step
+
+
+def _has_views(measurement: Measurement) -> bool | None:
+    """Whether gradients are views of DDP's buckets; None where the strategy has no such buckets."""
+    return "gradient_as_bucket_view=true" in measurement.strategy if strategy_name(measurement) == "ddp" else None
 
 
 def _overhead(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     share = _share(diagnosis, "overhead")
     codes = ["compile"] if "compile" not in measurement.recipe else []
+    if "find_unused_parameters=true" in measurement.strategy:  # each step looks through the whole graph for them
+        codes.append("static_graph")
     return [Advice(code=code, bottleneck="overhead", gain=share / 2) for code in codes]
 
 
@@ -196,6 +263,7 @@ def _room(measurement: Measurement) -> list[Advice]:
         "expandable_segments": split >= FRAGMENTED,
         "checkpointing": "activation_checkpointing" not in measurement.recipe,
         "smaller_micro_batch": True,
+        "bucket_views": _has_views(measurement) is False,
         "half_precision": measurement.environment.device == "cuda" and "precision" not in measurement.recipe,
         "sharding": whole,
     }

@@ -221,6 +221,15 @@ def _rates(launches: Sequence[Launch]) -> MachineRates | None:
     )
 
 
+def memory_limit(measurement: Measurement) -> float | None:
+    """Bytes that a rank may use: the limit that a test sets, else all of the GPU; None where no limit is known."""
+    limit = measurement.recipe.get("memory_limit")
+    totals = [
+        rank.device_memory.total for launch in measurement.launches for rank in launch.ranks if rank.device_memory
+    ]
+    return min(totals, default=None) if limit is None else byte_count(limit)
+
+
 def _memory(measurement: Measurement) -> float | None:
     """The largest share of its memory that a rank used; the limit that a test sets, else all of the GPU."""
     limit = measurement.recipe.get("memory_limit")

@@ -11,7 +11,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
-_BY_SAMPLE = frozenset({"accumulation", "larger_batch"})  # changes of how many samples a step has
+_BY_SAMPLE = frozenset({"accumulation", "larger_batch", "smaller_group"})  # changes of how many samples a step has
 _SHOWN = 2  # causes that one line names where none has the say
 
 
@@ -124,22 +124,32 @@ _FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "loader_workers": lambda facts: f"load with workers={facts['workers']}",
     "more_workers": lambda _: "load with more workers (num_workers of the DataLoader)",
+    "ready_batches": lambda _: "keep workers and batches ready: loader prefetch_factor=4,persistent_workers=true",
     "pin_memory": lambda _: "copy batches to the GPU from pinned memory: loader pin_memory=true",
     "cheaper_loading": lambda _: "prepare the data before training, or make loading cheaper",
     "accumulation": lambda facts: f"synchronise and update once in accumulation_steps={facts['steps']}, with no_sync",
     "no_sync": lambda _: "leave synchronisation out of all but the last micro-batch: no_sync=true",
     "overlap": lambda _: "send while backward runs: strategy bucketed or ddp",
     "compression": lambda _: "send gradients in half the bytes: ddp[comm_hook=bf16]",
-    "bucket_size": lambda _: "try other buckets: ddp[bucket_cap_mb=...]",
-    "keep_gathered": lambda _: "keep parameters gathered between forward and backward",
+    "bucket_size": lambda facts: f"try other buckets, such as ddp[bucket_cap_mb={facts['megabytes']:g}]",
+    "keep_gathered": lambda facts: (
+        f"keep parameters gathered between forward and backward{facts['strategy'] and ': '}{facts['strategy'] or ''}"
+    ),
+    "whole_model": lambda _: "keep the whole model on each rank, which has room for it: ddp",
     "nccl": lambda _: "use NCCL between GPUs: backend=nccl",
     "mixed_precision": lambda _: "train with precision=bf16",
     "fusion": lambda _: "fuse elementwise operators: torch.compile",
     "fused_optimizer": lambda _: "use a fused optimizer (fused=True), where it is none yet",
+    "bucket_views": lambda _: "let gradients be views of DDP's buckets: ddp[gradient_as_bucket_view=true]",
+    "gradient_layout": lambda _: "give parameters the memory format that their gradients have, before DDP wraps them",
+    "static_graph": lambda _: "name the graph static in place of find_unused_parameters: ddp[static_graph=true]",
     "larger_batch": lambda facts: f"use a batch {facts['times']} times as large",
     "compile": lambda _: "compile the step (torch.compile), or use fewer and larger layers",
     "even_work": lambda facts: f"give rank {facts['rank']} no more work than the others have",
     "fewer_ranks": lambda facts: f"use fewer than {facts['ranks']} ranks with {facts['threads']} threads each",
+    "smaller_group": lambda facts: (
+        f"train on {format_count(facts['ranks'], 'rank')}, where the same work takes less time"
+    ),
     "alone": lambda _: "measure while nothing else runs",
     "expandable_segments": lambda facts: (
         f"{format_percent(facts['share'])} of the memory that is held lies between tensors: "

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.analysis.advice import advice_on
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Cause, Diagnosis
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.phases import PHASES, PhaseTimes
@@ -130,7 +132,9 @@ def test_a_small_gain_is_no_advice() -> None:
 
 
 def test_a_full_memory_needs_room() -> None:
-    assert gains("memory_capacity", 0.0) == {"checkpointing": None, "smaller_micro_batch": None, "sharding": None}
+    room = dict.fromkeys(("checkpointing", "smaller_micro_batch", "bucket_views", "sharding"))
+    assert gains("memory_capacity", 0.0) == room
+    assert "bucket_views" not in gains("memory_capacity", 0.0, strategy="ddp[gradient_as_bucket_view=true]")
     assert "sharding" not in gains("memory_capacity", 0.0, strategy="fsdp2")
 
 
@@ -141,6 +145,88 @@ def test_a_full_gpu_has_room_between_tensors_and_in_half_precision() -> None:
     assert {"expandable_segments", "half_precision"} <= found.keys()
     assert "expandable_segments" not in gains("memory_capacity", 0.0, environment=gpu, series=whole)
     assert "half_precision" not in gains("memory_capacity", 0.0, environment=gpu, recipe={"precision": "bf16"})
+
+
+def caused(*causes: Cause, memory: float | None = None, **fields: Any) -> dict[str, Advice]:
+    """The advice by code, for a step of a second with these causes."""
+    diagnosis = Diagnosis(bottleneck=causes[0].bottleneck, step=1.0, causes=causes, memory=memory)
+    return {advice.code: advice for advice in advice_on(diagnosis, make_measurement(**fields))}
+
+
+def cause(bottleneck: Bottleneck, seconds: float, **facts: Any) -> Cause:
+    """What takes so many seconds of a step of one."""
+    return Cause(bottleneck=bottleneck, seconds=seconds, share=seconds, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "calls", "megabytes"),
+    [("ddp", 1, 10.0), ("ddp", 5, 50.0), ("ddp[bucket_cap_mb=8]", 5, 16.0), ("ddp[bucket_cap_mb=64]", 2, 10.0)],
+)
+def test_one_large_bucket_is_cut_and_many_small_ones_are_joined(strategy: str, calls: int, megabytes: float) -> None:
+    sending = cause("communication", 0.5, collectives=calls, sent=40 * 2**20)
+    advice = caused(sending, strategy=strategy)["bucket_size"]
+    assert advice.facts == {"megabytes": megabytes}
+    assert f"such as ddp[bucket_cap_mb={megabytes:g}]" in advice_text(advice)
+
+
+def test_gradients_that_are_copied_should_be_views() -> None:
+    # 10 MB are read and written on the way into buckets and back: 40 MB at 0.4 GB/s are a tenth of the second.
+    causes = (cause("memory_bandwidth", 0.5, moved=2e8, rate=4e8), cause("communication", 0.2, collectives=1, sent=1e7))
+    assert caused(*causes)["bucket_views"].gain == pytest.approx(0.1)
+    assert "bucket_views" not in caused(*causes, strategy="ddp[gradient_as_bucket_view=true]")
+    assert "bucket_views" not in caused(*causes, strategy="flat")
+    strided = (Finding("strided_gradients", {"shape": "[8, 3, 3, 3]"}),)
+    assert caused(*causes, findings=strided)["gradient_layout"].gain == pytest.approx(0.1)
+
+
+def test_a_static_graph_needs_no_search_for_unused_parameters() -> None:
+    found = caused(cause("overhead", 0.4, operators=9, each=1e-6), strategy="ddp[find_unused_parameters=true]")
+    assert found["static_graph"].gain == pytest.approx(0.2)
+    assert "static_graph" not in caused(cause("overhead", 0.4, operators=9, each=1e-6))
+
+
+def test_workers_keep_batches_ready() -> None:
+    waiting = cause("data", 0.5)
+    assert caused(waiting, recipe={"loader": "workers=2"})["ready_batches"].gain == 0.5
+    ready = "workers=2,prefetch_factor=4,persistent_workers=true"
+    assert "ready_batches" not in caused(waiting, recipe={"loader": ready})
+    assert "ready_batches" not in caused(waiting, recipe={"loader": "workers=0"})
+
+
+def test_a_model_that_fits_needs_no_shards() -> None:
+    """Two ranks have 30 of 100 bytes of state each, and use half of their memory: with 30 more they use 80."""
+    sending = cause("communication", 0.6, collectives=2, sent=1e6)
+    fields = {"strategy": "fsdp2", "recipe": {"memory_limit": "100B"}, "environment": make_environment(world_size=2)}
+    fitting = {**fields, "counts": Counts(totals={"model_state_bytes": 30}, details={}, unstable={})}
+    assert caused(sending, memory=0.5, **fitting)["whole_model"].gain == pytest.approx(0.2)
+    assert "whole_model" not in caused(sending, memory=0.7, **fitting)
+    assert "whole_model" not in caused(sending, memory=None, **fitting)
+    assert "whole_model" not in caused(sending, memory=0.5, **fields)
+    kept = caused(sending, strategy="fsdp1")["keep_gathered"]
+    assert advice_text(kept).startswith("keep parameters gathered between forward and backward: fsdp1[sharding=SHARD_")
+
+
+def test_fewer_ranks_are_better_where_they_were_measured_to_be() -> None:
+    slower = (Finding("negative_scaling", {"world_size": 2, "base_size": 1, "speedup": 0.6}),)
+    advice = caused(cause("communication", 0.4, collectives=1, sent=8), findings=slower)["smaller_group"]
+    assert advice.gain == pytest.approx(0.4)
+    assert advice_text(advice) == (
+        "train on 1 rank, where the same work takes less time (saves about 40 % of the time of a sample)"
+    )
+
+
+def test_gpus_are_advised_nccl_and_half_precision() -> None:
+    gpu = make_environment(device="cuda", backend="gloo")
+    assert caused(cause("communication", 0.5, collectives=1, sent=8), environment=gpu)["nccl"].gain == 0.5
+    counts = Counts(totals={}, details={"model_size": {"float32": 8}}, unstable={})
+    found = caused(cause("compute", 0.6, flops=1e9, rate=1e9), environment=gpu, counts=counts)
+    assert found["mixed_precision"].gain == 0.3
+
+
+def test_an_update_that_takes_most_of_the_time_is_fused() -> None:
+    moving = cause("memory_bandwidth", 0.6, moved=1.0, rate=1.0)
+    assert caused(moving, series=phases(optimizer=0.5, forward=0.5))["fused_optimizer"].gain == 0.3
+    assert "fused_optimizer" not in caused(moving, series=phases(optimizer=0.2, forward=0.8))
 
 
 @pytest.mark.parametrize("bottleneck", list(BOUND_BY))
