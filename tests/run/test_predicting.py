@@ -93,6 +93,29 @@ def test_ways(ddpperf):
     assert rows[1]["gain"]["low"] < rows[1]["gain"]["value"] < rows[1]["gain"]["high"]
 
 
+def test_buckets_ranks_and_halved_gradients_may_be_asked_about(inner: pytest.Pytester) -> None:
+    """Gradients of 66,560 bytes go to other nodes, in one message or in several."""
+    test = """
+def test_asked(ddpperf):
+    found = ddpperf.what_if(
+        workload,
+        ways={
+            "now": {"strategy": "bucketed"},
+            "small buckets": {"strategy": "bucketed[bucket_cap_mb=0.02,first_bucket_mb=0.02]"},
+            "half the bytes": {"strategy": "ddp[comm_hook=bf16]"},
+            "more ranks": {"strategy": "bucketed", "world_size": 64},
+        },
+        accelerator="a100",
+        **QUICK,
+    )
+    one, several, half, more = (found[name] for name in ("now", "small buckets", "half the bytes", "more ranks"))
+    assert several.communication > one.communication  # each message takes its latency
+    assert half.communication < one.communication
+    assert more.world_size == 64 and more.communication > one.communication  # a longer ring
+"""
+    run(inner, test).assert_outcomes(passed=1)
+
+
 def test_candidates_are_held_to_the_memory(inner: pytest.Pytester) -> None:
     test = """
 def test_advised(ddpperf):
