@@ -126,6 +126,9 @@ def estimate_fsdp_comm_cost(
     FULL_SHARD in each node, with an all-reduce of each part between the nodes. NO_SHARD is an all-reduce. All units
     are taken to be gathered again in backward; torch keeps the outermost one of FULL_SHARD, which is then less.
 
+    Of W ranks in nodes of G, HYBRID_SHARD sends 2 (M/G)(N-1)/N between the N = W/G nodes, by the ring of those N ranks
+    that have one part; the paper prints 2 M (W-1)/(G W), which counts W ranks and is not 0 for a single node.
+
     Args:
         model: what FSDP would wrap; only its parameters are looked at.
         world_size: ranks.

@@ -137,6 +137,15 @@ def test_the_link_follows_from_the_gpu(device: str, name: str, link: str | None)
     assert link_of(device, [name]) == link
 
 
+@pytest.mark.parametrize(
+    ("words", "latency"), [(("nvlink",), 3.4e-6), (("pcie",), 5.7e-6), (("infiniband", "ethernet"), 14e-6)]
+)
+def test_a_message_takes_what_nccls_model_says(words: tuple[str, ...], latency: float) -> None:
+    """NCCL, src/graph/tuning.cc: hwLat of the ring with the protocol Simple, for NVLink, PCI and NET."""
+    found = {link.network.latency for name, link in HARDWARE.items() if name.startswith(words)}
+    assert found == {latency}
+
+
 def test_links_and_clusters_have_the_bandwidths_of_their_standards() -> None:
     assert HARDWARE["infiniband400"].bandwidth == 400e9 / 8
     assert HARDWARE["ethernet100"].bandwidth == 100e9 / 8

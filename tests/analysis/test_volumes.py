@@ -103,9 +103,16 @@ def test_units_are_more_calls_and_the_same_bytes() -> None:
 
 
 def test_hybrid_sharding_sends_between_nodes_only_the_parts() -> None:
-    """2 nodes of 4: 3 M 3/4 inside, and 2 (M/4) 1/2 between."""
+    """2 nodes of 4: 3 M 3/4 inside, and 2 (M/4) 1/2 between. The paper prints 2 M (W-1)/(G W) for the latter."""
     cost = estimate_fsdp_comm_cost(MODEL, 8, sharding="HYBRID_SHARD", ranks_per_node=4)
     assert [(part.ranks, part.send_bytes) for part in cost.parts] == [(4, 2 * M * 3 / 4), (4, M * 3 / 4), (2, M / 4)]
+    assert (cost.parts[-1].send_bytes, 2 * M * (8 - 1) / (4 * 8)) == (1000, 1750)
+
+
+def test_hybrid_sharding_of_one_node_sends_nothing_between_nodes() -> None:
+    """The paper's 2 M (W-1)/(G W) would be 1500 B."""
+    alone = estimate_fsdp_comm_cost(MODEL, 4, sharding="HYBRID_SHARD", ranks_per_node=4)
+    assert alone.parts == estimate_fsdp_comm_cost(MODEL, 4).parts
 
 
 def test_mixed_precision_sends_its_own_types() -> None:

@@ -25,6 +25,7 @@ PARAMETERS = 1088
 M = 4 * PARAMETERS
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "naive": ("naive", {}),
+    "each rank alone": ("naive", {"synchronised": False}),
     "flat": ("flat", {}),
     "overlap": ("overlap", {}),
     "bucketed": ("bucketed", {}),
@@ -57,7 +58,13 @@ class Block(nn.Module):
 
 
 def step_of(
-    ctx: RankContext, strategy: str, *, micro_steps: int = 1, quiet: bool = True, autocast: bool = False
+    ctx: RankContext,
+    strategy: str,
+    *,
+    micro_steps: int = 1,
+    quiet: bool = True,
+    autocast: bool = False,
+    synchronised: bool = True,
 ) -> Callable[[], None]:
     model = nn.Sequential(Block(), Block())
     parallel = parallelise(strategy, model, ctx, list(model))
@@ -74,7 +81,8 @@ def step_of(
                 with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
                     loss = parallel.module(inputs).square().mean()
                 loss.backward()
-        parallel.synchronise()
+        if synchronised:
+            parallel.synchronise()
         optimizer.step()
 
     return run
@@ -238,6 +246,16 @@ def test_replicas_hold_more_at_the_peak_than_shards(found: Found) -> None:
         assert counts["fsdp2"].totals["peak_tensor_bytes"] < counts["ddp"].totals["peak_tensor_bytes"]
         without = counts["fsdp2 without resharding"].totals["peak_tensor_bytes"]
         assert counts["fsdp2"].totals["peak_tensor_bytes"] < without
+
+
+def test_a_flat_all_reduce_takes_a_copy_of_the_gradients_and_a_naive_one_takes_nothing(found: Found) -> None:
+    """4 bytes a parameter at the peak, beside the batch of 4 x 16; and none more than without any all-reduce."""
+    for counts in found[1]:
+        flat, naive, alone = (
+            counts[case].details["peak_tensor_bytes"] for case in ("flat", "naive", "each rank alone")
+        )
+        assert flat["temporaries"] == M + 4 * 16 * 4
+        assert naive == alone
 
 
 def test_flops_are_the_same_however_they_are_shared_out(found: Found) -> None:
