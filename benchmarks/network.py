@@ -2,9 +2,9 @@
 
     python benchmarks/network.py
 
-Two gloo ranks sweep all collectives from 1 KiB to 16 MiB, as `ddpperf network` does; about two minutes. Then fresh
-ranks measure sizes that lie between those of the fit, and the fit has to tell them. Its own figure, of sizes that are
-left out in turn, stands beside.
+Two gloo ranks sweep all collectives from 1 KiB to 16 MiB, half as far as `ddpperf network`; about two minutes. Then
+fresh ranks measure sizes that lie between those of the fit, and the fit has to tell them. Its own figure, of sizes that
+are left out in turn, stands beside.
 
 Goal: the median relative error over all collectives and sizes is at most 15 %.
 """

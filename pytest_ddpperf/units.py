@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+_BINARY = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
 _RATES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _FLOPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _ROUNDING = 1e-9  # of the largest value: a difference that rounding leaves
@@ -98,6 +100,13 @@ def format_values(values: Iterable[float], unit: str) -> tuple[str, ...]:
     group = tuple(values)
     common = scale(group, unit)
     return tuple(map(common.text, group))
+
+
+def power_of_two(nbytes: float, *, above: bool = False) -> str:
+    """The next power of two below a number of bytes, or above it, as an option takes it: ``512``, ``32MiB``."""
+    number = 1 << (math.ceil(nbytes) - 1).bit_length() if above else 1 << max(0, int(nbytes).bit_length() - 1)
+    shift, unit = next(((shift, unit) for shift, unit in _BINARY if number >> shift), (0, ""))
+    return f"{number >> shift}{unit}"
 
 
 def exact_texts(unit: str, values: Iterable[float]) -> list[str]:

@@ -11,6 +11,7 @@ from pytest_ddpperf.units import (
     format_percent,
     format_value,
     format_values,
+    power_of_two,
     scale,
 )
 
@@ -97,3 +98,17 @@ def test_plain_numbers(value: float, text: str) -> None:
 def test_a_clock_shows_minutes_and_seconds() -> None:
     assert format_clock(250.9) == "4:10"
     assert format_clock(3725.0) == "62:05"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "below", "above"),
+    [
+        (1, "1", "1"),
+        (1000, "512", "1KiB"),
+        (25 * 2**20, "16MiB", "32MiB"),
+        (2**25, "32MiB", "32MiB"),
+        (2e9, "1GiB", "2GiB"),
+    ],
+)
+def test_a_power_of_two_is_what_an_option_takes(nbytes: float, below: str, above: str) -> None:
+    assert (power_of_two(nbytes), power_of_two(nbytes, above=True)) == (below, above)

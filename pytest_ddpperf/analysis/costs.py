@@ -1,9 +1,9 @@
 """What a collective costs, by the model of a latency and a bandwidth for each message (alpha and beta).
 
 Sources: Thakur, Rabenseifner and Gropp 2005 ("Optimization of Collective Communication Operations in MPICH"), as MPICH
-and gloo document them; for the ring Patarasuk and Yuan 2009. Such a time is a lower bound for its algorithm: measured
-ones are mostly longer. A shorter one means another algorithm, a reduction in the switch, a wrong size, a wrong number
-of ranks or a missing synchronisation.
+and gloo document them (MPICH's sources that of a reduce-scatter by recursive doubling); for the ring Patarasuk and Yuan
+2009. Such a time is a lower bound for its algorithm: measured ones are mostly longer. A shorter one means another
+algorithm, a reduction in the switch, a wrong size, a wrong number of ranks or a missing synchronisation.
 """
 
 from __future__ import annotations
@@ -84,11 +84,21 @@ _ROWS = (
     (_AR, "recursive_doubling", "lg n", "lg n S", _SHORT, lambda n: Terms(_lg(n), _lg(n), _lg(n))),
     (_AR, "halving_doubling", "2 lg n", "2(n-1)/n S", _POWERS, _halving_doubling),
     (_RS, "ring", "n-1", _PART, _LARGE, lambda n: Terms(n - 1, (n - 1) / n, (n - 1) / n)),
-    (_RS, "halving_doubling", "lg n", _PART, "powers of two", lambda n: Terms(_lg(n), (n - 1) / n, (n - 1) / n)),
+    (_RS, "halving_doubling", "lg n", _PART, _POWERS, lambda n: Terms(_lg(n), (n - 1) / n, (n - 1) / n)),
+    (
+        _RS,
+        "recursive_doubling",
+        "lg n",
+        "(lg n - (n-1)/n) S",
+        _SHORT,
+        lambda n: Terms(_lg(n), _lg(n) - (n - 1) / n, _lg(n) - (n - 1) / n),
+    ),
     (_AG, "ring", "n-1", _PART, _LARGE, lambda n: Terms(n - 1, (n - 1) / n)),
+    (_AG, "recursive_doubling", "lg n", _PART, _POWERS, lambda n: Terms(_lg(n), (n - 1) / n)),
     (_AG, "halving_doubling", "lg n", _PART, _POWERS, lambda n: Terms(_lg(n), (n - 1) / n)),
     (_BROADCAST, "ring", "lg n + n-1", "2(n-1)/n S", _LARGE, lambda n: Terms(_lg(n) + n - 1, 2 * (n - 1) / n)),
     (_BROADCAST, "tree", "lg n", "lg n S", _SHORT, lambda n: Terms(_lg(n), _lg(n))),
+    (_BROADCAST, "halving_doubling", "2 lg n", "2(n-1)/n S", _POWERS, lambda n: Terms(2 * _lg(n), 2 * (n - 1) / n)),
     (_A2A, "ring", "n-1", _PART, "all sizes", lambda n: Terms(n - 1, (n - 1) / n)),
 )
 TABLE: Mapping[tuple[str, str], Complexity] = {
@@ -104,6 +114,7 @@ def communication_complexity_analysis() -> tuple[Complexity, ...]:
     """The costs of all collectives and algorithms, a row each, for a single level of links.
 
     ``ring`` is a scatter and an all-gather for a broadcast, and the exchange in pairs for an all-to-all.
+    ``halving_doubling`` of a broadcast is a scatter by a tree, and an all-gather by recursive doubling.
     """
     return tuple(TABLE.values())
 
@@ -129,19 +140,32 @@ def collective_time(
         reduction: seconds to add up one byte.
 
     Raises:
-        SettingError: an argument cannot be; ``halving_doubling`` of parts takes a power of two.
+        SettingError: an argument cannot be; ``halving_doubling`` and ``recursive_doubling`` of parts take a power of
+            two.
     """
     n = require_ranks("world_size", world_size)
     size, per_byte = require_number("size_bytes", size_bytes), require_number("reduction", reduction)
     require_one_of("collective", collective, COLLECTIVES)
-    known = [row.algorithm for row in TABLE.values() if row.collective == collective]
-    require_one_of(f"algorithm of {collective}", algorithm, known)
-    if algorithm == "halving_doubling" and collective != "all_reduce" and n & (n - 1):
+    require_one_of("algorithm", algorithm, ALGORITHMS)
+    if (collective, algorithm) not in TABLE:
+        raise _no_algorithm(collective, algorithm)
+    if algorithm.endswith("_doubling") and collective != "all_reduce" and n & (n - 1):
         raise SettingError(f"world_size={n} is no power of two, which {algorithm} of {collective} takes; use ring")
     if n == 1:
         return 0.0
     terms = TABLE[collective, algorithm].terms(n)
     return terms.messages * network.latency + size * (terms.sent / network.bandwidth + terms.reduced * per_byte)
+
+
+def _no_algorithm(collective: str, algorithm: str) -> SettingError:
+    """The refusal of an algorithm that a collective does not have."""
+    if algorithm == "hierarchical" and collective in _IN_LEVELS:
+        return SettingError("algorithm='hierarchical' has two levels of links; call hierarchical_time")
+    known = [row.algorithm for row in TABLE.values() if row.collective == collective]
+    return SettingError(
+        f"algorithm={algorithm!r}: the sources of these costs have no such algorithm of {collective}; give one of "
+        f"{', '.join(known)}"
+    )
 
 
 def hierarchical_time(
@@ -161,7 +185,9 @@ def hierarchical_time(
         local: the links inside a node.
         between: the link of each rank to the other nodes.
     """
-    require_one_of("collective of hierarchical", collective, _IN_LEVELS)
+    require_one_of("collective", collective, COLLECTIVES)
+    if collective not in _IN_LEVELS:
+        raise _no_algorithm(collective, "hierarchical")
     inside, outside = require_ranks("ranks_per_node", ranks_per_node), require_ranks("nodes", nodes)
     if collective == "broadcast":
         trees = ((outside, between), (inside, local))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from pytest_ddpperf.analysis.costs import COLLECTIVES
 from pytest_ddpperf.analysis.evidence import sends_after_backward
 from pytest_ddpperf.analysis.network import CollectiveFit
-from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.communication import communication_overhead, still_sent, synchronised_step
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
@@ -24,20 +24,37 @@ def expected_seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float | N
 
     None where a kind or a size was not measured, or ranks send in smaller groups.
     """
-    if not _of_all_ranks(counts, fits):
-        return None
+    return _seconds(counts, fits) if _obstacle(counts, fits) is None else None
+
+
+def _seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float:
     by_name = {fit.collective: fit for fit in fits}
+    return sum(
+        number * by_name[name].seconds(max(by_name[name].min_bytes, nbytes))
+        for name, number, nbytes in _collectives(counts)
+    )
+
+
+def _collectives(counts: Counts) -> list[tuple[str, float, float]]:
+    """Each kind of a step's collectives: its name, the number of its calls, and the mean of their bytes."""
     calls, nbytes = (counts.details.get(metric, {}) for metric in ("collective_calls", "collective_bytes"))
-    seconds = 0.0
-    for name, number in calls.items():
-        if name not in by_name:
-            return None
-        fit = by_name[name]
-        try:
-            seconds += number * fit.seconds(max(fit.min_bytes, nbytes.get(name, 0.0) / number))
-        except SettingError:
-            return None
-    return seconds
+    return [(name, number, nbytes.get(name, 0.0) / number) for name, number in calls.items() if number]
+
+
+def _obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, float] | None:
+    """Why the fits do not tell what a step's collectives take, of which kind and of how many bytes; None if they do.
+
+    Of kinds that are too large it is the largest, so that one sweep covers all.
+    """
+    largest = {fit.collective: fit.max_bytes for fit in fits}
+    for name, _, nbytes in _collectives(counts):
+        if name not in largest:
+            return ("not_swept" if name in COLLECTIVES else "never_swept"), name, nbytes
+    beyond = [(nbytes, name) for name, _, nbytes in _collectives(counts) if nbytes > largest[name]]
+    if beyond:
+        nbytes, name = max(beyond)
+        return "too_large", name, nbytes
+    return None if _of_all_ranks(counts, fits) else ("smaller_groups", "", 0.0)
 
 
 def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
@@ -53,17 +70,28 @@ def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
 def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> Finding | None:
     """What the network would have the collectives of a step take, and what they were measured to take.
 
-    None where nothing is sent, timed or known, or was measured to be held against it. A measurement far below it has a
-    code of its own.
+    None where nothing is sent or timed. A measurement far below the prediction has a code of its own, and so has a
+    prediction that nothing was measured beside, and the reason why there is none.
     """
-    if measurement.counts is None or not measurement.launches:
+    counts = measurement.counts
+    if counts is None or not measurement.launches or not sum(counts.details.get("collective_bytes", {}).values()):
         return None
-    predicted = expected_seconds(measurement.counts, fits)
+    obstacle = _obstacle(counts, fits)
+    if obstacle is not None:
+        reason, name, nbytes = obstacle
+        least, most = next(((fit.min_bytes, fit.max_bytes) for fit in fits if fit.collective == name), (None, None))
+        ranks = measurement.world_size
+        return Finding(
+            "not_on_network",
+            {"reason": reason, "collective": name, "nbytes": nbytes, "least": least, "most": most, "ranks": ranks},
+        )
+    predicted = _seconds(counts, fits)
     measured, how, exposed = _measured(measurement)
-    if not predicted or (measured is None and exposed is None):
-        return None
-    sent = measurement.counts.details.get("collective_calls", {})
+    sent = counts.details.get("collective_calls", {})
     error = max(fit.error for fit in fits if fit.collective in sent)
+    if measured is None and exposed is None:
+        profiled = measurement.profile is not None
+        return Finding("only_on_network", {"predicted": predicted, "error": error, "profiled": profiled})
     if measured is not None and measured < TOO_FAST * predicted:
         return Finding(
             "faster_than_network", {"predicted": predicted, "error": error, "measured": measured, "how": how}

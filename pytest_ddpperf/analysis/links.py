@@ -45,12 +45,14 @@ HARDWARE: Mapping[str, Hardware] = {
     "infiniband400": Hardware(bandwidth=50e9, latency=14e-6, source=f"InfiniBand NDR: 400 Gbit/s; {_NCCL}"),
     "ethernet100": Hardware(bandwidth=12.5e9, latency=14e-6, source=f"IEEE 802.3ba: 100 Gbit/s; {_NCCL}"),
     "ethernet10": Hardware(bandwidth=1.25e9, latency=14e-6, source=f"IEEE 802.3ae: 10 Gbit/s; {_NCCL}"),
+    "ethernet1": Hardware(bandwidth=0.125e9, latency=14e-6, source=f"IEEE 802.3ab: 1 Gbit/s; {_NCCL}"),
 }
 """Links by name; what they could reach at most."""
 CLUSTERS: Mapping[str, tuple[str, str]] = {
     "nvlink-infiniband400": ("nvlink4", "infiniband400"),
     "pcie-ethernet100": ("pcie4", "ethernet100"),
     "pcie-ethernet10": ("pcie4", "ethernet10"),
+    "pcie-ethernet1": ("pcie4", "ethernet1"),
 }
 """Clusters by name: the links inside a node, and between nodes."""
 

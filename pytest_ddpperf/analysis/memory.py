@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pytest_ddpperf.analysis.costs import nodes_of
 from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
 from pytest_ddpperf.errors import SettingError
 
-_LIKE = {"NO_SHARD": "none", "SHARD_GRAD_OP": "zero2", "FULL_SHARD": "zero3"}  # FSDP's names
+_LIKE = {"NO_SHARD": "none", "SHARD_GRAD_OP": "zero2", "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3"}  # FSDP's names
 SHARDED: Mapping[str, tuple[bool, bool, bool]] = {
     "none": (False, False, False),
     "zero1": (False, False, True),
@@ -39,6 +40,7 @@ def model_state_bytes(
     *,
     ddp_buckets: bool = False,
     unsharded_gradients: bool = False,
+    ranks_per_node: int | None = None,
 ) -> float:
     """Bytes of parameters, gradients and optimizer states on a rank (Rajbhandari et al. 2020, section 5).
 
@@ -47,12 +49,14 @@ def model_state_bytes(
 
     Args:
         parameters: how many.
-        world_size: ranks that share the state; for HYBRID_SHARD those of a node with zero3.
-        sharding: none, zero1, zero2 or zero3; or FSDP's names NO_SHARD, SHARD_GRAD_OP, FULL_SHARD.
+        world_size: ranks.
+        sharding: none, zero1, zero2 or zero3; or FSDP's names NO_SHARD, SHARD_GRAD_OP, FULL_SHARD, and HYBRID_SHARD,
+            which is zero3 over the ranks of a node.
         optimizer: sgd, momentum, adam or adamw.
         precision: mixed, fp32, autocast or bf16.
         ddp_buckets: whether DDP has buckets beside the gradients, as without ``gradient_as_bucket_view``.
         unsharded_gradients: whether FSDP accumulates under ``no_sync``, which keeps whole gradients beside its parts.
+        ranks_per_node: for HYBRID_SHARD.
 
     Raises:
         SettingError: an argument cannot be.
@@ -60,6 +64,13 @@ def model_state_bytes(
     count, n = require_ranks("parameters", parameters, least=0), require_ranks("world_size", world_size)
     require_one_of("sharding", sharding, (*SHARDED, *_LIKE))
     shared = SHARDED[_LIKE.get(sharding, sharding)]
+    if sharding == "HYBRID_SHARD":
+        if ranks_per_node is None:
+            raise SettingError(
+                "ranks_per_node=None: HYBRID_SHARD is zero3 over the ranks of a node; give the number of ranks of one, "
+                "or sharding='zero3' with world_size=ranks of a node"
+            )
+        n = world_size // nodes_of(world_size, ranks_per_node)
     parameter, gradient, master, state = PRECISIONS[require_one_of("precision", precision, PRECISIONS)]
     states = master + state * STATES[require_one_of("optimizer", optimizer, STATES)]
     each = (parameter, gradient, states)

@@ -12,12 +12,11 @@ from pytest_ddpperf.analysis.inputs import require_number
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.profile import bus_factor
 from pytest_ddpperf.records.network import CollectiveTimes, RankSweep, Timing
-from pytest_ddpperf.units import format_count, format_value
+from pytest_ddpperf.units import format_count, format_value, power_of_two
 
 _LEAST = 3  # sizes of a segment
 SIZES = 4  # of a fit: one is held out, and the others tell a line
 _GAIN = 0.001  # of the mean relative error: what a second line has to save at least
-_UNITS = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 Points = Sequence[tuple[float, float]]  # bytes and seconds
 Line = tuple[float, float]  # latency and seconds a byte
@@ -64,7 +63,8 @@ class CollectiveFit:
         size = require_number("nbytes", nbytes)
         if not self.min_bytes <= size <= self.max_bytes:
             ends = " to ".join(format_value(end, "B") for end in (self.min_bytes, self.max_bytes))
-            wider = f"--min-size={_power(size)}" if size < self.min_bytes else f"--max-size={_power(size, above=True)}"
+            above = size > self.max_bytes
+            wider = f"--{'max' if above else 'min'}-size={power_of_two(size, above=above)}"
             raise SettingError(
                 f"nbytes={nbytes}: {self.collective} over {format_count(self.world_size, 'rank')} was measured from "
                 f"{ends}; measure that size too: ddpperf network --world-size={self.world_size} {wider}"
@@ -98,13 +98,6 @@ class CollectiveFit:
         """The size at which the last segment's latency takes as long as its bytes; inf without a slope."""
         last = self.segments[-1]
         return last.latency / last.seconds_per_byte if last.seconds_per_byte else math.inf
-
-
-def _power(size: float, *, above: bool = False) -> str:
-    """The next power of two below a size, or above it, as an option takes it: ``512``, ``32MiB``."""
-    number = 1 << (math.ceil(size) - 1).bit_length() if above else 1 << max(0, int(size).bit_length() - 1)
-    shift, unit = next(((shift, unit) for shift, unit in _UNITS if number >> shift), (0, ""))
-    return f"{number >> shift}{unit}"
 
 
 def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:

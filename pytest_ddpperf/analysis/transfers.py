@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +12,7 @@ from pytest_ddpperf.analysis.links import CLUSTERS, HARDWARE
 from pytest_ddpperf.analysis.network import CollectiveFit
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.timeline import Transfer
-from pytest_ddpperf.units import format_count, format_values
+from pytest_ddpperf.units import format_count, format_values, power_of_two
 
 _SPREAD = 2  # median errors that the band of a measured network reaches to either side
 _LIKE: Mapping[str, str] = {"reduce": "broadcast", "gather": "all_gather", "scatter": "all_gather"}
@@ -132,14 +131,10 @@ class FittedNetwork:
                 f"{format_count(self.fits[0].world_size, 'rank')}; name a network: {', '.join(CLUSTERS)}"
             )
         if transfer.nbytes > fit.max_bytes:
+            size = power_of_two(transfer.nbytes, above=True)
             sent, measured = format_values((transfer.nbytes, fit.max_bytes), "B")
             raise SettingError(
                 f"a step sends {sent} in one {transfer.name}, and {self.name} was measured up to {measured}; measure "
-                f"it with ddpperf network --world-size={transfer.ranks} --max-size={_rounded_up(transfer.nbytes)}"
+                f"it with ddpperf network --world-size={transfer.ranks} --max-size={size}"
             )
         return fit.seconds(max(transfer.nbytes, fit.min_bytes))
-
-
-def _rounded_up(nbytes: int) -> str:
-    """A power of two of MiB that is not less."""
-    return f"{2 ** max(0, math.ceil(math.log2(nbytes / 2**20)))}MiB"

@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"which, separated by commas (default: {','.join(COLLECTIVES)})",
     )
     add("--min-size", type=argument(byte_count), default=2**10, metavar="BYTES", help="smallest size (default: 1KiB)")
-    add("--max-size", type=argument(byte_count), default=2**24, metavar="BYTES", help="largest size (default: 16MiB)")
+    # Above DDP's buckets of 25 MiB.
+    add("--max-size", type=argument(byte_count), default=2**25, metavar="BYTES", help="largest size (default: 32MiB)")
     add("--rounds", type=argument(positive_int), default=10, metavar="N", help="of all sizes (default: %(default)s)")
     add("--device", choices=DEVICES, default=_AUTO, help="where ranks compute (default: %(default)s)")
     add("--backend", choices=BACKENDS, default=_AUTO, help="of the process group (default: %(default)s)")

@@ -11,7 +11,15 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, reference_text, ungated_counts
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.reports.upgrades import cannot_run, other_environment, told_counts
-from pytest_ddpperf.units import format_change, format_count, format_percent, format_value, format_values, span
+from pytest_ddpperf.units import (
+    format_change,
+    format_count,
+    format_percent,
+    format_value,
+    format_values,
+    power_of_two,
+    span,
+)
 
 CONFIRMED = "those after them had to confirm it"  # launches that follow a suspicion
 
@@ -247,10 +255,33 @@ def _slow_starts(  # noqa: PLR0917 - called by name
     return f"{told}: {' or '.join(cures)}"
 
 
+def _predicted(seconds: float, error: float) -> str:
+    return (
+        f"the network that is stored would take {format_value(seconds, 's')} for the collectives of a step "
+        f"(median error {format_percent(error)})"
+    )
+
+
+def _not_on_network(  # noqa: PLR0917 - called by name
+    reason: str, collective: str, nbytes: float, least: int | None, most: int | None, ranks: int
+) -> str:
+    """Why the stored network does not tell what the collectives of a step take, and what does."""
+    why, cure = f"{collective} was not measured", f"ddpperf network --world-size={ranks} measures it"
+    if reason == "too_large" and least is not None and most is not None:
+        size, low, high = (format_value(each, "B") for each in (nbytes, least, most))
+        why = f"the mean {collective} has {size}, and {low} to {high} were measured"
+        cure = cure.replace(" measures", f" --max-size={power_of_two(nbytes, above=True)} measures")
+    elif reason != "not_swept":
+        cure = "--ddpperf-profile shows how long they are under way"
+        why = f"ddpperf network measures no {collective}"
+        if reason == "smaller_groups":
+            why = f"it was measured between all {format_count(ranks, 'rank')}, and fewer take part in some of them"
+    return f"the network that is stored does not tell what the collectives of a step take: {why}; {cure}"
+
+
 def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:
     """What the stored network would have the collectives of a step take, beside what they took or what is exposed."""
-    told = f"the network that is stored would take {format_value(predicted, 's')} for the collectives of a step"
-    told += f" (median error {format_percent(error)})"
+    told = _predicted(predicted, error)
     if measured is not None:
         return f"{told}; {how} {format_value(measured, 's')}"
     if not exposed:
@@ -303,6 +334,15 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "lenient_verification": _lenient_verification,
     "oversubscribed": _oversubscribed,
     "on_network": _on_network,
+    "not_on_network": _not_on_network,
+    "only_on_network": lambda predicted, error, profiled: (
+        f"{_predicted(predicted, error)}; "
+        + (
+            "the profile does not tell what they took: ranks differ in them, or fewer than all take part in some"
+            if profiled
+            else "what they took was not measured: --ddpperf-profile measures it"
+        )
+    ),
     "faster_than_network": lambda predicted, error, measured, how: (
         f"{_on_network(predicted, error, measured, how)}: much less than the network takes. Is something not sent, "
         "or not waited for? Where the network has changed, measure it again with ddpperf network"

@@ -59,10 +59,17 @@ def test_a_reduce_scatter_is_half_of_it() -> None:
         ("reduce_scatter", "ring", 1.0875),
         ("all_reduce", "halving_doubling", 1.955),
         ("all_reduce", "recursive_doubling", 4.04),
+        ("all_gather", "recursive_doubling", 0.9775),
+        ("all_gather", "halving_doubling", 0.9775),
+        ("reduce_scatter", "recursive_doubling", 3.1025),
+        ("reduce_scatter", "halving_doubling", 0.9775),
+        ("broadcast", "halving_doubling", 1.955),
+        ("broadcast", "ring", 2.065),
+        ("broadcast", "tree", 4.04),
     ],
 )
 def test_the_times_of_16_ranks(collective: str, algorithm: str, milliseconds: float) -> None:
-    """100 MB, 10 us, 100 GB/s."""
+    """100 MB, 10 us, 100 GB/s: 1 ms for the buffer, of which 15/16 are sent in parts."""
     seconds = collective_time(collective, 100e6, 16, LINK, algorithm)
     assert 1e3 * seconds == pytest.approx(milliseconds, abs=1e-9)
 
@@ -171,7 +178,7 @@ def test_a_ring_of_many_takes_each_byte_twice(n: int) -> None:
 @pytest.mark.parametrize("n", [2, 8, 64])
 def test_the_text_of_the_table_is_its_numbers(row: Complexity, n: int) -> None:
     def value(text: str) -> float:
-        code = text.removesuffix(" S").replace("lg n", "*lg").replace("2(", "2*(").lstrip("*").replace(" *", "*")
+        code = text.removesuffix(" S").replace("lg n", "lg").replace("2 lg", "2*lg").replace("2(", "2*(")
         return float(eval(code, {"n": n, "lg": math.log2(n)}))  # noqa: S307
 
     terms = row.terms(n)
@@ -217,12 +224,27 @@ def test_bus_bandwidth_of_measured_all_reduces(
         ({"latency_ms": float("nan")}, "latency_ms=nan is no such quantity"),
         ({"algorithm": "star"}, "algorithm='star' is not known; give one of ring, tree, hierarchical"),
         ({"collective": "gossip"}, "collective='gossip' is not known; give one of all_reduce"),
-        ({"algorithm": "tree", "collective": "all_to_all"}, "algorithm of all_to_all='tree' is not known; give one of"),
+        (
+            {"algorithm": "tree", "collective": "all_to_all"},
+            "algorithm='tree': the sources of these costs have no such algorithm of all_to_all; give one of ring$",
+        ),
+        (
+            {"algorithm": "recursive_doubling", "collective": "broadcast"},
+            "no such algorithm of broadcast; give one of ring, tree, halving_doubling$",
+        ),
+        (
+            {"algorithm": "hierarchical", "collective": "all_to_all", "local_bandwidth_gbps": 1},
+            "algorithm='hierarchical': the sources of these costs have no such algorithm of all_to_all",
+        ),
         ({"algorithm": "hierarchical", "ranks_per_node": 3}, "ranks_per_node=3 does not divide world_size=4; give one"),
         ({"algorithm": "hierarchical", "ranks_per_node": 2}, "local_bandwidth_gbps=None: hierarchical needs"),
         (
             {"algorithm": "halving_doubling", "collective": "all_gather", "world_size": 6},
             "world_size=6 is no power of two",
+        ),
+        (
+            {"algorithm": "recursive_doubling", "collective": "reduce_scatter", "world_size": 6},
+            "world_size=6 is no power of two, which recursive_doubling of reduce_scatter takes; use ring",
         ),
     ],
 )
@@ -230,6 +252,11 @@ def test_an_argument_that_cannot_be_is_named(changed: dict[str, Any], words: str
     given: dict[str, Any] = {"tensor_size_bytes": 1e6, "world_size": 4, "bandwidth_gbps": 10, "latency_ms": 0.1}
     with pytest.raises(SettingError, match=words):
         estimate_communication_time(**{**given, **changed})
+
+
+def test_two_levels_are_asked_of_the_function_that_has_them() -> None:
+    with pytest.raises(SettingError, match="algorithm='hierarchical' has two levels of links; call hierarchical_time"):
+        collective_time("all_reduce", 1e6, 8, LINK, "hierarchical")
 
 
 def test_a_bandwidth_in_no_time_is_refused() -> None:

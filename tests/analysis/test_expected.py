@@ -10,9 +10,10 @@ from pytest_ddpperf.analysis.expected import expected_seconds, network_finding
 from pytest_ddpperf.analysis.network import CollectiveFit, Segment
 from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.reports.findings import finding_text
-from tests.factories import PROFILE, make_launch, make_measurement
+from tests.factories import PROFILE, make_environment, make_launch, make_measurement
 
 MB = 10**6
 FIT = CollectiveFit(
@@ -43,11 +44,27 @@ def test_collectives_take_what_the_fits_say() -> None:
 
 
 @pytest.mark.parametrize(
-    "unknown", [counts({"all_gather": 1}, {"all_gather": MB}), counts({"all_reduce": 1}, {"all_reduce": 200 * MB})]
+    ("sent", "facts"),
+    [
+        (
+            counts({"broadcast": 1, "all_reduce": 2}, {"broadcast": 150 * MB, "all_reduce": 400 * MB}),
+            {"reason": "too_large", "collective": "all_reduce", "nbytes": 200.0 * MB, "least": 1000, "most": 100 * MB},
+        ),
+        (
+            counts({"all_reduce": 1, "all_gather": 1}, {"all_reduce": MB, "all_gather": MB}),
+            {"reason": "not_swept", "collective": "all_gather", "nbytes": float(MB), "least": None, "most": None},
+        ),
+        (
+            counts({"send": 1}, {"send": 64}),
+            {"reason": "never_swept", "collective": "send", "nbytes": 64.0, "least": None, "most": None},
+        ),
+    ],
 )
-def test_what_was_not_measured_is_not_told(unknown: Counts) -> None:
-    assert expected_seconds(unknown, FITS) is None
-    assert network_finding(replace(profiled(0.02), counts=unknown), FITS) is None
+def test_the_reason_is_told_why_a_step_is_not_predicted(sent: Counts, facts: dict[str, object]) -> None:
+    assert expected_seconds(sent, FITS) is None
+    for measured in (0.02, None):
+        found = network_finding(replace(profiled(measured), counts=sent), FITS)
+        assert found == Finding("not_on_network", {**facts, "ranks": 2})
 
 
 def test_smaller_groups_take_another_time() -> None:
@@ -56,6 +73,10 @@ def test_smaller_groups_take_another_time() -> None:
     assert expected_seconds(sent, FITS) == pytest.approx(0.011001)
     of_four = tuple(replace(fit, world_size=4) for fit in FITS)
     assert expected_seconds(sent, of_four) is None
+    four = replace(profiled(0.02), counts=sent, environment=make_environment(world_size=4))
+    found = network_finding(four, of_four)
+    assert found is not None
+    assert (found.code, found.facts["reason"], found.facts["ranks"]) == ("not_on_network", "smaller_groups", 4)
 
 
 def test_the_prediction_stands_beside_what_was_measured() -> None:
@@ -104,9 +125,20 @@ def test_what_computing_hides_is_told_where_backward_sends(exposed: float, words
     assert finding_text(found).endswith(words)
 
 
-def test_a_prediction_that_nothing_stands_beside_is_not_told() -> None:
-    assert network_finding(profiled(None), FITS) is None
-    assert network_finding(with_and_without("fsdp2", exposed=0.002, still_sent="parameters"), FITS) is None
+@pytest.mark.parametrize(
+    ("measurement", "profiled"),
+    [
+        (make_measurement(launches=(make_launch((0.1,), (0.1,)),), counts=SENT), False),
+        (with_and_without("fsdp2", exposed=0.002, still_sent="parameters"), False),
+        (profiled(None), True),
+    ],
+    ids=["not diagnosed", "sends more", "profile of groups"],
+)
+def test_a_prediction_that_nothing_stands_beside_is_told_alone(measurement: Measurement, *, profiled: bool) -> None:
+    found = network_finding(measurement, FITS)
+    assert found is not None
+    assert (found.code, found.facts["profiled"]) == ("only_on_network", profiled)
+    assert found.facts["predicted"] == pytest.approx(0.011001)
 
 
 def test_the_error_is_of_the_collectives_that_the_step_has() -> None:
@@ -120,3 +152,4 @@ def test_what_was_not_timed_or_sends_nothing_has_no_finding() -> None:
     assert network_finding(replace(profiled(0.01), launches=()), FITS) is None
     assert network_finding(replace(profiled(0.01), counts=None), FITS) is None
     assert network_finding(replace(profiled(0.01), counts=counts({}, {})), FITS) is None
+    assert network_finding(replace(profiled(0.01), counts=counts({"barrier": 1}, {"barrier": 0})), FITS) is None

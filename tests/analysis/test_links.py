@@ -150,6 +150,8 @@ def test_links_and_clusters_have_the_bandwidths_of_their_standards() -> None:
     assert HARDWARE["infiniband400"].bandwidth == 400e9 / 8
     assert HARDWARE["ethernet100"].bandwidth == 100e9 / 8
     assert HARDWARE["ethernet10"].network.bandwidth == 10e9 / 8
+    assert HARDWARE["ethernet1"].network.bandwidth == 1e9 / 8
     assert HARDWARE["pcie4"].bandwidth == pytest.approx(16e9 * 16 / 8 * 128 / 130, rel=1e-3)
     assert HARDWARE["pcie5"].bandwidth == pytest.approx(32e9 * 16 / 8 * 128 / 130, rel=1e-3)
     assert all({*links} <= HARDWARE.keys() for links in CLUSTERS.values())
+    assert CLUSTERS["pcie-ethernet1"] == ("pcie4", "ethernet1")

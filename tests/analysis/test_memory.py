@@ -37,6 +37,12 @@ def test_one_rank_has_everything(sharding: str) -> None:
     assert model_state_bytes(1000, 1, sharding) == 16_000
 
 
+def test_a_hybrid_shard_is_zero3_over_the_ranks_of_a_node() -> None:
+    """16 000 bytes over the 8 ranks of each of 4 nodes."""
+    assert model_state_bytes(1000, 32, "HYBRID_SHARD", ranks_per_node=8) == 2_000
+    assert model_state_bytes(1000, 32, "HYBRID_SHARD", ranks_per_node=8) == model_state_bytes(1000, 8, "zero3")
+
+
 def test_buckets_of_ddp_are_a_second_gradient() -> None:
     assert model_state_bytes(1000, 4, precision="fp32", ddp_buckets=True) == 20_000
 
@@ -57,6 +63,11 @@ def test_fsdp_holds_its_part_and_the_largest_unit() -> None:
     [
         ({"parameters": -1}, "parameters=-1 is no such number; give a whole number of at least 0"),
         ({"sharding": "zero4"}, "sharding='zero4' is not known; give one of none, zero1, zero2, zero3"),
+        (
+            {"sharding": "HYBRID_SHARD"},
+            "HYBRID_SHARD is zero3 over the ranks of a node; give the number of ranks of one, or sharding='zero3'",
+        ),
+        ({"sharding": "HYBRID_SHARD", "ranks_per_node": 3}, "ranks_per_node=3 does not divide world_size=2"),
         ({"optimizer": "lion"}, "optimizer='lion' is not known; give one of sgd"),
         ({"precision": "int8"}, "precision='int8' is not known; give one of fp32"),
     ],

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_ddpperf.analysis.buckets import DEFAULT_CAP_MB, MB
 from pytest_ddpperf.analysis.links import WrongInterface, wrong_interface
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.cli import network
@@ -16,6 +18,7 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.network import RankSweep, SweepPlan
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run import network as running
+from pytest_ddpperf.run.network import sizes_between
 
 QUICK = ["network", "--device=cpu", "--rounds=1", "--max-size=8KiB", "--collectives=all_reduce,broadcast"]
 
@@ -46,6 +49,15 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(network, "Launcher", Kept(launcher))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+
+
+def test_the_default_sizes_cover_the_buckets_of_ddp() -> None:
+    parser = argparse.ArgumentParser()
+    network.add_arguments(parser)
+    options = parser.parse_args([])
+    sizes = sizes_between(options.min_size, options.max_size, 2)
+    assert (sizes[0], sizes[-1]) == (2**10, 2**25)
+    assert sizes[-1] > DEFAULT_CAP_MB * MB
 
 
 def test_a_network_is_measured_stored_and_predicts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,8 @@ STEPS = tuple(
     )
     for number, reason in ((0.0, "0, 1"), (1.0, "1, 2"))
 )
+SWEPT = {"least": 2**10, "most": 16 * MIB, "ranks": 4}
+UNSWEPT = {"least": None, "most": None, "ranks": 4}
 SEEN = {"seen": 2, "launches": 3}
 GROWTH = {"device": "cpu", "least": MIB, "most": 2 * MIB, "ranks": (1,), "world_size": 4, "steps": 10, "launches": 3}
 
@@ -76,6 +78,42 @@ CASES = [
         "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); the profiler "
         "saw 5.00 ms: much less than the network takes. Is something not sent, or not waited for? Where the network "
         "has changed, measure it again with ddpperf network",
+    ),
+    Case(
+        "only_on_network",
+        {"predicted": 0.011, "error": 0.06, "profiled": False},
+        "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); what they "
+        "took was not measured: --ddpperf-profile measures it",
+    ),
+    Case(
+        "only_on_network",
+        {"predicted": 0.011, "error": 0.06, "profiled": True},
+        "the network that is stored would take 11.0 ms for the collectives of a step (median error 6 %); the profile "
+        "does not tell what they took: ranks differ in them, or fewer than all take part in some",
+    ),
+    Case(
+        "not_on_network",
+        {"reason": "too_large", "collective": "all_reduce", "nbytes": 25.0 * MIB, **SWEPT},
+        "the network that is stored does not tell what the collectives of a step take: the mean all_reduce has "
+        "25.0 MiB, and 1.00 KiB to 16.0 MiB were measured; ddpperf network --world-size=4 --max-size=32MiB measures it",
+    ),
+    Case(
+        "not_on_network",
+        {"reason": "not_swept", "collective": "all_gather", "nbytes": 64.0, **UNSWEPT},
+        "the network that is stored does not tell what the collectives of a step take: all_gather was not measured; "
+        "ddpperf network --world-size=4 measures it",
+    ),
+    Case(
+        "not_on_network",
+        {"reason": "never_swept", "collective": "send", "nbytes": 64.0, **UNSWEPT},
+        "the network that is stored does not tell what the collectives of a step take: ddpperf network measures no "
+        "send; --ddpperf-profile shows how long they are under way",
+    ),
+    Case(
+        "not_on_network",
+        {"reason": "smaller_groups", "collective": "", "nbytes": 0.0, **UNSWEPT},
+        "the network that is stored does not tell what the collectives of a step take: it was measured between all "
+        "4 ranks, and fewer take part in some of them; --ddpperf-profile shows how long they are under way",
     ),
     Case(
         "small_shared_memory",

@@ -206,7 +206,7 @@ def test_named(ddpperf):
     ("call", "said"),
     [
         ("predict(workload, network='fast')", "network='fast' is not known; it is one of here, nvlink-infiniband400"),
-        ("predict(workload, network='pcie-ethernet1')", "not known: did you mean pcie-ethernet10? it is one of here"),
+        ("predict(workload, network='pcie-ethrnet10')", "not known: did you mean pcie-ethernet10? it is one of here"),
         ("predict(workload, world_size=20, network='pcie-ethernet10')", "world_size=20 does not fill nodes"),
         (
             "what_if(workload, ways={'now': {}, 'b': {'ranks_per_node': 0}}, network='pcie-ethernet10')",
