@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.records.results import Result
@@ -63,7 +65,7 @@ def _line(test: str, compared: SideBySide) -> str:
 
 
 def how_it_scales(results: Sequence[Result]) -> list[str]:
-    """A line for each scaling curve of a run: a word, the serial fraction, and where one more rank stops to pay."""
+    """A line for each scaling curve: a word for each point, the serial fraction, where one more rank stops to pay."""
     curves: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.measurement.mode is not None:
@@ -86,17 +88,20 @@ def _scaling_line(test: str, points: Sequence[Result]) -> str:
     own = [point for point in scaled if not point.environment.oversubscribed]
     if not own:
         return ""
-    last, ranks = own[-1], base.world_size
+    ranks = base.world_size
     fit = fit_law(
         [ScalingPoint(ranks=point.world_size / ranks, speedups=point["speedup"].samples) for point in own],
         "amdahl" if base.mode == "strong" else "gustafson",
     )
-    word = status(max(0.0, last["scaling_efficiency"].value), last["speedup"].value)
+    words = ((status(max(0.0, p["scaling_efficiency"].value), p["speedup"].value), p.world_size) for p in own)
+    told = ", ".join(
+        f"{word} with {' and '.join(str(size) for _, size in alike)}" for word, alike in groupby(words, itemgetter(0))
+    )
     pays = stops_paying(fit, ranks)
     end = "" if pays is None else f"; from {pays} ranks on, one more adds less than half a rank's work"
     left = [str(point.world_size) for point in others if point.environment.oversubscribed]
     out = f"; without {' and '.join(left)} ranks, which share cores or GPUs" if left else ""
-    return f"{test.partition('::')[2]}: {word} with {last.world_size} ranks; {_serial_text(fit)}{end}{out}"
+    return f"{test.partition('::')[2]}: {told} ranks; {_serial_text(fit)}{end}{out}"
 
 
 def _loss_line(test: str, points: Sequence[Result]) -> str:
