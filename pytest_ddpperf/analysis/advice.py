@@ -11,11 +11,13 @@ from pytest_ddpperf.analysis.candidates import ROOM
 from pytest_ddpperf.analysis.evidence import longest_data_wait, memory_limit, sends_after_backward, strategy_name
 from pytest_ddpperf.metrics.figures import precision_of_products
 from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Diagnosis
+from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import BACKWARD, OPTIMIZER, OTHER
 
 WORTH = 0.03  # of the step: a smaller gain is not worth advice
 WORKERS = 4  # of a loader
+_PREFETCHED = 2  # batches that torch's workers hold ready by default
 TIMES = 4  # as many micro-batches, or samples, in a step
 FRAGMENTED = 0.20  # of the memory that the allocator holds: above, tensors do not fill what is there
 _BY_SETTING = frozenset(
@@ -34,8 +36,7 @@ _ESTIMATED = frozenset(
 _KEPT = r"SHARD_GRAD_OP|NO_SHARD|reshard_after_forward=false"  # options that keep parameters gathered
 _UPDATE: tuple[Bottleneck, ...] = ("memory_bandwidth", "overhead")  # what the time of an optimizer is of
 _KEEPING = {"fsdp1": "fsdp1[sharding=SHARD_GRAD_OP]", "fsdp2": "fsdp2[reshard_after_forward=false]"}
-_BUCKET = 25.0  # MiB, torch's default
-_BUCKETS = 4  # that gradients are cut into where they have hardly any
+_BUCKETS = 4  # that gradients are cut into; as many hide all but the last, and take few latencies
 _OVERLAPPED = 0.8  # of backward, which can hide communication: the last bucket is ready at its end
 
 
@@ -71,10 +72,9 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     loader = measurement.recipe.get("loader", "")
     if measurement.environment.device == "cuda" and "pin_memory=true" not in loader:
         found.append(Advice(code="pin_memory", bottleneck="data", gain=wait))
-    if re.search(r"workers=[1-9]", loader) and not {"prefetch_factor", "persistent_workers"} <= {
-        *re.findall(r"\w+", loader)
-    }:
-        found.append(Advice(code="ready_batches", bottleneck="data", gain=wait))
+    missing = _missing(loader)
+    if missing:
+        found.append(Advice(code="ready_batches", bottleneck="data", gain=wait, facts={"missing": missing}))
     said = re.search(r"workers=(\d+)", loader)
     if said is None:  # nobody knows how many a loader of the workload's own has
         return [Advice(code="more_workers", bottleneck="data", gain=wait), *found]
@@ -85,6 +85,15 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     return [Advice(code="loader_workers", bottleneck="data", gain=gain, facts={"workers": more}), *found]
 
 
+def _missing(loader: str) -> str:
+    """What keeps workers and batches ready and is not set, as the option takes it; empty without workers."""
+    given = loader_settings(loader) if loader else None
+    if given is None or not given.workers:
+        return ""
+    factor = [] if (given.prefetch_factor or _PREFETCHED) > _PREFETCHED else [f"prefetch_factor={2 * _PREFETCHED}"]
+    return ",".join([*factor, *(["persistent_workers=true"] if not given.persistent_workers else [])])
+
+
 def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     """Less, later, hidden, or on fewer ranks."""
     share, strategy = _share(diagnosis, "communication"), strategy_name(measurement)
@@ -93,17 +102,18 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
         found["no_sync"] = share * (1 - 1 / _micro_batches(measurement))
     if sends_after_backward(measurement):
         found["overlap"] = min(share, _OVERLAPPED * _phase_share(measurement, BACKWARD) * (1 - share))
+    buckets = _bucket_size(measurement)
     if strategy == "ddp" and "comm_hook" not in measurement.strategy:
-        found |= {"compression": share / 2, "bucket_size": share / 2}
+        found["compression"] = share / 2
+        found |= {} if buckets is None else {"bucket_size": share / 2}
     if strategy.startswith("fsdp") and not _kept(measurement):
         found["keep_gathered"] = share / 3
-    if strategy.startswith("fsdp") and _fits_whole(diagnosis, measurement):
-        found["whole_model"] = share / 3
+        found |= {"whole_model": share / 3} if _fits_whole(diagnosis, measurement) else {}
     if measurement.environment.device == "cuda" and measurement.environment.backend == "gloo":
         found["nccl"] = share
     facts: dict[str, dict[str, Any]] = {
-        "bucket_size": _other_buckets(diagnosis, measurement),
-        "keep_gathered": {"strategy": _KEEPING.get(strategy)},
+        "bucket_size": {"megabytes": buckets},
+        "keep_gathered": {"strategy": None if "replicas" in measurement.strategy else _KEEPING.get(strategy)},
     }
     return [
         Advice(code=code, bottleneck="communication", gain=gain, facts=facts.get(code, {}))
@@ -111,17 +121,15 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
     ]
 
 
-def _other_buckets(diagnosis: Diagnosis, measurement: Measurement) -> dict[str, float]:
-    """Buckets that may be better: several where nearly all gradients wait for one, else larger ones."""
-    cause, given = diagnosis.cause("communication"), re.search(r"bucket_cap_mb=([\d.]+)", measurement.strategy)
-    facts = {} if cause is None else cause.facts
-    if facts.get("collectives", 0) > _BUCKETS:
-        return {"megabytes": 2 * (float(given[1]) if given is not None else _BUCKET)}
-    return {"megabytes": max(1.0, float(round(facts.get("sent", 0.0) / _BUCKETS / 2**20)))}
+def _bucket_size(measurement: Measurement) -> float | None:
+    """MiB of buckets that cut the gradients into four; None where there are about as many, or hardly any bytes."""
+    nbytes = [] if measurement.counts is None else [*measurement.counts.details.get("ddp_buckets", {}).values()]
+    size = float(round(sum(nbytes) / _BUCKETS / 2**20))
+    return size if size >= 1 and not _BUCKETS <= len(nbytes) <= 2 * _BUCKETS else None
 
 
 def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
-    """Whether each rank has room for all of the model's state; False where nobody knows."""
+    """Whether each rank has room for all of the model's state, its gradients in buckets; False where nobody knows."""
     limit, counts = memory_limit(measurement), measurement.counts
     if limit is None or diagnosis.memory is None or counts is None or "model_state_bytes" not in counts.totals:
         return False
@@ -130,13 +138,15 @@ def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
 
 
 def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Where fewer ranks were measured to do more work a second."""
-    slower = next((each.facts for each in measurement.findings if each.code == "negative_scaling"), None)
-    if slower is None or not diagnosis.causes:
+    """Where fewer ranks were measured to do more work a second: those that do the most."""
+    slower = [each.facts for each in measurement.findings if each.code == "negative_scaling"]
+    if not slower:
         return []
-    facts = {"ranks": slower["base_size"]}
-    cause = _largest(diagnosis, "communication", "straggler", "oversubscribed")
-    return [Advice(code="smaller_group", bottleneck=cause, gain=1 - slower["speedup"], facts=facts)]
+    least = min(slower, key=lambda facts: float(facts["speedup"]))
+    gain = 1 - least["speedup"]
+    return [
+        Advice(code="smaller_group", bottleneck=diagnosis.bottleneck, gain=gain, facts={"ranks": least["base_size"]})
+    ]
 
 
 def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
@@ -203,20 +213,20 @@ def _memory_bandwidth(diagnosis: Diagnosis, measurement: Measurement) -> list[Ad
     found = {"fusion": share / 2} if "compile" not in measurement.recipe else {}
     if _phase_share(measurement, "optimizer") > share / 2:
         found["fused_optimizer"] = share / 2
-    copies = min(share, _copies(diagnosis))
     if _has_views(measurement) is False:
-        found["bucket_views"] = copies
+        found["bucket_views"] = min(share, _copied_back(diagnosis))
+    advice = [Advice(code=code, bottleneck="memory_bandwidth", gain=gain) for code, gain in found.items()]
     if any(each.code == "strided_gradients" for each in measurement.findings):
-        found["gradient_layout"] = copies
-    return [Advice(code=code, bottleneck="memory_bandwidth", gain=gain) for code, gain in found.items()]
+        advice.append(Advice(code="gradient_layout", bottleneck="memory_bandwidth", gain=None))
+    return advice
 
 
-def _copies(diagnosis: Diagnosis) -> float:
-    """The share of the step that copies gradients into buckets and back; each way reads and writes them once."""
+def _copied_back(diagnosis: Diagnosis) -> float:
+    """The share of the step that copies gradients out of their buckets, which reads and writes them once."""
     communication, moving = diagnosis.cause("communication"), diagnosis.cause("memory_bandwidth")
     if communication is None or moving is None or not moving.facts.get("rate") or not diagnosis.step:
         return 0.0
-    seconds: float = 4 * communication.facts.get("sent", 0.0) / moving.facts["rate"]
+    seconds: float = 2 * communication.facts.get("sent", 0.0) / moving.facts["rate"]
     return seconds / diagnosis.step
 
 
@@ -230,7 +240,8 @@ def _overhead(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
     codes = ["compile"] if "compile" not in measurement.recipe else []
     if "find_unused_parameters=true" in measurement.strategy:  # each step looks through the whole graph for them
         codes.append("static_graph")
-    return [Advice(code=code, bottleneck="overhead", gain=share / 2) for code in codes]
+    facts = {"strategy": strategy_name(measurement)}
+    return [Advice(code=code, bottleneck="overhead", gain=share / 2, facts=facts) for code in codes]
 
 
 def _straggler(diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
@@ -263,7 +274,7 @@ def _room(measurement: Measurement) -> list[Advice]:
         "expandable_segments": split >= FRAGMENTED,
         "checkpointing": "activation_checkpointing" not in measurement.recipe,
         "smaller_micro_batch": True,
-        "bucket_views": _has_views(measurement) is False,
+        "gradients_in_buckets": _has_views(measurement) is False,
         "half_precision": measurement.environment.device == "cuda" and "precision" not in measurement.recipe,
         "sharding": whole,
     }

@@ -231,7 +231,7 @@ def memory_limit(measurement: Measurement) -> float | None:
 
 
 def _memory(measurement: Measurement) -> float | None:
-    """The largest share of its memory that a rank used; the limit that a test sets, else all of the GPU."""
+    """The largest share of its memory that a rank used; None where no limit is known."""
     limit = measurement.recipe.get("memory_limit")
     shares = [
         share

@@ -19,15 +19,8 @@ TOO_FAST = 0.5
 runs two collectives at once."""
 
 
-def expected_seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float | None:
-    """Seconds of a step's collectives one after another, each of the mean size of its kind.
-
-    None where a kind or a size was not measured, or ranks send in smaller groups.
-    """
-    return _seconds(counts, fits) if _obstacle(counts, fits) is None else None
-
-
 def _seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float:
+    """Seconds of a step's collectives one after another, each of the mean size of its kind."""
     by_name = {fit.collective: fit for fit in fits}
     return sum(
         number * by_name[name].seconds(max(by_name[name].min_bytes, nbytes))
@@ -36,9 +29,9 @@ def _seconds(counts: Counts, fits: Sequence[CollectiveFit]) -> float:
 
 
 def _collectives(counts: Counts) -> list[tuple[str, float, float]]:
-    """Each kind of a step's collectives: its name, the number of its calls, and the mean of their bytes."""
+    """Each kind of a step's collectives that moves bytes: its name, its calls, and the mean of their bytes."""
     calls, nbytes = (counts.details.get(metric, {}) for metric in ("collective_calls", "collective_bytes"))
-    return [(name, number, nbytes.get(name, 0.0) / number) for name, number in calls.items() if number]
+    return [(name, number, nbytes[name] / number) for name, number in calls.items() if number and nbytes.get(name)]
 
 
 def _obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, float] | None:
@@ -76,21 +69,27 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
     counts = measurement.counts
     if counts is None or not measurement.launches or not sum(counts.details.get("collective_bytes", {}).values()):
         return None
-    obstacle = _obstacle(counts, fits)
+    profiled, obstacle = measurement.profile is not None, _obstacle(counts, fits)
     if obstacle is not None:
         reason, name, nbytes = obstacle
-        least, most = next(((fit.min_bytes, fit.max_bytes) for fit in fits if fit.collective == name), (None, None))
+        most = next((fit.max_bytes for fit in fits if fit.collective == name), None)
         ranks = measurement.world_size
         return Finding(
             "not_on_network",
-            {"reason": reason, "collective": name, "nbytes": nbytes, "least": least, "most": most, "ranks": ranks},
+            {
+                "reason": reason,
+                "collective": name,
+                "nbytes": nbytes,
+                "most": most,
+                "ranks": ranks,
+                "profiled": profiled,
+            },
         )
     predicted = _seconds(counts, fits)
     measured, how, exposed = _measured(measurement)
     sent = counts.details.get("collective_calls", {})
     error = max(fit.error for fit in fits if fit.collective in sent)
     if measured is None and exposed is None:
-        profiled = measurement.profile is not None
         return Finding("only_on_network", {"predicted": predicted, "error": error, "profiled": profiled})
     if measured is not None and measured < TOO_FAST * predicted:
         return Finding(

@@ -71,6 +71,10 @@ def model_state_bytes(
                 "or sharding='zero3' with world_size=ranks of a node"
             )
         n = world_size // nodes_of(world_size, ranks_per_node)
+    elif ranks_per_node is not None:
+        raise SettingError(
+            f"ranks_per_node={ranks_per_node} is for HYBRID_SHARD, and sharding is {sharding}: leave it out"
+        )
     parameter, gradient, master, state = PRECISIONS[require_one_of("precision", precision, PRECISIONS)]
     states = master + state * STATES[require_one_of("optimizer", optimizer, STATES)]
     each = (parameter, gradient, states)

@@ -45,7 +45,8 @@ class Advice:
     Attributes:
         code: of the change, in snake_case; ``reports.diagnosis`` has its words.
         bottleneck: the cause that it takes effect on.
-        gain: the share of the step, or of a sample's time, that it saves at most; None where it makes room and no time.
+        gain: the share of the step, or of a sample's time, that it saves at most; None where it makes room and no
+            time, or where nobody knows how much.
         estimated: whether the gain is an estimate, which the change may exceed.
         facts: what the words need, by name.
     """

@@ -124,7 +124,7 @@ _FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "loader_workers": lambda facts: f"load with workers={facts['workers']}",
     "more_workers": lambda _: "load with more workers (num_workers of the DataLoader)",
-    "ready_batches": lambda _: "keep workers and batches ready: loader prefetch_factor=4,persistent_workers=true",
+    "ready_batches": lambda facts: f"keep workers and batches ready: loader {facts['missing']}",
     "pin_memory": lambda _: "copy batches to the GPU from pinned memory: loader pin_memory=true",
     "cheaper_loading": lambda _: "prepare the data before training, or make loading cheaper",
     "accumulation": lambda facts: f"synchronise and update once in accumulation_steps={facts['steps']}, with no_sync",
@@ -133,16 +133,21 @@ ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "compression": lambda _: "send gradients in half the bytes: ddp[comm_hook=bf16]",
     "bucket_size": lambda facts: f"try other buckets, such as ddp[bucket_cap_mb={facts['megabytes']:g}]",
     "keep_gathered": lambda facts: (
-        f"keep parameters gathered between forward and backward{facts['strategy'] and ': '}{facts['strategy'] or ''}"
+        f"keep parameters gathered between forward and backward{f': {name}' if (name := facts['strategy']) else ''}"
     ),
-    "whole_model": lambda _: "keep the whole model on each rank, which has room for it: ddp",
+    "whole_model": lambda _: (
+        "keep the model whole on each rank, which has room for it: ddp[gradient_as_bucket_view=true]"
+    ),
     "nccl": lambda _: "use NCCL between GPUs: backend=nccl",
     "mixed_precision": lambda _: "train with precision=bf16",
     "fusion": lambda _: "fuse elementwise operators: torch.compile",
     "fused_optimizer": lambda _: "use a fused optimizer (fused=True), where it is none yet",
     "bucket_views": lambda _: "let gradients be views of DDP's buckets: ddp[gradient_as_bucket_view=true]",
     "gradient_layout": lambda _: "give parameters the memory format that their gradients have, before DDP wraps them",
-    "static_graph": lambda _: "name the graph static in place of find_unused_parameters: ddp[static_graph=true]",
+    "static_graph": lambda facts: (
+        "if each step uses the same parameters, say so in place of find_unused_parameters: "
+        f"{facts['strategy']}[static_graph=true]"
+    ),
     "larger_batch": lambda facts: f"use a batch {facts['times']} times as large",
     "compile": lambda _: "compile the step (torch.compile), or use fewer and larger layers",
     "even_work": lambda facts: f"give rank {facts['rank']} no more work than the others have",
@@ -154,6 +159,9 @@ ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "expandable_segments": lambda facts: (
         f"{format_percent(facts['share'])} of the memory that is held lies between tensors: "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes room"
+    ),
+    "gradients_in_buckets": lambda _: (
+        "gradients that are views of DDP's buckets make room: ddp[gradient_as_bucket_view=true]"
     ),
     "checkpointing": lambda _: "activation_checkpointing=true makes room",
     "smaller_micro_batch": lambda _: "smaller micro-batches make room: accumulation_steps",

@@ -262,21 +262,21 @@ def _predicted(seconds: float, error: float) -> str:
     )
 
 
-def _not_on_network(  # noqa: PLR0917 - called by name
-    reason: str, collective: str, nbytes: float, least: int | None, most: int | None, ranks: int
+def _not_on_network(
+    reason: str, collective: str, nbytes: float, most: int | None, ranks: int, *, profiled: bool
 ) -> str:
     """Why the stored network does not tell what the collectives of a step take, and what does."""
-    why, cure = f"{collective} was not measured", f"ddpperf network --world-size={ranks} measures it"
-    if reason == "too_large" and least is not None and most is not None:
-        size, low, high = (format_value(each, "B") for each in (nbytes, least, most))
-        why = f"the mean {collective} has {size}, and {low} to {high} were measured"
+    why, cure = f"{collective} was not measured", f"; ddpperf network --world-size={ranks} measures it"
+    if reason == "too_large" and most is not None:
+        size, largest = format_values((nbytes, most), "B")
+        why = f"the mean {collective} has {size}, and up to {largest} were measured"
         cure = cure.replace(" measures", f" --max-size={power_of_two(nbytes, above=True)} measures")
     elif reason != "not_swept":
-        cure = "--ddpperf-profile shows how long they are under way"
+        cure = "" if profiled else "; --ddpperf-profile shows how long they are under way"
         why = f"ddpperf network measures no {collective}"
         if reason == "smaller_groups":
             why = f"it was measured between all {format_count(ranks, 'rank')}, and fewer take part in some of them"
-    return f"the network that is stored does not tell what the collectives of a step take: {why}; {cure}"
+    return f"the network that is stored does not tell what the collectives of a step take: {why}{cure}"
 
 
 def _on_network(predicted: float, error: float, measured: float | None, how: str, exposed: float | None = None) -> str:

@@ -21,6 +21,7 @@ from pytest_ddpperf.run.predictable import HERE, Training, require_fit, require_
 from pytest_ddpperf.run.requests import VerbCall
 from pytest_ddpperf.run.ways import Contender, GivenStrategy, GivenWays, several
 from pytest_ddpperf.settings import overlay_words
+from pytest_ddpperf.simulate.launch import needs_values
 from pytest_ddpperf.strategies.table import modules_of
 from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, PrepareJob
 from pytest_ddpperf.training.script import Subject
@@ -33,8 +34,12 @@ OF_NETWORK = ("network", "ranks_per_node")  # settings that a way may have besid
 _SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
 LAUNCHES = 5  # of computing that is timed here
 _WITH_VALUES = (
-    "\n\nThe rank was simulated with tensors that have values. With accelerator=NAME, such as h100, the tensors of a "
-    "simulated rank have no values, and take no memory of this machine."
+    "\n\nThe tensors of the rank have values. With accelerator=NAME, such as h100, they have none, and take no memory "
+    "of this machine."
+)
+_VALUES_READ = (
+    "\n\nThe tensors of the rank have values, because {}. Without that, as with bucketed in place of ddp, and with "
+    "accelerator=NAME they have none."
 )
 
 
@@ -273,7 +278,8 @@ class Predictor:
         except RankFailed as error:
             if not error.out_of_memory or training.modelled is not None:
                 raise
-            raise extended(error, after=_WITH_VALUES) from None
+            reason = needs_values(training.job)
+            raise extended(error, after=_VALUES_READ.format(reason) if reason else _WITH_VALUES) from None
         finally:
             self.session.line.clear()
         self.sections.extend((f"{variant.label}, {title}", text) for title, text in result.sections)

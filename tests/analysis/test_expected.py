@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.analysis.expected import expected_seconds, network_finding
+from pytest_ddpperf.analysis.expected import network_finding
 from pytest_ddpperf.analysis.network import CollectiveFit, Segment
 from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.records.counts import Counts
@@ -39,8 +39,13 @@ def profiled(transfer: float | None) -> Measurement:
 
 
 def test_collectives_take_what_the_fits_say() -> None:
-    assert expected_seconds(SENT, FITS) == pytest.approx(0.011001)
-    assert expected_seconds(counts({}, {}), FITS) == 0.0
+    """A barrier moves no bytes, and nothing is said of it."""
+    barrier = counts({"all_reduce": 2, "broadcast": 1, "barrier": 1}, {"all_reduce": 8 * MB, "broadcast": 64})
+    for sent in (SENT, barrier):
+        found = network_finding(replace(profiled(0.02), counts=sent), FITS)
+        assert found is not None
+        assert (found.code, found.facts["predicted"]) == ("on_network", pytest.approx(0.011001))
+    assert network_finding(replace(profiled(0.02), counts=counts({}, {})), FITS) is None
 
 
 @pytest.mark.parametrize(
@@ -48,31 +53,31 @@ def test_collectives_take_what_the_fits_say() -> None:
     [
         (
             counts({"broadcast": 1, "all_reduce": 2}, {"broadcast": 150 * MB, "all_reduce": 400 * MB}),
-            {"reason": "too_large", "collective": "all_reduce", "nbytes": 200.0 * MB, "least": 1000, "most": 100 * MB},
+            {"reason": "too_large", "collective": "all_reduce", "nbytes": 200.0 * MB, "most": 100 * MB},
         ),
         (
             counts({"all_reduce": 1, "all_gather": 1}, {"all_reduce": MB, "all_gather": MB}),
-            {"reason": "not_swept", "collective": "all_gather", "nbytes": float(MB), "least": None, "most": None},
+            {"reason": "not_swept", "collective": "all_gather", "nbytes": float(MB), "most": None},
         ),
         (
             counts({"send": 1}, {"send": 64}),
-            {"reason": "never_swept", "collective": "send", "nbytes": 64.0, "least": None, "most": None},
+            {"reason": "never_swept", "collective": "send", "nbytes": 64.0, "most": None},
         ),
     ],
 )
 def test_the_reason_is_told_why_a_step_is_not_predicted(sent: Counts, facts: dict[str, object]) -> None:
-    assert expected_seconds(sent, FITS) is None
     for measured in (0.02, None):
         found = network_finding(replace(profiled(measured), counts=sent), FITS)
-        assert found == Finding("not_on_network", {**facts, "ranks": 2})
+        assert found == Finding("not_on_network", {**facts, "ranks": 2, "profiled": True})
 
 
 def test_smaller_groups_take_another_time() -> None:
     """Of an all-reduce over 2 ranks a rank sends all bytes; over half of 4 ranks as many, and not 1.5 times."""
     sent = replace(SENT, totals={"collective_send_bytes": 8 * MB + 32})
-    assert expected_seconds(sent, FITS) == pytest.approx(0.011001)
+    of_two = network_finding(replace(profiled(0.02), counts=sent), FITS)
+    assert of_two is not None
+    assert of_two.facts["predicted"] == pytest.approx(0.011001)
     of_four = tuple(replace(fit, world_size=4) for fit in FITS)
-    assert expected_seconds(sent, of_four) is None
     four = replace(profiled(0.02), counts=sent, environment=make_environment(world_size=4))
     found = network_finding(four, of_four)
     assert found is not None

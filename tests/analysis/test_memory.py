@@ -43,6 +43,11 @@ def test_a_hybrid_shard_is_zero3_over_the_ranks_of_a_node() -> None:
     assert model_state_bytes(1000, 32, "HYBRID_SHARD", ranks_per_node=8) == model_state_bytes(1000, 8, "zero3")
 
 
+def test_ranks_of_a_node_are_for_a_hybrid_shard_alone() -> None:
+    with pytest.raises(SettingError, match="ranks_per_node=8 is for HYBRID_SHARD, and sharding is FULL_SHARD: leave"):
+        model_state_bytes(1000, 32, "FULL_SHARD", ranks_per_node=8)
+
+
 def test_buckets_of_ddp_are_a_second_gradient() -> None:
     assert model_state_bytes(1000, 4, precision="fp32", ddp_buckets=True) == 20_000
 

@@ -27,8 +27,8 @@ STEPS = tuple(
     )
     for number, reason in ((0.0, "0, 1"), (1.0, "1, 2"))
 )
-SWEPT = {"least": 2**10, "most": 16 * MIB, "ranks": 4}
-UNSWEPT = {"least": None, "most": None, "ranks": 4}
+SWEPT = {"most": 16 * MIB, "ranks": 4, "profiled": False}
+UNSWEPT = {"most": None, "ranks": 4, "profiled": False}
 SEEN = {"seen": 2, "launches": 3}
 GROWTH = {"device": "cpu", "least": MIB, "most": 2 * MIB, "ranks": (1,), "world_size": 4, "steps": 10, "launches": 3}
 
@@ -95,7 +95,7 @@ CASES = [
         "not_on_network",
         {"reason": "too_large", "collective": "all_reduce", "nbytes": 25.0 * MIB, **SWEPT},
         "the network that is stored does not tell what the collectives of a step take: the mean all_reduce has "
-        "25.0 MiB, and 1.00 KiB to 16.0 MiB were measured; ddpperf network --world-size=4 --max-size=32MiB measures it",
+        "25.0 MiB, and up to 16.0 MiB were measured; ddpperf network --world-size=4 --max-size=32MiB measures it",
     ),
     Case(
         "not_on_network",
@@ -114,6 +114,12 @@ CASES = [
         {"reason": "smaller_groups", "collective": "", "nbytes": 0.0, **UNSWEPT},
         "the network that is stored does not tell what the collectives of a step take: it was measured between all "
         "4 ranks, and fewer take part in some of them; --ddpperf-profile shows how long they are under way",
+    ),
+    Case(
+        "not_on_network",
+        {"reason": "smaller_groups", "collective": "", "nbytes": 0.0, **UNSWEPT, "profiled": True},
+        "the network that is stored does not tell what the collectives of a step take: it was measured between all "
+        "4 ranks, and fewer take part in some of them",
     ),
     Case(
         "small_shared_memory",
