@@ -89,11 +89,12 @@ def _waits(evidence: StepEvidence, unseen: float = 0.0) -> list[Cause]:
     step, slow = evidence.step, evidence.slow
     causes = [_cause("data", evidence.data, step)]
     sending = evidence.communication + unseen
-    causes.append(_cause("communication", sending, step, collectives=evidence.collectives, sent=evidence.sent))
+    facts: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent, "partly": evidence.sends_more}
+    causes.append(_cause("communication", sending, step, **facts))
     possible = slow is not None and slow.own <= (1 + SCATTER) * step
     if slow is not None and possible and slow.own - slow.others >= SLOW_RANK * step:
-        facts = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
-        causes.append(_cause("straggler", slow.own - slow.others, step, **facts))
+        told = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
+        causes.append(_cause("straggler", slow.own - slow.others, step, **told))
     return causes
 
 

@@ -108,6 +108,7 @@ _FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "communication": lambda facts: (
         f"{format_value(facts['sent'], 'B')} in {format_count(round(facts['collectives']), 'collective')}"
+        f"{', measured in part' * bool(facts.get('partly'))}"
     ),
     "memory_bandwidth": lambda facts: (
         f"{format_value(facts['moved'], 'B')} moved at up to {facts['rate'] / 1e9:.3g} GB/s of a rank"

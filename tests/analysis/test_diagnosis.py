@@ -112,6 +112,8 @@ def test_what_was_not_left_out_of_a_step_takes_what_computing_does_not_explain()
     found = diagnosed(evidence(flops=2e9, collectives=4.0, **fields), make_environment())  # 20 ms and 100 calls
     assert found.bottleneck == "communication"
     assert found.share == pytest.approx((100 - 20 - 0.2) / 100)
+    (facts,) = (each.facts for each in found.causes if each.bottleneck == "communication")
+    assert facts["partly"] is True
     explained = diagnosed(evidence(flops=6e9, collectives=4.0, **fields), make_environment())
     assert explained.bottleneck == "compute"
     alone = diagnosed(evidence(flops=1e9, **fields), make_environment())  # sends nothing
