@@ -355,9 +355,9 @@ class Ddpperf:
 
     def what_if(
         self,
-        subject: Subject,
+        subject: Subject | Mapping[str, Subject],
         *,
-        ways: GivenWays,
+        ways: GivenWays = None,
         strategy: GivenStrategy = None,
         samples_per_step: float | None = None,
         tokens_per_step: float | None = None,
@@ -366,7 +366,7 @@ class Ddpperf:
         """What changes would gain: each way is predicted as by ``predict``, and ``compare(ways=...)`` measures them.
 
         Args:
-            subject: as of ``predict``.
+            subject: as of ``predict``; or several by name without ``ways``, such as models of several sizes.
             ways: settings by name, as of ``compare``; each may have a ``network`` of its own. The first one is what the
                 others are held to: ``{"now": {}, "large buckets": {"strategy": "ddp[bucket_cap_mb=100]"}}``.
             strategy: of ways that name none.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from statistics import median
 from typing import TypeAlias
 
 from pytest_ddpperf.metrics.communication import EXPOSED, still_sent, synchronised_step
@@ -16,6 +17,7 @@ from pytest_ddpperf.reports.phrases import find, interval_header, names_by_remar
 from pytest_ddpperf.reports.table import NOTHING, RowNote, Table
 from pytest_ddpperf.units import Scale, format_percent, scale, significant
 
+_SIZES = ((100e6, "100 M or more"), (10e6, "10 M to 100 M"), (0.0, "less than 10 M"))
 _MEMORY = {"heap": "heap", "allocated": "CUDA memory"}
 _ProfileCell: TypeAlias = "Callable[[CommunicationProfile, Scale], str]"
 _PROFILE_COLUMNS: dict[str, _ProfileCell] = {
@@ -135,11 +137,14 @@ def communication_table(results: Sequence[Result]) -> Table | None:
             (name, *([_millions(size)] if differ else []), *_exposed_cells(result, common), *profiled(result))
             for (name, result), size in zip(named, sizes, strict=True)
         ),
-        notes=tuple(
-            RowNote(text, tuple(names))
-            for text, names in names_by_remark(
-                (name, text) for name, result in named for text in _left_out(result)
-            ).items()
+        notes=(
+            *_notes_by_size(named),
+            *(
+                RowNote(text, tuple(names))
+                for text, names in names_by_remark(
+                    (name, text) for name, result in named for text in _left_out(result)
+                ).items()
+            ),
         ),
         narrower=("exposed", "of its step", "gaps", "overlap"),
         legend={
@@ -154,6 +159,21 @@ def _parameters(result: Result) -> float | None:
     """The trained parameters of the whole model, where they were counted."""
     counts = result.measurement.counts
     return None if counts is None else counts.totals.get("parameters")
+
+
+def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[RowNote]:
+    """What models of each size send, where there are models of several: the median share of their steps."""
+    classes: dict[str, list[tuple[str, float]]] = {}
+    for name, result in named:
+        size, step, exposed = _parameters(result), synchronised_step(result.measurement), find(result, EXPOSED)
+        if size is not None and step is not None and exposed is not None:
+            kind = next(words for least, words in _SIZES if size >= least)
+            classes.setdefault(kind, []).append((name, exposed.series.value / step))
+    for _, kind in reversed(_SIZES if len(classes) > 1 else ()):
+        if kind in classes:
+            names, shares = zip(*classes[kind], strict=True)
+            share = format_percent(max(0.0, median(shares)))
+            yield RowNote(f"models of {kind} parameters expose communication for {share} of a step (median)", names)
 
 
 def _millions(number: float | None) -> str:

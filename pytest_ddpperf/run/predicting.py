@@ -73,9 +73,16 @@ class Predictor:
             (found,) = self.predictions([(call, way, name)], ranks)
             self._list(found, None)
 
-    def what_if(self, call: VerbCall, subject: Subject, ways: GivenWays, strategy: GivenStrategy) -> WhatIf:
-        """The steps of several ways to train, which the session lists."""
+    def what_if(
+        self, call: VerbCall, subject: Subject | Mapping[str, Subject], ways: GivenWays, strategy: GivenStrategy
+    ) -> WhatIf:
+        """The steps of several ways to train, or of several subjects, which the session lists."""
         __tracebackhide__ = True
+        if ways is None and not isinstance(subject, Mapping):
+            raise SettingError(
+                "ddpperf.what_if: expected settings by name, such as ways={'now': {}, 'bf16': {'precision': 'bf16'}}, "
+                "or Workloads by name, such as {'small': workload, 'large': other}"
+            )
         networks: dict[str, Any] = {}
         if isinstance(ways, Mapping) and all(isinstance(own, Mapping) for own in ways.values()):
             networks = {str(way): {word: own[word] for word in OF_NETWORK if word in own} for way, own in ways.items()}
@@ -276,9 +283,9 @@ class Predictor:
                 own_group=True,
             )
         except RankFailed as error:
-            if not error.out_of_memory or training.modelled is not None:
-                raise
             reason = needs_values(training.job)
+            if not error.out_of_memory or (training.modelled is not None and not reason):
+                raise
             raise extended(error, after=_VALUES_READ.format(reason) if reason else _WITH_VALUES) from None
         finally:
             self.session.line.clear()

@@ -196,5 +196,33 @@ def test_models_of_several_sizes_are_told_beside_what_they_send(make_result: Mak
     assert "parameters\nM" not in alike.headers
 
 
+def test_what_models_of_each_size_send_is_told_where_there_are_several(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    """Two small models expose 6.3 of 20 and of 60 ms, 31.5 and 10.5 %, and a large one 6.3 of 20 ms."""
+
+    def of_size(name: str, parameters: float, step: float) -> Result:
+        blocks = BlockTimes(synchronised=(step,), unsynchronised=(step / 2,))
+        ranks = (make_rank_launch(0, (step,), communication=blocks),)
+        measured = {
+            "name": name,
+            "counts": Counts(totals={"parameters": parameters}, details={}, unstable={}),
+            "launches": (Launch(round=0, ranks=ranks, seconds=1.0),),
+        }
+        return make_result(comparisons=(exposed(make_comparison, 0.004, 0.0062),), measured=measured)
+
+    small = [of_size("a", 4e6, 0.02), of_size("b", 9e6, 0.06)]
+    told = "models of {} parameters expose communication for {} % of a step (median)"
+    table = communication_table([*small, of_size("c", 1e8, 0.02)])
+    assert table is not None
+    assert [(note.text, len(note.names)) for note in table.notes] == [
+        (told.format("less than 10 M", 21), 2),
+        (told.format("100 M or more", 31.5), 1),
+    ]
+    alike = communication_table(small)
+    assert alike is not None
+    assert alike.notes == ()
+
+
 def test_without_it_there_is_no_table(make_result: Make) -> None:
     assert communication_table([make_result()]) is None

@@ -116,6 +116,22 @@ def test_asked(ddpperf):
     run(inner, test).assert_outcomes(passed=1)
 
 
+def test_models_of_several_sizes_may_be_asked_about(inner: pytest.Pytester) -> None:
+    """Of gradients of 67 kB most of the time is latency: a hundred times as many take about ten times as long."""
+    test = """
+def test_asked(ddpperf):
+    large = Workload(
+        model=lambda: nn.Linear(1290, 1290), batch=lambda: (torch.randn(8, 1290), torch.randn(8, 1290)),
+        loss=nn.functional.mse_loss, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+        samples_per_step=8,
+    )
+    found = ddpperf.what_if({"small": workload, "large": large}, strategy="flat", accelerator="a100", **QUICK)
+    assert found["large"].communication > 5 * found["small"].communication
+    assert found.gain("large").value < 0 and found.gain("large").verdict == "slower"
+"""
+    run(inner, test).assert_outcomes(passed=1)
+
+
 def test_candidates_are_held_to_the_memory(inner: pytest.Pytester) -> None:
     test = """
 def test_advised(ddpperf):
@@ -231,6 +247,7 @@ def test_named(ddpperf):
         ("predict(Script(print), network='here')", "is a Script"),
         ("predict(workload, pace=3)", "pace"),
         ("what_if(workload, ways={'now': {}})", "expected two or more ways"),
+        ("what_if(workload)", "ddpperf.what_if: expected settings by name, such as ways={'now': {}, 'bf16'"),
         ("advise(workload, batch_sizes=[1])", "this Workload has one size"),
         ("advise(of_size)", "not a function without batch_sizes"),
         ("advise(Script(print), batch_sizes=[1])", "not a Script"),
