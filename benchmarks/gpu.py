@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py                       all pieces that this machine can run, about 50 minutes
     python benchmarks/gpu.py facts launch_costs    these alone
+    python benchmarks/gpu.py --limit 60            none longer than a minute: what it has found by then is kept
     python benchmarks/gpu.py --list                the pieces, what they need and how long they take
     python benchmarks/gpu.py --dry                 all pieces on the CPU, tiny; nothing is kept without --out
 
@@ -13,6 +14,7 @@ others go on. Each piece is a process of its own. Let nothing else use the GPUs 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -63,13 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(aside) if options.dry else options.work
         folder.mkdir(exist_ok=True)
         try:
-            return run(chosen, Place(len(machine.gpus) or 1, folder.resolve(), dry=options.dry), machine, out)
+            place = Place(len(machine.gpus) or 1, folder.resolve(), dry=options.dry)
+            return run(chosen, place, machine, out, options.limit)
         except BrokenFile as error:
             sys.exit(str(error))
 
 
-def run(chosen: Sequence[Piece], place: Place, machine: Machine, out: Path | None) -> int:
-    """Run pieces one after the other, and keep each one's results when it ends."""
+def run(chosen: Sequence[Piece], place: Place, machine: Machine, out: Path | None, limit: float = math.inf) -> int:
+    """Run pieces one after the other, each for ``limit`` seconds at most, and keep its results when it ends."""
     failed = 0
     minutes = sum(piece.seconds for piece in chosen if place.dry or not piece.lacks(place)) / 60
     takes = f"tiny; on GPUs they take about {minutes:.0f} minutes" if place.dry else f"about {minutes:.0f} minutes"
@@ -80,7 +83,7 @@ def run(chosen: Sequence[Piece], place: Place, machine: Machine, out: Path | Non
         if lacks:
             print(f"  left out: {lacks}", flush=True)
             continue
-        result = result_of(piece, place, machine, out)
+        result = result_of(piece, place, machine, out, limit)
         failed += bool(result["failed"])
         if out is not None:
             results = {**read(out / "gpu.json"), piece.name: result}
@@ -111,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("pieces", nargs="*", choices=[*BY_NAME, []], metavar="PIECE", help="default: all")
     parser.add_argument("--list", action="store_true", help="print the pieces, and run none")
+    parser.add_argument("--limit", type=float, default=math.inf, metavar="SECONDS", help="end each piece after so long")
     parser.add_argument("--dry", action="store_true", help="run on the CPU with gloo, tiny sizes and times")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the results (default: benchmarks/results)")
     parser.add_argument(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import math
 import os
 import shutil
 import signal
@@ -68,7 +69,9 @@ def command_of(piece: Piece, place: Place, notes: Path) -> list[str]:
     return [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), *options, *(["--dry"] if place.dry else [])]
 
 
-def result_of(piece: Piece, place: Place, machine: Machine, kept: Path | None) -> dict[str, Any]:
+def result_of(
+    piece: Piece, place: Place, machine: Machine, kept: Path | None, limit: float = math.inf
+) -> dict[str, Any]:
     """Runs a piece: what it found, how long it took, and why it did not end if it did not.
 
     ``kept`` is the folder for the files of a piece that ended; None for nowhere.
@@ -76,7 +79,7 @@ def result_of(piece: Piece, place: Place, machine: Machine, kept: Path | None) -
     began, start = dt.datetime.now(tz=dt.timezone.utc), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ddpperf-gpu-piece-") as name:
         notes = Path(name) / "notes.json"
-        failed = _failure(command_of(piece, place, notes), Path(name) / "printed", piece.limit)
+        failed = _failure(command_of(piece, place, notes), Path(name) / "printed", min(limit, piece.limit))
         found = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
         for file in piece.files:
             if kept is not None and (Path(name) / file).exists():

@@ -16,6 +16,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.torch_internals import accept_streams_of_gradients
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import parameters_of, replicate
 from pytest_ddpperf.strategies.sharding import (
@@ -56,6 +57,7 @@ def parallelise(
     units = units_of(module, blocks, "fsdp1")
     if not use_orig_params:
         _require_uniform(module, units)
+        accept_streams_of_gradients()  # flat parameters are split in the stream that gathers them
     replicate(module, ctx)  # torch's own sync_module_states refuses the CPU
     chosen = set(units) - {module}
     with _known_to_the_user():

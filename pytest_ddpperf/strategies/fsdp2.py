@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.instruments.torch_internals import can_free_root, shards_on_cpu
 from pytest_ddpperf.strategies.parallel import Parallel
-from pytest_ddpperf.strategies.replicas import replicate
+from pytest_ddpperf.strategies.replicas import replicate, whole
 from pytest_ddpperf.strategies.sharding import (
     dtype_of,
     gradients_kept,
@@ -147,6 +147,4 @@ def _sharded(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def _whole(tensor: Tensor, device: torch.device) -> Tensor:
     """A whole DTensor on the CPU; offloaded shards go through the GPU, where NCCL can reach them."""
-    moved = tensor.detach().to(device)
-    assert isinstance(moved, DTensor)  # noqa: S101  fully_shard has made it one
-    return moved.full_tensor().to(torch.device("cpu"), copy=True)
+    return whole(tensor.detach().to(device))

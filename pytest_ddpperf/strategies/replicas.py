@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -145,11 +145,12 @@ def parameters_of(module: nn.Module) -> dict[str, Tensor]:
 
 def whole(tensor: Tensor) -> Tensor:
     """A copy of all of a tensor, dense and on the CPU; a collective if it is sharded."""
-    found = tensor.detach()
-    gather = getattr(found, "full_tensor", None)  # of a DTensor, whose import takes most of a second
-    if gather is not None:
-        found = gather()
-    dense = found.to_dense() if found.layout is not torch.strided else found
+    found: Any = tensor.detach()
+    if hasattr(found, "full_tensor"):  # a DTensor, whose import takes most of a second
+        if found.is_cuda and dist.get_backend(found.device_mesh.get_group(0)) == dist.Backend.GLOO:
+            found = found.cpu()  # gloo crashes where it gathers a DTensor on a GPU (pytorch/pytorch#152645)
+        found = found.full_tensor()
+    dense: Tensor = found.to_dense() if found.layout is not torch.strided else found
     return dense.to(torch.device("cpu"), copy=True)
 
 

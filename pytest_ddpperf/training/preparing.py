@@ -259,7 +259,7 @@ def _traced(ctx: RankView, step: Step, steps: int, trace: TraceJob, *, warmup: i
             ctx.device,
             step.modules,
             warmup=warmup,
-            exported=lambda save: write_trace(save, file, ctx.rank, ranges.rates),
+            exported=lambda document: write_trace(document(), file, ctx.rank, ranges.rates),
         )
     if ctx.device.type != "cuda":
         return profile

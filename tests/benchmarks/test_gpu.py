@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,11 +40,12 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the pieces that were run: each finds how many there were, and the piece ``bad`` fails."""
     names: list[str] = []
 
-    def result_of(piece: Piece, place: Place, machine: Machine, kept: Path | None) -> dict[str, Any]:
+    def result_of(piece: Piece, place: Place, machine: Machine, kept: Path | None, limit: float) -> dict[str, Any]:
         names.append(piece.name)
         failed = "ended with status 1\nRuntimeError: no device" if piece.name == "bad" else ""
         ran = {"began": "2026-01-12T10:00:00+00:00", "seconds": 1.5, "machine": str(machine), "code": "3f2a1c0"}
-        return {**ran, "dry": place.dry, "failed": failed, "found": {"number": len(names)}}
+        found = {"number": len(names)} if limit == math.inf else {"limit": limit}
+        return {**ran, "dry": place.dry, "failed": failed, "found": found}
 
     pieces = (PIECE, replace(PIECE, name="bad"), replace(PIECE, name="wide", gpus=2))
     monkeypatch.setattr(gpu, "PIECES", pieces)
@@ -69,6 +71,12 @@ def test_the_help_lists_the_pieces_with_their_times(capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     for piece in gpu.PIECES:
         assert f"{piece.name:<13} {piece.seconds:4.0f} s  {piece.question}" in said
+
+
+def test_a_limit_holds_for_each_piece(ran: list[str], tmp_path: Path) -> None:
+    assert gpu.main([f"--out={tmp_path}", "--limit=60", "plain"]) == 0
+    assert ran == ["plain"]
+    assert json.loads((tmp_path / "gpu.json").read_text())["pieces"]["plain"]["found"] == {"limit": 60.0}
 
 
 @pytest.mark.parametrize(
@@ -142,10 +150,13 @@ def test_a_piece_that_fails_keeps_what_it_had_found(tmp_path: Path, monkeypatch:
     assert result["found"] == {"number": 3}
 
 
-def test_a_piece_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("own", "asked"), [(0.5, math.inf), (60.0, 0.5)], ids=["by its own", "as the user asks"])
+def test_a_piece_is_ended_by_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: float, asked: float
+) -> None:
     code = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); signal.pause()"
     monkeypatch.setattr(runner, "END_SECONDS", 0.1)
-    result = runner.result_of(command(code, monkeypatch, limit=0.5), Place(1, tmp_path), ONE_GPU, None)
+    result = runner.result_of(command(code, monkeypatch, limit=own), Place(1, tmp_path), ONE_GPU, None, asked)
     assert result["failed"].startswith("not done after 0 s")
     assert result["found"] == {}
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -48,13 +49,14 @@ def profile_steps(
     modules: Sequence[nn.Module] = (),
     *,
     warmup: int = 1,
-    exported: Callable[[Callable[[str], object]], object] = lambda _: None,
+    exported: Callable[[Callable[[], Mapping[str, Any]]], object] = lambda _: None,
 ) -> RankProfile:
     """Profiles what ``steps`` calls of ``run`` send and compute; a collective, called after the warm-up.
 
     ``warmup`` more steps go before, in which the profiler itself warms up, and one after, in which gloo's threads note
     the ends of collectives. On CUDA each step is waited for, so that its kernels are within it. ``modules`` are the
-    models, if known, because DDP reports figures of its own. ``exported`` is given what saves all of it to a file.
+    models, if known, because DDP reports figures of its own. ``exported`` is given what returns all of it as a Chrome
+    trace.
     """
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -70,10 +72,11 @@ def profile_steps(
     results: Any = profiler.profiler
     recorded = results.kineto_results.events()
     began = min(event.start_ns() for event in recorded)
-    notes = notes_of(recorded, results.kineto_results.save)
+    trace = cache(partial(saved, results.kineto_results.save))  # torch saves a trace once
+    notes = notes_of(recorded, trace)
     events = [_event(event, began, notes) for event in recorded]
     events += unended(results.kineto_results.experimental_event_tree(), began, events)
-    exported(results.kineto_results.save)
+    exported(trace)
     windows = [window_of(module) for module in modules if isinstance(module, DistributedDataParallel)]
     return RankProfile(
         steps=steps_of(events, device=device.type), window=next(iter(windows), None), subgroups=subgroups_made()
@@ -98,10 +101,19 @@ def window_of(module: DistributedDataParallel) -> Window | None:
     return Window(communication=communicated * _NANOSECOND, overlapped=overlapped * _NANOSECOND)
 
 
-def notes_of(recorded: Sequence[Any], save: Callable[[str], object]) -> dict[int, Note]:
+def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
+    """What ``save`` writes to a file: a Chrome trace."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "trace.json")
+        save(str(file))
+        found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8", errors="replace"), strict=False)
+    return found
+
+
+def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, Note]:
     """What is known of the collectives that NCCL's kernels send, by the number that the kernels are linked to.
 
-    ``save`` writes the trace to a file: before torch 2.12 it holds what the events do not say.
+    ``trace`` returns the trace as torch saves it: before torch 2.12 it holds what the events do not say.
     """
     noted = [event for event in recorded if event.name() == EVENT]
     if not noted:
@@ -109,10 +121,7 @@ def notes_of(recorded: Sequence[Any], save: Callable[[str], object]) -> dict[int
     if hasattr(noted[0], "extra_meta"):
         fields = {event.correlation_id(): event.extra_meta() for event in noted}
     else:
-        with TemporaryDirectory() as folder:
-            file = Path(folder, "trace.json")
-            save(str(file))
-            fields = notes_in_trace(json.loads(file.read_text(encoding="utf-8")))
+        fields = notes_in_trace(trace())
     kernels = [event.linked_correlation_id() for event in recorded if is_nccl_kernel(event.name(), activity_of(event))]
     copies = [event.linked_correlation_id() for event in recorded if activity_of(event) == _COPY]
     return {**notes_of_copies(set(copies) - set(kernels), fields), **notes_of_kernels(kernels, fields)}

@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,15 +18,11 @@ _MICROSECOND, _BASE = 1000, "baseTimeNanoseconds"  # in nanoseconds; the field o
 _MOST_ALLOCATIONS = 100_000  # in a snapshot; torch's viewer gets slow beyond
 
 
-def write_trace(save: Callable[[str], object], file: Path, rank: int, rates: Sequence[LearningRates]) -> None:
-    """Writes what ``save`` saves as the trace of a rank, with the rates of its optimizers.
+def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Sequence[LearningRates]) -> None:
+    """Writes a Chrome trace as that of a rank, with the rates of its optimizers.
 
     Raises a SettingError where the file cannot be written.
     """
-    with TemporaryDirectory() as folder:
-        saved = Path(folder, "trace.json")
-        save(str(saved))
-        document = json.loads(saved.read_text(encoding="utf-8", errors="replace"), strict=False)
     text = json.dumps(completed(document, rank, rates), separators=(",", ":"))
     _replaced(file, lambda draft: draft.write_text(text, encoding="utf-8"))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from pytest_ddpperf.instruments.profile import profiling
 from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent
 from pytest_ddpperf.instruments.profile.notes import Note, note_of, notes_in_trace, notes_of_kernels
 from pytest_ddpperf.instruments.profile.profiling import notes_of, profile_steps, unended
@@ -254,24 +254,23 @@ def recorded(**note: Any) -> list[Any]:
     ]
 
 
-def refuse(_file: str) -> None:
-    raise AssertionError("the trace is not to be written")
+def refuse() -> dict[str, Any]:
+    raise AssertionError("the trace is not to be saved")
 
 
-def written(_file: str) -> None:
-    event = {"name": "record_param_comms", "args": {"External id": 5, **NOTED}}
-    Path(_file).write_text(json.dumps({"traceEvents": [event]}), encoding="utf-8")
+def trace_of_note() -> dict[str, Any]:
+    return {"traceEvents": [{"name": "record_param_comms", "args": {"External id": 5, **NOTED}}]}
 
 
 @pytest.mark.parametrize(
-    ("note", "save"),
-    [({"extra_meta": {name: json.dumps(value) for name, value in NOTED.items()}}, refuse), ({}, written)],
+    ("note", "trace"),
+    [({"extra_meta": {name: json.dumps(value) for name, value in NOTED.items()}}, refuse), ({}, trace_of_note)],
     ids=["with the event", "in the trace"],
 )
 def test_a_kernel_of_nccl_is_known_by_the_note_that_it_is_linked_to(
-    note: dict[str, Any], save: Callable[[str], None]
+    note: dict[str, Any], trace: Callable[[], dict[str, Any]]
 ) -> None:
-    assert notes_of(recorded(**note), save) == {5: Note(kind="all_reduce", nbytes=1024.0, ranks=2)}
+    assert notes_of(recorded(**note), trace) == {5: Note(kind="all_reduce", nbytes=1024.0, ranks=2)}
 
 
 def test_copies_that_are_linked_to_a_note_without_a_kernel_send_its_collective() -> None:
@@ -289,6 +288,21 @@ def test_copies_that_are_linked_to_a_note_without_a_kernel_send_its_collective()
         5: Note(kind="all_reduce", nbytes=1024.0, ranks=2),
         7: Note(kind="all_reduce", nbytes=None, ranks=2, copied=True),
     }
+
+
+def test_a_trace_is_saved_once_for_notes_and_for_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses to save it twice: "Trace is already saved"."""
+    read = list[Mapping[str, Any]]()
+
+    def look(_recorded: object, trace: Callable[[], Mapping[str, Any]]) -> dict[int, Note]:
+        read.append(trace())
+        return {}
+
+    monkeypatch.setattr(profiling, "notes_of", look)
+    one = torch.ones(1)
+    profile_steps(lambda: one + 1, 1, torch.device("cpu"), exported=lambda trace: read.append(trace()))
+    assert read[0] is read[1]
+    assert "aten::add" in {found["name"] for found in read[0]["traceEvents"]}
 
 
 def test_without_nccl_nothing_is_noted() -> None:

@@ -22,10 +22,6 @@ SAVED: dict[str, Any] = {
 }
 
 
-def saved(file: str) -> None:
-    Path(file).write_text(json.dumps(SAVED))
-
-
 def counters(rates: Any) -> list[tuple[str, float, dict[str, float]]]:
     events = completed(SAVED, 3, rates)["traceEvents"]
     return [(event["name"], event["ts"], event["args"]) for event in events if event["ph"] == "C"]
@@ -49,7 +45,7 @@ def test_several_optimizers_have_counters_of_their_own() -> None:
 
 def test_a_process_has_the_name_of_its_rank(tmp_path: Path) -> None:
     file = tmp_path / "new" / "x_rank_3_trace.json"
-    write_trace(saved, file, 3, [])
+    write_trace(SAVED, file, 3, [])
     written = json.loads(file.read_text())
     assert written["traceEvents"][0]["args"]["name"] == "rank 3"
     assert written["traceEvents"][1:3] == SAVED["traceEvents"][1:]
@@ -64,7 +60,7 @@ def test_steps_have_the_names_that_other_tools_look_for() -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     with pytest.raises(SettingError, match=r"^--ddpperf-profile=.*/taken: x.json cannot be written: .*; name a folder"):
-        write_trace(saved, tmp_path / "taken" / "x.json", 0, [])
+        write_trace(SAVED, tmp_path / "taken" / "x.json", 0, [])
 
 
 class Memory:
