@@ -20,6 +20,7 @@ from pytest_ddpperf.instruments.torch_internals import accept_streams_of_gradien
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import parameters_of, replicate
 from pytest_ddpperf.strategies.sharding import (
+    OffloadedScaler,
     dtype_of,
     gradients_kept,
     mesh_of,
@@ -78,7 +79,9 @@ def parallelise(
         still_sent=_still_sent(sharding, chosen) if ctx.world_size > 1 else "",
         clip_grad_norm=wrapped.clip_grad_norm_,
         # torch.amp.GradScaler looks at this rank's shard only, and would skip a step on some ranks only.
-        make_scaler=partial(ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD),
+        make_scaler=partial(
+            OffloadedScaler if cpu_offload else ShardedGradScaler, ctx.device.type, process_group=dist.group.WORLD
+        ),
         gradients=partial(_gradients, wrapped),
         parameters=partial(_whole, wrapped),
         precision=narrowest(param_dtype, reduce_dtype),

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.errors import RankSkipped
@@ -20,6 +19,7 @@ from pytest_ddpperf.instruments.torch_internals import can_free_root, shards_on_
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import replicate, whole
 from pytest_ddpperf.strategies.sharding import (
+    OffloadedScaler,
     dtype_of,
     gradients_kept,
     mesh_of,
@@ -114,15 +114,14 @@ def _clip_offloaded(module: nn.Module, max_norm: float, *, mesh: DeviceMesh, dev
     return norm
 
 
-class ShardScaler(ShardedGradScaler):
-    """Looks at this rank's shards alone, on any device, and then asks the other ranks on the GPU."""
+class ShardScaler(OffloadedScaler):
+    """Looks at this rank's shards alone, and then asks the other ranks on the GPU."""
 
     def _unscale_grads_(self, optimizer: Any, *args: Any, **kwargs: Any) -> dict[torch.device, Tensor]:
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         shards = [SimpleNamespace(grad=shard) for shard in _gradient_shards(parameters)]
         local = SimpleNamespace(param_groups=[{"params": shards}])
-        found: dict[torch.device, Tensor] = super()._unscale_grads_(local, *args, **kwargs)  # type: ignore[arg-type]
-        return found
+        return super()._unscale_grads_(local, *args, **kwargs)
 
 
 def _gradient_shards(parameters: Any) -> list[Tensor]:

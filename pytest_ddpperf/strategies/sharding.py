@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from pytest_ddpperf.errors import SettingError
 
@@ -47,6 +48,22 @@ def mesh_of(ctx: RankView, replicas: int | None) -> DeviceMesh:
         return init_device_mesh(ctx.device.type, (ctx.world_size,), mesh_dim_names=("shard",))
     shape = (replicas, ctx.world_size // replicas)
     return init_device_mesh(ctx.device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+class OffloadedScaler(ShardedGradScaler):
+    """Looks for overflows in shards on the CPU.
+
+    torch copies the scale and the flag of an overflow there without waiting for them, and reads the scale too early or
+    writes over a flag that was set meanwhile (pytorch/pytorch#176429).
+    """
+
+    def _unscale_grads_(
+        self, optimizer: Any, inv_scale: Tensor, found_inf: Tensor, *args: Any, **kwargs: Any
+    ) -> dict[torch.device, Tensor]:
+        found: dict[torch.device, Tensor] = super()._unscale_grads_(
+            optimizer, inv_scale.cpu(), found_inf.cpu(), *args, **kwargs
+        )
+        return found
 
 
 def require_gpu(strategy: str, ctx: RankView) -> None:

@@ -5,7 +5,8 @@ it, before the other ranks have come, to its end; while a collective still waits
 is every operator of the dispatcher. An operator that waits for a collective is none, nor is what only holds other
 operators (autograd's functions, which run hooks). On CUDA both are kernels on streams, NCCL's named after it; copies
 and memsets are neither, but for copies that are noted to be a collective's: NCCL 2.28 and newer may send by the copy
-engines alone. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do.
+engines alone. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do. The span
+of gloo holds the copies from a GPU and back.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def within(spans: Iterable[Span], window: Span) -> list[Span]:
 
 
 ANNOTATION = "user_annotation"  # kineto's word for a named range
+GPU_ANNOTATION = "gpu_user_annotation"  # and for the work of a GPU that was begun in it
 
 Class = Literal["communication", "computation", "memory"]
 
@@ -111,6 +113,8 @@ def is_nccl_kernel(name: str, activity: str) -> bool:
 
 def class_of(event: ProfilerEvent) -> Class | None:
     """What an event is; None for events that are ignored."""
+    if event.activity == GPU_ANNOTATION:
+        return None
     if event.kind or event.name.startswith("gloo:"):
         return "communication"
     if event.activity == "cpu_op":

@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.profile.events import (
+    ANNOTATION,
     LAST_STEP,
     STEP,
     STEPS,
@@ -148,7 +149,7 @@ def unended(roots: Iterable[Any], began: int, events: Sequence[ProfilerEvent]) -
     ends before that has such a collective in its tree alone.
     """
     found, left = [], list(roots)
-    step_ends = sorted(event.end for event in events if event.name in STEPS)
+    step_ends = sorted(event.end for event in events if event.name in STEPS and event.activity == ANNOTATION)
     while left:
         event = left.pop()
         left += event.children

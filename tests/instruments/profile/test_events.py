@@ -89,6 +89,7 @@ def test_buckets_that_overlap_with_backward(
         ("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op", None),
         ("AddmmBackward0", "cpu_op", None),  # it may run hooks, which wait
         ("nccl:all_reduce", "gpu_user_annotation", None),  # the kernel says when
+        ("gloo:all_reduce", "gpu_user_annotation", None),  # a copy back to the GPU, which is in the span of the host
         ("cudaLaunchKernel", "cuda_runtime", None),
     ],
 )

@@ -44,7 +44,8 @@ def test_a_step_has_its_computation_and_its_collectives(profile: Mapping[str, An
     (step,) = steps_of(events, device=profile["device"])
     assert 0 < step.computed <= step.seconds
     nccl = [event for event in profile["events"] if event["activity"] == "kernel" and "nccl" in event["name"].lower()]
-    gloo = [event for event in profile["events"] if event["name"].startswith("gloo:")]
+    named = [event for event in profile["events"] if event["name"].startswith("gloo:")]
+    gloo = [event for event in named if event["activity"] == "user_annotation"]
     assert len(step.collectives) == len(nccl) + len(gloo)
     assert {each.kind for each in step.collectives} <= {"all_reduce", "broadcast"}
 
