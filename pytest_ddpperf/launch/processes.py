@@ -100,15 +100,18 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
     """Do nothing: the number of the signal travels through the wakeup descriptor."""
 
 
-def watch_signals() -> socket.socket:
-    """Let this process outlive the signals of ``HEARD``, whose numbers arrive at the socket, and SIGINT."""
+def watch_signals() -> tuple[socket.socket, socket.socket]:
+    """Let this process outlive the signals of ``HEARD``, whose numbers arrive at the first socket, and SIGINT.
+
+    They are written to the second one, which lives as long.
+    """
     wakeup, written = socket.socketpair()
     written.setblocking(False)  # noqa: FBT003  the standard library has it so
-    signal.set_wakeup_fd(written.detach())
+    signal.set_wakeup_fd(written.fileno())
     for number in HEARD:
         signal.signal(number, _on_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return wakeup
+    return wakeup, written
 
 
 def overwrite_variable(name: str, value: str) -> None:

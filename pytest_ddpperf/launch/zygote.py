@@ -62,13 +62,13 @@ class Birth(NamedTuple):
 
 @dataclass
 class Zygote:
-    """Serves one controller; ``control`` carries its requests, ``wakeup`` the numbers of signals.
+    """Serves one controller; ``control`` carries its requests, ``signals`` the numbers of signals, read and written.
 
     It ends with ``parent``, also where a signal such as SIGSTOP has stopped it: the kernel sends SIGCONT then.
     """
 
     control: socket.socket
-    wakeup: socket.socket
+    signals: tuple[socket.socket, socket.socket]
     parent: int  # the controller, or the zygote that this one is a copy of
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
     copies: set[int] = field(default_factory=set)  # pids of other zygotes, each with a launcher of its own
@@ -78,8 +78,8 @@ class Zygote:
     def serve(self) -> Birth | None:
         """Serve until the controller is gone, then return None; in a new rank, return its birth."""
         while not self.terminated:  # also by a signal that a sweep has heard
-            ready = readable([self.control, self.wakeup], None)
-            if self.wakeup.fileno() in ready:
+            ready = readable([self.control, self.signals[0]], None)
+            if self.signals[0].fileno() in ready:
                 self._hear_signals()
             self._reap()
             if self.control.fileno() in ready and not self.terminated:
@@ -154,9 +154,10 @@ class Zygote:
             os.dup2(output, number)
         os.close(output)
         self.control.close()
-        os.close(signal.set_wakeup_fd(-1))
-        self.wakeup.close()
-        self.control, self.wakeup = socket.socket(fileno=control), processes.watch_signals()
+        signal.set_wakeup_fd(-1)  # from Python 3.12 on a fork has done so
+        for end in self.signals:
+            end.close()
+        self.control, self.signals = socket.socket(fileno=control), processes.watch_signals()
         self.ranks.clear()
         self.copies.clear()
         self.parent = original
@@ -202,14 +203,14 @@ class Zygote:
                     processes.kill(pid, group=not patient)  # trackers are in the groups of their users
             for pid in managers if last and waited > _MANAGER_SECONDS else ():
                 processes.kill(pid, group=False)
-            if readable([self.wakeup], 0.05):
+            if readable([self.signals[0]], 0.05):
                 self._hear_signals()
         processes.remove(shared)
         return ()
 
     def _hear_signals(self) -> None:
         # Of a controller any thread may have started this process, and the kernel tells the end of that thread as well.
-        self.terminated |= signal.SIGTERM in self.wakeup.recv(MESSAGE_SIZE) or os.getppid() != self.parent
+        self.terminated |= signal.SIGTERM in self.signals[0].recv(MESSAGE_SIZE) or os.getppid() != self.parent
 
     def tell(self, event: ZygoteEvent) -> None:
         """Send an event; where the controller is gone, ``control`` reports that by its end."""
