@@ -71,6 +71,27 @@ def test_the_memory_of_those_that_do_not_run_is_told(
     assert Launchers(lambda first: Launcher(like=first)).missing_bytes(number) == expected * 2**20
 
 
+FORKS_AS_NEWER_PYTHONS = """
+import os, signal
+
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+"""
+
+
+def test_a_copy_lives_where_a_fork_takes_the_wakeup_descriptor_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python 3.12 and newer do."""
+    (tmp_path / "forks_as_newer_pythons.py").write_text(FORKS_AS_NEWER_PYTHONS)
+    monkeypatch.syspath_prepend(tmp_path)
+    with Launcher(preload=["forks_as_newer_pythons"]) as first:
+        first.wait()
+        with Launcher(preload=["forks_as_newer_pythons"], like=first) as copy:
+            assert alone(copy, lambda _ctx: os.getppid()).rank(0) == copy.pid
+            assert copy.pid is not None
+            assert parent_of(copy.pid) == first.pid
+
+
 def test_they_run_launches_at_the_same_time_and_end_together(
     launchers: Launchers, tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:

@@ -29,7 +29,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket, Zygote]]:
     controller, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     wakeup, written = socket.socketpair()
     with controller, control, wakeup, written:
-        yield controller, written, Zygote(control, wakeup, os.getppid())
+        yield controller, written, Zygote(control, (wakeup, written), os.getppid())
     del sys.modules["pytest_ddpperf.launch.zygote"]  # a rank is known by it
 
 
