@@ -4,13 +4,13 @@
     python benchmarks/decision.py --rows 60 --comparisons 1000
 
 Made-up launches go through the very code that judges real ones: side by side, in suites that share the budget of a
-session, and beside stored baselines that nothing settles. Launches and runs deviate by figures that the rules do not
-know. Of each benchmark these are drawn anew: the part of the scatter that launches add of their own (5 to 40 % of its
-variance), the power to which its times follow the control step (skewed: half of them by 0.90 to 1.05, one in twenty by
-less than 0.70), and what its runs deviate by besides (0.18 of what the machine does in the middle, 0.08 to 0.4 in 90 %
-of benchmarks). Each comparison has launches of its own, so the 95 % intervals (Clopper-Pearson) rest on all of them;
-benchmarks of a suite share its budget. A launch takes 0.27 s besides its steps of 12.5 ms, so a round of both sides
-takes 1.6 s.
+session, and beside stored baselines, which nothing settles or the baseline's commit does. Launches and runs deviate by
+figures that the rules do not know. Of each benchmark these are drawn anew: the part of the scatter that launches add of
+their own (5 to 40 % of its variance), the power to which its times follow the control step (skewed: half of them by
+0.90 to 1.05, one in twenty by less than 0.70), and what its runs deviate by besides (0.18 of what the machine does in
+the middle, 0.08 to 0.4 in 90 % of benchmarks). Each comparison has launches of its own, so the 95 % intervals
+(Clopper-Pearson) rest on all of them; benchmarks of a suite share its budget. A launch takes 0.27 s besides its steps
+of 12.5 ms, so a round of both sides takes 1.6 s.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
@@ -60,6 +61,7 @@ POWERS, LAG = (1.08, 0.06), 0.12  # to which times follow the control step: norm
 BEYOND, BEYOND_SPREAD = 0.18, 0.5  # of what the machine deviates by: what times deviate by besides, lognormal
 SUITE = 26
 RUNS = 5  # of a baseline
+PAIRS = 0.06  # what pairs scatter by where a comparison is settled side by side
 SHARED = replace(ENVIRONMENT, recorded={"machine": "virtual"})
 
 Draw: TypeAlias = np.random.Generator
@@ -162,11 +164,13 @@ def at_its_mde(scatter: float, max_time: float) -> Simulated:
     return simulated
 
 
-def beside_baseline(of_machine: float, *, control: bool = False, runs: int = 1, suite: int = 1) -> Simulated:
+def beside_baseline(
+    of_machine: float, *, control: bool = False, runs: int = 1, suite: int = 1, settled: float | None = None
+) -> Simulated:
     """Outcomes beside a stored baseline on a virtual machine that deviates by so much from run to run.
 
     ``suite``: the number of benchmarks whose baselines of several runs tell by how much. All but the first one of them
-    are drawn once for many comparisons.
+    are drawn once for many comparisons. What is left open is settled side by side, where pairs scatter by ``settled``.
     """
     others: list[BaselineRecord] = []
 
@@ -179,7 +183,13 @@ def beside_baseline(of_machine: float, *, control: bool = False, runs: int = 1, 
         record = _baseline(machine, runs, settings, draw)
         noise: Noise | None = noise_by([record, *others]) if runs > 1 else None
         new = run_alone(machine, _slower_by(slower), _launches(settings), draw)
-        return beside(record, Sides(new, new), settings, noise=noise)
+
+        def paired(scatter: float) -> Sides:
+            rounds = int(SPARE * settings.max_time / ROUND) + 2
+            return run_of_rounds(of_pairs(scatter, draw.uniform(*OWN)), _slower_by(slower), rounds, draw)
+
+        pairs = None if settled is None else partial(paired, settled)
+        return beside(record, Sides(new, new), settings, noise=noise, pairs=pairs)
 
     return simulated
 
@@ -254,6 +264,17 @@ def rows() -> list[Row]:
             Row(f"stored, runs by {spread:.0%}, control, {RUNS} runs", several, 0.0, alarms(0.005), cost=MORE),
             Row(f"stored, runs by {spread:.0%}, control, {RUNS} runs", several, 0.05, (found(0.90),), cost=MORE),
             Row(f"stored, runs by {spread:.0%}, control, {RUNS} runs", several, 0.10, (found(0.99),), cost=MORE),
+        ]
+    for spread in (0.03, 0.05):
+        one = beside_baseline(spread, control=True, settled=PAIRS)
+        several = beside_baseline(spread, control=True, runs=RUNS, suite=SUITE, settled=PAIRS)
+        made += [
+            Row(f"settled, runs by {spread:.0%}, control", one, 0.0, alarms(0.005)),
+            Row(f"settled, runs by {spread:.0%}, control", one, 0.05),
+            Row(f"settled, runs by {spread:.0%}, control", one, 0.10, (found(0.99),)),
+            Row(f"settled, runs by {spread:.0%}, control, {RUNS} runs", several, 0.0, alarms(0.005), cost=MORE),
+            Row(f"settled, runs by {spread:.0%}, control, {RUNS} runs", several, 0.05, (found(0.90),), cost=MORE),
+            Row(f"settled, runs by {spread:.0%}, control, {RUNS} runs", several, 0.10, (found(0.99),), cost=MORE),
         ]
     return made
 

@@ -151,7 +151,8 @@ def test_the_tables_of_records_have_each_documented_attribute(reference_tables: 
     assert {"Finding", "Measurement", "Metric", "MetricRules", "Result"} <= set(reference_tables.RECORDS)
     for name, record in reference_tables.RECORDS.items():
         rows = re.findall(r"^\| `(\w+)` \| `.+` \| (.+) \|$", reference_tables.record_table(name), re.MULTILINE)
-        promised = re.findall(r"^        (\w+): ", (record.__doc__ or "").partition("Attributes:")[2], re.MULTILINE)
+        attributes = (inspect.getdoc(record) or "").partition("Attributes:")[2]
+        promised = re.findall(r"^    (\w+): ", attributes, re.MULTILINE)
         assert promised
         given = {field.name: field.init for field in dataclasses.fields(record)}
         assert {attribute for attribute in promised if given.get(attribute, True)} <= {

@@ -14,8 +14,16 @@ from benchmarks.quality.steps import WARMUP
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.baselines.noise import known_noise, training_of
 from pytest_ddpperf.baselines.runs import with_run
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS, UNPROVEN
-from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, Judge, StoredReferences
+from pytest_ddpperf.judge.detection import (
+    EQUIVALENCE_MARGIN,
+    LAST_SHARE,
+    PAIRED_LOOKS,
+    SEPARATE_LOOKS,
+    UNPROVEN,
+    UNSPENT,
+    Proofs,
+)
+from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, TOLERANCE, Judge, StoredReferences
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
@@ -74,6 +82,7 @@ class Outcome:
     change: float | None
     bound: float | None = None
     interval: Interval | None = None  # of the change
+    settled: bool = False  # side by side with the baseline's commit
 
 
 def launcher() -> Launcher:
@@ -179,24 +188,42 @@ def noise_by(baselines: Sequence[BaselineRecord]) -> Noise | None:
 
 
 def beside(
-    record: BaselineRecord, sides: Sides, settings: Settings, tests: int = 1, noise: Noise | None = None
+    record: BaselineRecord,
+    sides: Sides,
+    settings: Settings,
+    tests: int = 1,
+    *,
+    noise: Noise | None = None,
+    pairs: Callable[[], Sides] | None = None,
 ) -> Outcome:
-    """The verdict on a new run beside a stored baseline; ``tests`` in its suite."""
+    """The verdict on a new run beside a stored baseline; ``tests`` in its suite.
+
+    What it leaves open is settled by ``pairs``, both sides in the same rounds; without them it stays open.
+    """
     env, steps = record.environment, record.plan.steps
-    settings = replace(settings, max_time=_time(sides.new, settings, steps))
+    within = replace(settings, max_time=_time(sides.new, settings, steps))
     variant, dealt = _variant(env, steps), dealer(sides, env)
-    judge = Judge("replay", settings, _stored(record, noise), alone, tests)
-    return _outcome(replayed(judge, settings, [variant], dealt), variant, dealt)
+    judge = Judge("replay", within, _stored(record, noise), alone, tests, settles=pairs is not None)
+    outcome = _outcome(replayed(judge, within, [variant], dealt), variant, dealt)
+    if pairs is None or not judge.settling:
+        return outcome
+    left = max(settings.max_time - outcome.seconds, settings.max_time / 2)
+    settled = against_partner(
+        pairs(), env, replace(settings, max_time=left, tolerance=TOLERANCE), tests, judge.proofs.on_others
+    )
+    return replace(settled, seconds=outcome.seconds + settled.seconds, settled=True)
 
 
-def against_partner(sides: Sides, env: Environment, settings: Settings) -> Outcome:
+def against_partner(
+    sides: Sides, env: Environment, settings: Settings, tests: int = 1, proofs: Proofs = UNSPENT
+) -> Outcome:
     """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
     steps = steps_of(sides.new[0], paired=True)
     settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings, steps))
     variant, dealt = _variant(env, steps), dealer(sides, env, paired=True)
     derived = gated_if_paired(alone)
     references = PairedReferences(revision=REVISION, variants=(variant,), derive=derived, lacking={})
-    judge = Judge("replay", settings, references, derived)
+    judge = Judge("replay", settings, references, derived, tests, proofs=proofs)
     results = replayed(judge, settings, references.both_sides, dealt)
     return _outcome(results, variant, dealt)
 

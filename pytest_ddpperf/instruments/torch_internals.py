@@ -28,15 +28,6 @@ def activity_of(event: Any) -> str:
     return "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
 
 
-def accept_streams_of_gradients() -> None:
-    """No warning of torch, from 2.10 on, where a gradient is added up in another stream than the one it comes from."""
-    import torch
-
-    accept: Any = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
-    if accept is not None:
-        accept(enabled=False)
-
-
 def pci_id(properties: Any) -> str | None:
     """The PCI id of one of NVIDIA's GPUs, as its tools write it; None where torch's properties do not tell."""
     import torch

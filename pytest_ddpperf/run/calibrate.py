@@ -84,7 +84,8 @@ def _cut(rank: RankLaunch, steps: int) -> RankLaunch:
 
 def replayed(judge: Judge, settings: Settings, variants: Sequence[Variant], dealer: Dealer) -> tuple[Result, ...]:
     """What the judge says of variants whose launches are dealt to it."""
-    measure(variants, budget_of(settings), dealer.run, Observer(judge=judge, clock=lambda: dealer.now))
+    budget = replace(budget_of(settings), first=judge.first_look)
+    measure(variants, budget, dealer.run, Observer(judge=judge, clock=lambda: dealer.now))
     return judge.results
 
 

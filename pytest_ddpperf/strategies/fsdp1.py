@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,6 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.instruments.torch_internals import accept_streams_of_gradients
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.replicas import parameters_of, replicate
 from pytest_ddpperf.strategies.sharding import (
@@ -58,7 +57,7 @@ def parallelise(
     units = units_of(module, blocks, "fsdp1")
     if not use_orig_params:
         _require_uniform(module, units)
-        accept_streams_of_gradients()  # flat parameters are split in the stream that gathers them
+        _accept_streams_of_gradients()
     replicate(module, ctx)  # torch's own sync_module_states refuses the CPU
     chosen = set(units) - {module}
     with _known_to_the_user():
@@ -119,6 +118,13 @@ def _known_to_the_user() -> Iterator[None]:
         warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated", FutureWarning)
         warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD` instead", UserWarning)
         yield
+
+
+def _accept_streams_of_gradients() -> None:
+    """Without a warning of torch from 2.10 on: it splits flat parameters itself in the stream that gathers them."""
+    accept: Any = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if accept is not None:
+        accept(enabled=False)
 
 
 def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:

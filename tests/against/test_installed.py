@@ -17,6 +17,9 @@ def install(site: Path, origin: str | None) -> None:
     """A package, a module, a part of a namespace and their metadata as pip leaves them."""
     info = site / "demo-1.0.dist-info"
     info.mkdir(parents=True)
+    for file in map(site.joinpath, FILES):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n", encoding="utf-8")
     names = (*FILES, "demo-1.0.dist-info/METADATA", "../../bin/demo")
     (info / "RECORD").write_text("".join(f"{name},,\n" for name in names), encoding="utf-8")

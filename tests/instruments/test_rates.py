@@ -21,7 +21,7 @@ def test_rates_are_those_of_the_shortest_time(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_small_step_calls_as_many_operators_as_it_is_said_to() -> None:
     step = rates._small_step(torch.device("cpu"))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profiler:
         step()
     names = Counter(event.name for event in profiler.events())
     computing = ("aten::mm", "aten::tanh", "aten::tanh_backward", "aten::add", "aten::add_")
