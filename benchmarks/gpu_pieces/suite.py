@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
 from benchmarks.gpu_pieces.pytest_runs import outcome_lines, outcomes
 
-PARALLEL = ("-n", "4", "--dist", "loadfile")  # nothing is timed
+WORKERS = 4, 14  # at least, and at most: two ranks of each may have a context on the GPU
 
 
 def run(place: Place, notes: Notes) -> None:
-    parallel = PARALLEL if find_spec("xdist") is not None and not place.dry else ()
+    least, most = WORKERS
+    workers = max(least, min(most, len(os.sched_getaffinity(0))))
+    # Nothing is timed, and a few files have most of the tests.
+    parallel = (f"-n{workers}", "--dist=worksteal") if find_spec("xdist") is not None and not place.dry else ()
     notes(tests=outcomes([*parallel, "-m", "gpu", *place.chosen((), ("tests/gpu",))]))
 
 
