@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(chosen: Sequence[Piece], place: Place, machine: Machine, out: Path | None, limit: float = math.inf) -> int:
     """Run pieces one after the other, each for ``limit`` seconds at most, and keep its results when it ends."""
     failed = 0
-    minutes = sum(piece.seconds for piece in chosen if place.dry or not piece.lacks(place)) / 60
+    minutes = sum(min(limit, piece.seconds) for piece in chosen if place.dry or not piece.lacks(place)) / 60
     takes = f"tiny; on GPUs they take about {minutes:.0f} minutes" if place.dry else f"about {minutes:.0f} minutes"
     print(f"{machine}: {len(chosen)} pieces, {takes}")
     for piece in chosen:
@@ -114,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("pieces", nargs="*", choices=[*BY_NAME, []], metavar="PIECE", help="default: all")
     parser.add_argument("--list", action="store_true", help="print the pieces, and run none")
-    parser.add_argument("--limit", type=float, default=math.inf, metavar="SECONDS", help="end each piece after so long")
+    parser.add_argument(
+        "--limit", type=_seconds, default=math.inf, metavar="SECONDS", help="end each piece after so long"
+    )
     parser.add_argument("--dry", action="store_true", help="run on the CPU with gloo, tiny sizes and times")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the results (default: benchmarks/results)")
     parser.add_argument(
@@ -123,6 +125,13 @@ def _parser() -> argparse.ArgumentParser:
     for hidden, kind in {"--as-piece": str, "--notes": Path, "--gpus": int}.items():
         parser.add_argument(hidden, type=kind, help=argparse.SUPPRESS)
     return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text}: takes seconds, above 0")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -304,7 +304,7 @@ def test_unsendable(ddpperf):
     ddpperf.check(lambda ctx: lambda: lock.locked())
 
 def test_strategy(ddpperf):
-    nothing = lambda *_: None
+    nothing = lambda *_: None  # Python 3.13 knows that NoneType takes no arguments
     workload = Workload(model=nothing, batch=nothing, loss=nothing, optimizer=nothing, samples_per_step=1)
     ddpperf.check(workload, strategy="dpp")
 

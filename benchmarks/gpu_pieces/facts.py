@@ -17,14 +17,13 @@ from benchmarks.gpu_pieces.pytest_runs import outcome_lines, outcomes
 ASKED = {
     "clocks, power, ECC, compute mode": ("-q", "-d", "CLOCK,POWER,ECC,COMPUTE"),
     "topology": ("topo", "-m"),
-    "GPUs": ("-L",),
-    "driver": (
-        "--query-gpu=driver_version,vbios_version,persistence_mode,mig.mode.current,pcie.link.gen.max",
+    "GPUs and driver": (
+        "--query-gpu=name,memory.total,driver_version,vbios_version,persistence_mode,mig.mode.current,pcie.link.gen.max",
         "--format=csv",
     ),
 }
 RISKIEST = ("tests/training/test_on_gpu.py", "tests/instruments/test_clock.py", "tests/training/test_memory_limit.py")
-VARIABLES = re.compile(r"(CUDA|NCCL|NVIDIA|TORCH|PYTORCH|HIP|ROCR|OMP)_")
+VARIABLES = re.compile(r"(CUDA|NCCL|NVIDIA(?!_REQUIRE)|TORCH|PYTORCH|HIP|ROCR|OMP)_")
 COLOURS = re.compile("\x1b\\[[0-9;]*m")  # nvidia-smi topo underlines its head
 SMALL_SHM = 2**30  # bytes; NCCL needs shared memory for each pair of ranks
 
@@ -47,7 +46,12 @@ def _smi(arguments: tuple[str, ...]) -> str:
         done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"nvidia-smi {' '.join(arguments)}: {error}"
-    return COLOURS.sub("", done.stdout or done.stderr).strip()
+    return plain(done.stdout or done.stderr)
+
+
+def plain(text: str) -> str:
+    """A text without the codes of a terminal."""
+    return COLOURS.sub("", text).strip()
 
 
 def _versions() -> dict[str, str | None]:

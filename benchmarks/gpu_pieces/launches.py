@@ -106,8 +106,8 @@ def lines(found: Mapping[str, Any]) -> list[str]:
 def _spread(seconds: list[float]) -> str:
     if not seconds:
         return "-"
-    first, others = seconds[0], seconds[1:] or seconds
-    return f"{first:7.3f} {statistics.median(others):7.3f} {max(others):7.3f}"
+    first, others = seconds[0], seconds[1:]
+    return f"{first:7.3f} {statistics.median(others):7.3f} {max(others):7.3f}" if others else f"{first:7.3f}"
 
 
 PIECE = Piece(

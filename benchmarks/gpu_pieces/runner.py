@@ -109,7 +109,7 @@ def _failure(command: Sequence[str], printed: Path, limit: float) -> str:
             reason = f"not done after {limit:.0f} s"
         finally:
             _end(process)
-    said = printed.read_text(encoding="utf-8", errors="replace")[-SAID:].strip()
+    said = printed.read_text(encoding="utf-8", errors="replace")[-SAID:].strip().replace(f"{ROOT}/", "")
     return f"{reason}\n{said}" if reason else ""
 
 

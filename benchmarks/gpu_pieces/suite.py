@@ -10,12 +10,11 @@ from typing import Any
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
 from benchmarks.gpu_pieces.pytest_runs import outcome_lines, outcomes
 
-WORKERS = 4, 14  # at least, and at most: two ranks of each may have a context on the GPU
+FEWEST, MOST = 4, 14  # workers of pytest-xdist: two ranks of each may have a context on the GPU
 
 
 def run(place: Place, notes: Notes) -> None:
-    least, most = WORKERS
-    workers = max(least, min(most, len(os.sched_getaffinity(0))))
+    workers = max(FEWEST, min(MOST, len(os.sched_getaffinity(0))))
     # Nothing is timed, and a few files have most of the tests.
     parallel = (f"-n{workers}", "--dist=worksteal") if find_spec("xdist") is not None and not place.dry else ()
     notes(tests=outcomes([*parallel, "-m", "gpu", *place.chosen((), ("tests/gpu",))]))

@@ -23,7 +23,7 @@ from pytest_ddpperf.judge.detection import (
     UNSPENT,
     Proofs,
 )
-from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, TOLERANCE, Judge, StoredReferences
+from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, Judge, StoredReferences, accepted_worsening
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
@@ -194,11 +194,13 @@ def beside(
     tests: int = 1,
     *,
     noise: Noise | None = None,
-    pairs: Callable[[], Sides] | None = None,
+    pairs: Sides | None = None,
 ) -> Outcome:
     """The verdict on a new run beside a stored baseline; ``tests`` in its suite.
 
-    What it leaves open is settled by ``pairs``, both sides in the same rounds; without them it stays open.
+    What it leaves open is settled by ``pairs``, both sides in the same rounds; without them it stays open. Settling has
+    the tolerance, the level, the time and the proofs that are left, as in a run. It lacks what a run spends on starting
+    the other commit, and judges all metrics anew, where a run keeps those that no mood of a machine changes.
     """
     env, steps = record.environment, record.plan.steps
     within = replace(settings, max_time=_time(sides.new, settings, steps))
@@ -209,9 +211,14 @@ def beside(
         return outcome
     left = max(settings.max_time - outcome.seconds, settings.max_time / 2)
     settled = against_partner(
-        pairs(), env, replace(settings, max_time=left, tolerance=TOLERANCE), tests, judge.proofs.on_others
+        pairs,
+        env,
+        replace(settings, max_time=left, tolerance=accepted_worsening(settings)),
+        tests,
+        judge.proofs.on_others,
     )
-    return replace(settled, seconds=outcome.seconds + settled.seconds, settled=True)
+    launches = outcome.launches + settled.launches
+    return replace(settled, seconds=outcome.seconds + settled.seconds, launches=launches, settled=True)
 
 
 def against_partner(

@@ -31,6 +31,13 @@ from pytest_ddpperf.settings import Settings
 TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015
 """The worsening that is accepted where a test sets none: less where both sides are measured in the same minutes."""
 
+
+def accepted_worsening(settings: Settings, *, paired: bool = False) -> float:
+    """The tolerance of the settings, or the default beside a stored baseline or, ``paired``, side by side."""
+    default = PAIRED_TOLERANCE if paired else TOLERANCE
+    return default if settings.tolerance is None else settings.tolerance
+
+
 Key: TypeAlias = "tuple[str, int]"  # of a variant: name and world size
 
 
@@ -160,9 +167,7 @@ class Judge:
     def _judged(self, measured: tuple[Measurement, ...], look: Look) -> tuple[Result, ...]:
         """The results of the candidates, which come first in ``measured``."""
         references, paired = self._references.of(measured), self._references.paired
-        tolerance = self._settings.tolerance
-        if tolerance is None:
-            tolerance = PAIRED_TOLERANCE if paired else TOLERANCE
+        tolerance = accepted_worsening(self._settings, paired=paired)
         affordable = self._affordable(measured[0], look)
 
         def judged(candidate: Measurement, reference: Reference) -> Result:

@@ -103,7 +103,7 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
 def watch_signals() -> tuple[socket.socket, socket.socket]:
     """Let this process outlive the signals of ``HEARD``, whose numbers arrive at the first socket, and SIGINT.
 
-    They are written to the second one, which lives as long.
+    They are written to the second one. The caller keeps both open.
     """
     wakeup, written = socket.socketpair()
     written.setblocking(False)  # noqa: FBT003  the standard library has it so

@@ -121,6 +121,7 @@ class Zygote:
             self.tell(Refused(rank, str(error)))
         else:
             if pid == 0:
+                signal.set_wakeup_fd(-1)  # the socket behind it closes with this zygote's object
                 return Birth(rank, descriptors, zygote)
             self.ranks[pid] = rank
         for descriptor in descriptors:
@@ -154,7 +155,7 @@ class Zygote:
             os.dup2(output, number)
         os.close(output)
         self.control.close()
-        signal.set_wakeup_fd(-1)  # from Python 3.12 on a fork has done so
+        signal.set_wakeup_fd(-1)  # asyncio of Python 3.12 and newer has done so in the fork
         for end in self.signals:
             end.close()
         self.control, self.signals = socket.socket(fileno=control), processes.watch_signals()

@@ -15,7 +15,7 @@ from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFail
 from pytest_ddpperf.judge.benchmark import beside_unfit, broken, settled, unfit
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT
-from pytest_ddpperf.judge.judge import TOLERANCE, Judge, References, StoredReferences
+from pytest_ddpperf.judge.judge import Judge, References, StoredReferences, accepted_worsening
 from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.metrics.scaling import DeriveSeries, gated_if_paired
 from pytest_ddpperf.records.finding import Finding
@@ -185,9 +185,8 @@ class JudgedRun(BenchmarkRun):
     ) -> tuple[Result, ...] | Finding:
         """The results beside the commit of the baselines, or why there are none."""
         __tracebackhide__ = True
-        tolerance = TOLERANCE if self.settings.tolerance is None else self.settings.tolerance
         paired = PairedLaunches(side, self.sections, strict=True)
-        run = self._rest(after.results[0].seconds, paired, tolerance=tolerance)
+        run = self._rest(after.results[0].seconds, paired, tolerance=accepted_worsening(self.settings))
         # Both sides have as many steps as fit now: those of the baseline's launches may take long today.
         free = tuple(replace(variant, steps=None) for variant in variants)
         untimed = {each.key: "" for each, stored in zip(free, baselines, strict=True) if times_of(stored) is None}

@@ -240,7 +240,7 @@ INTERLEAVED = frozenset({"cpu"})
 """The devices on which launches interleave where nobody says otherwise.
 
 Of GPUs ``benchmarks/gpu.py`` prints whether pairs of blocks scatter less than launches that alternate. It has not yet
-run on hardware.
+run on a GPU.
 """
 
 MAX_GPU_SHARE = 0.9  # of the memory of each GPU: what launches that interleave on it may take together

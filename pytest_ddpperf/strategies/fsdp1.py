@@ -121,7 +121,7 @@ def _known_to_the_user() -> Iterator[None]:
 
 
 def _accept_streams_of_gradients() -> None:
-    """Without a warning of torch from 2.10 on: it splits flat parameters itself in the stream that gathers them."""
+    """Switches a warning off for the whole rank: FSDP1 splits flat parameters in the stream that gathers them."""
     accept: Any = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
     if accept is not None:
         accept(enabled=False)

@@ -44,17 +44,18 @@ def mesh_of(ctx: RankView, replicas: int | None) -> DeviceMesh:
 
     The device is named, because torch's default is the machine's accelerator even if ranks compute on the CPU.
     """
-    if replicas is None:
-        return init_device_mesh(ctx.device.type, (ctx.world_size,), mesh_dim_names=("shard",))
+    if replicas is None:  # init_device_mesh before torch 2.11 takes NCCL on a GPU where ranks talk by gloo
+        world: Any = dist.group.WORLD
+        return DeviceMesh.from_group(world, ctx.device.type, mesh_dim_names=("shard",))
     shape = (replicas, ctx.world_size // replicas)
     return init_device_mesh(ctx.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
 
 class OffloadedScaler(ShardedGradScaler):
-    """Looks for overflows in shards on the CPU.
+    """Scales the losses of shards that wait on the CPU, and loses no overflow in them.
 
-    torch copies the scale and the flag of an overflow there without waiting for them, and reads the scale too early or
-    writes over a flag that was set meanwhile (pytorch/pytorch#176429).
+    torch, up to 2.13 at least, copies the flag of an overflow to the CPU without waiting, and the copy may undo a flag
+    that is set there meanwhile (pytorch/pytorch#176429). Tensors that are on the CPU are not copied.
     """
 
     def _unscale_grads_(

@@ -17,7 +17,7 @@ def install(site: Path, origin: str | None) -> None:
     """A package, a module, a part of a namespace and their metadata as pip leaves them."""
     info = site / "demo-1.0.dist-info"
     info.mkdir(parents=True)
-    for file in map(site.joinpath, FILES):
+    for file in map(site.joinpath, FILES):  # importlib.metadata of Python 3.12 and newer lists what is there
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n", encoding="utf-8")

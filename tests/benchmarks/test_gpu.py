@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu
-from benchmarks.gpu_pieces import runner
+from benchmarks.gpu_pieces import facts, runner
 from benchmarks.gpu_pieces.piece import MAX_SECONDS, Notes, Piece, Place
 from benchmarks.gpu_pieces.runner import END_SECONDS, Machine, read
 from tests.conftest import usable_gpus
@@ -71,6 +71,13 @@ def test_the_help_lists_the_pieces_with_their_times(capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     for piece in gpu.PIECES:
         assert f"{piece.name:<13} {piece.seconds:4.0f} s  {piece.question}" in said
+
+
+@pytest.mark.parametrize("limit", ["0", "-5", "nan"])
+def test_a_limit_that_is_no_time_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main([f"--limit={limit}"])
+    assert f"{limit}: takes seconds, above 0" in capsys.readouterr().err
 
 
 def test_a_limit_holds_for_each_piece(ran: list[str], tmp_path: Path) -> None:
@@ -159,6 +166,10 @@ def test_a_piece_is_ended_by_its_limit(
     result = runner.result_of(command(code, monkeypatch, limit=own), Place(1, tmp_path), ONE_GPU, None, asked)
     assert result["failed"].startswith("not done after 0 s")
     assert result["found"] == {}
+
+
+def test_the_codes_of_a_terminal_are_left_out_of_facts() -> None:
+    assert facts.plain("\x1b[4mGPU0\x1b[0m\tCPU Affinity\n") == "GPU0\tCPU Affinity"
 
 
 def test_files_of_a_piece_are_kept_beside_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.strategies.replicas import whole
 from pytest_ddpperf.strategies.table import parallelise
 
 if TYPE_CHECKING:
@@ -259,3 +262,46 @@ def gradient_with_a_history(ctx: RankContext, strategy: str) -> str | None:
 def test_a_gradient_with_a_history_is_refused(on_ranks: OnRanks, strategy: str) -> None:
     for message in on_ranks(gradient_with_a_history, strategy):
         assert "as backward(create_graph=True) leaves it" in message
+
+
+class Sharded:
+    """Stands in for a DTensor on a GPU, whose ranks talk by some backends."""
+
+    is_cuda = True
+
+    def __init__(self, *backends: str) -> None:
+        self.device_mesh, self.gathered_on = SimpleNamespace(get_all_groups=lambda: backends), ""
+
+    def detach(self) -> Sharded:
+        return self
+
+    def cpu(self) -> Sharded:
+        self.is_cuda = False
+        return self
+
+    def full_tensor(self) -> Tensor:
+        self.gathered_on = "cuda" if self.is_cuda else "cpu"
+        return torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("backends", "place"),
+    [
+        (("cpu:gloo,cuda:gloo",), "cpu"),
+        (("cpu:gloo,cuda:nccl",), "cuda"),
+        (("cuda:nccl",), "cuda"),
+        (("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo"), "cpu"),
+    ],
+)
+def test_shards_on_a_gpu_are_gathered_on_the_cpu_where_gloo_would(
+    monkeypatch: pytest.MonkeyPatch, backends: tuple[str, ...], place: str
+) -> None:
+    monkeypatch.setattr(dist, "get_backend_config", str)
+    sharded: Any = Sharded(*backends)
+    assert torch.equal(whole(sharded), torch.ones(2))
+    assert sharded.gathered_on == place
+
+
+def test_what_a_group_is_asked_for_names_the_backend_of_each_device(launcher: Launcher) -> None:
+    configs = launch(launcher, lambda _ctx: dist.get_backend_config(dist.group.WORLD))
+    assert {"cpu:gloo", "cuda:gloo"} <= set(configs[0].split(","))

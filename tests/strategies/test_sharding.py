@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
 
 from pytest_ddpperf.errors import RankSkipped, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.strategies import fsdp2
+from pytest_ddpperf.strategies import fsdp2, sharding
 from pytest_ddpperf.strategies.parallel import Parallel
 from pytest_ddpperf.strategies.sharding import gradients_kept
 from pytest_ddpperf.strategies.table import parallelise
@@ -130,6 +132,15 @@ def test_offloaded_shards_are_clipped_and_checked_as_one(launcher: Launcher) -> 
     for norm, skipped in run(launcher, offloaded, ranks=4):
         assert norm == pytest.approx(expected, rel=1e-5)
         assert skipped == [False, True]
+
+
+def test_the_scaler_of_offloaded_shards_leaves_nothing_to_copy_from_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies that nobody waits for undo what is found meanwhile."""
+    given: list[object] = []
+    monkeypatch.setattr(ShardedGradScaler, "_unscale_grads_", lambda _self, *args: given.extend(args))
+    scale, flag = (SimpleNamespace(cpu=lambda name=name: f"{name} on the CPU") for name in ("scale", "flag"))
+    sharding.OffloadedScaler("cpu")._unscale_grads_("optimizer", scale, flag, "more")  # type: ignore[arg-type]
+    assert given == ["optimizer", "scale on the CPU", "flag on the CPU", "more"]
 
 
 def interrupted(ctx: RankContext) -> list[bool]:

@@ -5,8 +5,8 @@ it, before the other ranks have come, to its end; while a collective still waits
 is every operator of the dispatcher. An operator that waits for a collective is none, nor is what only holds other
 operators (autograd's functions, which run hooks). On CUDA both are kernels on streams, NCCL's named after it; copies
 and memsets are neither, but for copies that are noted to be a collective's: NCCL 2.28 and newer may send by the copy
-engines alone. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do. The span
-of gloo holds the copies from a GPU and back.
+engines alone. A kernel of NCCL spins until the other ranks have come, so it lasts as long as gloo's spans do. On a GPU
+the span of gloo has the copy back to the device in it; the copy to the host goes before and is no communication.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def within(spans: Iterable[Span], window: Span) -> list[Span]:
 
 
 ANNOTATION = "user_annotation"  # kineto's word for a named range
-GPU_ANNOTATION = "gpu_user_annotation"  # and for the work of a GPU that was begun in it
+GPU_ANNOTATION = "gpu_user_annotation"  # kineto's word for what a GPU does of a named range
 
 Class = Literal["communication", "computation", "memory"]
 

@@ -143,3 +143,24 @@ def test_each_side_has_launches_of_its_own() -> None:
     for other, step in ((False, 0.1), (True, 0.3), (True, 0.3)):
         ((ranks, _),) = dealt.run([(replace(VARIANT, of_reference=other), Plan(warmup=5, steps=2))], Purpose.TIMES)
         assert [rank.step_times for rank in ranks] == [(step,) * 2] * 2
+
+
+@pytest.mark.parametrize(("condition", "verdict"), [(UNCHANGED, Verdict.UNCHANGED), ("+10%", Verdict.REGRESSED)])
+def test_what_looks_slower_than_a_stored_baseline_is_settled_by_pairs(condition: str, verdict: Verdict) -> None:
+    """The machine is slower by 10 % than it was; both measurings count."""
+    sides, pairs = runs("+10%"), rounds(condition)
+    record = stored(sides, ENVIRONMENT, SETTINGS)
+    settled, alone = beside(record, sides, SETTINGS, pairs=pairs), beside(record, sides, SETTINGS)
+    assert (settled.verdict, settled.settled) == (verdict, True)
+    assert (alone.verdict, alone.settled) == (Verdict.REGRESSED, False)
+    again = against_partner(pairs, ENVIRONMENT, replace(SETTINGS, tolerance=0.03))
+    assert settled.launches > again.launches
+    assert settled.seconds > again.seconds
+
+
+def test_a_settlement_has_the_tolerance_of_the_settings() -> None:
+    sides = runs("+10%")
+    record, lenient = stored(sides, ENVIRONMENT, SETTINGS), replace(SETTINGS, tolerance=0.08)
+    outcome = beside(record, sides, lenient, pairs=rounds("+5%"))
+    assert (outcome.verdict, outcome.settled) == (Verdict.UNCHANGED, True)
+    assert beside(record, sides, SETTINGS, pairs=rounds("+5%")).verdict is Verdict.REGRESSED

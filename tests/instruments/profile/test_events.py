@@ -89,7 +89,11 @@ def test_buckets_that_overlap_with_backward(
         ("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op", None),
         ("AddmmBackward0", "cpu_op", None),  # it may run hooks, which wait
         ("nccl:all_reduce", "gpu_user_annotation", None),  # the kernel says when
-        ("gloo:all_reduce", "gpu_user_annotation", None),  # a copy back to the GPU, which is in the span of the host
+        (
+            "gloo:all_reduce",
+            "gpu_user_annotation",
+            None,
+        ),  # the copy back to the GPU, which the span of the host has in it
         ("cudaLaunchKernel", "cuda_runtime", None),
     ],
 )
