@@ -24,7 +24,19 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
     """
     packet = getattr(func, "_overloadpacket", func)
     formula = flop_registry.get(packet) or _FORMULAS.get(packet)
+    if packet in _QUERIES and not kwargs.keys() & {"query", "key", "value"}:
+        args = _with_all_heads(args, _QUERIES[packet])
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
+
+
+def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
+    """The arguments of an attention with as many heads of keys and values as of the query, each in place of its shape.
+
+    Fewer heads serve several of the query (grouped-query attention). The formulas of torch 2.11 refuse that.
+    """
+    heads = args[query].shape[1]
+    wide = (torch.Size((shape[0], heads, *shape[2:])) for shape in (each.shape for each in args[query + 1 : query + 3]))
+    return (*args[: query + 1], *wide, *args[query + 3 :])
 
 
 def _products_with(position: int) -> Callable[..., int]:
@@ -82,6 +94,14 @@ def _attention_layer(inputs: Tensor, _keys: Tensor, _values: Tensor, width: int,
     """torch.nn.MultiheadAttention in inference, of a sequence with itself."""
     return _self_attention(inputs, width, (others[1], others[3]))
 
+
+# Where the query is among the arguments of an attention; its keys and values follow.
+_QUERIES = {
+    getattr(aten, f"_scaled_dot_product_{kind}{backward}"): int(backward != "")
+    for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+    for backward in ("", "_backward")
+    if hasattr(aten, f"_scaled_dot_product_{kind}{backward}")
+}
 
 # Operators that torch's table lacks. Attention on a CPU begins with the same arguments as elsewhere.
 _FORMULAS: Mapping[Any, Callable[..., int]] = {

@@ -148,6 +148,20 @@ def test_attention_in_one_operator_has_the_flops_of_its_parts() -> None:
     assert found.totals["flops"] == 65_536 + 16_384
 
 
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_heads_that_several_queries_share_count_for_each_of_them(heads: int) -> None:
+    """4 heads of 8, 16 tokens: 4 x 4 x 16 x 16 x 8; 2.5 times as much in backward."""
+    query = torch.ones(1, 4, 16, 8, requires_grad=True)
+    key, value = (torch.ones(1, heads, 16, 8, requires_grad=True) for _ in range(2))
+
+    def run() -> None:
+        nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True).sum().backward()  # type: ignore[no-untyped-call]  # torch's own
+
+    found = count_step(run, Countable(device=CPU), warmup=1)
+    assert "aten._scaled_dot_product_flash_attention_for_cpu" in found.details["operators"]
+    assert (found.totals["flops_forward"], found.totals["flops_backward"]) == (32_768, 81_920)
+
+
 @pytest.mark.skipif(not any("flex" in str(known) for known in flop_registry), reason="this torch has no formula for it")
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_attention_of_higher_order_has_the_flops_of_attention() -> None:
