@@ -34,8 +34,7 @@ TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015
 
 def accepted_worsening(settings: Settings, *, paired: bool = False) -> float:
     """The tolerance of the settings, or the default beside a stored baseline or, ``paired``, side by side."""
-    default = PAIRED_TOLERANCE if paired else TOLERANCE
-    return default if settings.tolerance is None else settings.tolerance
+    return (PAIRED_TOLERANCE if paired else TOLERANCE) if settings.tolerance is None else settings.tolerance
 
 
 Key: TypeAlias = "tuple[str, int]"  # of a variant: name and world size
@@ -96,8 +95,7 @@ class Judge:
         self.proofs = proofs  # spent so far
         self._settles = settles  # whether it can be
         self._spent = spent  # seconds of max_time before these launches
-        self._test = test
-        self._settings = settings
+        self._test, self._settings = test, settings
         self._references = references
         self._derive = derive
         self._tests = tests
@@ -167,7 +165,6 @@ class Judge:
     def _judged(self, measured: tuple[Measurement, ...], look: Look) -> tuple[Result, ...]:
         """The results of the candidates, which come first in ``measured``."""
         references, paired = self._references.of(measured), self._references.paired
-        tolerance = accepted_worsening(self._settings, paired=paired)
         affordable = self._affordable(measured[0], look)
 
         def judged(candidate: Measurement, reference: Reference) -> Result:
@@ -177,7 +174,7 @@ class Judge:
                 if series.gated and series.scale != "exact" and not series.rules.repeats_step_time
             )
             context = DecisionContext(
-                tolerance=tolerance,
+                tolerance=accepted_worsening(self._settings, paired=paired),
                 alpha=alpha_of_benchmark(self._tests - 1 + len(references), paired=paired),
                 weights=weights,
                 proofs=self.proofs,
