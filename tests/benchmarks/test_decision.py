@@ -46,13 +46,15 @@ def test_every_condition_that_the_goals_name_has_a_row() -> None:
 
 MADE = [
     Outcome(Verdict.UNCHANGED, 10.0, 6, 0.05, 0.0, 0.02, Interval(low=-0.01, high=0.01, confidence=0.95)),
-    Outcome(Verdict.REGRESSED, 20.0, 12, 0.05, 0.04, 0.06, Interval(low=0.02, high=0.05, confidence=0.95)),
+    Outcome(
+        Verdict.REGRESSED, 20.0, 12, 0.05, 0.04, 0.06, Interval(low=0.02, high=0.05, confidence=0.95), settled=True
+    ),
 ]
 
 
 def test_a_row_and_its_goals() -> None:
     row = Row("here", lambda *_: MADE[0], 0.0, (Goal("red", 0.005, red, at_least=False), Goal("proven", 0.5, proven)))
-    table = ("here", "unchanged", "2", "50.0%", "50.0%", "0.0%", "+4.0%", "100.0%", "50.0%", "15")
+    table = ("here", "unchanged", "2", "50.0%", "50.0%", "0.0%", "50.0%", "+4.0%", "100.0%", "50.0%", "15")
     assert cells(row, MADE) == table
     assert [goal_text(row, goal, MADE) for goal in row.goals] == [
         "goal, here, unchanged: red at most 0.5%: 50.0% [1.3% .. 98.7%], missed",
