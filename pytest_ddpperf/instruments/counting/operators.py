@@ -35,7 +35,7 @@ def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:
     Fewer heads serve several of the query (grouped-query attention). The formulas of torch 2.11 refuse that.
     """
     heads = args[query].shape[1]
-    wide = (torch.Size((shape[0], heads, *shape[2:])) for shape in (each.shape for each in args[query + 1 : query + 3]))
+    wide = (torch.Size((each.shape[0], heads, *each.shape[2:])) for each in args[query + 1 : query + 3])
     return (*args[: query + 1], *wide, *args[query + 3 :])
 
 
