@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddpperf.run import plain_imports  # noqa: F401 - what follows is loaded by it
+
+# isort: split
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError
 from pytest_ddpperf.run.configuration import (
     FILES,
