@@ -50,14 +50,17 @@ _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises):$", re.MULTILINE)
 _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
 
 
-def settings_table() -> str:
-    """One row for each setting: its option, its default, what it means, and where it can be given."""
-    rows = [
-        f"| `{knob.option}` | {f'`{knob.default_text}`' if knob.default_text else ''} "
-        f"| {knob.help.replace('%%', '%')} | {'test' if knob.per_test else 'session'} |"
-        for knob in KNOBS.values()
-    ]
-    return "\n".join(["| option | default | meaning | for |", "|---|---|---|---|", *rows])
+def settings_tables() -> str:
+    """A table for each section: the option of each setting, its default, meaning, and where it can be given."""
+    lines: list[str] = []
+    for knob in KNOBS.values():
+        if knob.section is not None:
+            title = f"### {knob.section.capitalize()}"
+            lines += [*([""] if lines else []), title, "", "| option | default | meaning | for |", "|---|---|---|---|"]
+        default = f"`{knob.default_text}`" if knob.default_text else ""
+        where = "test" if knob.per_test else "session"
+        lines.append(f"| `{knob.option}` | {default} | {knob.help.replace('%%', '%')} | {where} |")
+    return "\n".join(lines)
 
 
 def commands_text() -> str:
@@ -151,7 +154,7 @@ def entries(section: str) -> dict[str, str]:
 
 
 PARTS: Mapping[str, Callable[..., str]] = {
-    "settings": settings_table,
+    "settings": settings_tables,
     "commands": commands_text,
     "kinds": kinds_table,
     "hook": hook_text,

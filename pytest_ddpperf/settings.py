@@ -65,6 +65,7 @@ class Knob(NamedTuple):
     flag: bool = False  # whether the option needs no value, and takes one only behind =
     needs: str | None = None  # the setting without which this one means nothing
     repeats: bool = False  # whether the option may be given several times: a value for each line
+    section: str | None = None  # the title of the section that begins with this setting
 
     @property
     def option(self) -> str:
@@ -108,6 +109,7 @@ class Settings:
         "number of ranks; default: the number of GPUs, or 2 on the CPU. Scaling benchmarks take several numbers, "
         "such as 1,2,4; other benchmarks take the largest",
         "N[,N...]",
+        section="ranks",
     )
     backend: str = _knob(
         "auto",
@@ -121,12 +123,87 @@ class Settings:
         "device of the ranks: cpu, cuda, or auto (cuda where there is a GPU)",
         "NAME",
     )
+    bind: str = _knob(
+        "none",
+        one_of("none", "cores"),
+        "cores: each rank has cores of its own, of one NUMA node where there are enough. none: ranks on the CPU share "
+        "the cores that pytest may use",
+        "NAME",
+    )
+    memory_limit: int | None = _knob(
+        None,
+        optional(byte_count, "none"),
+        "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU above the level before the model was "
+        "built. What needs more does not fit",
+        "BYTES",
+    )
+    mesh: Mapping[str, int] | None = _knob(
+        None,
+        optional(mesh, "none"),
+        "sizes of the dimensions of ctx.mesh by name, such as dp=2,tp=2, for steps of your own. Ranks along dimensions "
+        "other than dp, data, ddp, fsdp, hsdp, replicate and shard work on the same samples",
+        "NAME=N[,NAME=N...]",
+    )
+    group: str = _knob(
+        "test",
+        one_of("test", "module", "session"),
+        "how long the ranks of ddpperf_group live: test (fresh ones for each call), module or session. What a test "
+        "leaves on ranks that live on is put back for the next one, and told as a warning",
+        "SCOPE",
+    )
+    nodes: str = _knob(
+        "auto",
+        one_of("auto", "off"),
+        "what processes of torchrun, srun or mpirun do. auto: rank 0 runs the tests, whose ranks are started on all "
+        "nodes; off: this process is alone, and the launcher's variables are left over",
+        "auto|off",
+        per_test=False,
+    )
+    meeting: Path | None = _knob(  # noqa: RUF009 - a field, declared
+        None,
+        path,
+        "folder that all nodes share, in which the processes of srun or mpirun find each other; on one node, and under "
+        "torchrun, none is needed",
+        "DIR",
+        per_test=False,
+    )
+    lease: float | None = _knob(
+        _LEASE,
+        optional(seconds, "off"),
+        "seconds to wait for GPUs that another run of pytest uses. A run that measures has its GPUs for itself, the "
+        "first that are free, and tells of another run that measures on the CPU. off: neither",
+        "SECONDS|off",
+        per_test=False,
+    )
+    preload: tuple[str, ...] = _knob(
+        ("auto",),
+        modules,
+        "modules that are imported once for all launches: auto (installed ones that ranks were seen to import), names, "
+        "both, or none",
+        "auto|none|NAME[,...]",
+        per_test=False,
+    )
+    timeout: float = _knob(
+        120.0,
+        seconds,
+        "deadline of a launch. Ranks that have not finished by then are shown and killed. A launch with n tasks has n "
+        "times the deadline",
+        "SECONDS",
+    )
+    stage_timeouts: Mapping[str, float] | None = _knob(
+        None,
+        optional(stage_seconds, "none"),
+        "deadlines of stages within that of the launch, separated by commas: start (processes, group), build (model "
+        "and strategy), compile (the first step), warm_up (the other untimed steps), measure (timed steps)",
+        "STAGE=TIME[,...]",
+    )
     steps: int | None = _knob(
         None,
         optional(positive_int, "auto"),
         "timed steps of a launch. auto: as many as the baseline has; without a baseline as many as fill a second (half "
         "a second interleaved with another revision) or twice the time of everything else in the launch",
         "N",
+        section="measuring",
     )
     warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch; on CUDA 12 or more", "N")
     launches: int = _knob(
@@ -152,84 +229,33 @@ class Settings:
         "say. Counts are as exact as ever; verdicts on times tell what so few launches can rule out. Nothing is stored",
         per_test=False,
     )
-    timeout: float = _knob(
-        120.0,
-        seconds,
-        "deadline of a launch. Ranks that have not finished by then are shown and killed. A launch with n tasks has n "
-        "times the deadline",
-        "SECONDS",
-    )
-    stage_timeouts: Mapping[str, float] | None = _knob(
+    turns: bool | None = _knob(
         None,
-        optional(stage_seconds, "none"),
-        "deadlines of stages within that of the launch, separated by commas: start (processes, group), build (model "
-        "and strategy), compile (the first step), warm_up (the other untimed steps), measure (timed steps)",
-        "STAGE=TIME[,...]",
+        optional(switch, "auto"),
+        "interleave launches that are measured side by side: they run at the same time, and their blocks of steps "
+        "alternate. auto: on the CPU, while launches on GPUs follow each other; true: on GPUs too, where all fit into "
+        "their memory; false: nowhere",
+        "auto|true|false",
     )
-    tolerance: float | None = _knob(
-        None,
-        optional(fraction, "auto"),
-        "worsening that a test accepts, such as 0.03 or 3%%. auto: 3%% beside a stored baseline, 1.5%% beside another "
-        "revision, because both revisions are measured in the same minutes",
-        "FRACTION",
-    )
-    resolution: float = _knob(
-        0.1,
-        fraction,
-        "slowdown that a run has to rule out, such as 0.1 or 10%%: then a result that is not proven unchanged is ok, "
-        "else inconclusive",
-        "FRACTION",
-    )
-    fail_on: frozenset[Verdict] = _knob(
-        frozenset({Verdict.REGRESSED, Verdict.BROKEN}),
-        members(Verdict, "verdicts"),
-        "verdicts that fail a test, or none",
-        "VERDICT[,...]",
-    )
-    require_baseline: bool = _switch("fail a test without a comparable baseline (new, incompatible)")
-    verify: bool = _switch(
-        "compare gradients and parameters with a single process, in a pass of its own, before measuring", default=True
-    )
-    counted: bool = _switch(
-        "count collectives, FLOPs, operators and tensor bytes of a step, in a pass of its own. Counts are gated "
-        "exactly",
+    control: bool = _switch(
+        "time a small fixed step in turns with steps that are compared with a stored baseline, which tells a slower "
+        "machine from slower code; on the CPU only",
         default=True,
     )
-    counted_only: bool = _switch(
-        "count only, without times and without memory of the process: seconds for a benchmark, on any machine"
-    )
-    simulate: tuple[int, ...] | None = _knob(
-        None,
-        optional(world_sizes, "none"),
-        "count a step of each benchmark as a rank of so many ranks, such as 8,64,1024, under a fake process group: one "
-        "process, no times, and mostly no memory for the model",
-        "N[,N...]",
-        per_test=False,
-    )
-    simulate_rank: int = _knob(
-        0, whole_number, "number of the rank that is simulated", "N", per_test=False, needs="simulate"
-    )
-    network: str | None = _knob(
-        None,
-        optional(words, "none"),
-        "network that predictions and simulated steps are put on: the name of a cluster, or here, to measure the one "
-        "between these ranks. none: for predictions what ddpperf network has stored",
-        "NAME",
-    )
-    accelerator: str | None = _knob(
-        None,
-        optional(words, "none"),
-        "accelerator that predictions compute on, by the roofline model, such as h100. none: the device of this "
-        "machine, timed",
-        "NAME",
-    )
-    ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", "N")
     communication: bool | None = _knob(
         default=None,
         parse=optional(switch, "auto"),
         text="measure exposed communication: blocks of steps with and without averaging of gradients alternate. "
         "auto: where no ranks share a core or a GPU",
         metavar="true|false|auto",
+    )
+    calibrate: int | None = _knob(
+        None,
+        optional(several, "none"),
+        "measure every benchmark N times and compare it with itself, not with baselines. The result is false alarms, "
+        "spreads and noise floors; the floors are stored beside the baselines",
+        "N",
+        per_test=False,
     )
     profile: bool | Path = _knob(  # noqa: RUF009 - a field, declared
         default=_OFF,
@@ -251,12 +277,37 @@ class Settings:
     profile_warmup: int = _knob(
         1, positive_int, "last steps of the warm-up that are traced too, as warmup_step", "N", needs="profile"
     )
+    verify: bool = _switch(
+        "compare gradients and parameters with a single process, in a pass of its own, before measuring",
+        default=True,
+        section="counting",
+    )
+    counted: bool = _switch(
+        "count collectives, FLOPs, operators and tensor bytes of a step, in a pass of its own. Counts are gated "
+        "exactly",
+        default=True,
+    )
+    counted_only: bool = _switch(
+        "count only, without times and without memory of the process: seconds for a benchmark, on any machine"
+    )
+    simulate: tuple[int, ...] | None = _knob(
+        None,
+        optional(world_sizes, "none"),
+        "count a step of each benchmark as a rank of so many ranks, such as 8,64,1024, under a fake process group: one "
+        "process, no times, and mostly no memory for the model",
+        "N[,N...]",
+        per_test=False,
+    )
+    simulate_rank: int = _knob(
+        0, whole_number, "number of the rank that is simulated", "N", per_test=False, needs="simulate"
+    )
     precision: str = _knob(
         "fp32",
         one_of("fp32", "tf32", "bf16", "fp16"),
         "precision of training: fp32, tf32 (CUDA), bf16 or fp16 (both by autocast; fp16 with a gradient scaler)",
         "NAME",
         training=True,
+        section="training",
     )
     accumulation_steps: int = _knob(
         1, positive_int, "micro-batches that are accumulated for one optimizer step", "N", training=True
@@ -309,48 +360,35 @@ class Settings:
         "SETTINGS",
         training=True,
     )
-    memory_limit: int | None = _knob(
+    tolerance: float | None = _knob(
         None,
-        optional(byte_count, "none"),
-        "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU above the level before the model was "
-        "built. What needs more does not fit",
-        "BYTES",
+        optional(fraction, "auto"),
+        "worsening that a test accepts, such as 0.03 or 3%%. auto: 3%% beside a stored baseline, 1.5%% beside another "
+        "revision, because both revisions are measured in the same minutes",
+        "FRACTION",
+        section="verdicts",
     )
-    mesh: Mapping[str, int] | None = _knob(
-        None,
-        optional(mesh, "none"),
-        "sizes of the dimensions of ctx.mesh by name, such as dp=2,tp=2, for steps of your own. Ranks along dimensions "
-        "other than dp, data, ddp, fsdp, hsdp, replicate and shard work on the same samples",
-        "NAME=N[,NAME=N...]",
+    resolution: float = _knob(
+        0.1,
+        fraction,
+        "slowdown that a run has to rule out, such as 0.1 or 10%%: then a result that is not proven unchanged is ok, "
+        "else inconclusive",
+        "FRACTION",
     )
-    group: str = _knob(
-        "test",
-        one_of("test", "module", "session"),
-        "how long the ranks of ddpperf_group live: test (fresh ones for each call), module or session. What a test "
-        "leaves on ranks that live on is put back for the next one, and told as a warning",
-        "SCOPE",
+    fail_on: frozenset[Verdict] = _knob(
+        frozenset({Verdict.REGRESSED, Verdict.BROKEN}),
+        members(Verdict, "verdicts"),
+        "verdicts that fail a test, or none",
+        "VERDICT[,...]",
     )
-    bind: str = _knob(
-        "none",
-        one_of("none", "cores"),
-        "cores: each rank has cores of its own, of one NUMA node where there are enough. none: ranks on the CPU share "
-        "the cores that pytest may use",
-        "NAME",
-    )
-    lease: float | None = _knob(
-        _LEASE,
-        optional(seconds, "off"),
-        "seconds to wait for GPUs that another run of pytest uses. A run that measures has its GPUs for itself, the "
-        "first that are free, and tells of another run that measures on the CPU. off: neither",
-        "SECONDS|off",
-        per_test=False,
-    )
+    require_baseline: bool = _switch("fail a test without a comparable baseline (new, incompatible)")
     baseline_dir: Path = _knob(  # noqa: RUF009 - a field, declared
         Path("baselines"),
         path,
         "folder of the stored baselines, relative to the root of the project",
         "DIR",
         per_test=False,
+        section="baselines",
     )
     baseline: str | None = _knob(
         None, set_name, "set of baselines to compare with; default: the set of --ddpperf-save", "NAME", per_test=False
@@ -383,6 +421,7 @@ class Settings:
         "merge-base:BRANCH, or the folder of another checkout",
         "REV",
         per_test=False,
+        section="another revision",
     )
     against_python: str | None = _knob(
         None,
@@ -407,53 +446,24 @@ class Settings:
         per_test=False,
         needs="against",
     )
-    turns: bool | None = _knob(
+    network: str | None = _knob(
         None,
-        optional(switch, "auto"),
-        "interleave launches that are measured side by side: they run at the same time, and their blocks of steps "
-        "alternate. auto: on the CPU, while launches on GPUs follow each other; true: on GPUs too, where all fit into "
-        "their memory; false: nowhere",
-        "auto|true|false",
+        optional(words, "none"),
+        "network that predictions and simulated steps are put on: the name of a cluster, or here, to measure the one "
+        "between these ranks. none: for predictions what ddpperf network has stored",
+        "NAME",
+        section="predictions",
     )
-    control: bool = _switch(
-        "time a small fixed step in turns with steps that are compared with a stored baseline, which tells a slower "
-        "machine from slower code; on the CPU only",
-        default=True,
-    )
-    preload: tuple[str, ...] = _knob(
-        ("auto",),
-        modules,
-        "modules that are imported once for all launches: auto (installed ones that ranks were seen to import), names, "
-        "both, or none",
-        "auto|none|NAME[,...]",
-        per_test=False,
-    )
-    nodes: str = _knob(
-        "auto",
-        one_of("auto", "off"),
-        "what processes of torchrun, srun or mpirun do. auto: rank 0 runs the tests, whose ranks are started on all "
-        "nodes; off: this process is alone, and the launcher's variables are left over",
-        "auto|off",
-        per_test=False,
-    )
-    meeting: Path | None = _knob(  # noqa: RUF009 - a field, declared
+    accelerator: str | None = _knob(
         None,
-        path,
-        "folder that all nodes share, in which the processes of srun or mpirun find each other; on one node, and under "
-        "torchrun, none is needed",
-        "DIR",
-        per_test=False,
+        optional(words, "none"),
+        "accelerator that predictions compute on, by the roofline model, such as h100. none: the device of this "
+        "machine, timed",
+        "NAME",
     )
-    calibrate: int | None = _knob(
-        None,
-        optional(several, "none"),
-        "measure every benchmark N times and compare it with itself, not with baselines. The result is false alarms, "
-        "spreads and noise floors; the floors are stored beside the baselines",
-        "N",
-        per_test=False,
-    )
+    ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", "N")
     json: Path | None = _knob(  # noqa: RUF009 - a field, declared
-        None, path, "write all results to this file; - is standard output", "FILE", per_test=False
+        None, path, "write all results to this file; - is standard output", "FILE", per_test=False, section="reports"
     )
     report: tuple[tuple[str, Path], ...] | None = _knob(
         None,

@@ -112,7 +112,7 @@ def test_every_example_belongs_to_a_run() -> None:
 
 
 def test_the_generated_table_has_every_setting(reference_tables: ModuleType) -> None:
-    table = re.findall(r"^\| `(--ddpperf-[a-z-]+)` \|(.*)\|$", reference_tables.settings_table(), re.MULTILINE)
+    table = re.findall(r"^\| `(--ddpperf-[a-z-]+)` \|(.*)\|$", reference_tables.settings_tables(), re.MULTILINE)
     assert [option for option, _ in table] == [knob.option for knob in KNOBS.values()]
     for knob, (_, row) in zip(KNOBS.values(), table, strict=True):
         default, text, where = (cell.strip() for cell in row.split(" | "))

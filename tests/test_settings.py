@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
@@ -164,6 +165,18 @@ def test_the_help_tells_the_default_of_each_option_that_takes_a_value(pytester: 
     for knob in KNOBS.values():
         told = f"(default: {knob.default_text})" in helps[knob.option.removeprefix("--ddpperf-")]
         assert told is (not knob.flag and bool(knob.default_text)), knob.option
+
+
+def test_the_help_has_each_option_below_the_title_of_its_section(pytester: pytest.Pytester) -> None:
+    lines = [
+        line for line in pytester.runpytest("--help").stdout.lines if line.startswith(("ddpperf, ", "  --ddpperf-"))
+    ]
+    told = [line.rstrip(":") if line.startswith("d") else re.split(r"[=\s[]", line.strip())[0] for line in lines]
+    expected = []
+    for knob in KNOBS.values():
+        expected += [*([f"ddpperf, {knob.section}"] if knob.section else []), knob.option]
+    assert told == expected
+    assert told[0] == "ddpperf, ranks"
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ _INI = {knob.ini: name for name, knob in KNOBS.items()}
 def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
     """Declares every knob as an option and as a setting of the ini file."""
     words = tuple(_command_words(plugins.get_plugin("pytestconfig")))
-    group = parser.getgroup("ddpperf", "performance of distributed training")
     for knob in KNOBS.values():
+        if knob.section is not None:
+            group = parser.getgroup(f"ddpperf {knob.section}", f"ddpperf, {knob.section}")
         form: dict[str, Any] = {"action": "store_const", "const": "true"}
         if not knob.flag:
             form = {"metavar": knob.metavar, **({"action": _Lines} if knob.repeats else {})}
