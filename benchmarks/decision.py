@@ -349,10 +349,10 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--comparisons", type=_positive, default=400, help="for each rate (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the drawing (default: %(default)s)")
-    parser.add_argument("--rows", default="", help="only rows whose setting has this text (default: all)")
+    parser.add_argument("--rows", default="", help="only rows whose setting and slowdown have this text (default: all)")
     parser.add_argument("--processes", type=_positive, default=cores, help="at a time (default: the usable cores)")
     options = parser.parse_args()
-    chosen = [number for number, row in enumerate(rows()) if options.rows in row.setting]
+    chosen = [number for number, row in enumerate(rows()) if options.rows in f"{row.setting}, {row.condition}"]
     print(
         f"{options.comparisons} comparisons for each rate, {MORE} times as many of what is unchanged, but for "
         f"baselines of {RUNS} runs of {SUITE} benchmarks that nothing settles a quarter of that; bound and seconds "

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TypeAlias
 
+from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import counts_words
@@ -27,21 +29,35 @@ class Overall:
     """A session in figures: it gates nothing."""
 
     verdicts: Mapping[str, int]  # how many benchmarks have each, 0 of them too
-    common_change: CommonChange | None  # of the step times of tests; None but beside another revision
+    common_change: CommonChange | None  # of the step times of tests
 
 
 def overall(results: Sequence[Result]) -> Overall:
     """The figures of all results together."""
-    changes: dict[str, list[float]] = {}
-    for result in results:
-        step = find(result, "step_time")
-        if result.paired is not None and step is not None and step.change is not None:
-            changes.setdefault(result.test, []).append(step.change)
     numbers = Counter(result.verdict for result in results)
     return Overall(
-        verdicts={verdict.value: numbers[verdict] for verdict in Verdict},
-        common_change=common_change(list(changes.values())),
+        verdicts={verdict.value: numbers[verdict] for verdict in Verdict}, common_change=_common_change(results)
     )
+
+
+def _common_change(results: Sequence[Result]) -> CommonChange | None:
+    """That of the tests that were measured side by side, or of those beside stored times, whichever are more."""
+    paired: dict[str, list[float]] = {}
+    stored: dict[str, list[float]] = {}
+    errors: list[Spread] = []  # each has the deviation of the run in it
+    for result in results:
+        step = find(result, "step_time")
+        if step is None or step.change is None:
+            continue
+        if result.paired is not None or result.settled is not None:
+            paired.setdefault(result.test, []).append(step.change)
+        elif step.standard_error is not None:
+            stored.setdefault(result.test, []).append(step.change)
+            errors.append(Spread(sd=step.standard_error, df=step.df))
+    if len(paired) >= len(stored):
+        return common_change([*paired.values()])
+    alike = Spread(sd=fmean(error.sd for error in errors), df=min(error.df for error in errors))
+    return common_change([*stored.values()], alike)
 
 
 def overall_lines(results: Sequence[Result], accepted: Collection[str] = ()) -> list[str]:
@@ -58,7 +74,8 @@ def overall_lines(results: Sequence[Result], accepted: Collection[str] = ()) -> 
 def _together(common: CommonChange) -> str:
     ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
     change = f"{format_change(common.change)} [{confidence_text(common.interval.confidence)} {ends}]"
-    return f"{common.tests} tests together: step_time {change}{' slower' if common.slower else ''}"
+    beside = "" if common.side_by_side else ", beside stored baselines"
+    return f"{common.tests} tests together{beside}: step_time {change}{' slower' if common.slower else ''}"
 
 
 def _verdicts_line(results: Sequence[Result], accepted: Collection[str]) -> str:

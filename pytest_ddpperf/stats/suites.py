@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_ddpperf.records.measurement import Interval
-from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.records.measurement import Interval, Spread
+from pytest_ddpperf.stats.intervals import center, t_quantile
 
 MIN_TESTS = 3  # fewer know next to nothing of their scatter
 NOTABLE = 0.01
@@ -27,11 +27,13 @@ class CommonChange:
         tests: how many tests tell it.
         change: relative: 0.031 is +3.1 %.
         interval: where ``change`` lies.
+        side_by_side: whether the tests were measured side by side with their reference; else beside stored baselines.
     """
 
     tests: int
     change: float
     interval: Interval
+    side_by_side: bool
 
     @property
     def slower(self) -> bool:
@@ -39,17 +41,19 @@ class CommonChange:
         return self.interval.low > NOTABLE
 
 
-def common_change(tests: Sequence[Sequence[float]]) -> CommonChange | None:
-    """The common change of tests whose sides were measured side by side: Huber's estimate over their logarithms.
+def common_change(tests: Sequence[Sequence[float]], alike: Spread | None = None) -> CommonChange | None:
+    """The common change of tests: Huber's estimate over their logarithms.
 
     A test is one figure, the mean of its variants, for these share their rounds. The interval is Student's over the
     tests, so it holds what each of them scatters by and what the change is to each of them.
 
-    Changes from stored baselines have no such interval: a run deviates from an earlier one as a whole, in all of its
-    tests alike, so their scatter says nothing of that, and no number of tests makes it smaller.
+    A run deviates from an earlier one as a whole, in all of its tests alike. Their scatter says nothing of that, and no
+    number of tests makes it smaller: where they were not measured side by side, the interval has it on top.
 
     Args:
         tests: for each test the relative change of each of its variants, above -1.
+        alike: what all tests may deviate by together, on the scale of logarithms; None where they were measured side by
+            side.
 
     Returns:
         The change; None for fewer than ``MIN_TESTS`` tests.
@@ -60,5 +64,10 @@ def common_change(tests: Sequence[Sequence[float]]) -> CommonChange | None:
     middle, interval = center(quotients, "ratio", "both")
     if interval is None:
         return None
-    around = Interval(low=interval.low - 1, high=interval.high - 1, confidence=interval.confidence)
-    return CommonChange(tests=len(tests), change=middle - 1, interval=around)
+    half = math.log(interval.high / middle)
+    if alike is not None:
+        half = math.hypot(half, t_quantile(0.5 + interval.confidence / 2, alike.df) * alike.sd)
+    around = Interval(
+        low=middle * math.exp(-half) - 1, high=middle * math.exp(half) - 1, confidence=interval.confidence
+    )
+    return CommonChange(tests=len(tests), change=middle - 1, interval=around, side_by_side=alike is None)

@@ -319,6 +319,8 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
         "baseline_samples": [0.0416, 0.042],
         "change": 0.132,
         "change_interval": {"low": 0.119, "high": 0.146, "confidence": 0.95},
+        "standard_error": None,
+        "df": None,
         "controlled": False,
         "min_tolerance": 0.0,
         "tolerance": 0.03,

@@ -78,5 +78,18 @@ def test_beside_another_revision_the_common_change_is_the_same(make_result: Make
     assert overall(again(*results)) == overall(results)
 
 
+def test_beside_stored_baselines_the_common_change_is_the_same(make_result: Make, make_comparison: Compare) -> None:
+    def of(number: int, df: float) -> Result:
+        error = {"change": 0.01 * number, "standard_error": 0.01, "df": df}
+        return make_result(
+            test=f"t.py::test_{number}", comparisons=(make_comparison("step_time", 1.0, Verdict.OK, **error),)
+        )
+
+    for degrees in (5.5, math.inf):
+        results = [of(number, degrees) for number in range(3)]
+        assert overall(results).common_change is not None
+        assert overall(again(*results)) == overall(results)
+
+
 def test_a_full_name_tells_benchmarks_apart(make_result: Make) -> None:
     assert full_name(make_result()) == "perf_tests/test_strategies.py::test_step[bucketed] bucketed w2"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.overall import overall, overall_lines
@@ -116,7 +116,7 @@ def test_a_slowdown_that_no_test_shows_alone_is_found_in_all_of_them(make_result
 
 
 def test_what_is_no_part_of_the_common_change(make_result: Make) -> None:
-    """Variants of one test are one figure, and stored baselines, new and broken benchmarks have none."""
+    """Variants of one test are one figure; new and broken benchmarks and changes without a known error have none."""
     variants = [changed(make_result, "test_a", 0.01 * number, measured={"name": str(number)}) for number in range(3)]
     others = [changed(make_result, "test_b", 0.01), changed(make_result, "test_new", None)]
     stored = [changed(make_result, f"test_stored_{number}", 0.5, paired=None) for number in range(3)]
@@ -124,6 +124,26 @@ def test_what_is_no_part_of_the_common_change(make_result: Make) -> None:
     found = overall([*variants, *others, *stored, changed(make_result, "test_c", 0.01)]).common_change
     assert found is not None
     assert (found.tests, round(found.change, 3)) == (3, 0.01)
+
+
+def test_what_was_settled_side_by_side_has_a_common_change(make_result: Make) -> None:
+    settled = StoredBaseline(record=None, origin="cpu", settled=BESIDE)
+    results = [changed(make_result, f"test_{i}", 0.03 + 0.001 * i, paired=None, reference=settled) for i in range(3)]
+    assert overall_lines(results)[0] == "3 tests together: step_time +3.1 % [95 % CI +2.9 .. +3.3] slower"
+
+
+def test_beside_stored_baselines_the_common_change_has_the_error_of_a_run_in_it(make_result: Make) -> None:
+    """Of one standard error of 2 % and one of 4 % the mean; of 10 and 4 degrees of freedom the fewer."""
+
+    def stored(test: str, change: float, error: float, df: float) -> Result:
+        step = comparison("step_time", 0.04, Verdict.OK, change=change, standard_error=error, df=df)
+        return make_result(test=f"t.py::{test}", verdict=Verdict.OK, comparisons=(step,))
+
+    errors = ((0.02, 10.0), (0.03, 10.0), (0.04, 4.0))
+    results = [stored(f"test_{i}", 0.1, *error) for i, error in enumerate(errors)]
+    line = overall_lines([*results, changed(make_result, "test_paired", 0.5)])[0]
+    # 1.1 * exp(t(97.5 %, 4 df) * 0.03) with t = 2.776
+    assert line == "3 tests together, beside stored baselines: step_time +10.0 % [95 % CI +1.2 .. +19.6] slower"
 
 
 def test_the_figures_of_a_session_have_every_verdict(make_result: Make) -> None:

@@ -93,6 +93,8 @@ def _comparison(name: str, result: ResultData) -> Comparison:
         baseline=metric.baseline,
         change=metric.change,
         change_interval=_interval(metric.change_interval),
+        standard_error=metric.standard_error,
+        df=math.inf if metric.df is None else metric.df,
         tolerance=math.inf if metric.tolerance is None else metric.tolerance,
         margin=metric.margin,
         mde=metric.mde,
