@@ -49,6 +49,7 @@ T = TypeVar("T")
 DEFAULT_SET = "default"
 _LEASE: float | None = 600.0
 _OFF: bool | Path = False
+_WORST = frozenset({Verdict.REGRESSED, Verdict.BROKEN})
 
 
 class Knob(NamedTuple):
@@ -97,6 +98,11 @@ def _loader(value: object) -> LoaderSettings:
     from pytest_ddpperf.records.loader_settings import loader_settings
 
     return loader_settings(value)
+
+
+def _failing(value: object) -> frozenset[Verdict]:
+    given = members(Verdict, "verdicts")(value)
+    return given if given <= _WORST else given | _WORST
 
 
 @dataclass(init=False, eq=False, repr=False, match_args=False)  # every pytest run pays for what is generated here
@@ -376,9 +382,9 @@ class Settings:
         "FRACTION",
     )
     fail_on: frozenset[Verdict] = _knob(
-        frozenset({Verdict.REGRESSED, Verdict.BROKEN}),
-        members(Verdict, "verdicts"),
-        "verdicts that fail a test, or none",
+        _WORST,
+        _failing,
+        "verdicts that fail a test, or none. A verdict besides regressed and broken is in addition to these two",
         "VERDICT[,...]",
     )
     require_baseline: bool = _switch("fail a test without a comparable baseline (new, incompatible)")

@@ -129,12 +129,8 @@ class MetricData(Document, inside="series"):
     )
     change: float | None = about("From baseline to value: 0.132 is +13.2 % where scale is ratio.")
     change_interval: IntervalData | None = about("Where the change lies, with 95 % confidence over all looks.")
-    standard_error: NotNegative | None = about(
-        "Of the change, where scale is ratio of its logarithm; null where no scatter is known.", optional=True
-    )
-    df: NotNegative | None = about(
-        "Degrees of freedom of the standard error; null where it is known for certain.", optional=True
-    )
+    standard_error: NotNegative | None = about("Of the change; where scale is ratio, of its logarithm.", optional=True)
+    df: NotNegative | None = about("Degrees of freedom of the standard error; null for no end.", optional=True)
     controlled: bool = about(
         "Whether the change is that of quotients by the control step, which ran in turns with the steps; then it is "
         "not that from baseline to value."
@@ -274,11 +270,7 @@ class CommonChangeData(Document):
     change: float = about("The relative change: 0.031 is +3.1 %.")
     interval: IntervalData = about("Where the change lies.")
     slower: bool = about("Whether the whole interval lies above +1 %.")
-    side_by_side: bool = about(
-        "Whether the tests were measured side by side with their reference; else the interval has the deviation of the "
-        "run in it.",
-        optional=True,
-    )
+    side_by_side: bool = about("Whether they were measured side by side; else beside stored times.", optional=True)
 
 
 class OverallData(Document):
