@@ -22,6 +22,10 @@ an estimate is beyond it in 95 %.
 """
 
 
+ROOM = 1.1
+"""Times what a diagnosis is expected to take: one that was dealt all but a moment of it is not made."""
+
+
 class Aim(IntEnum):
     """What a benchmark needs more time for, the most urgent first."""
 
@@ -39,6 +43,7 @@ class Need:
     least: float = 0.0  # it takes them in any case
     wanted: float = math.inf  # more would be of no use
     decides: float = math.inf  # so many would decide it, of which ``wanted`` may be a part
+    explains: float = 0.0  # for a diagnosis, proven or not
     settles: bool = False  # whether it is going to be measured beside the commit of its baselines
 
 
@@ -46,13 +51,18 @@ def dealt(pool: float, needs: Sequence[Need]) -> list[float]:
     """The seconds for each need: all have their least, then the more urgent aim comes first.
 
     Of the same aim, those that take least come first: suspects that look much worse, and what is nearest to a proof. A
-    proof or a diagnosis that does not fit gets nothing: half of it would tell nothing.
+    proof or a diagnosis that does not fit gets nothing: half of it would tell nothing. What may be proven is diagnosed
+    last, proven or not.
     """
     shares = [need.least for need in needs]
     left = max(0.0, pool - math.fsum(shares))
     for i in sorted(range(len(needs)), key=lambda i: (needs[i].aim, needs[i].decides, needs[i].wanted)):
         missing = max(0.0, needs[i].wanted - needs[i].least)
         given = missing if missing <= left else left * (needs[i].aim < Aim.PROVE)
+        shares[i] += given
+        left -= given
+    for i in sorted(range(len(needs)), key=lambda i: needs[i].explains):
+        given = needs[i].explains * (needs[i].explains <= left)
         shares[i] += given
         left -= given
     return shares
@@ -71,20 +81,21 @@ def need_of(
 
     ``diagnosis``: seconds of a full one. ``screened``: those of the screening, where more launches followed it.
     """
+    explains = ROOM * diagnosis
     apart = settles or any(result.paired is None for result in results)
     fresh = min((len(result.measurement.fresh) for result in results if result.measurement.fresh_from), default=0)
     screening = look.elapsed if screened is None else screened
     most = max(0.0, TIMES * screening - (look.elapsed - screening))
-    need = _need_beside_reference(results, look, made, diagnosis, counted=fresh if apart else made, most=most)
+    need = _need_beside_reference(results, look, made, explains, counted=fresh if apart else made, most=most)
     if not settles:
         return need
     # A launch ends the screening beside the baseline; then both sides are screened, confirmed and diagnosed in full.
-    least = look.round_seconds + 2 * (2 * MIN_LAUNCHES * look.round_seconds + diagnosis)
-    return replace(need, least=least, wanted=TIMES * least, settles=True)
+    least = look.round_seconds + 2 * (2 * MIN_LAUNCHES * look.round_seconds + explains)
+    return replace(need, least=least, wanted=TIMES * least, explains=0.0, settles=True)
 
 
 def _need_beside_reference(
-    results: Sequence[Result], look: Look, made: int, diagnosis: float, *, counted: int, most: float
+    results: Sequence[Result], look: Look, made: int, explains: float, *, counted: int, most: float
 ) -> Need:
     """The same; ``counted`` of its launches count where a suspect is confirmed, and ``most`` seconds are given."""
     compared = [
@@ -100,14 +111,15 @@ def _need_beside_reference(
         least = made * look.round_seconds  # most look worse by chance, and need no diagnosis
         needed = min((CONFIRMED * each.enough for each in worse if each.enough), default=math.inf)
         fresh = max(0.0, needed - counted) * look.round_seconds
-        return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + diagnosis)), decides=fresh)
+        return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + explains)), decides=fresh)
     if not verdicts & OPEN:
-        return Need(aim=Aim.DIAGNOSE, wanted=diagnosis)
+        return Need(aim=Aim.DIAGNOSE, wanted=explains)
     open_ones = [each.enough for each in deciding if each.verdict in OPEN]
     seconds = math.inf if None in open_ones else max(n - made for n in open_ones if n is not None) * look.round_seconds
     if Verdict.INCONCLUSIVE in verdicts:
         return Need(aim=Aim.SEE, wanted=min(most, 2 * max(seconds, 0.0)))
-    return Need(aim=Aim.PROVE, wanted=max(seconds, 0.0) if seconds < math.inf else 0.0)
+    proves = 0 < seconds < math.inf
+    return Need(aim=Aim.PROVE, wanted=seconds + look.round_seconds / 2 if proves else 0.0, explains=explains)
 
 
 def _disturbed(comparison: Comparison) -> bool:

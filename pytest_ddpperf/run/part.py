@@ -127,7 +127,7 @@ class Part:
         over = look.elapsed - recording.deadline if self._screening else self._pool.now() - self._deadline
         if self._shared and not self._seen and over > look.round_seconds:  # by launches that are made in any case
             self._pool.short.append(over)
-        self._seen = True
+        first, self._seen = not self._seen, True
         settles = action.action == "settle"
         screened = (
             self.before.recordings[-1][1].elapsed if self._confirming and self.before is not None else look.elapsed
@@ -143,10 +143,13 @@ class Part:
             return action if self._screening or need.aim is Aim.CONFIRM else replace(action, action="stop")
         if self.before is None or need.aim < Aim.PROVE or settles:
             return action
-        self.before.need = replace(need, wanted=need.least)
-        if not self._pool.lacks or action.action == "confirm":
+        self.before.need = replace(need, wanted=need.least, explains=0.0)
+        # Where no proof was dealt, a diagnosis may have been.
+        unproven = first and action.action == "more" and not 0 < need.wanted <= self._deadline - self._pool.now()
+        lacks = self._pool.lacks
+        if action.action == "confirm" or not (lacks or unproven):
             return action
-        return replace(action, action="stop", briefly=not action.explain)
+        return replace(action, action="stop", briefly=lacks and not action.explain)
 
     def preparing(self, identity: Callable[[], bytes]) -> Recording:
         """A preparing launch: that of the pass before, if it found out the same."""

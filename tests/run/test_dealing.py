@@ -18,8 +18,13 @@ from tests.factories import make_new_result, make_series
 LOOK = Look(elapsed=6.0, round_seconds=1.5, last=False)
 
 
-def need(aim: Aim, least: float = 0.0, wanted: float = math.inf, decides: float = math.inf) -> Need:
-    return Need(aim=aim, least=least, wanted=wanted, decides=decides)
+EXPLAINED = 1.1 * 5.0  # s: a diagnosis of 5 s, with room
+
+
+def need(
+    aim: Aim, least: float = 0.0, wanted: float = math.inf, decides: float = math.inf, explains: float = 0.0
+) -> Need:
+    return Need(aim=aim, least=least, wanted=wanted, decides=decides, explains=explains)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,18 @@ def need(aim: Aim, least: float = 0.0, wanted: float = math.inf, decides: float 
         pytest.param(9, [need(Aim.DIAGNOSE, 2, 5), need(Aim.CONFIRM, 3, 50)], [2, 7], id="all have their least"),
         pytest.param(-4, [need(Aim.SEE, 2, 5), need(Aim.CONFIRM, 3, 5)], [2, 3], id="even if nothing is left"),
         pytest.param(100, [need(Aim.PROVE, 1, 4), need(Aim.SEE, 1, 5)], [4, 5], id="nobody wants the rest"),
+        pytest.param(
+            13,
+            [need(Aim.PROVE, 0, 20, explains=3), need(Aim.PROVE, 0, 30, explains=4), need(Aim.DIAGNOSE, 0, 8)],
+            [3, 0, 8],
+            id="what is not proven is diagnosed last, the shortest first",
+        ),
+        pytest.param(
+            30,
+            [need(Aim.PROVE, 0, 20, explains=3), need(Aim.PROVE, 0, 4, explains=2)],
+            [23, 6],
+            id="a proof is diagnosed",
+        ),
         pytest.param(10, [], [], id="nothing to deal to"),
     ],
 )
@@ -72,17 +89,20 @@ def compared(
 @pytest.mark.parametrize(
     ("comparisons", "expected"),
     [
-        ([compared(Verdict.UNCHANGED)], need(Aim.DIAGNOSE, 0.0, 5.0)),
-        ([], need(Aim.DIAGNOSE, 0.0, 5.0)),
-        ([compared(Verdict.OK, launches=9)], need(Aim.PROVE, 0.0, 5 * 1.5)),
-        ([compared(Verdict.OK)], need(Aim.PROVE, 0.0, 0.0)),  # no number of launches proves it
+        ([compared(Verdict.UNCHANGED)], need(Aim.DIAGNOSE, 0.0, EXPLAINED)),
+        ([], need(Aim.DIAGNOSE, 0.0, EXPLAINED)),
+        ([compared(Verdict.OK, launches=9)], need(Aim.PROVE, 0.0, 5.5 * 1.5, explains=EXPLAINED)),
+        ([compared(Verdict.OK)], need(Aim.PROVE, 0.0, 0.0, explains=EXPLAINED)),  # no number of launches proves it
         ([compared(Verdict.INCONCLUSIVE, launches=6)], need(Aim.SEE, 0.0, 2 * 2 * 1.5)),
         ([compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 0.0, TIMES * 6.0)),
         (
             [compared(Verdict.INCONCLUSIVE, suspicious=True, note="disturbed")],
-            need(Aim.DIAGNOSE, 0.0, 5.0),
+            need(Aim.DIAGNOSE, 0.0, EXPLAINED),
         ),  # launches change nothing
-        ([compared(Verdict.INCONCLUSIVE, note="may_hide"), compared(Verdict.OK)], need(Aim.PROVE, 0.0, 0.0)),
+        (
+            [compared(Verdict.INCONCLUSIVE, note="may_hide"), compared(Verdict.OK)],
+            need(Aim.PROVE, 0.0, 0.0, explains=EXPLAINED),
+        ),
         ([compared(Verdict.OK), compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 0.0, TIMES * 6.0)),
         ([compared(Verdict.INCONCLUSIVE, suspicious=True)], need(Aim.CONFIRM, 6.0, TIMES * 6.0)),
         ([compared(Verdict.UNCHANGED), compared(Verdict.REGRESSED)], need(Aim.CONFIRM, 6.0, TIMES * 6.0)),
@@ -91,7 +111,7 @@ def compared(
                 compared(Verdict.INCONCLUSIVE, suspicious=True, launches=4),
                 compared(Verdict.OK, suspicious=True, launches=90),
             ],
-            need(Aim.CONFIRM, 6.0, 9.0 + 5.0, 9.0),
+            need(Aim.CONFIRM, 6.0, 9.0 + EXPLAINED, 9.0),
         ),
         (  # no time for so many
             [compared(Verdict.INCONCLUSIVE, suspicious=True, launches=90)],
@@ -99,7 +119,7 @@ def compared(
         ),
         (  # the tail keeps nothing from green
             [compared(Verdict.UNCHANGED), compared(Verdict.INCONCLUSIVE, alarm_only=True)],
-            need(Aim.DIAGNOSE, 0.0, 5.0),
+            need(Aim.DIAGNOSE, 0.0, EXPLAINED),
         ),
     ],
 )
@@ -120,6 +140,6 @@ def test_the_screening_confirms_nothing_beside_a_stored_baseline() -> None:
 def test_two_launches_of_both_sides_screen_and_confirm_what_is_settled() -> None:
     """A round of one side takes 1.5 s, and its diagnosis 5 s."""
     result = replace(make_new_result(), comparisons=(compared(Verdict.INCONCLUSIVE, launches=6),))
-    least = 1.5 + 2 * (2 * 2 * 1.5 + 5.0)
+    least = 1.5 + 2 * (2 * 2 * 1.5 + EXPLAINED)
     expected = Need(aim=Aim.SEE, least=least, wanted=TIMES * least, settles=True)
     assert need_of([result], LOOK, made=4, diagnosis=5.0, settles=True) == expected

@@ -279,8 +279,10 @@ def in_its_second_run(clock: Clock, other: Need) -> Part:
     return part
 
 
-def timed(verdict: Verdict) -> Result:
-    comparison = Comparison(series=make_series("step_time", 1.0), tolerance=0.03, verdict=verdict, gated=True)
+def timed(verdict: Verdict, enough: int | None = 9) -> Result:
+    """A result that ``enough`` launches would decide."""
+    series = make_series("step_time", 1.0)
+    comparison = Comparison(series=series, tolerance=0.03, verdict=verdict, gated=True, enough=enough)
     return replace(make_new_result(), comparisons=(comparison,))
 
 
@@ -309,6 +311,21 @@ def test_what_rules_a_slowdown_out_yields_to_those_that_cannot_see_yet(
     if yields:
         asked = Next("stop", explain=True)
         assert part.looked(recording, [result], look, 4, asked) == asked, "what got worse is diagnosed in full"
+
+
+@pytest.mark.parametrize(("enough", "goes_on"), [(9, True), (400, False), (None, False)])
+def test_a_proof_that_was_not_dealt_leaves_its_time_to_a_diagnosis(
+    clock: Clock, enough: int | None, *, goes_on: bool
+) -> None:
+    """After 4 launches of 1 s there is time for 5 more, and none for 396; with None no number would prove it."""
+    part = in_its_second_run(clock, Need(aim=Aim.PROVE, wanted=50.0))
+    recording = Recording(clock)
+    recording.planned(lambda: PLANS)
+    clock.now = 20.0
+    look = Look(elapsed=4.0, round_seconds=1.0, last=False)
+    heard = part.looked(recording, [timed(Verdict.OK, enough)], look, 4, Next("more", 1))
+    assert heard == Next("more" if goes_on else "stop", 1)
+    assert part.looked(recording, [timed(Verdict.OK, enough)], look, 5, Next("more", 1)).action == "more", "once only"
 
 
 def in_its_confirmation(pool: Pool, clock: Clock, *suspects: str) -> tuple[Part, Recording]:
@@ -353,7 +370,7 @@ def test_a_suspect_that_is_cleared_leaves_its_time_to_benchmarks_before_it(clock
     pool.end_test("blind")
     pool.begin_test("suspect")
     part = part_of(pool, "suspect")
-    assert part.max_time(1000.0) == 9.0 + 2.0, "its launches until then, and a diagnosis"
+    assert part.max_time(1000.0) == pytest.approx(9.0 + 1.1 * 2.0), "its launches until then, and a diagnosis"
     assert part.recording([make_variant("suspect")]).plans is PLANS
 
 
