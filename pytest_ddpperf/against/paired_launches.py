@@ -65,6 +65,11 @@ class PairedLaunches:
         """The launchers of the reference."""
         return self._reference.launchers
 
+    @property
+    def opposite(self) -> Launchers | None:
+        """Those of this checkout that are as old; None where they are the session's."""
+        return self._reference.opposite
+
     def run(
         self,
         launchers: Launchers,

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,17 +47,20 @@ class RevisionSide:
         tests: bool = False,
         echo: Echo | None = None,
         nodes: Callable[[Sequence[str], Redirection | None, Launcher | None], OtherNodes | None] | None = None,
+        opposite: bool = False,  # whether this checkout is measured beside it by launchers that are as old
     ) -> None:
         self.revision = revision
         self.tests = tests
         preload = (*preload, *(("pytest",) if tests else ()))  # the first import of test modules
 
-        def make(first: Launcher | None) -> Launcher:
-            others = None if nodes is None else nodes(preload, self.redirection, first)
-            own = self.redirection
+        def make(first: Launcher | None, *, redirected: bool) -> Launcher:
+            own = self.redirection if redirected else None
+            others = None if nodes is None else nodes(preload, own, first)
             return Launcher(threads=threads, preload=preload, redirection=own, echo=echo, like=first, nodes=others)
 
-        self.launchers = Launchers(make, asked)
+        self.launchers = Launchers(partial(make, redirected=True), asked)
+        # What a process has done before is in the memory of all that are forked from it, and shows in their CPU time.
+        self.opposite = Launchers(partial(make, redirected=False), asked) if opposite else None
         self._setup = setup
         self._lock = threading.Lock()
         self._worktree: Worktree | None = None
@@ -111,9 +115,15 @@ class RevisionSide:
         with contextlib.suppress(LaunchError):
             self.launchers.start(number)
 
+    @property
+    def every(self) -> tuple[Launchers, ...]:
+        """Its launchers and the opposite ones."""
+        return (self.launchers, *filter(None, [self.opposite]))
+
     def close(self) -> None:
         """End the ranks and remove the files."""
-        self.launchers.close()
+        for launchers in self.every:
+            launchers.close()
         if self._worktree is not None:
             self._worktree.close()
 

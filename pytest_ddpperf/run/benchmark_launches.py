@@ -68,9 +68,13 @@ class BenchmarkLaunches:
         self._memory: int | None = None  # bytes that their ranks may take
 
     @property
+    def _own(self) -> Launchers:
+        """Those of the candidate."""
+        return (self.paired and self.paired.opposite) or self._session.launchers
+
+    @property
     def _sides(self) -> tuple[Launchers, ...]:
-        own = self._session.launchers
-        return (own,) if self.paired is None else (own, self.paired.launchers)
+        return (self._own,) if self.paired is None else (self._own, self.paired.launchers)
 
     @property
     def _launchers(self) -> list[tuple[Launchers, int]]:
@@ -150,7 +154,7 @@ class BenchmarkLaunches:
         The deadline is ``patience`` times that of the settings. ``interleaved``: other launches run at the same time.
         """
         __tracebackhide__ = True
-        launchers = self._session.launchers.with_variables(variant.variables)
+        launchers = self._own.with_variables(variant.variables)
         run = launchers[slot].run
         if self.paired is not None:
             run = partial(

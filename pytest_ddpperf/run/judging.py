@@ -193,7 +193,8 @@ class JudgedRun(BenchmarkRun):
         derive = gated_if_paired(derive)
         references = PairedReferences(revision=side.revision, variants=free, derive=derive, lacking=untimed)
         judge = self._judge(references, derive, settings=run.settings, after=after)
-        side.launchers.follow(self._session.launchers)
+        for launchers in side.every:
+            launchers.follow(self._session.launchers)
         try:
             run.launches.start(free)
             run.measure(references.both_sides, judge, f", beside {side.revision.label}")

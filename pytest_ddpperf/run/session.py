@@ -149,7 +149,7 @@ class Session:
     @property
     def ranks_parents(self) -> tuple[int | None, ...]:
         """Process ids of the zygotes of both sides, which are the parents of ranks; None for one that does not run."""
-        return (*self.launchers.parents, *(pid for side in self._others for pid in side.launchers.parents))
+        return (*self.launchers.parents, *(pid for each in self._other_launchers for pid in each.parents))
 
     def roots_of(self, *, reference: bool) -> tuple[str, ...]:
         """The roots of the project as the ranks of a side import it, and of this checkout, which tests may be of."""
@@ -284,22 +284,25 @@ class Session:
     def _others(self) -> list[RevisionSide]:
         return [*filter(None, [self.reference]), *self._of_commits.values()]
 
+    @property
+    def _other_launchers(self) -> list[Launchers]:
+        return [launchers for side in self._others for launchers in side.every]
+
     def side_of(self, commit: str) -> RevisionSide:
         """The side of the commit of a baseline; LaunchError where git does not have it."""
         from pytest_ddpperf.against.worktree import baseline_revision
 
         known = self._of_commits.get(commit)
-        self._of_commits[commit] = known or self._side(baseline_revision(commit, self._root), tests=True)
+        revision = baseline_revision(commit, self._root)
+        self._of_commits[commit] = known or self._side(revision, tests=True, opposite=True)
         return self._of_commits[commit]
 
-    def _side(self, revision: Revision, *, tests: bool = False, echo: Echo | None = None) -> RevisionSide:
+    def _side(self, revision: Revision, *, echo: Echo | None = None, **how: bool) -> RevisionSide:
         from pytest_ddpperf.against.revision_side import RevisionSide
 
         setup, asked, threads = self.settings.against_setup, self.settings.preload, self._threads
         nodes = self._nodes
-        return RevisionSide(
-            revision, setup, PRELOADED, asked=asked, threads=threads, tests=tests, echo=echo, nodes=nodes
-        )
+        return RevisionSide(revision, setup, PRELOADED, asked=asked, threads=threads, echo=echo, nodes=nodes, **how)
 
     def accept_command(self, test: str) -> str:
         """The command that makes the result of a test the baseline that it was compared with."""
@@ -311,7 +314,7 @@ class Session:
         """Stores the results of a test, if that was asked for and it may be."""
         for commit in [*self._of_commits][:-1]:  # the next test's is mostly the last one
             self._of_commits.pop(commit).close()
-        for launchers in filter(None, (self._launchers, *(side.launchers for side in self._others))):
+        for launchers in filter(None, (self._launchers, *self._other_launchers)):
             launchers.keep(KEPT)
         if self.pool.silent:
             return

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,24 @@ def test_the_first_use_checks_out_and_close_removes(revision: Revision) -> None:
     assert (target.is_dir(), worktrees(revision)) == (True, 2)
     side.close()
     assert (target.is_dir(), worktrees(revision)) == (False, 1)
+
+
+def test_the_opposite_side_starts_alike_runs_this_checkout_and_ends_with_it(revision: Revision) -> None:
+    own = RevisionSide(revision, None, ())
+    assert (own.opposite, own.every) == (None, (own.launchers,))
+    side = RevisionSide(revision, None, ("json",), tests=True, opposite=True)
+    assert side.opposite is not None
+    there, here = (launchers[0].run(imported, world_size=1).values[0] for launchers in side.every)
+    assert there == here == ["json", "pytest"]
+    assert len({launchers[0].pid for launchers in side.every} - {None}) == 2
+    assert worktrees(revision) == 2
+    side.close()
+    assert [launchers[0].pid for launchers in side.every] == [None, None]
+    assert worktrees(revision) == 1
+
+
+def imported(_ctx: object) -> list[str]:
+    return sorted({"json", "pytest"} & sys.modules.keys())
 
 
 @pytest.mark.parametrize(("setup", "lacking"), [(None, True), ("true", False)])

@@ -152,7 +152,7 @@ class Both:
 
     def __init__(self, here: int, there: int | None) -> None:
         self.launchers = Side(here)
-        self.paired = None if there is None else SimpleNamespace(launchers=Side(there))
+        self.paired = None if there is None else SimpleNamespace(launchers=Side(there), opposite=None)
 
 
 @pytest.mark.parametrize(
@@ -253,6 +253,22 @@ def test_no_deadline_is_longer_than_can_be_waited_for() -> None:
         launched = launches(Settings(timeout=timeout), session)
         launched.launch(step, own_step, patience=2)
     assert deadlines == [60.0, MAX_TIMEOUT]
+
+
+def test_beside_the_commit_of_a_baseline_the_candidate_has_launchers_that_are_as_old() -> None:
+    """The session's have had launches before, and what these left in a process is in the memory of its ranks."""
+    asked: list[Any] = []
+
+    def run(own: Any, *_: object, **__: object) -> LaunchResult[object]:
+        asked.append(own)
+        return LaunchResult((), (), 1.0)
+
+    old, young = Launchers(lambda _: Launcher()), Launchers(lambda _: Launcher())
+    session: Any = SimpleNamespace(launchers=old, limited=lambda launch: launch)
+    for opposite in (young, None):
+        paired = SimpleNamespace(launchers=Launchers(lambda _: Launcher()), opposite=opposite, run=run)
+        launches(session=session, paired=paired).launch(make_variant("mine"), own_step)
+    assert asked == [young, old]
 
 
 @pytest.mark.parametrize(
@@ -391,7 +407,7 @@ def test_side_by_side_counts_alone_are_not_remembered(
     """Nothing else would tell what both sides import."""
     session: Any = Preparing(monkeypatch)
     side: Any = SimpleNamespace(wait=lambda *_: None, missing_bytes=lambda *_: 0, with_variables=lambda _: side)
-    paired: Any = SimpleNamespace(launchers=side)
+    paired: Any = SimpleNamespace(launchers=side, opposite=None)
     passes = preparing(Settings(counted_only=counted_only), session, paired)
     for _ in range(2):
         passes.prepared([make_variant("mine", subject=own_step)])
