@@ -129,6 +129,21 @@ def test_what_remained_undecided_is_told(make_result: Make, make_comparison: Com
     assert not [line for line in failing if "undecided" in line]
 
 
+def test_a_note_names_its_metrics_where_several_fail(make_result: Make, make_comparison: Compare) -> None:
+    few, many = "about 27 launches would decide it", "about 149 launches (max_time 205 s) would decide it"
+    open_ones = [
+        make_comparison(metric, 1.1, Verdict.INCONCLUSIVE, baseline=1.0, change=0.1, bound=0.3, note=note)
+        for metric, note in (("step_time", many), ("peak_resident", few), ("final_loss", few))
+    ]
+
+    def told(*comparisons: Comparison) -> list[str]:
+        result = make_result(comparisons=comparisons, verdict=Verdict.INCONCLUSIVE)
+        return [line for line in failure_text(result, accept=ACCEPT).splitlines() if "would decide it" in line]
+
+    assert told(*open_ones) == [f"  step_time: {many}", f"  peak_resident and final_loss: {few}"]
+    assert told(open_ones[0]) == [f"  {many}"]
+
+
 def test_throughput_alone_is_told(make_result: Make, make_comparison: Compare) -> None:
     throughput = make_comparison("throughput", 676.0, Verdict.REGRESSED, baseline=765.0, change=-0.116)
     text = failure_text(make_result(comparisons=(throughput,)), accept=ACCEPT)
