@@ -320,6 +320,7 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
         "change": 0.132,
         "change_interval": {"low": 0.119, "high": 0.146, "confidence": 0.95},
         "controlled": False,
+        "worse_in": None,
         "min_tolerance": 0.0,
         "tolerance": 0.03,
         "margin": 0.05,
