@@ -141,7 +141,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if follows(session) or config.option.collectonly or not ours:
         return
     timeout_of(config)
-    session.items += measuring * (config.stash[SETTINGS].runs_to_save - 1)
+    if config.stash[SETTINGS].runs_to_save > 1:
+        from pytest_ddpperf.run.repeating import Repeating
+
+        session.items += measuring * (config.stash[SETTINGS].runs_to_save - 1)
+        config.pluginmanager.register(Repeating())
     try:
         if config.stash[TESTS] and REVISION in config.stash and not hasattr(config, "workerinput"):
             session_of(config).check_out_reference()
@@ -240,14 +244,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         from pytest_ddpperf.run.frames import ended_at
 
         raise pytest.skip.Exception(ended_at(error, str(item.path), item.nodeid), _use_item_location=True) from None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Tear a test down that follows itself, as the only one of which several runs are saved: pytest would not."""
-    if nextitem is item:
-        after_it: Any = item.parent
-        item.session._setupstate.teardown_exact(after_it)  # noqa: SLF001 - there is no public way
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,6 +7,7 @@ loss, which the suite reads from an environment variable, a hundredfold.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -186,6 +187,18 @@ def test_nothing():
         ("test_other", None),
         ("test_quick", None),
     ]
+
+
+@pytest.mark.parametrize(("style", "end"), [("progress", "[[]100%]"), ("count", "[[]2/2]")])
+def test_the_progress_of_several_runs_ends_at_its_end(inner: pytest.Pytester, style: str, end: str) -> None:
+    """pytest counts tests by their names, and twice as many were to be run."""
+    inner.makepyfile(test_suite=COUNTED, test_another=COUNTED)
+    run = inner.runpytest("-o", f"console_output_style={style}", "--ddpperf-save", "--ddpperf-runs=2")
+    run.assert_outcomes(passed=4)
+    progress = [line for line in run.outlines if re.search(r"\[ *\d+[%/]", line)]
+    assert progress[-1].startswith("test_suite.py . ")
+    run.stdout.fnmatch_lines([f"test_suite.py . *{end}"])
+    assert sum(end.replace("[[]", "[") in line for line in progress) == 1
 
 
 def test_named_sets_are_apart(inner: pytest.Pytester) -> None:

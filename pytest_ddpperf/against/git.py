@@ -89,11 +89,16 @@ def files_of(root: Path, commit: str) -> str:
 def introduced(text: str, name: str, folder: Path) -> str | None:
     """The commit that a text in files of a name first came with; None where it is not committed.
 
-    GitError where the commit is not known for sure, or changes nothing outside of ``folder``.
+    GitError, whose message has the cure, where the commit is not known for sure, or changes nothing outside of
+    ``folder``.
     """
     if not folder.is_dir():
         return None
-    found = git(folder, "log", "--reverse", "--format=%H", f"-S{text}", "--", f":(top,glob)**/{name}").splitlines()
+    search = ("log", "--reverse", "--format=%H", f"-S{text}", "--", f":(top,glob)**/{name}")
+    try:
+        found = git(folder, *search).splitlines()
+    except GitError as error:
+        raise GitError(no_commit(folder, error)) from None
     if not found:
         return None
     top = top_folder(folder)
@@ -133,20 +138,23 @@ def lacking(root: Path) -> str:
     return fetching(root)
 
 
-_REFUSALS = (  # patterns of git's messages, and what they mean for a folder: the first that fits
+_REFUSALS = (  # patterns of git's messages, what they mean for a folder, and the cure: the first that fits
     (
         r"dubious ownership in repository at '(?P<top>.*)'",
-        "git refuses {top}, which belongs to another user: git config --global --add safe.directory {top}",
+        "git refuses {top}, which belongs to another user",
+        "git config --global --add safe.directory {top}",
     ),
     (
         r"must be run in a work tree",
-        "{folder} is in a bare repository, which has no files: run pytest in a work tree of it (git worktree add)",
+        "{folder} is in a bare repository, which has no files",
+        "run pytest in a work tree of it (git worktree add)",
     ),
     (
         r"not a git repository: (?P<top>.*)",
-        "{folder} is a work tree of a repository that is gone or was moved, {top}: see git worktree repair",
+        "{folder} is a work tree of a repository that is gone or was moved, {top}",
+        "see git worktree repair",
     ),
-    (r"not a git repository", "{folder} is in no git repository"),
+    (r"not a git repository", "{folder} is in no git repository", ""),  # the cure depends on what it is wanted for
 )
 
 
@@ -154,10 +162,31 @@ def no_repository(folder: Path, error: GitError) -> str:
     """The reason why git knows no repository that holds ``folder``."""
     if isinstance(error, GitMissingError):
         return str(error)
-    for pattern, reason in _REFUSALS:
+    refused = _refusal(folder, error)
+    if refused is None:
+        return f"git cannot say what repository {folder} belongs to: {error}"
+    return ": ".join(filter(None, refused))
+
+
+def no_commit(folder: Path, error: GitError) -> str:
+    """The reason why git does not tell the commit of the baselines in ``folder``, and the cure."""
+    if isinstance(error, GitMissingError):
+        return f"{error}: install it"
+    refused = _refusal(folder, error)
+    if refused is None:
+        why = str(error).removeprefix("fatal: ")
+        return f"git cannot tell its commit: {why}; a baseline that is saved without uncommitted changes names its own"
+    reason, cure = refused
+    return f"{reason}: {cure or 'keep the baselines in one, committed with the code'}"
+
+
+def _refusal(folder: Path, error: GitError) -> tuple[str, str] | None:
+    """Why git gives no repository that holds ``folder``, and the cure, maybe empty; None for any other error."""
+    for pattern, *words in _REFUSALS:
         if (found := re.search(pattern, str(error))) is not None:
-            return reason.format(folder=folder, **found.groupdict())
-    return f"git cannot say what repository {folder} belongs to: {error}"
+            reason, cure = (text.format(folder=folder, **found.groupdict()) for text in words)
+            return reason, cure
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class PairedLaunches:
         if self._strict and changed:
             raise SameCode(
                 f"{', '.join(changed)}: both sides would run this checkout's, for its file has changed and a function "
-                "inside another one has no name to look up"
+                "inside another one has no name to look up; move it to the top of its module"
             )
         return run(observed_packed, redirection, packed_call.packed, **group)
 

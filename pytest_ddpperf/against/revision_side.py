@@ -164,7 +164,8 @@ def _with_environment(redirection: Redirection, folder: Path, command: str) -> R
     }
     variables.pop("PYTHONHOME", None)
     target = Path(redirection.target)
-    _run(["/bin/sh", "-c", command], target, variables, f"{command!r} failed")
+    cure = ": it has to work in a checkout of that revision"
+    _run(["/bin/sh", "-c", command], target, variables, f"{command!r} failed", cure)
     search = [python, "-c", "import sys; print(*sys.path, sep=chr(10))"]
     path = _run(search, target, {**variables, "PYTHONPATH": ""}, "its python does not run")
     own = (str(environment), redirection.target)
@@ -172,7 +173,7 @@ def _with_environment(redirection: Redirection, folder: Path, command: str) -> R
     return replace(redirection, python=python, first=first, environment=str(environment))
 
 
-def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, failed: str) -> str:
+def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, failed: str, cure: str = "") -> str:
     """Run a command and return its output; an interrupted command ends with all processes that it has started."""
     try:
         with subprocess.Popen(  # noqa: S603  the user's own command
@@ -197,5 +198,5 @@ def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, 
         raise LaunchError(f"--ddpperf-against-setup: {failed}: {error}") from None
     if process.returncode:
         tail = "\n".join(printed.splitlines()[-_SHOWN_LINES:])
-        raise LaunchError(f"--ddpperf-against-setup: {failed} with status {process.returncode}\n{tail}".rstrip())
+        raise LaunchError(f"--ddpperf-against-setup: {failed} with status {process.returncode}{cure}\n{tail}".rstrip())
     return printed

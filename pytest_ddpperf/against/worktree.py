@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.against import guard
-from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, lacking, no_repository, top_folder
+from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, lacking, no_commit, no_repository, top_folder
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.settings import KNOBS, Settings
 
@@ -108,7 +108,7 @@ def baseline_revision(commit: str, start: Path) -> Revision:
     try:
         root = top_folder(start)
     except GitError as error:
-        raise LaunchError(no_repository(start, error)) from None
+        raise LaunchError(no_commit(start, error)) from None
     if commit_of(root, commit) is None:
         raise LaunchError(f"this clone does not have its commit {commit[:SHORT]}; {fetching(root)}")
     return Revision(commit, commit, root)

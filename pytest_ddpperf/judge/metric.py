@@ -26,7 +26,7 @@ from pytest_ddpperf.judge.detection import (
     looks_worse,
     mde,
 )
-from pytest_ddpperf.judge.scatter import expected_alone, expected_of_pairs
+from pytest_ddpperf.judge.scatter import expected_alone, expected_of_pairs, worse_in
 from pytest_ddpperf.metrics.control import controlled, pace
 from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
 from pytest_ddpperf.records.finding import Finding
@@ -79,8 +79,8 @@ def compare_metric(
     )
     decision = decide_metric(evidence, context)
     change = plain if decision.verdict is Verdict.REGRESSED else change  # what nothing excuses
-    judged = change if obstacle is None else None
-    note = decision.note
+    judged, note = (change if obstacle is None else None), decision.note
+    quotient = _controlled(series, base, reference)
     if note is None and judged is not None and not evidence.negligible:
         note = _note(decision.verdict, evidence, judged, context, paired=paired, launches=len(measurement.launches))
     level = LAST_SUSPICIOUS if context.screened and not paired else SUSPICIOUS
@@ -107,7 +107,8 @@ def compare_metric(
         base_samples=base.samples,
         margin=context.margin * tolerance,
         bound=None if judged is None else _bound(judged, series, context, decision),
-        controlled=change is not None and _controlled(series, base, reference),
+        controlled=change is not None and quotient,
+        worse_in=worse_in(series, base, paired=paired, quotient=quotient) if judged else None,
         paired=paired,
     )
 

@@ -1,9 +1,11 @@
-"""What the launches of a metric are expected to scatter by, before they are looked at."""
+"""What the launches of a metric are expected to scatter by, before they are looked at; and how many were worse."""
 
 from __future__ import annotations
 
 import math
+import statistics
 
+from pytest_ddpperf.metrics.control import controlled
 from pytest_ddpperf.records.measurement import Series, Spread
 from pytest_ddpperf.stats.blocks import CERTAINTY, OWN_IN_TURNS, Expected, expected, paired_blocks
 from pytest_ddpperf.stats.centers import parted
@@ -45,3 +47,18 @@ def expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected 
         return None if new is None or old is None else Expected(new.variance + old.variance, min(new.df, old.df))
     moved = paired_blocks(series.within, base.within)
     return expected(moved, min(series.own, OWN_IN_TURNS) if turns else math.sqrt(2) * series.own)
+
+
+def worse_in(series: Series, base: Series, *, paired: bool, quotient: bool) -> int | None:
+    """In how many launches it was worse: than in the same round, else than the base's median; None of fewer than 2.
+
+    ``quotient``: whether their quotients by the control step are compared.
+    """
+    if quotient:
+        series, base = controlled(series), controlled(base)
+    new, old = series.samples, base.samples
+    if len(new) < 2 or not old:  # noqa: PLR2004
+        return None
+    others = old if paired and len(old) == len(new) else (statistics.median(old),) * len(new)
+    sign = 1 if series.better == "lower" else -1
+    return sum(sign * one > sign * other for one, other in zip(new, others, strict=True))

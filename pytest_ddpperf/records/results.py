@@ -196,6 +196,9 @@ class Comparison:
         base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
             another revision, of the same rounds in the same order.
         controlled: whether the change is that of quotients by the control step, and not that of the values.
+        worse_in: in how many of the candidate's samples it was worse than the reference: than that of the same round
+            where both have the same rounds, else than the median; of quotients where ``controlled``. None where one
+            sample or none tells it, and where nothing was compared.
         paired: whether both sides were measured in the same rounds.
     """
 
@@ -218,6 +221,7 @@ class Comparison:
     margin: float | None = None
     bound: float | None = None
     controlled: bool = False
+    worse_in: int | None = None
     paired: bool = False
 
 

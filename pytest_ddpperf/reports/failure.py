@@ -139,8 +139,12 @@ def _measured(result: Result) -> str:
 
 
 def _about_metrics(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
-    """The notes of the failing metrics, each once, the other metrics that changed, and those that are undecided."""
-    notes = dict.fromkeys(filter(None, map(note_text, heads)))
+    """The notes of the failing metrics, each once, the other metrics that changed, and those that are undecided.
+
+    Of several failing metrics a note names those that it concerns.
+    """
+    noted = names_by_remark((head.series.metric, note) for head in heads if (note := note_text(head)))
+    notes = [note if len(heads) == 1 else f"{words_of(metrics)}: {note}" for note, metrics in noted.items()]
     return [*notes, *_moved(result, heads), *_undecided(result, heads)]
 
 

@@ -367,7 +367,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     ),
     "not_diagnosed": lambda reason: f"not diagnosed: {reason}",
     "no_time_to_diagnose": lambda setting, max_time, enough: (
-        f"not diagnosed, for want of time: raise {setting}"
+        f"not diagnosed, for want of time: raise {'--ddpperf-' * (setting == 'budget')}{setting}"
         f"{'' if enough is None else f' from {max_time:g} s to about {enough:g} s'}"
     ),
     "few_launches": lambda made, wanted, max_time, enough: (

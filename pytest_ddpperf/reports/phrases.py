@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
@@ -180,20 +179,17 @@ def could_be(undecided: Sequence[Comparison]) -> str:
 def seen_in(comparison: Comparison) -> str:
     """In how many rounds or launches what regressed was worse: ``slower in 18 of 20 rounds``; empty for counts.
 
-    Beside another revision of the same round; beside a stored baseline than its median launch.
+    Beside another revision of the same round; beside a stored baseline than its median launch. Where the change is that
+    of quotients by the control step, so is this.
     """
-    series, base = comparison.series, comparison.base_samples
-    few = len(series.samples) < 2  # noqa: PLR2004 - one says nothing
-    if comparison.verdict is not Verdict.REGRESSED or comparison.controlled or not base or few:
+    series = comparison.series
+    if comparison.verdict is not Verdict.REGRESSED or comparison.worse_in is None:
         return ""
     how = _WORSE.get((series.unit, series.better), "worse")
-    sign = 1 if series.better == "lower" else -1
-    in_rounds = comparison.paired and len(base) == len(series.samples)
-    others = base if in_rounds else (statistics.median(base),) * len(series.samples)
-    worse = sum(sign * new > sign * other for new, other in zip(series.samples, others, strict=True))
+    in_rounds = comparison.paired and len(comparison.base_samples) == len(series.samples)
     of = format_count(len(series.samples), "round" if in_rounds else "launch")
     whose = "the reference's" if comparison.paired else "the baseline's"
-    return f"{how} {'' if in_rounds else f'than {whose} median '}in {worse} of {of}"
+    return f"{how} {'' if in_rounds else f'than {whose} median '}in {comparison.worse_in} of {of}"
 
 
 def found_by_luck(comparison: Comparison) -> bool:

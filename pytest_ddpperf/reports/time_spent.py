@@ -34,10 +34,12 @@ def time_part(results: Sequence[Result], width: int | None, *, every: bool = Fal
     rows = [(name, _rounded(spent, 0)) for name, spent in shown]
     parts = [part for part in rows[0][1] if any(seconds[part] for _, seconds in rows)]
     whole = sum(spent.total for _, spent in calls)
-    slowest = "" if len(shown) == len(calls) else f"; the {len(shown)} slowest of {len(calls)}"
+    number = sum(result.spent is not None for result in results)
+    within = "" if number == len(calls) else f" in {len(calls)} calls"  # compare and scaling measure several
+    slowest = "" if len(shown) == len(calls) else f"; the {len(shown)} slowest of {len(calls)}{' calls' * bool(within)}"
     return render(
         Table(
-            title=f"seconds of {format_count(len(calls), 'benchmark')}, {whole:.0f} in all{slowest}",
+            title=f"seconds of {format_count(number, 'benchmark')}{within}, {whole:.0f} in all{slowest}",
             headers=("benchmark", "all", *parts),
             rows=tuple(
                 (

@@ -30,7 +30,7 @@ from pytest_ddpperf.run.calibrate import calibrated, repeated
 from pytest_ddpperf.run.fitting import fitting_results, under_limit_of
 from pytest_ddpperf.run.probe import focused
 from pytest_ddpperf.run.references import Lacking, PairedReferences, environment_beside, with_environments
-from pytest_ddpperf.run.settling import not_settled, side_of_baselines, times_of, why_unsettled
+from pytest_ddpperf.run.settling import same_files, side_of_baselines, stopped_by, times_of, why_unsettled
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 
@@ -199,9 +199,9 @@ class JudgedRun(BenchmarkRun):
             run.launches.start(free)
             run.measure(references.both_sides, judge, f", beside {side.revision.label}")
         except DdpperfError as error:  # what was measured beside the stored baseline stands
-            return not_settled(error.headline)
+            return stopped_by(error)
         if paired.same_files:
-            return not_settled("both sides run the same files: only packages, data or the machine can have changed")
+            return same_files()
         self.measured = run.measured
         return tuple(map(paired.with_imports, judge.results))
 

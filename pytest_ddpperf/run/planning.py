@@ -239,8 +239,8 @@ def _diagnosis_steps(steps: int) -> int:
 INTERLEAVED = frozenset({"cpu"})
 """The devices on which launches interleave where nobody says otherwise.
 
-Of GPUs ``benchmarks/gpu.py`` prints whether pairs of blocks scatter less than launches that alternate. It has not yet
-run on a GPU.
+Of GPUs the pieces ``turns_small`` and ``turns_heavy`` of ``benchmarks/gpu.py`` print whether pairs of blocks scatter
+less than launches that alternate. Neither has run on a GPU yet: other pieces have (``benchmarks/results/gpu.txt``).
 """
 
 MAX_GPU_SHARE = 0.9  # of the memory of each GPU: what launches that interleave on it may take together

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_ddpperf.against.git import GitError
 from pytest_ddpperf.against.revision_side import RevisionSide
-from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
@@ -15,6 +15,9 @@ from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.settings import Settings
 
 _OPEN = {Verdict.INCONCLUSIVE, Verdict.REGRESSED}
+_NOT_THE_CODE = (
+    "only packages, data or the machine can have changed; run it again, or see --ddpperf-against-python for packages"
+)
 
 
 def times_of(stored: StoredBaseline) -> BaselineRecord | None:
@@ -38,12 +41,25 @@ def side_of_baselines(
             return not_settled(_why_unknown(records, several=len(commits) > 1))
         here = session.provenance()
         if here.commit == commit and not here.dirty:
-            return not_settled("this checkout is that commit: only packages, data or the machine can have changed")
+            return not_settled(f"this checkout is that commit: {_NOT_THE_CODE}")
         return session.side_of(commit)
     except GitError as error:
-        return not_settled(str(error).removeprefix("fatal: "))
+        return not_settled(str(error))
     except LaunchError as error:
         return not_settled(error.headline)
+
+
+def same_files() -> Finding:
+    """That the commit has no other code: the files that both sides have imported are alike."""
+    return not_settled(f"both sides run the same files: {_NOT_THE_CODE}")
+
+
+def stopped_by(error: DdpperfError) -> Finding:
+    """Why launches of both sides were given up."""
+    if isinstance(error, LaunchError | SameCode) or isinstance(error.__cause__, SameCode):
+        return not_settled(error.headline)  # which has the cure
+    cure = "where its commit has to be built first, see --ddpperf-against-setup"
+    return not_settled(f"{error.headline}; {cure if isinstance(error, ReferenceFailed) else 'run it again'}")
 
 
 def _why_unknown(records: Sequence[BaselineRecord], *, several: bool) -> str:

@@ -544,7 +544,10 @@ def test_calls(ddpperf):
     run = pytester.runpytest_subprocess(*options, "--ddpperf-against-setup=echo no compiler; exit 3")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(
-        ["--ddpperf-against-setup: 'echo no compiler; exit 3' failed with status 3", "no compiler"]
+        [
+            "--ddpperf-against-setup: 'echo no compiler; exit 3' failed with status 3: it has to work in a checkout *",
+            "no compiler",
+        ]
     )
     assert len(git(root, "worktree", "list").splitlines()) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,8 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.results import Comparison, PairedRevision, StoredBaseline
+from pytest_ddpperf.records.measurement import Series
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.findings import words_of_note
@@ -37,6 +39,22 @@ def test_a_benchmark_is_judged_against_its_baseline(metric: str, factor: float, 
     assert result[metric].promising is (expected is Verdict.IMPROVED)
     assert result[metric].baseline == pytest.approx(1.0, abs=1e-3)
     assert result[metric].base_samples == STEADY
+
+
+@pytest.mark.parametrize(
+    ("reference", "now", "expected"),
+    [
+        (found, (47, 41.2, 47, 49), 3),  # than 41.5, the median: one disturbed launch takes nothing away
+        (beside, (47, 41.2, 47, 49), 2),  # each than the one above it
+        (beside, (47, 41.2, 47), 2),  # of other rounds
+        (found, (47,), None),
+    ],
+)
+def test_in_how_many_launches_a_metric_was_worse(
+    reference: Callable[[Series], Reference], now: tuple[float, ...], expected: int | None
+) -> None:
+    then = series("step_time", (41, 42, 90, 41))
+    assert judged(measured(series("step_time", now)), reference(then))["step_time"].worse_in == expected
 
 
 def test_the_result_carries_where_the_baseline_came_from() -> None:

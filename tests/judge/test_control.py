@@ -56,6 +56,10 @@ def test_the_change_is_that_of_the_code(metric: str, code: float, machine: float
     expected = code if metric == "step_time" else 1 / code
     assert one.change == pytest.approx(expected - 1, abs=1e-6)
     assert (one.verdict, one.controlled) == (verdict, True)
+    if verdict is not Verdict.UNCHANGED:
+        assert one.worse_in == (len(STEADY) if verdict is Verdict.REGRESSED else 0), (
+            "as the change is that of quotients"
+        )
     seconds = code * machine if metric == "step_time" else 1 / (code * machine)
     assert (one.baseline, one.series.value) == pytest.approx((1.0, seconds), rel=1e-3)  # as the clock tells them
 

@@ -153,7 +153,11 @@ REGRESSED = result(
         metric("flops", 4.19e6, Verdict.REGRESSED, 2.1e6, exact=True),
     ),
     measured=strategy("naive", profile=PROFILE),
-    step_time={"samples": (0.0469, 0.0473, 0.0478, 0.0474, 0.0471, 0.0476), "base_samples": (0.0416, 0.0418, 0.0482)},
+    step_time={
+        "samples": (0.0469, 0.0473, 0.0478, 0.0474, 0.0471, 0.0476),
+        "base_samples": (0.0416, 0.0418, 0.0482),
+        "worse_in": 6,
+    },
     findings=(Finding("suspected", {"metrics": ("step_time",), "launches": 6}), disturbed()),
 )
 BROKEN = result(
@@ -352,6 +356,7 @@ BESIDE = result(
         "mde": 0.538,
         "samples": (0.0471, 0.0466, 0.0349, 0.0495, 0.0502, 0.0488),
         "base_samples": (0.0349, 0.0351, 0.0357, 0.0347, 0.0352, 0.0353),
+        "worse_in": 5,
         "paired": True,
     },
     reference=PAIRED,
@@ -389,6 +394,7 @@ SUITE = (
         half=0.04,
         samples=(0.0471, 0.0466, 0.0398, 0.0495, 0.0502, 0.0488),
         base_samples=(0.0399, 0.0401, 0.0402, 0.0397, 0.0404, 0.0403),
+        worse_in=5,
         paired=True,
     ),
 )

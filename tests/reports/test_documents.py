@@ -322,6 +322,7 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
         "standard_error": None,
         "df": None,
         "controlled": False,
+        "worse_in": None,
         "min_tolerance": 0.0,
         "tolerance": 0.03,
         "margin": 0.05,

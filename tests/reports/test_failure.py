@@ -52,7 +52,7 @@ def test_in_how_many_rounds_a_step_was_slower_stands_beside_its_change(make_resu
     side = PairedRevision(revision="3f2a1c0", commit=None, launches=4)
     then, now = (0.041, 0.042, 0.048, 0.041), (0.047, 0.043, 0.047, 0.049)
     step = comparison("step_time", 0.047, Verdict.REGRESSED, samples=now)
-    step = replace(step, change=0.1, base_samples=then, paired=True)
+    step = replace(step, change=0.1, base_samples=then, worse_in=3, paired=True)
     reference = StoredBaseline(record=None, origin="", settled=side) if settled else side
     result = make_result(comparisons=(step,), reference=reference)
     assert failure_text(result, accept="").splitlines()[0] == (
@@ -63,10 +63,11 @@ def test_in_how_many_rounds_a_step_was_slower_stands_beside_its_change(make_resu
 
 
 def test_beside_separate_launches_a_step_is_slower_than_the_median_one(make_result: Make) -> None:
-    """One disturbed launch of the baseline takes nothing away."""
     then, now = (0.041, 0.042, 0.090), (0.047, 0.0419, 0.047, 0.049)
-    step = replace(comparison("step_time", 0.047, Verdict.REGRESSED, samples=now), change=0.1, base_samples=then)
-    rate = replace(comparison("throughput", 30.0, Verdict.REGRESSED, samples=(30.0, 29.0)), base_samples=(34.0,))
+    step = comparison("step_time", 0.047, Verdict.REGRESSED, samples=now)
+    step = replace(step, change=0.1, base_samples=then, worse_in=3)
+    rate = comparison("throughput", 30.0, Verdict.REGRESSED, samples=(30.0, 29.0))
+    rate = replace(rate, base_samples=(34.0,), worse_in=2)
     stored, other = (make_result(comparisons=(one,)) for one in (step, rate))
     assert ", slower than the baseline's median in 3 of 4 launches, tolerance" in failure_text(stored, accept="")
     assert "worse than the baseline's median in 2 of 2 launches" in str(summary_table([other]).above)
@@ -74,6 +75,16 @@ def test_beside_separate_launches_a_step_is_slower_than_the_median_one(make_resu
     assert "slower than the reference's median in 3 of 4 launches" in failure_text(
         make_result(comparisons=(replace(step, paired=True),), reference=side), accept=""
     )
+
+
+def test_launches_are_slower_by_what_the_control_step_corrects(make_result: Make) -> None:
+    """The times alone fell, on a machine that is twice as fast; their quotients by the control step rose."""
+    step = comparison("step_time", 0.025, Verdict.REGRESSED, samples=(0.025, 0.025), baseline=0.042)
+    step = replace(step, change=0.2, base_samples=(0.042, 0.042), worse_in=2, controlled=True)
+    text = failure_text(make_result(comparisons=(step,)), accept="")
+    assert "+20.0 % (corrected by the control step), slower than the baseline's median in 2 of 2 launches," in text
+    alone = replace(step, worse_in=None)
+    assert " in 2 of" not in failure_text(make_result(comparisons=(alone,)), accept="")
 
 
 def test_a_change_that_was_found_by_luck_says_nothing_of_what_could_have_been_seen(
@@ -127,6 +138,21 @@ def test_what_remained_undecided_is_told(make_result: Make, make_comparison: Com
     assert lines[2] == f"  undecided: step_time 42.0 ms -> 43.0 ms (+2.4 %) could be +13.5 % slower: {note}"
     failing = failure_text(result, accept=ACCEPT, failing={Verdict.INCONCLUSIVE}).splitlines()
     assert not [line for line in failing if "undecided" in line]
+
+
+def test_a_note_names_its_metrics_where_several_fail(make_result: Make, make_comparison: Compare) -> None:
+    few, many = "about 27 launches would decide it", "about 149 launches (max_time 205 s) would decide it"
+    open_ones = [
+        make_comparison(metric, 1.1, Verdict.INCONCLUSIVE, baseline=1.0, change=0.1, bound=0.3, note=note)
+        for metric, note in (("step_time", many), ("peak_resident", few), ("final_loss", few))
+    ]
+
+    def told(*comparisons: Comparison) -> list[str]:
+        result = make_result(comparisons=comparisons, verdict=Verdict.INCONCLUSIVE)
+        return [line for line in failure_text(result, accept=ACCEPT).splitlines() if "would decide it" in line]
+
+    assert told(*open_ones) == [f"  step_time: {many}", f"  peak_resident and final_loss: {few}"]
+    assert told(open_ones[0]) == [f"  {many}"]
 
 
 def test_throughput_alone_is_told(make_result: Make, make_comparison: Compare) -> None:

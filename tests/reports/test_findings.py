@@ -465,7 +465,7 @@ CASES = [
     Case(
         "no_time_to_diagnose",
         {"setting": "budget", "max_time": None, "enough": None},
-        "not diagnosed, for want of time: raise budget",
+        "not diagnosed, for want of time: raise --ddpperf-budget",
     ),
     Case(
         "no_time_to_diagnose",

@@ -35,7 +35,7 @@ def test_one_benchmark_has_a_line(make_result: Callable[..., Result]) -> None:
 
 
 def test_several_have_the_three_slowest_and_all_where_it_is_asked(make_result: Callable[..., Result]) -> None:
-    """A call that measured two variants counts once."""
+    """A call that measured two variants counts once, and its benchmarks are as many as elsewhere in the summary."""
     seconds = (20.0, 50.0, 30.0, 40.0)
     results = [make_result(test=f"t.py::test_{n:.0f}", spent=replace(SPENT, measuring=n, other=1.0)) for n in seconds]
     both = [
@@ -43,14 +43,16 @@ def test_several_have_the_three_slowest_and_all_where_it_is_asked(make_result: C
         for name in ("a", "b")
     ]
     assert time_part([*results, *both], 100).splitlines() == [
-        "seconds of 5 benchmarks, 312 in all; the 3 slowest of 5",
+        "seconds of 6 benchmarks in 5 calls, 312 in all; the 3 slowest of 5 calls",
         "benchmark         all  starting  verifying  counting  measuring  diagnosing  other",
         "----------------  ---  --------  ---------  --------  ---------  ----------  -----",
         "test_50 bucketed   78        12          6         4         50           5      1",
         "test_40 bucketed   68        12          6         4         40           5      1",
         "test_30 bucketed   58        12          6         4         30           5      1",
     ]
+    assert time_part(results, 100).splitlines()[0] == "seconds of 4 benchmarks, 254 in all; the 3 slowest of 4"
     every = time_part([*results, *both], 100, every=True)
+    assert every.splitlines()[0] == "seconds of 6 benchmarks in 5 calls, 312 in all"
     assert [line.split()[0] for line in every.splitlines()[3:]] == [f"test_{n}" for n in (50, 40, 30)] + [
         "test_both",
         "test_20",

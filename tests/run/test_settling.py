@@ -6,6 +6,8 @@ No time has to be lucky: the machine of the baseline's file is twice as fast, an
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, ReferenceStopped, SameCode
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan, Series
@@ -21,7 +24,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.session import Session
-from pytest_ddpperf.run.settling import not_settled, side_of_baselines, why_unsettled
+from pytest_ddpperf.run.settling import not_settled, side_of_baselines, stopped_by, why_unsettled
 from pytest_ddpperf.settings import Settings
 from tests.factories import git, make_environment, make_measurement, make_series
 
@@ -156,6 +159,8 @@ def test_a_slower_machine_is_no_regression_and_slower_code_is_one(pytester: pyte
     beside = f"settled side by side with {saved}, the commit of the baseline, in * rounds; beside the stored times "
     run.stdout.fnmatch_lines([f"*{beside}step_time looked +*"])
     run.stdout.fnmatch_lines(["*not settled side by side with the commit of the baseline: test_local.*"])
+    (finding,) = (text for text in found["test_local"]["findings"] if text.startswith("not settled"))
+    assert finding.endswith("; move it to the top of its module")
     assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
@@ -239,7 +244,8 @@ def test_a_baseline_that_was_committed_alone_has_no_commit_of_its_code(tmp_path:
 
 def test_this_very_commit_is_not_measured_beside_itself(tmp_path: Path) -> None:
     _, after = repository(tmp_path)
-    same = "this checkout is that commit: only packages, data or the machine can have changed"
+    cure = "run it again, or see --ddpperf-against-python for packages"
+    same = f"this checkout is that commit: only packages, data or the machine can have changed; {cure}"
     assert side(tmp_path, replace(RECORD, commit=after)) == same
     (tmp_path / "training.py").write_text("changed\n")
     assert side(tmp_path, replace(RECORD, commit=after)) == after
@@ -273,7 +279,54 @@ def test_baselines_of_several_commits_are_to_be_saved_together(tmp_path: Path) -
 
 def test_without_a_repository_nothing_is_settled(tmp_path: Path) -> None:
     (tmp_path / "baselines").mkdir()
-    assert side(tmp_path, RECORD) == "not a git repository (or any of the parent directories): .git"
+    folder = tmp_path / "baselines"
+    reason = f"{folder} is in no git repository: keep the baselines in one, committed with the code"
+    assert side(tmp_path, RECORD) == reason
+
+
+def test_without_git_nothing_is_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert side(tmp_path, RECORD) == "git is not installed: install it"
+
+
+def test_where_git_fails_to_search_a_named_commit_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, after = repository(tmp_path)
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "the newest")
+    real = shutil.which("git")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").write_text(
+        f'#!/bin/sh\ncase "$*" in *" log "*) echo fatal: bad object >&2; exit 128 ;; esac\nexec {real} "$@"\n'
+    )
+    (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    reason = (
+        "git cannot tell its commit: bad object; a baseline that is saved without uncommitted changes names its own"
+    )
+    assert side(tmp_path, replace(RECORD, dirty=True)) == reason
+    assert side(tmp_path, replace(RECORD, commit=after)) == after
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (LaunchError("git has no such file; fetch it\nmore"), "git has no such file; fetch it"),
+        (SameCode("both sides run it; install it"), "both sides run it; install it"),
+        (
+            ReferenceFailed("rank 0 of 2 raised ImportError", benchmark=("ddp", 2)),
+            "rank 0 of 2 raised ImportError; where its commit has to be built first, see --ddpperf-against-setup",
+        ),
+        (ReferenceStopped("rank 0 of 2 was killed"), "rank 0 of 2 was killed; run it again"),
+    ],
+)
+def test_what_stops_both_sides_is_told_with_its_cure(error: DdpperfError, reason: str) -> None:
+    assert stopped_by(error) == not_settled(reason)
+
+
+def test_both_sides_that_would_run_one_file_are_told_the_cure_alone() -> None:
+    error = ReferenceFailed("both would run this checkout's; move it", benchmark=("ddp", 2))
+    error.__cause__ = SameCode(str(error))
+    assert stopped_by(error) == not_settled("both would run this checkout's; move it")
 
 
 @pytest.mark.parametrize("settings", [{"settle": False}, {"save": "default"}, {"counted_only": True}])

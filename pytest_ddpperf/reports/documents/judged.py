@@ -103,6 +103,7 @@ def _comparison(name: str, result: ResultData) -> Comparison:
         note=Finding("read_again", {"text": metric.note}) if metric.note else None,
         base_samples=_numbers(metric.baseline_samples),
         controlled=metric.controlled,
+        worse_in=metric.worse_in,
         paired=result.against is not None,
     )
 

@@ -135,6 +135,11 @@ class MetricData(Document, inside="series"):
         "Whether the change is that of quotients by the control step, which ran in turns with the steps; then it is "
         "not that from baseline to value."
     )
+    worse_in: Natural | None = about(
+        "In how many samples the metric was worse than the baseline: than in the same round of another revision, else "
+        "than the median of baseline_samples; of quotients where controlled. Null where fewer than two tell it.",
+        optional=True,
+    )
     min_tolerance: NotNegative | None = about(
         "The smallest tolerance that makes sense: a fraction, or where scale is difference an amount.",
         "series.min_tolerance",
