@@ -217,6 +217,11 @@ def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
     return f"did you mean {close[0]}?" if close else ""
 
 
+def instead(hint: str, known: Iterable[str]) -> str:
+    """What there is in place of an unknown word, after the question that ``closest`` asks, if it asks one."""
+    return f"{hint} There are {', '.join(known)}" if hint else f"there are {', '.join(known)}"
+
+
 def one_of(*choices: str) -> Callable[[object], str]:
     """A parser for one word out of ``choices``, in upper or lower case; false stands for ``no``."""
     found = {choice.lower(): choice for choice in choices}

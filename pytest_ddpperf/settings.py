@@ -19,6 +19,7 @@ from pytest_ddpperf.parsers import (
     duration,
     fraction,
     identifier,
+    instead,
     members,
     mesh,
     modules,
@@ -579,5 +580,4 @@ def overlay_words(
 def _unknown(word: str, known: list[str]) -> str:
     if word in KNOBS:
         return f"{word} holds for the whole session; give it as {KNOBS[word].option} or in the ini file"
-    hint = closest(word, known, 0.5)
-    return f"there is no setting {word}; {hint and hint + ' '}There are {', '.join(known)}"
+    return f"there is no setting {word}; {instead(closest(word, known, 0.5), known)}"

@@ -163,6 +163,14 @@ WRONG = [
         files={"perf/test_perf.py": PASSING},
     ),
     option(
+        "save swallowed a folder that could be a set",
+        r"--ddpperf-save=perf: expected a name .* perf is a test, a file or a folder: put --ddpperf-save last",
+        "--ddpperf-save",
+        "perf",
+        files={"perf/test_perf.py": PASSING},
+    ),
+    option("no verdict", r"--ddpperf-fail-on=: expected verdicts out of .*, or none$", "--ddpperf-fail-on="),
+    option(
         "save swallowed a test",
         r"--ddpperf-save=test_wrong.py::test_it: .*put --ddpperf-save last",
         "--ddpperf-save",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pytest_ddpperf.parsers import closest
+from pytest_ddpperf.parsers import closest, instead
 from pytest_ddpperf.records.counts import COLLECTIVES, SHOWN, Counts, quantity_texts
 from pytest_ddpperf.units import format_number
 
@@ -28,7 +28,7 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
         for name in names:
             if name not in known:
                 hint = closest(name, known_totals if kind == "count" else known)
-                return f"there is no {kind} {name}; {hint and hint + ' '}There are {', '.join(known)}"
+                return f"there is no {kind} {name}; {instead(hint, known)}"
     return None
 
 

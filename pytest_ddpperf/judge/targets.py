@@ -11,7 +11,7 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.judge.allowance import excused_by
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
-from pytest_ddpperf.parsers import byte_count, closest
+from pytest_ddpperf.parsers import byte_count, closest, instead
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval, Measurement, Series
 from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
@@ -135,11 +135,8 @@ def _chosen(measured: Measured, metric: str, wanted: object) -> Iterable[tuple[s
 def _series(measurement: Measurement, metric: str) -> Series:
     known = [*(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY, *measurement]
     if metric not in known:
-        hint = closest(metric, [*known, *ALIASES])
-        there = ", ".join(measurement) or ", ".join(known)
-        raise SettingError(
-            f"ddpperf.expect({metric}=...): no metric {metric!r}; {hint and hint + ' '}There are {there}"
-        )
+        there = instead(closest(metric, [*known, *ALIASES]), [*measurement] or known)
+        raise SettingError(f"ddpperf.expect({metric}=...): no metric {metric!r}; {there}")
     try:
         return measurement[metric]
     except KeyError as error:

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import SettingError
@@ -101,8 +102,11 @@ def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str
     from pytest_ddpperf.run.refusals import NOT_QUICK, require_consistent, require_no_test
 
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
+    words = pairwise(config.invocation_params.args)
+    apart = {word: following for word, following in words if word.startswith("--ddpperf-")}
     for name, raw in said.items():
-        require_no_test(KNOBS[name], raw, config.invocation_params.dir)
+        knob = KNOBS[name]
+        require_no_test(knob, raw, config.invocation_params.dir, apart=apart.get(knob.option) == raw)
     settings = overlay(settings, said, lambda knob, raw: f"{knob.option}={raw}")
     if "quick" not in said and not said.keys().isdisjoint(NOT_QUICK):
         settings = replace(settings, quick=False)

@@ -98,19 +98,22 @@ def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
         raise SettingError(f"{rank}: {simulated} has a group without it (the first is rank 0): give a smaller one")
 
 
-def require_no_test(knob: Knob, raw: str, folder: Path) -> None:
-    """Refuses a test or a folder of tests that an option without a value has taken for its value."""
+def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) -> None:
+    """Refuses a test or a folder of tests that an option without a value has taken for its value.
+
+    ``apart``: whether the value is a word of its own on the command line, and not behind ``=``.
+    """
     path = folder / raw.partition("::")[0]
     try:
         knob.parse(raw)
     except ValueError as error:
         expected = str(error)
     else:
-        # A folder may have the name of a set of baselines, and a file with tests is hardly one.
-        if knob.bare is None or path.suffix != ".py":
+        # A folder may have the name of a set of baselines, which is then behind =. A file with tests is hardly one.
+        if knob.bare is None or not (apart or path.suffix == ".py"):
             return
         expected = "a name that is no file here"
-    if "::" not in raw and not path.exists():
+    if "::" not in raw and not (raw and path.exists()):
         return
     form = f"{knob.option}={knob.metavar}"
     cure = f"write {form}" if knob.bare is None else f"put {knob.option} last, or write {form}"

@@ -136,8 +136,7 @@ class MetricData(Document, inside="series"):
         "not that from baseline to value."
     )
     worse_in: Natural | None = about(
-        "In how many samples the metric was worse than the baseline: than in the same round of another revision, else "
-        "than the median of baseline_samples; of quotients where controlled. Null where fewer than two tell it.",
+        "In how many samples it was worse than the baseline: than in the same round, else than the median.",
         optional=True,
     )
     min_tolerance: NotNegative | None = about(
