@@ -25,10 +25,12 @@ LONGER = {
     "judge/decision.py": 340,  # the only place that makes a verdict
     "launch/launcher.py": 390,  # the docstring of run, and the job that lasting ranks are given too
     "metrics/table.py": 360,  # one row a metric
+    "parsers.py": 330,  # one parser a kind of value
     "plugin.py": 350,  # pytest's hooks, and nothing else
     "records/measurement.py": 350,  # the docstrings of what tests hold
     "reports/findings.py": 540,  # one row a finding
     "reports/summary.py": 335,  # one table, its columns and what is said below it
+    "run/benchmark_launches.py": 330,  # both sides' launches, from their launchers to what they tell
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
     "run/rounds.py": 330,  # one class, a measuring from its first round to its diagnosis
     "run/session.py": 435,  # one class, all that a session owns

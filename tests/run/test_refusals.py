@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.run.refusals import require_consistent
-from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.run.refusals import require_consistent, require_no_test
+from pytest_ddpperf.settings import KNOBS, Settings
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,11 @@ def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
 def test_what_a_first_look_would_store_is_refused_from_wherever_it_is_asked_for() -> None:
     with pytest.raises(SettingError, match=r", and --ddpperf-save asks for something else: give one of them$"):
         require_consistent(Settings(quick=True, save="default"), [])
+
+
+def test_a_set_behind_an_equals_sign_may_have_the_name_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "perf").mkdir()
+    require_no_test(KNOBS["save"], "perf", tmp_path)
+    with pytest.raises(SettingError, match=r"put --ddpperf-save last, or write --ddpperf-save=NAME$"):
+        require_no_test(KNOBS["save"], "perf", tmp_path, apart=True)
+    require_no_test(KNOBS["save"], "other", tmp_path, apart=True)

@@ -135,10 +135,7 @@ class MetricData(Document, inside="series"):
         "Whether the change is that of quotients by the control step, which ran in turns with the steps; then it is "
         "not that from baseline to value."
     )
-    worse_in: Natural | None = about(
-        "In how many samples it was worse than the baseline: than in the same round, else than the median.",
-        optional=True,
-    )
+    worse_in: Natural | None = about("In how many samples it was worse than the reference.", optional=True)
     min_tolerance: NotNegative | None = about(
         "The smallest tolerance that makes sense: a fraction, or where scale is difference an amount.",
         "series.min_tolerance",
