@@ -260,7 +260,7 @@ class Settings:
         None,
         optional(several, "none"),
         "measure every benchmark N times and compare it with itself, not with baselines. The result is false alarms, "
-        "spreads and noise floors; the floors are stored beside the baselines",
+        "spreads and noise floors; the spreads are stored beside the baselines",
         "N",
         per_test=False,
     )

@@ -809,7 +809,7 @@ def test_step(ddpperf):
 def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_their_noise(
     inner: pytest.Pytester,
 ) -> None:
-    """The suite accepts 1000 %, so that the floor, which is far below on any machine, changes nothing there."""
+    """Where two runs deviate by 100 % intervals are wide, and the tolerance stays the 1000 % of the suite."""
     inner.makepyfile(test_suite=SUITE)
     options = ("--ddpperf-json=results.json", "-o", "ddpperf_history=runs.sqlite")
     run = inner.runpytest("-q", "--ddpperf-calibrate=2", "-k", "test_step", *options)
@@ -819,7 +819,7 @@ def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_the
             "*= ddpperf calibration =*",
             "*test_step*custom*2*of 2*",
             "2 runs of each*",
-            "  @pytest.mark.ddpperf(launches=*, tolerance=*",
+            "  @pytest.mark.ddpperf(launches=*)",
             "    test_suite.py::test_step",
             "*= ddpperf baselines =*",
             "noise of 1 benchmark stored in *noise.json",
@@ -835,15 +835,16 @@ def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_the
     assert stored["floor"] == pytest.approx(calibrated["noise_floor"])
     assert not list(inner.path.glob("baselines/*/*/*.json"))
 
-    stored["floor"] = 20.0
+    stored |= {"floor": 1e4, "between_runs": {"sd": 1.0, "df": 1}}
     content = json.loads(file.read_text())
     content["tests"]["test_suite.py::test_step"]["custom"] = stored
     file.write_text(json.dumps(content))
     verdicts(inner, "--ddpperf-save", "-k", "test_step")
-    verdicts(inner, "-k", "test_step", "--ddpperf-control=false")  # the floor is not that of quotients
+    verdicts(inner, "-k", "test_step", "--ddpperf-control=false")  # what was learned is not of quotients
     (result,) = json.loads((inner.path / "results.json").read_text())["results"]
-    assert result["metrics"]["step_time"]["tolerance"] == pytest.approx(20.0)
-    assert any(text.startswith("tolerance 1000 % raised to over 1000 %: the noise") for text in result["findings"])
+    step_time = result["metrics"]["step_time"]
+    assert step_time["tolerance"] == pytest.approx(10.0)
+    assert step_time["change_interval"]["low"] < -0.99
 
     file.write_text("{")
     run, found = verdicts(inner, "-k", "test_step")

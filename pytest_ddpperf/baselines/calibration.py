@@ -15,8 +15,7 @@ from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.stats.spreads import components, noise_floor, pooled
 
 MAX_LAUNCHES = 32  # recommended ones: beyond them a launch more says next to nothing new
-TOLERANCE_STEP = 0.005  # what a recommended tolerance is rounded up to
-TIME_STEP = 5.0  # s; likewise
+TIME_STEP = 5.0  # s; what a recommended time is rounded up to
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,6 @@ class Recommended:
 
     launches: int
     steps: int
-    tolerance: float
     max_time: float | None
 
 
@@ -71,23 +69,18 @@ def calibration(runs: Sequence[Measurement], *, seconds: float, provenance: Prov
 
 
 def recommended(
-    found: Calibration, *, spread: float, launches: int, tolerance: float, round_seconds: float, max_time: float
+    found: Calibration, *, spread: float, launches: int, round_seconds: float, max_time: float
 ) -> Recommended:
     """The settings that a benchmark wants.
 
     Launches until what they add to the error of a run is no more than what the run adds itself, for more of them would
-    not help: ``between_launches**2 / n <= spread**2``; no fewer than there were, for which the floor holds. The
-    tolerance is the test's, raised to the floor. Half of ``max_time`` has to hold a first look and its pilot.
+    not help: ``between_launches**2 / n <= spread**2``; no fewer than the test's ``launches``. Half of ``max_time`` has
+    to hold a first look and its pilot.
     """
     wanted = max(launches, min(MAX_LAUNCHES, math.ceil((found.between_launches.sd / spread) ** 2)))
     needed = 2 * (wanted + 1) * round_seconds
     return Recommended(
         launches=wanted,
         steps=found.steps,
-        tolerance=tolerance if found.floor <= tolerance else _rounded_up(found.floor, TOLERANCE_STEP),
-        max_time=None if needed <= max_time else _rounded_up(needed, TIME_STEP),
+        max_time=None if needed <= max_time else math.ceil(needed / TIME_STEP) * TIME_STEP,
     )
-
-
-def _rounded_up(value: float, step: float) -> float:
-    return round(math.ceil(value / step) * step, 6)

@@ -20,16 +20,7 @@ from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
 from pytest_ddpperf.records.noise import Calibration, Noise, RunSpread
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.stats.centers import parted
-from pytest_ddpperf.stats.spreads import (
-    LEAST,
-    bound_of_difference,
-    joined,
-    moderated_spread,
-    pooled,
-    prior_of,
-    run_spread,
-    spread_of_bound,
-)
+from pytest_ddpperf.stats.spreads import LEAST, joined, moderated_spread, pooled, prior_of, run_spread, spread_of_bound
 
 if TYPE_CHECKING:
     from pytest_ddpperf.baselines.history.database import Entry
@@ -104,13 +95,7 @@ def recorded_noise(recorded: Iterable[Entry], environment_key: str) -> Mapping[T
         spread = pooled([[value for _, value in runs] for runs in groups])
         if spread.df >= MIN_DF:
             days = pooled([_of_days(runs) for runs in groups])
-            found[trained] = Noise(
-                between_runs=spread,
-                floor=bound_of_difference(spread),
-                runs=sum(map(len, groups)),
-                commits=len(groups),
-                over_days=RunSpread(centers=days) if days.df else None,
-            )
+            found[trained] = Noise(between_runs=spread, over_days=RunSpread(centers=days) if days.df else None)
     return found
 
 
@@ -135,8 +120,7 @@ def known_noise(
         stored: baselines of several runs in its environment.
 
     Returns:
-        Its noise. The floor is that of its calibration, or else of its recorded runs; 0 where it has neither. None
-        where nothing is known.
+        Its noise; None where nothing is known.
     """
     runs = {each: [_of_calibration(calibration)] for each, calibration in calibrated.items()}
     days: dict[Training, list[RunSpread]] = {}
@@ -156,16 +140,9 @@ def known_noise(
     between_runs, over_days = _moderated(trained, runs, MOST_FREEDOM), _moderated(trained, days)
     if between_runs is None:
         return None
-    calibration, own = calibrated.get(trained), recorded.get(trained)
-    noise = Noise(
-        between_runs=between_runs.beyond,
-        floor=bound_of_difference(between_runs.centers) if calibration or own else 0.0,
-        over_days=over_days,
-        quotients=_moderated(trained, quotients, MOST_FREEDOM),
+    return Noise(
+        between_runs=between_runs.beyond, over_days=over_days, quotients=_moderated(trained, quotients, MOST_FREEDOM)
     )
-    if calibration is not None:
-        return replace(noise, calibrated=calibration.date)
-    return noise if own is None else replace(noise, runs=own.runs, commits=own.commits)
 
 
 def _of_calibration(calibration: Calibration) -> RunSpread:

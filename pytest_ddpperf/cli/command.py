@@ -274,7 +274,7 @@ COMMANDS = (
     ),
     Command(
         name="calibrate",
-        help="run benchmarks against themselves: false alarms, noise floor, settings to use; stores the floors",
+        help="run benchmarks against themselves: false alarms, noise floor, settings to use; stores the noise",
         add_arguments=_add_calibrate,
         run=_calibrate,
         passes_on=True,

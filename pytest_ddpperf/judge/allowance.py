@@ -1,4 +1,4 @@
-"""What a metric may differ by while the code stays as it is: tolerance, noise floor, runs, and other processes."""
+"""What a metric may differ by while the code stays as it is: tolerance, runs, and other processes."""
 
 from __future__ import annotations
 
@@ -62,14 +62,6 @@ def tolerance_of(series: Series, baseline: float, tolerance: float, step: float 
     if series.rules.negligible and min(baseline, series.value) > 0:  # as much less as more
         return max(accepted, series.rules.negligible / min(baseline, series.value))
     return accepted * max(1.0, abs(baseline)) if series.scale == "difference" else accepted
-
-
-def floor_of(series: Series, noise: Noise | None) -> float:
-    """The smallest tolerance that has a meaning: the noise floor learned for times, and 0 for other metrics.
-
-    It is that of times as the clock tells them, and does not hold for their quotients by the control step.
-    """
-    return noise.floor if noise is not None and series.scale == "ratio" and _learned(series) else 0.0
 
 
 def drift_of(series: Series) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.judge.allowance import floor_of
 from pytest_ddpperf.judge.counts import compare_counted, count_findings
 from pytest_ddpperf.judge.decision import (
     DecisionContext,
@@ -58,7 +57,6 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             *_near_misses(reference),
             *([Finding("other_facts", {"differ": reference.recorded_differ})] * bool(reference.recorded_differ)),
             *_other_pace(comparisons, reference),
-            *_raised_tolerance(comparisons, reference, context.tolerance),
         ),
     )
 
@@ -209,29 +207,3 @@ def _other_pace(comparisons: Sequence[Comparison], reference: Reference) -> tupl
     (base,) = (series for series in reference.record.series if series.metric == STEP_TIME)
     change = from_log(pace(step, base, reference.record.sizes_of_runs(base)))
     return (Finding("other_pace", {"change": change}),) if abs(change) > OTHER_PACE else ()
-
-
-def _raised_tolerance(comparisons: Sequence[Comparison], reference: Reference, tolerance: float) -> tuple[Finding, ...]:
-    """Where the noise floor took the place of the test's tolerance."""
-    if isinstance(reference, PairedRevision) or reference.noise is None or reference.differs:
-        return ()
-    noise = reference.noise
-    raised = any(
-        floor_of(comparison.series, noise) > tolerance
-        for comparison in comparisons
-        if comparison.gated and comparison.baseline is not None and not comparison.controlled
-    )
-    if not raised:
-        return ()
-    return (
-        Finding(
-            "raised_tolerance",
-            {
-                "tolerance": tolerance,
-                "floor": noise.floor,
-                "calibrated": noise.calibrated,
-                "runs": noise.runs,
-                "commits": noise.commits,
-            },
-        ),
-    )

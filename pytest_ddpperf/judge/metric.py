@@ -11,7 +11,6 @@ from pytest_ddpperf.judge.allowance import (
     disturbance,
     drift_of,
     excused_by,
-    floor_of,
     hidden_by,
     spread_between_runs,
     tolerance_of,
@@ -167,15 +166,12 @@ def _kind(series: Series) -> tuple[str, str, str]:
 def _tolerance(
     series: Series, base: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> float:
-    """The tolerance of a metric, no smaller than the noise that was learned for it."""
+    """The tolerance of a metric: what was learned of noise has no say in it."""
     step = _series_named(STEP_TIME, () if reference.record is None else reference.record.series)
     step_time = step.value if step is not None and (step.gated or not series.rules.stands_in) else None
     if step_time is not None and series.rules.stands_in:
         step_time *= 1 - measurement.lost  # steps wait for cores that others take, and more work waits more
-    accepted = tolerance_of(series, base.value, context.tolerance, step_time)
-    if isinstance(reference, PairedRevision) or _controlled(series, base, reference):
-        return accepted
-    return max(accepted, floor_of(series, reference.noise))
+    return tolerance_of(series, base.value, context.tolerance, step_time)
 
 
 def _excuse(

@@ -36,10 +36,6 @@ class Noise:
     """What separate runs of a benchmark differ by while nothing changes, as a comparison takes it into account."""
 
     between_runs: Spread  # how far a run's times deviate as a whole, by runs that may all be of one day
-    floor: float  # the relative change of a time below which a tolerance has no meaning
-    calibrated: str = ""  # the day of the calibration; empty where recorded runs tell it
-    runs: int = 0  # recorded ones
-    commits: int = 0  # theirs
     over_days: RunSpread | None = None  # the same by runs of several days
     quotients: RunSpread | None = None  # the same of quotients by a control step
 
@@ -58,11 +54,11 @@ class Calibration:
     within: Spread  # of the steps of a launch
     between_launches: Spread  # of the typical steps of a run's launches
     between_runs: Spread  # of runs, beyond what their launches explain
-    floor: float  # as in Noise
+    floor: float  # the relative change by which one run in 20 is slower than another of the same code
     strategy: str = ""  # in words; empty in files from before it was kept
     recipe: Mapping[str, str] = field(default_factory=dict)  # as in BenchmarkId
 
     @property
     def noise(self) -> Noise:
         """What comparisons take of it."""
-        return Noise(between_runs=self.between_runs, floor=self.floor, calibrated=self.date)
+        return Noise(between_runs=self.between_runs)

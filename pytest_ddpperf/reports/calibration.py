@@ -17,12 +17,12 @@ _LEGEND = {
     "steps": "standard deviation within a launch",
     "launches": "standard deviation between a run's launches",
     "runs": "standard deviation of runs beyond that of their launches",
-    "floor": "one run in 20 is slower than another of the same code by more; no tolerance below it has a meaning",
+    "floor": "one run in 20 is slower than another of the same code by more",
     "MDE": "minimal detectable effect: the smallest slowdown that is found",
-    "false alarms": "as MDE and undecided, of each run held against each other as its baseline, by the rule without a "
-    "floor; suspicions are confirmed by launches of other runs",
+    "false alarms": "as MDE and undecided, of each run held against each other as its baseline, by the rule without "
+    "anything learned; suspicions are confirmed by launches of other runs",
 }
-BLUNT = 0.10  # a floor above it leaves little to find
+FAR_APART = 0.10  # a floor above it is worth a remark
 
 
 def calibration_table(calibrated: Sequence[Calibrated], width: int | None = None) -> Table:
@@ -34,7 +34,7 @@ def calibration_table(calibrated: Sequence[Calibrated], width: int | None = None
 
     times = scale([benchmark.measurement["step_time"].value for benchmark in calibrated], "s")
     machines = dict.fromkeys(environment_text(benchmark.measurement.environment) for benchmark in calibrated)
-    remarks = ((name, one) for name, each in named for one in (*map(remark_of, each.findings), *_blunt(each)))
+    remarks = ((name, one) for name, each in named for one in (*map(remark_of, each.findings), *_far_apart(each)))
     return Table(
         title="; ".join(machines),
         headers=(
@@ -87,13 +87,13 @@ def _runs(calibrated: Sequence[Calibrated]) -> tuple[str, ...]:
     )
 
 
-def _blunt(benchmark: Calibrated) -> tuple[Remark, ...]:
+def _far_apart(benchmark: Calibrated) -> tuple[Remark, ...]:
     floor = benchmark.calibration.floor
     remark = (
-        f"no slowdown below {format_percent(floor)} fails it from now on: calibrate again where less disturbs it or "
-        "with more launches, or hold it against a revision side by side with --ddpperf-against"
+        f"one run in 20 of the same code is slower than another by more than {format_percent(floor)}: calibrate again "
+        "where less disturbs it, or hold it against a revision side by side with --ddpperf-against"
     )
-    return (Remark(text=remark, code="blunt", facts={"floor": floor}),) if floor > BLUNT else ()
+    return (Remark(text=remark, code="far_apart", facts={"floor": floor}),) if floor > FAR_APART else ()
 
 
 def _wanted(named: Sequence[tuple[str, Calibrated]], width: int | None) -> list[str]:
@@ -114,7 +114,7 @@ def _wanted(named: Sequence[tuple[str, Calibrated]], width: int | None) -> list[
 def marker(calibrated: Sequence[Calibrated]) -> str:
     """The settings that the benchmarks of one test want, as a user types them.
 
-    The most launches and the widest tolerance that any of them wants; steps only where all have as many, and where they
+    The most launches that any of them wants; steps only where all have as many, and where they
     were not cut short by a time that is to be longer.
     """
     wanted = [benchmark.recommended for benchmark in calibrated]
@@ -123,7 +123,6 @@ def marker(calibrated: Sequence[Calibrated]) -> str:
     words = {
         "launches": written(max(settings.launches for settings in wanted)),
         **({"steps": written(steps.pop())} if len(steps) == 1 and not times else {}),
-        "tolerance": f'"{100 * max(settings.tolerance for settings in wanted):g}%"',
         **({"max_time": written(max(times))} if times else {}),
     }
     return f"@pytest.mark.ddpperf({', '.join(f'{name}={value}' for name, value in words.items())})"

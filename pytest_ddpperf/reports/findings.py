@@ -222,13 +222,6 @@ def _lenient_verification(precision: str | None, exact_steps: int) -> str:
     return "against a single process: held to convergence only" + (", but for its first steps" if exact_steps else "")
 
 
-def _raised_tolerance(tolerance: float, floor: float, calibrated: str, runs: int, commits: int) -> str:
-    """A tolerance that noise makes meaningless, and how the noise is known."""
-    origin = f"learned from {format_count(runs, 'recorded run')} of {format_count(commits, 'commit')}"
-    origin = f"calibrated on {calibrated}" if calibrated else origin
-    return f"tolerance {_percents(tolerance)} raised to {_percents(floor)}: the noise floor {origin}"
-
-
 def _left_by_steps(processes: int, threads: int) -> str:
     """Processes and threads that go on after the step that started them."""
     number, kind = max((processes, "processes"), (threads, "threads"))
@@ -481,7 +474,6 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "disturbed": _disturbed,
     "may_hide": _may_hide,
     "stands_in_for_step_time": lambda: "in place of the step time, which remains undecided",
-    "raised_tolerance": _raised_tolerance,
     "other_pace": _other_pace,
     # What cannot be compared.
     "incomparable": lambda differs: f"the baseline is not comparable: {', '.join(differs)}",

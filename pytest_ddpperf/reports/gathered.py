@@ -135,7 +135,6 @@ _TOGETHER: Mapping[str, _Merging] = {
     "looks_better": {},
     "proven_earlier": {},
     "other_pace": {},
-    "raised_tolerance": {"calibrated": lambda days: " and ".join(dict.fromkeys(filter(None, days)))},
     # Baselines.
     "thin_baseline": {"enough": max},
     "disturbed_baseline": {},
@@ -170,10 +169,10 @@ _OTHERWISE: Mapping[str, Callable[[Sequence[Facts]], str]] = {
     "uneven_memory": _uneven_memory,
     "stale": lambda _: "better than the baseline, which is stale: --ddpperf-save renews it",
     "improved": lambda _: "",
-    "blunt": lambda facts: (
-        f"no slowdown below {span(format_percent, [each['floor'] for each in facts])} fails them from now on: "
-        "calibrate again where less disturbs them or with more launches, or hold them against a revision side by side "
-        "with --ddpperf-against"
+    "far_apart": lambda facts: (
+        "one run in 20 of the same code is slower than another by more than "
+        f"{span(format_percent, [each['floor'] for each in facts])}: calibrate again where less disturbs them, or hold "
+        "them against a revision side by side with --ddpperf-against"
     ),
     "fewer_counted": lambda facts: f"{_metrics(facts)}: less per step than in {reference_text(facts[0]['paired'])}",
     "ungated_counts": _ungated_counts,

@@ -13,7 +13,7 @@ from itertools import accumulate, chain, cycle, permutations
 
 from pytest_ddpperf.baselines.calibration import Calibrated, calibration, recommended, typical_steps
 from pytest_ddpperf.judge.allowance import spread_between_runs
-from pytest_ddpperf.judge.judge import Judge, StoredReferences, accepted_worsening
+from pytest_ddpperf.judge.judge import Judge, StoredReferences
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.metrics.table import METRICS, STEP_TIME, Metric, series_of
@@ -156,7 +156,6 @@ def calibrated(
                     learned,
                     spread=spread.sd,
                     launches=settings.launches,
-                    tolerance=accepted_worsening(settings),
                     round_seconds=round_seconds,
                     max_time=settings.max_time,
                 ),

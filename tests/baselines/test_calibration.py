@@ -48,27 +48,26 @@ def test_the_parts_of_a_calibration() -> None:
     assert found.floor == pytest.approx(math.expm1(math.tan(0.45 * math.pi) * 4))  # s = 4 / sqrt(2)
 
 
-def wanted(found: Calibration, *, spread: float = 0.01, tolerance: float = 0.03) -> Recommended:
-    return recommended(found, spread=spread, launches=4, tolerance=tolerance, round_seconds=2.0, max_time=60.0)
+def wanted(found: Calibration, *, spread: float = 0.01) -> Recommended:
+    return recommended(found, spread=spread, launches=4, round_seconds=2.0, max_time=60.0)
 
 
 def test_a_quiet_benchmark_keeps_its_settings() -> None:
     """2 % of a launch is 1 % of four."""
-    assert wanted(FOUND) == Recommended(4, 24, 0.03, None)
+    assert wanted(FOUND) == Recommended(4, 24, None)
 
 
 def test_launches_that_scatter_more_want_more_of_them_and_time() -> None:
     """(4.5 / 1)^2 is 20.25, so 21; a look at them and its pilot take 44 s, twice that 88 s."""
-    assert wanted(replace(FOUND, between_launches=Spread(sd=0.045, df=35))) == Recommended(21, 24, 0.03, 90.0)
+    assert wanted(replace(FOUND, between_launches=Spread(sd=0.045, df=35))) == Recommended(21, 24, 90.0)
 
 
 def test_there_is_an_end_to_more_launches() -> None:
     assert wanted(replace(FOUND, between_launches=Spread(sd=0.5, df=35))).launches == 32
 
 
-def test_a_tolerance_lies_above_the_floor() -> None:
-    assert wanted(replace(FOUND, floor=0.0421)).tolerance == 0.045
-    assert wanted(replace(FOUND, floor=0.0421), tolerance=0.05).tolerance == 0.05
+def test_a_floor_wants_no_other_settings() -> None:
+    assert wanted(replace(FOUND, floor=1.7)) == wanted(FOUND)
 
 
 def test_the_order_of_runs_does_not_matter() -> None:

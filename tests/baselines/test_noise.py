@@ -45,7 +45,7 @@ def test_what_is_saved_is_found(tmp_path: Path, make_environment: Make) -> None:
     assert save(tmp_path, TEST, [(environment, CALIBRATION)]) == (tmp_path / KEY / "noise.json",)
     assert read(noise_file(tmp_path, environment)) == {TEST: {"ddp": CALIBRATION}}
     assert read(noise_file(tmp_path, make_environment(cores=4))) == {}
-    assert CALIBRATION.noise == Noise(between_runs=Spread(sd=0.004, df=4), floor=0.042, calibrated="2026-01-12")
+    assert CALIBRATION.noise == Noise(between_runs=Spread(sd=0.004, df=4))
 
 
 def test_it_is_no_baseline(tmp_path: Path, make_environment: Make) -> None:
@@ -203,8 +203,6 @@ def test_runs_of_one_commit_tell_how_far_the_same_code_lies_apart() -> None:
     assert found is not None
     assert found.between_runs.sd == pytest.approx(math.sqrt(2.5))
     assert found.between_runs.df == 4
-    assert found.floor == pytest.approx(math.expm1(2.131847 * math.sqrt(2 * 2.5)))  # t(95 %, 4 df)
-    assert (found.runs, found.commits, found.calibrated) == (6, 2, "")
 
 
 def test_a_few_runs_tell_nothing() -> None:
@@ -257,35 +255,30 @@ def test_one_calibration_tells_of_its_benchmark_alone() -> None:
     assert found is not None
     assert found.between_runs.sd == pytest.approx(0.02 / math.sqrt(2))
     assert found.between_runs.df == pytest.approx(1)
-    assert found.floor == pytest.approx(known[DDP].floor)
-    assert found.calibrated == "2026-01-12"
     assert known_noise(NAIVE, known, {}, {}) is None
     assert known_noise(DDP, {}, {}, {}) is None
 
 
 def test_calibrations_of_several_benchmarks_moderate_each_other() -> None:
-    """Equal ones tell as much as all their runs together; what was never calibrated has the same, and no floor."""
+    """Equal ones tell as much as all their runs together; of what was never calibrated no launches explain any."""
     known = {DDP: calibrated(0.02), NAIVE: calibrated(0.02)}
     own, other = known_noise(DDP, known, {}, {}), known_noise(NEITHER, known, {}, {})
     assert own is not None
     assert other is not None
-    assert own.floor == pytest.approx(math.expm1(1.782288 * math.sqrt(2) * 0.02), rel=1e-4)  # t(95 %, 4 + 8 df)
+    assert own.between_runs.sd == pytest.approx(0.02 / math.sqrt(2))
+    assert own.between_runs.df == pytest.approx((4 + 8) / 4)
     assert other.between_runs.sd == pytest.approx(0.02)
     assert other.between_runs.df == pytest.approx(8)
-    assert (other.floor, other.calibrated) == (0.0, "")
 
 
 def test_recorded_runs_of_a_benchmark_add_to_its_calibration() -> None:
     """Variances of 4 and 1 in 4 and 4 degrees of freedom, in units of 1e-4: 2.5; of the sampling 2 * 4 / 8 = 1."""
-    recorded = {DDP: Noise(between_runs=Spread(sd=0.01, df=4), floor=0.5, runs=5, commits=1)}
+    recorded = {DDP: Noise(between_runs=Spread(sd=0.01, df=4))}
     found = known_noise(DDP, {DDP: calibrated(0.02)}, recorded, {})
     assert found is not None
     assert found.between_runs.sd == pytest.approx(math.sqrt(2.5 - 1) / 100)
     assert found.between_runs.df == pytest.approx(8 * (1.5 / 2.5) ** 2)
-    alone = known_noise(DDP, {}, recorded, {})
-    assert alone is not None
-    assert (alone.runs, alone.commits, alone.calibrated) == (5, 1, "")
-    assert alone.floor == pytest.approx(math.expm1(2.131847 * math.sqrt(2) * 0.01))
+    assert known_noise(DDP, {}, recorded, {}) == recorded[DDP]
 
 
 def of_runs(days: Sequence[str], *logs: float, launches: int = 2) -> BaselineRecord:
@@ -306,7 +299,6 @@ def test_runs_of_a_baseline_tell_how_far_they_lie_apart() -> None:
     assert (found.between_runs.sd, found.between_runs.df) == pytest.approx((2.0, 2))
     assert found.over_days is not None
     assert (found.over_days.centers.sd, found.over_days.centers.df) == pytest.approx((math.sqrt(4.5), 1))
-    assert (found.floor, found.calibrated, found.runs) == (0.0, "", 0)
 
 
 def test_runs_of_one_day_tell_nothing_of_what_lasts_and_baselines_moderate_each_other() -> None:

@@ -60,7 +60,7 @@ def test_a_default_fits_the_machine(machine: str, facts: dict[str, Any], expecte
 
 
 def over_days(sd: float, df: int) -> Noise:
-    return Noise(between_runs=Spread(sd=0.0, df=4), floor=0.0, over_days=RunSpread(centers=Spread(sd=sd, df=df)))
+    return Noise(between_runs=Spread(sd=0.0, df=4), over_days=RunSpread(centers=Spread(sd=sd, df=df)))
 
 
 def test_runs_of_several_days_may_narrow_a_default_and_those_of_one_day_may_not() -> None:
@@ -68,7 +68,7 @@ def test_runs_of_several_days_may_narrow_a_default_and_those_of_one_day_may_not(
     virtual = replace(ENVIRONMENT, recorded={"machine": "virtual"})
     assert spread_between_runs(step, virtual, noise=over_days(0.02, 8)) == Spread(sd=0.02, df=8)
     assert spread_between_runs(step, virtual, noise=over_days(0.02, 1)).sd == SHARED_SPREAD  # two days are few
-    quiet = Noise(between_runs=Spread(sd=0.02, df=8), floor=0.0)
+    quiet = Noise(between_runs=Spread(sd=0.02, df=8))
     assert spread_between_runs(step, virtual, noise=quiet) == Spread(sd=SHARED_SPREAD, df=math.inf)
 
 
@@ -110,7 +110,7 @@ def test_the_spread_of_times_that_are_subtracted_is_an_amount() -> None:
     ],
 )
 def test_what_was_learned_of_times_holds_for_times(metric: str, expected: float) -> None:
-    noise = Noise(between_runs=Spread(sd=0.04, df=4), floor=0.06, calibrated="2026-01-12")
+    noise = Noise(between_runs=Spread(sd=0.04, df=4))
     assert spread_between_runs(series(metric, [0.002]), ENVIRONMENT, noise=noise).sd == pytest.approx(expected)
 
 

@@ -156,7 +156,7 @@ def make_calibrated() -> Callable[..., Calibrated]:
         alarms=Rate(0, 20, 2),
         inconclusive=Rate(3, 20, 2),
         mde=0.061,
-        recommended=Recommended(8, 24, 0.045, None),
+        recommended=Recommended(8, 24, None),
         findings=(Finding("cores_used_by_others", {"least": 0.371, "most": 0.371, "seen": 1, "launches": 8}),),
     )
 

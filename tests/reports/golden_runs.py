@@ -339,7 +339,7 @@ def calibrated(number: int) -> Calibrated:
         alarms=Rate(0, 20, 2),
         inconclusive=Rate(3, 20, 2),
         mde=0.061,
-        recommended=Recommended(8, 24, 0.045 + 0.01 * (number // 5), None),
+        recommended=Recommended(8 + number // 5, 24, None),
         findings=(disturbed(most=0.6 + 0.01 * number),),
     )
 

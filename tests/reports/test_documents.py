@@ -198,7 +198,7 @@ def test_a_calibrated_benchmark_keeps_to_the_schema(
     assert first["between_runs"] == {"sd": 0.004, "df": 4}
     assert first["false_alarms"]["interval"]["high"] == pytest.approx(0.841886)  # (1 - p)^2 = 0.025
     assert (first["false_alarms"]["of"], first["false_alarms"]["independent"]) == (20, 2)
-    assert first["recommended"] == {"launches": 8, "steps": 24, "tolerance": 0.045, "max_time": None}
+    assert first["recommended"] == {"launches": 8, "steps": 24, "max_time": None}
     assert (first["step_time"], second["mde"]) == ([[0.04, 0.05], [0.04, 0.05]], None)
 
 

@@ -181,11 +181,6 @@ CASES = [
     ),
     Case("stands_in_for_step_time", {}, "in place of the step time, which remains undecided"),
     Case(
-        "raised_tolerance",
-        {"tolerance": 0.03, "floor": 0.042, "calibrated": "2026-01-12", "runs": 0, "commits": 0},
-        "tolerance 3 % raised to 4.2 %: the noise floor calibrated on 2026-01-12",
-    ),
-    Case(
         "other_pace",
         {"change": 0.123},
         "this machine took +12.3 % time for the control step, compared with the baseline's: changes of step_time and "

@@ -67,12 +67,6 @@ def told(code: str, *facts: dict[str, Any]) -> str:
             ),
         ),
         (
-            "raised_tolerance",
-            {"tolerance": 0.03, "floor": 0.05, "calibrated": "2026-01-02", "runs": 0, "commits": 0},
-            {"tolerance": 0.03, "floor": 0.08, "calibrated": "2026-01-03", "runs": 0, "commits": 0},
-            "tolerance 3 % raised to 5 % to 8 %: the noise floor calibrated on 2026-01-02 and 2026-01-03",
-        ),
-        (
             "outlying_launches",
             {"outlying": ((1, 0.5),), "launches": 4},
             {"outlying": ((2, 0.5), (3, 0.7)), "launches": 4},

@@ -106,7 +106,7 @@ def noise_known(session: Session) -> Noise | None:
     return session.archive.find(TEST, DDP).noise
 
 
-def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path) -> None:
+def test_noise_is_learned_from_the_history_and_from_calibrations(tmp_path: Path) -> None:
     session = Session(Settings(history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
     assert noise_known(session) is None  # no history yet
     for second, time in enumerate((0.1, 0.101, 0.099, 0.1, 0.102)):
@@ -116,7 +116,8 @@ def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path
         record(tmp_path / "runs.sqlite", run, [result(time)])
     learned = noise_known(session)
     assert learned is not None
-    assert (learned.runs, learned.commits, learned.calibrated) == (5, 1, "")
+    assert learned.between_runs.sd == pytest.approx(0.0114, rel=0.01)
+    assert learned.between_runs.df == 4
     assert noise_known(Session(Settings(), tmp_path, LiveLine(None, None))) is None
 
     spread = Spread(sd=0.004, df=4)
@@ -138,11 +139,12 @@ def test_noise_is_learned_from_the_history_until_it_is_calibrated(tmp_path: Path
         noise.save(tmp_path / "baselines", TEST, [(CPU, other)])
         other_training = noise_known(session)  # the same name trained otherwise then
         assert other_training is not None
-        assert other_training.calibrated == ""
+        assert other_training.between_runs.df == 4 + 8  # of its own runs, and of both benchmarks
     noise.save(tmp_path / "baselines", TEST, [(CPU, found)])
     known = noise_known(session)
     assert known is not None
-    assert known.calibrated == found.date
+    assert known.between_runs.sd == pytest.approx(0.0085, rel=0.01)  # variances of 0.66 %, 0.4 % explained, and 1.13 %
+    assert known.between_runs.df == pytest.approx(8 * (7.23 / 8.59) ** 2, rel=0.01)
     noise.save(tmp_path / "baselines", TEST, [(replace(CPU, cores=4), replace(found, floor=0.5))])
     assert noise_known(session) == known
 

@@ -29,7 +29,6 @@ class RecommendedData(Document):
 
     launches: Positive = about("Launches before the first verdict.")
     steps: Positive = about("Timed steps of a launch.")
-    tolerance: NotNegative = about("The worsening to accept.")
     max_time: NotNegative | None = about("Seconds of measuring; null where the present setting is enough.")
 
 
@@ -43,8 +42,7 @@ class CalibratedData(BenchmarkData, inside="calibration"):
     between_launches: SpreadData = about("How far the typical steps of a run's launches lie apart.")
     between_runs: SpreadData = about("How far runs deviate beyond what their launches explain.")
     noise_floor: NotNegative | None = about(
-        "The relative change that one run in 20 of the same code exceeds: no tolerance below it has a meaning.",
-        "calibration.floor",
+        "The relative change by which one run in 20 is slower than another of the same code.", "calibration.floor"
     )
     mde: NotNegative | None = about(
         "Minimal detectable effect of the step time in a comparison of two runs; the median."
