@@ -5,13 +5,13 @@
 
 Made-up launches go through the very code that judges real ones: side by side, in suites that share the budget of a
 session, and beside stored baselines. Of these, what rows named "settled" leave open is measured side by side with the
-baseline's commit, as in a run in a repository; of the others nothing is. Launches and runs deviate by figures that the
-rules do not know. Of each benchmark these are drawn anew: the part of the scatter that launches add of their own (5 to
-40 % of its variance), the power to which its times follow the control step (skewed: half of them by 0.90 to 1.05, one
-in twenty by less than 0.70), and what its runs deviate by besides (0.18 of what the machine does in the middle, 0.08 to
-0.4 in 90 % of benchmarks). Each comparison has launches of its own, so the 95 % intervals
-(Clopper-Pearson) rest on all of them; benchmarks of a suite share its budget. A launch takes 0.27 s besides its steps
-of 12.5 ms, so a round of both sides takes 1.6 s.
+baseline's commit, as in a run in a repository; of the others nothing is. The machine is a virtual one, of which the
+rules assume that runs differ by 5 %. Launches and runs deviate by figures that the rules do not know. Of each benchmark
+these are drawn anew: the part of the scatter that launches add of their own (5 to 40 % of its variance), the power to
+which its times follow the control step (skewed: half of them by 0.90 to 1.05, one in twenty by less than 0.70), and
+what its runs deviate by besides (0.18 of what the machine does in the middle, 0.08 to 0.4 in 90 % of benchmarks). Each
+comparison has launches of its own, so the 95 % intervals (Clopper-Pearson) rest on all of them; benchmarks of a suite
+share its budget. A launch takes 0.27 s besides its steps of 12.5 ms, so a round of both sides takes 1.6 s.
 """
 
 from __future__ import annotations

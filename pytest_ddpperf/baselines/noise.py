@@ -140,8 +140,13 @@ def known_noise(
     between_runs, over_days = _moderated(trained, runs, MOST_FREEDOM), _moderated(trained, days)
     if between_runs is None:
         return None
+    of_quotients = _moderated(trained, quotients, MOST_FREEDOM)
+    # What may widen intervals: by fewer degrees of freedom they would be of no use.
+    few = [spread is None or spread.centers.df < MIN_DF for spread in (between_runs, of_quotients)]
     return Noise(
-        between_runs=between_runs.beyond, over_days=over_days, quotients=_moderated(trained, quotients, MOST_FREEDOM)
+        between_runs=Spread(sd=0.0, df=0) if few[0] else between_runs.beyond,
+        over_days=over_days,
+        quotients=None if few[1] else of_quotients,
     )
 
 
@@ -157,7 +162,7 @@ def _moderated(
     """The spread of one benchmark, moderated by those of all; None where nothing is known of it.
 
     All benchmarks that ran on the same days share what the machine did on these: without ``most`` degrees of freedom
-    they tell no more together than the one of them that tells most.
+    they tell no more together than the one of them that tells most,.
     """
     each = {benchmark: _together(spreads) for benchmark, spreads in known.items()}
     prior = prior_of([spread.centers for spread in each.values()])

@@ -292,11 +292,21 @@ def of_runs(days: Sequence[str], *logs: float, launches: int = 2) -> BaselineRec
 
 
 def test_runs_of_a_baseline_tell_how_far_they_lie_apart() -> None:
-    """0, 2, 4: variance 4; the means of their days are 1 and 4: variance 4.5."""
+    """0, 2, 4, 0, 4: variance 4; the means of their days are 1 and 8 / 3."""
+    days = "2026-01-12", "2026-01-12", "2026-01-13", "2026-01-13", "2026-01-13"
+    found = known_noise(DDP, {}, {}, {DDP: of_runs(days, 0, 2, 4, 0, 4)})
+    assert found is not None
+    assert (found.between_runs.sd, found.between_runs.df) == pytest.approx((2.0, 4))
+    assert found.over_days is not None
+    assert found.over_days.centers.sd == pytest.approx((8 / 3 - 1) / math.sqrt(2))
+
+
+def test_fewer_than_five_runs_narrow_by_their_days_and_widen_nothing() -> None:
+    """The means of the days are 1 and 4: variance 4.5."""
     days = "2026-01-12", "2026-01-12", "2026-01-13"
     found = known_noise(DDP, {}, {}, {DDP: of_runs(days, 0, 2, 4)})
     assert found is not None
-    assert (found.between_runs.sd, found.between_runs.df) == pytest.approx((2.0, 2))
+    assert (found.between_runs, found.quotients) == (Spread(sd=0.0, df=0), None)
     assert found.over_days is not None
     assert (found.over_days.centers.sd, found.over_days.centers.df) == pytest.approx((math.sqrt(4.5), 1))
 
@@ -317,11 +327,14 @@ def test_quotients_by_a_control_step_have_a_spread_of_their_own() -> None:
     record = of_runs(("2026-01-12",) * 3, 0, 2, 4)
     control = Control(seconds=tuple(math.exp(log) for log in (0, 0, 1, 1, 2, 2)))
     record = replace(record, series=(replace(record.series[0], control=control),))
-    found = known_noise(DDP, {}, {}, {DDP: record})
+    found = known_noise(DDP, {}, {}, {DDP: record, NAIVE: record})
     assert found is not None
     assert found.quotients is not None
-    assert (found.quotients.centers.sd, found.quotients.centers.df) == pytest.approx((1, 2))
+    assert (found.quotients.centers.sd, found.quotients.centers.df) == pytest.approx((1, 2 + 4))
     assert found.between_runs.sd == pytest.approx(2)
+    alone = known_noise(DDP, {}, {}, {DDP: record})
+    assert alone is not None
+    assert alone.quotients is None, "three runs alone tell too little"
 
 
 def test_benchmarks_of_the_same_days_share_what_the_machine_did_on_them() -> None:

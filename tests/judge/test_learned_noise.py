@@ -58,7 +58,13 @@ def test_a_calibration_that_finds_no_more_than_is_assumed_changes_nothing(df: in
     assert after.mde == pytest.approx(0.0699, abs=1e-4)
 
 
-@pytest.mark.parametrize("df", [1, 4, 30])
+@pytest.mark.parametrize("by", SLOWDOWNS)
+@pytest.mark.parametrize("df", [1, 3])
+def test_a_calibration_of_fewer_than_five_runs_changes_nothing(df: int, by: float) -> None:
+    assert slower(by, noise_of(apart(3 * TIMED_SPREAD, df))) == slower(by, None)
+
+
+@pytest.mark.parametrize("df", [4, 30])
 def test_a_learned_spread_that_is_larger_widens_the_interval_alone(df: int) -> None:
     """By what it adds as an estimate: of few runs by more. Tolerance and margin stay the test's."""
     before, after = slower(0.0, None), slower(0.0, noise_of(apart(3 * TIMED_SPREAD, df)))
