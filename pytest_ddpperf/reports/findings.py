@@ -473,7 +473,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "no_launches_decide": _no_launches_decide,
     "disturbed": _disturbed,
     "may_hide": _may_hide,
-    "stands_in_for_step_time": lambda: "in place of the step time, which remains undecided",
+    "stands_in_for_step_time": lambda: (
+        "CPU time stands in for the step time, which remains undecided: "
+        "more work takes more CPU time on a busy machine, too"
+    ),
     "other_pace": _other_pace,
     # What cannot be compared.
     "incomparable": lambda differs: f"the baseline is not comparable: {', '.join(differs)}",

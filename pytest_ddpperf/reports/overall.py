@@ -113,12 +113,10 @@ def _could_be(named: _Named) -> str:
 
 
 def _figure(metric: Comparison) -> tuple[str, str]:
-    """The metric, where it is not the step time, and its bound, where that does not rule a worsening out.
-
-    What a disturbed machine may hide lies beyond the bound.
-    """
+    """The metric, where it is not the step time, and its bound, where a disturbed machine may hide no more."""
     name = "" if metric.series.metric == "step_time" else metric.series.metric
-    return name, bound_text(metric) if (metric.bound or 0.0) > 0 else "disturbed"
+    hides = metric.note is not None and metric.note.code == "may_hide"
+    return name, bound_text(metric) if (metric.bound or 0.0) > 0 and not hides else "disturbed"
 
 
 def _targets(results: Sequence[Result]) -> list[str]:

@@ -179,7 +179,12 @@ CASES = [
         "disturbed: other processes or the hypervisor took 62 % of the cores, which may hide a slowdown; run it again "
         "on a quiet machine, or see --ddpperf-against",
     ),
-    Case("stands_in_for_step_time", {}, "in place of the step time, which remains undecided"),
+    Case(
+        "stands_in_for_step_time",
+        {},
+        "CPU time stands in for the step time, which remains undecided: "
+        "more work takes more CPU time on a busy machine, too",
+    ),
     Case(
         "other_pace",
         {"change": 0.123},

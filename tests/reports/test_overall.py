@@ -74,6 +74,14 @@ def test_regressions_that_became_the_baseline_are_accepted(timed: Make) -> None:
     assert SummaryData(complaints=["no commit is known"]).last == ["no commit is known"]
 
 
+def test_what_the_machine_may_hide_has_no_bound_in_the_last_line(make_result: Make) -> None:
+    step = comparison("step_time", 0.04, Verdict.INCONCLUSIVE, bound=0.02, note="may_hide")
+    result = make_result(test="t.py::test_a[bucketed]", verdict=Verdict.INCONCLUSIVE, comparisons=(step,))
+    assert overall_lines([result])[0] == (
+        "1 benchmark: 0 regressed, 1 inconclusive (could be slower: test_a[bucketed] disturbed)"
+    )
+
+
 def test_of_many_undecided_benchmarks_those_that_could_be_slowest_are_named(timed: Make) -> None:
     bounds = {"a": 0.11, "b": 0.35, "c": None, "d": 0.2, "e": 12.0}
     line, *_ = overall_lines([timed(Verdict.INCONCLUSIVE, bound, name=name) for name, bound in bounds.items()])
