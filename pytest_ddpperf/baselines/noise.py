@@ -20,14 +20,22 @@ from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Spread
 from pytest_ddpperf.records.noise import Calibration, Noise, RunSpread
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.stats.centers import parted
-from pytest_ddpperf.stats.spreads import LEAST, joined, moderated_spread, pooled, prior_of, run_spread, spread_of_bound
+from pytest_ddpperf.stats.spreads import (
+    LEAST,
+    MIN_DF,
+    joined,
+    moderated_spread,
+    pooled,
+    prior_of,
+    run_spread,
+    spread_of_bound,
+)
 
 if TYPE_CHECKING:
     from pytest_ddpperf.baselines.history.database import Entry
 
 Training: TypeAlias = "tuple[str, str, str, str]"  # test, variant, strategy, and the recipe as JSON text
 
-MIN_DF = 4  # five runs of one commit, or as many repetitions over several commits
 MOST_FREEDOM = 30  # what benchmarks tell of each other: those of one run share some of what the machine did meanwhile
 DAY = len("2026-01-12")  # characters
 
@@ -95,7 +103,9 @@ def recorded_noise(recorded: Iterable[Entry], environment_key: str) -> Mapping[T
         spread = pooled([[value for _, value in runs] for runs in groups])
         if spread.df >= MIN_DF:
             days = pooled([_of_days(runs) for runs in groups])
-            found[trained] = Noise(between_runs=spread, over_days=RunSpread(centers=days) if days.df else None)
+            found[trained] = Noise(
+                between_runs=RunSpread(centers=spread), over_days=RunSpread(centers=days) if days.df else None
+            )
     return found
 
 
@@ -126,7 +136,7 @@ def known_noise(
     days: dict[Training, list[RunSpread]] = {}
     quotients: dict[Training, list[RunSpread]] = {}
     for each, told in recorded.items():
-        runs.setdefault(each, []).append(RunSpread(centers=told.between_runs))
+        runs.setdefault(each, []).append(told.between_runs)
         days[each] = [] if told.over_days is None else [told.over_days]
     for each, record in stored.items():
         step_time = next((series for series in record.series if series.metric == STEP_TIME), None)
@@ -140,14 +150,12 @@ def known_noise(
     between_runs, over_days = _moderated(trained, runs, MOST_FREEDOM), _moderated(trained, days)
     if between_runs is None:
         return None
-    of_quotients = _moderated(trained, quotients, MOST_FREEDOM)
-    # What may widen intervals: by fewer degrees of freedom they would be of no use.
-    few = [spread is None or spread.centers.df < MIN_DF for spread in (between_runs, of_quotients)]
-    return Noise(
-        between_runs=Spread(sd=0.0, df=0) if few[0] else between_runs.beyond,
-        over_days=over_days,
-        quotients=None if few[1] else of_quotients,
-    )
+    return Noise(between_runs=between_runs, over_days=over_days, quotients=_moderated(trained, quotients, MOST_FREEDOM))
+
+
+def noise_of(calibration: Calibration) -> Noise:
+    """What a calibration alone tells."""
+    return Noise(between_runs=_of_calibration(calibration))
 
 
 def _of_calibration(calibration: Calibration) -> RunSpread:
@@ -162,7 +170,7 @@ def _moderated(
     """The spread of one benchmark, moderated by those of all; None where nothing is known of it.
 
     All benchmarks that ran on the same days share what the machine did on these: without ``most`` degrees of freedom
-    they tell no more together than the one of them that tells most,.
+    they tell no more together than the one of them that tells most.
     """
     each = {benchmark: _together(spreads) for benchmark, spreads in known.items()}
     prior = prior_of([spread.centers for spread in each.values()])

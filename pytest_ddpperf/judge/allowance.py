@@ -100,7 +100,7 @@ def spread_between_runs(
     if noise is not None and _learned(series):
         lasting, passing = (noise.quotients, None) if quotient else (noise.over_days, noise.between_runs)
         if lasting is not None:
-            spread = wider(lasting.beyond, narrower(lasting, default))
+            spread = wider(lasting, narrower(lasting, default))
         if passing is not None:
             spread = wider(passing, spread)
     seconds = step if series.rules.deviates_with_step_time and step is not None else abs(series.value)

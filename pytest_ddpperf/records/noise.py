@@ -35,7 +35,7 @@ class RunSpread:
 class Noise:
     """What separate runs of a benchmark differ by while nothing changes, as a comparison takes it into account."""
 
-    between_runs: Spread  # how far a run's times deviate as a whole, by runs that may all be of one day
+    between_runs: RunSpread  # how far a run's times deviate as a whole, by runs that may all be of one day
     over_days: RunSpread | None = None  # the same by runs of several days
     quotients: RunSpread | None = None  # the same of quotients by a control step
 
@@ -57,8 +57,3 @@ class Calibration:
     floor: float  # the relative change by which one run in 20 is slower than another of the same code
     strategy: str = ""  # in words; empty in files from before it was kept
     recipe: Mapping[str, str] = field(default_factory=dict)  # as in BenchmarkId
-
-    @property
-    def noise(self) -> Noise:
-        """What comparisons take of it."""
-        return Noise(between_runs=self.between_runs)

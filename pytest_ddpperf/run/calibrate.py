@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain, cycle, permutations
 
 from pytest_ddpperf.baselines.calibration import Calibrated, calibration, recommended, typical_steps
+from pytest_ddpperf.baselines.noise import noise_of
 from pytest_ddpperf.judge.allowance import spread_between_runs
 from pytest_ddpperf.judge.judge import Judge, StoredReferences
 from pytest_ddpperf.metrics.findings import findings_of
@@ -142,7 +143,7 @@ def calibrated(
         seen = [mde for result in results if (mde := result[STEP_TIME].mde) is not None]
         step = measurement[STEP_TIME]
         quotient = step.control is not None
-        spread = spread_between_runs(step, measurement.environment, noise=learned.noise, quotient=quotient)
+        spread = spread_between_runs(step, measurement.environment, noise=noise_of(learned), quotient=quotient)
         found.append(
             Calibrated(
                 test=test,

@@ -15,7 +15,9 @@ from pytest_ddpperf.stats.intervals import from_log, t_quantile
 LEAST = 1e-9  # s: no clock tells less, and 0 has no logarithm
 CONFIDENCE = 0.95  # one-sided
 OUTLIERS: Outliers = "high"  # as verdicts on times have it
+SHOWN = 0.99  # one-sided: at which a spread is larger than what is assumed
 HARD = 0.999  # one-sided: about the level of a red verdict, at which two spreads are held against each other
+MIN_DF = 4  # five runs, or as many repetitions over several commits or benchmarks: by fewer nothing is widened
 LEAST_SHARE = 1e-3  # of the median: no standard deviation is smaller where its logarithm counts
 
 
@@ -158,17 +160,26 @@ def _trigamma_inverse(value: float) -> float:
     return found
 
 
-def wider(learned: Spread, known: Spread) -> Spread:
-    """The spread between runs to go by where one was learned beside another: the larger one.
+def wider(learned: RunSpread, known: Spread) -> Spread:
+    """The spread between runs to go by where one was learned beside another: the larger one, where that is shown.
 
-    The known one counts as it is, and what the learned one adds to it as an estimate. So a spread that was learned and
-    is hardly larger makes no verdict blinder (Satterthwaite 1946), however few runs it was learned from.
+    Learned spreads scatter: half of those that are no larger look so. One counts that has ``MIN_DF`` degrees of freedom
+    and lies above 99 % of those that the known one and the scatter of launches would give. The known one then counts as
+    it is, and what the learned one adds to it as an estimate (Satterthwaite 1946).
     """
-    more = learned.sd**2 - known.sd**2
-    if more <= 0 or learned.df <= 0:
+    df, found = learned.centers.df, learned.beyond.sd
+    by_chance = (known.sd**2 + learned.sampling) * _chi_squared_quantile(SHOWN, df)
+    if df < MIN_DF or learned.centers.sd**2 <= by_chance or found <= known.sd:
         return known
-    doubt = known.sd**4 / known.df + more**2 / learned.df
-    return Spread(sd=learned.sd, df=learned.sd**4 / doubt if doubt else math.inf)
+    doubt = known.sd**4 / known.df + (found**2 - known.sd**2) ** 2 / df
+    return Spread(sd=found, df=found**4 / doubt if doubt else math.inf)
+
+
+def _chi_squared_quantile(p: float, df: float) -> float:
+    """The quantile of a chi-squared variable over its degrees of freedom."""
+    from scipy.special import gammaincinv
+
+    return 2 * float(gammaincinv(df / 2, p)) / df if 0 < df < math.inf else 1.0
 
 
 def narrower(learned: RunSpread, default: float) -> Spread:

@@ -15,8 +15,9 @@ from pytest_ddpperf.baselines.noise import known_noise, noise_file, read, record
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.measurement import Control, Environment, Spread
-from pytest_ddpperf.records.noise import Calibration, Noise
+from pytest_ddpperf.records.noise import Calibration, Noise, RunSpread
 from pytest_ddpperf.records.results import BaselineRecord, StoredRun
+from pytest_ddpperf.stats.spreads import wider
 from tests.baselines.conftest import RECORD
 from tests.factories import make_series
 
@@ -45,7 +46,6 @@ def test_what_is_saved_is_found(tmp_path: Path, make_environment: Make) -> None:
     assert save(tmp_path, TEST, [(environment, CALIBRATION)]) == (tmp_path / KEY / "noise.json",)
     assert read(noise_file(tmp_path, environment)) == {TEST: {"ddp": CALIBRATION}}
     assert read(noise_file(tmp_path, make_environment(cores=4))) == {}
-    assert CALIBRATION.noise == Noise(between_runs=Spread(sd=0.004, df=4))
 
 
 def test_it_is_no_baseline(tmp_path: Path, make_environment: Make) -> None:
@@ -201,8 +201,8 @@ def test_runs_of_one_commit_tell_how_far_the_same_code_lies_apart() -> None:
     """Squares 2 around 0 and 8 around 5, of 2 + 2 degrees of freedom: 10 / 4; the step from 0 to 5 is the code's."""
     found = learned(entries("a", -1, 0, 1), entries("b", 3, 5, 7), entries("c", 40))
     assert found is not None
-    assert found.between_runs.sd == pytest.approx(math.sqrt(2.5))
-    assert found.between_runs.df == 4
+    assert found.between_runs.beyond.sd == pytest.approx(math.sqrt(2.5))
+    assert found.between_runs.beyond.df == 4
 
 
 def test_a_few_runs_tell_nothing() -> None:
@@ -253,8 +253,8 @@ def test_one_calibration_tells_of_its_benchmark_alone() -> None:
     known = {DDP: calibrated(0.02)}
     found = known_noise(DDP, known, {}, {})
     assert found is not None
-    assert found.between_runs.sd == pytest.approx(0.02 / math.sqrt(2))
-    assert found.between_runs.df == pytest.approx(1)
+    assert found.between_runs.beyond.sd == pytest.approx(0.02 / math.sqrt(2))
+    assert found.between_runs.beyond.df == pytest.approx(1)
     assert known_noise(NAIVE, known, {}, {}) is None
     assert known_noise(DDP, {}, {}, {}) is None
 
@@ -265,19 +265,19 @@ def test_calibrations_of_several_benchmarks_moderate_each_other() -> None:
     own, other = known_noise(DDP, known, {}, {}), known_noise(NEITHER, known, {}, {})
     assert own is not None
     assert other is not None
-    assert own.between_runs.sd == pytest.approx(0.02 / math.sqrt(2))
-    assert own.between_runs.df == pytest.approx((4 + 8) / 4)
-    assert other.between_runs.sd == pytest.approx(0.02)
-    assert other.between_runs.df == pytest.approx(8)
+    assert own.between_runs.beyond.sd == pytest.approx(0.02 / math.sqrt(2))
+    assert own.between_runs.beyond.df == pytest.approx((4 + 8) / 4)
+    assert other.between_runs.beyond.sd == pytest.approx(0.02)
+    assert other.between_runs.beyond.df == pytest.approx(8)
 
 
 def test_recorded_runs_of_a_benchmark_add_to_its_calibration() -> None:
     """Variances of 4 and 1 in 4 and 4 degrees of freedom, in units of 1e-4: 2.5; of the sampling 2 * 4 / 8 = 1."""
-    recorded = {DDP: Noise(between_runs=Spread(sd=0.01, df=4))}
+    recorded = {DDP: Noise(between_runs=RunSpread(centers=Spread(sd=0.01, df=4)))}
     found = known_noise(DDP, {DDP: calibrated(0.02)}, recorded, {})
     assert found is not None
-    assert found.between_runs.sd == pytest.approx(math.sqrt(2.5 - 1) / 100)
-    assert found.between_runs.df == pytest.approx(8 * (1.5 / 2.5) ** 2)
+    assert found.between_runs.beyond.sd == pytest.approx(math.sqrt(2.5 - 1) / 100)
+    assert found.between_runs.beyond.df == pytest.approx(8 * (1.5 / 2.5) ** 2)
     assert known_noise(DDP, {}, recorded, {}) == recorded[DDP]
 
 
@@ -296,19 +296,18 @@ def test_runs_of_a_baseline_tell_how_far_they_lie_apart() -> None:
     days = "2026-01-12", "2026-01-12", "2026-01-13", "2026-01-13", "2026-01-13"
     found = known_noise(DDP, {}, {}, {DDP: of_runs(days, 0, 2, 4, 0, 4)})
     assert found is not None
-    assert (found.between_runs.sd, found.between_runs.df) == pytest.approx((2.0, 4))
+    assert (found.between_runs.beyond.sd, found.between_runs.beyond.df) == pytest.approx((2.0, 4))
     assert found.over_days is not None
     assert found.over_days.centers.sd == pytest.approx((8 / 3 - 1) / math.sqrt(2))
 
 
-def test_fewer_than_five_runs_narrow_by_their_days_and_widen_nothing() -> None:
-    """The means of the days are 1 and 4: variance 4.5."""
-    days = "2026-01-12", "2026-01-12", "2026-01-13"
-    found = known_noise(DDP, {}, {}, {DDP: of_runs(days, 0, 2, 4)})
-    assert found is not None
-    assert (found.between_runs, found.quotients) == (Spread(sd=0.0, df=0), None)
-    assert found.over_days is not None
-    assert (found.over_days.centers.sd, found.over_days.centers.df) == pytest.approx((math.sqrt(4.5), 1))
+def test_fewer_than_five_runs_widen_nothing_of_however_many_days_they_are() -> None:
+    assumed = Spread(sd=0.01, df=math.inf)
+    for days in (("2026-01-12",) * 3, ("2026-01-12", "2026-01-13", "2026-01-14")):
+        found = known_noise(DDP, {}, {}, {DDP: of_runs(days, 0, 2, 4)})
+        assert found is not None
+        told = (found.between_runs, found.over_days)
+        assert [wider(spread, assumed) for spread in told if spread is not None] == [assumed] * len(set(days[:2]))
 
 
 def test_runs_of_one_day_tell_nothing_of_what_lasts_and_baselines_moderate_each_other() -> None:
@@ -318,8 +317,8 @@ def test_runs_of_one_day_tell_nothing_of_what_lasts_and_baselines_moderate_each_
     assert found is not None
     assert other is not None
     assert found.over_days is None
-    assert (found.between_runs.sd, found.between_runs.df) == pytest.approx((2.0, 2 + 4))
-    assert (other.between_runs.sd, other.between_runs.df) == pytest.approx((2.0, 4))
+    assert (found.between_runs.beyond.sd, found.between_runs.beyond.df) == pytest.approx((2.0, 2 + 4))
+    assert (other.between_runs.beyond.sd, other.between_runs.beyond.df) == pytest.approx((2.0, 4))
 
 
 def test_quotients_by_a_control_step_have_a_spread_of_their_own() -> None:
@@ -331,10 +330,7 @@ def test_quotients_by_a_control_step_have_a_spread_of_their_own() -> None:
     assert found is not None
     assert found.quotients is not None
     assert (found.quotients.centers.sd, found.quotients.centers.df) == pytest.approx((1, 2 + 4))
-    assert found.between_runs.sd == pytest.approx(2)
-    alone = known_noise(DDP, {}, {}, {DDP: record})
-    assert alone is not None
-    assert alone.quotients is None, "three runs alone tell too little"
+    assert found.between_runs.beyond.sd == pytest.approx(2)
 
 
 def test_benchmarks_of_the_same_days_share_what_the_machine_did_on_them() -> None:

@@ -60,7 +60,8 @@ def test_a_default_fits_the_machine(machine: str, facts: dict[str, Any], expecte
 
 
 def over_days(sd: float, df: int) -> Noise:
-    return Noise(between_runs=Spread(sd=0.0, df=4), over_days=RunSpread(centers=Spread(sd=sd, df=df)))
+    none = RunSpread(centers=Spread(sd=0.0, df=4))
+    return Noise(between_runs=none, over_days=RunSpread(centers=Spread(sd=sd, df=df)))
 
 
 def test_runs_of_several_days_may_narrow_a_default_and_those_of_one_day_may_not() -> None:
@@ -68,14 +69,14 @@ def test_runs_of_several_days_may_narrow_a_default_and_those_of_one_day_may_not(
     virtual = replace(ENVIRONMENT, recorded={"machine": "virtual"})
     assert spread_between_runs(step, virtual, noise=over_days(0.02, 8)) == Spread(sd=0.02, df=8)
     assert spread_between_runs(step, virtual, noise=over_days(0.02, 1)).sd == SHARED_SPREAD  # two days are few
-    quiet = Noise(between_runs=Spread(sd=0.02, df=8))
+    quiet = Noise(between_runs=RunSpread(centers=Spread(sd=0.02, df=8)))
     assert spread_between_runs(step, virtual, noise=quiet) == Spread(sd=SHARED_SPREAD, df=math.inf)
 
 
 def test_days_that_lie_apart_widen_and_so_do_runs_of_a_day() -> None:
     step = series("step_time", [1.0, 1.001])
     assert spread_between_runs(step, ENVIRONMENT, noise=over_days(0.04, 4)).sd == 0.04
-    wild = replace(over_days(0.002, 30), between_runs=Spread(sd=0.03, df=4))
+    wild = replace(over_days(0.002, 30), between_runs=RunSpread(centers=Spread(sd=0.03, df=4)))
     assert spread_between_runs(step, ENVIRONMENT, noise=wild).sd == 0.03
 
 
@@ -110,7 +111,7 @@ def test_the_spread_of_times_that_are_subtracted_is_an_amount() -> None:
     ],
 )
 def test_what_was_learned_of_times_holds_for_times(metric: str, expected: float) -> None:
-    noise = Noise(between_runs=Spread(sd=0.04, df=4))
+    noise = Noise(between_runs=RunSpread(centers=Spread(sd=0.04, df=4)))
     assert spread_between_runs(series(metric, [0.002]), ENVIRONMENT, noise=noise).sd == pytest.approx(expected)
 
 

@@ -17,7 +17,7 @@ from pytest_ddpperf.metrics.control import controlled
 from pytest_ddpperf.metrics.scaling import alone
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Control, Series, Spread
-from pytest_ddpperf.records.noise import Noise
+from pytest_ddpperf.records.noise import Noise, RunSpread
 from pytest_ddpperf.records.results import Result, StoredRun
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text, words_of_note
@@ -221,7 +221,7 @@ def test_a_busier_machine_is_settled_at_once_where_the_control_step_does_not_tel
 
 
 def test_a_learned_spread_of_times_is_none_of_quotients() -> None:
-    noise = Noise(between_runs=Spread(sd=0.08, df=4))
+    noise = Noise(between_runs=RunSpread(centers=Spread(sd=0.08, df=4)))
     for machine in (1.0, None):
         new, base = measured(timed(factor=1.3, machine=machine)), found(timed(machine=machine))
         before, after = (judged(new, replace(base, noise=known))["step_time"] for known in (None, noise))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pytest_ddpperf.baselines.calibration import calibration
 from pytest_ddpperf.baselines.noise import known_noise, training_of
 from pytest_ddpperf.judge.allowance import TIMED_SPREAD
 from pytest_ddpperf.records.measurement import Spread
-from pytest_ddpperf.records.noise import Calibration, Noise
+from pytest_ddpperf.records.noise import Calibration, Noise, RunSpread
 from pytest_ddpperf.records.results import Comparison, Provenance
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.spreads import noise_floor
@@ -27,10 +29,17 @@ def apart(sd: float, df: int) -> Calibration:
     logs = [(-1.0) ** number for number in range(df + 1)]
     mean = math.fsum(logs) / len(logs)
     unit = math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / df)
-    times = [math.exp(sd * log / unit) for log in logs]
-    runs = [make_measurement(launches=tuple(make_launch((time,), round=i) for i in range(4))) for time in times]
+    return calibrated([[math.exp(sd * log / unit)] * 4 for log in logs])
+
+
+def calibrated(times: Sequence[Sequence[float]]) -> Calibration:
+    """A calibration by runs whose launches took so long for a step."""
+    runs = [
+        make_measurement(launches=tuple(make_launch((time,), round=i) for i, time in enumerate(of_run)))
+        for of_run in times
+    ]
     learned = calibration(runs, seconds=60.0, provenance=Provenance(date="2026-01-12", commit=None))
-    assert learned.floor == noise_floor([[time] * 4 for time in times])
+    assert learned.floor == noise_floor(times)
     return learned
 
 
@@ -64,6 +73,17 @@ def test_a_calibration_of_fewer_than_five_runs_changes_nothing(df: int, by: floa
     assert slower(by, noise_of(apart(3 * TIMED_SPREAD, df))) == slower(by, None)
 
 
+def test_launches_that_scatter_make_few_calibrations_of_what_is_assumed_blinder() -> None:
+    """Runs differ by 1 %, as is assumed, and their four launches by 5 %."""
+    draw = np.random.default_rng(0)
+    verdicts = []
+    for _ in range(100):
+        centers = draw.normal(0.0, TIMED_SPREAD, 5)
+        times = np.exp(centers[:, None] + draw.normal(0.0, 0.05, (5, 4)))
+        verdicts.append(slower(0.15, noise_of(calibrated(times.tolist()))).verdict)
+    assert verdicts.count(Verdict.REGRESSED) >= 90
+
+
 @pytest.mark.parametrize("df", [4, 30])
 def test_a_learned_spread_that_is_larger_widens_the_interval_alone(df: int) -> None:
     """By what it adds as an estimate: of few runs by more. Tolerance and margin stay the test's."""
@@ -93,7 +113,7 @@ def test_a_wide_floor_raises_no_tolerance_of_any_metric(sd: float, floor: float)
 @pytest.mark.parametrize("df", [1, 4, 100])
 def test_a_spread_that_is_hardly_larger_makes_no_verdict_blinder(df: int, share: float) -> None:
     """Of what is assumed nothing is an estimate, and 0.1 % of it more is next to nothing."""
-    learned = Noise(between_runs=Spread(sd=share * TIMED_SPREAD, df=df))
+    learned = Noise(between_runs=RunSpread(centers=Spread(sd=share * TIMED_SPREAD, df=df)))
     before, after = (slower(0.05, noise) for noise in (None, learned))
     assert after.verdict is before.verdict
     assert after.mde == pytest.approx(before.mde, rel=0.01)

@@ -15,7 +15,7 @@ from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan, Series, Spread
-from pytest_ddpperf.records.noise import Noise
+from pytest_ddpperf.records.noise import Noise, RunSpread
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
@@ -326,7 +326,7 @@ def test_nor_can_they_decide_where_launches_scatter_so_much_that_runs_do_too() -
 
     1.645 times that is 6 %, more than 5/3 of 3 %.
     """
-    wild, told = ([0.88, 1.12, 1.0, 0.89, 1.11, 1.0], Noise(between_runs=Spread(sd=0.001, df=4)))
+    wild, told = ([0.88, 1.12, 1.0, 0.89, 1.11, 1.0], Noise(between_runs=RunSpread(centers=Spread(sd=0.001, df=4))))
     for noise in (None, told):
         one = inconclusive(wild, STEADY, tolerance=0.03, noise=noise)
         assert words_of_note(one.note).startswith("more launches would not decide it; ")

@@ -116,8 +116,8 @@ def test_noise_is_learned_from_the_history_and_from_calibrations(tmp_path: Path)
         record(tmp_path / "runs.sqlite", run, [result(time)])
     learned = noise_known(session)
     assert learned is not None
-    assert learned.between_runs.sd == pytest.approx(0.0114, rel=0.01)
-    assert learned.between_runs.df == 4
+    assert learned.between_runs.beyond.sd == pytest.approx(0.0114, rel=0.01)
+    assert learned.between_runs.beyond.df == 4
     assert noise_known(Session(Settings(), tmp_path, LiveLine(None, None))) is None
 
     spread = Spread(sd=0.004, df=4)
@@ -139,12 +139,14 @@ def test_noise_is_learned_from_the_history_and_from_calibrations(tmp_path: Path)
         noise.save(tmp_path / "baselines", TEST, [(CPU, other)])
         other_training = noise_known(session)  # the same name trained otherwise then
         assert other_training is not None
-        assert other_training.between_runs.df == 4 + 8  # of its own runs, and of both benchmarks
+        assert other_training.between_runs.beyond.df == 4 + 8  # of its own runs, and of both benchmarks
     noise.save(tmp_path / "baselines", TEST, [(CPU, found)])
     known = noise_known(session)
     assert known is not None
-    assert known.between_runs.sd == pytest.approx(0.0085, rel=0.01)  # variances of 0.66 %, 0.4 % explained, and 1.13 %
-    assert known.between_runs.df == pytest.approx(8 * (7.23 / 8.59) ** 2, rel=0.01)
+    assert known.between_runs.beyond.sd == pytest.approx(
+        0.0085, rel=0.01
+    )  # variances of 0.66 %, 0.4 % explained, and 1.13 %
+    assert known.between_runs.beyond.df == pytest.approx(8 * (7.23 / 8.59) ** 2, rel=0.01)
     noise.save(tmp_path / "baselines", TEST, [(replace(CPU, cores=4), replace(found, floor=0.5))])
     assert noise_known(session) == known
 

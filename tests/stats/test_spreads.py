@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import pytest
 
 from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.records.noise import RunSpread
-from pytest_ddpperf.stats.intervals import t_quantile
 from pytest_ddpperf.stats.spreads import (
     bound_of_difference,
     components,
@@ -117,25 +117,38 @@ def test_a_bound_tells_the_deviation_it_is_of() -> None:
 ASSUMED = Spread(sd=1.0, df=math.inf)
 
 
+def learned(sd: float, df: float, sampling: float = 0.0) -> RunSpread:
+    return RunSpread(centers=Spread(sd=sd, df=df), sampling=sampling)
+
+
 def test_what_a_learned_spread_adds_to_a_known_one_is_an_estimate() -> None:
-    """Of a variance of 2 the half is known: (1 + 1)^2 / (1^2 / inf + 1^2 / 4) = 16. 4 = 1 + 3: 16 / (1 / 8 + 9 / 4)."""
-    assert wider(Spread(sd=math.sqrt(2), df=4), ASSUMED).df == pytest.approx(16)
-    found = wider(Spread(sd=2.0, df=4), Spread(sd=1.0, df=8))
+    """Of a variance of 4 three quarters are learned: 16 / (1 / 8 + 9 / 4)."""
+    found = wider(learned(2.0, 4), Spread(sd=1.0, df=8))
     assert found.sd == 2.0
     assert found.df == pytest.approx(16 / (1 / 8 + 9 / 4))
-    assert wider(Spread(sd=2.0, df=math.inf), ASSUMED) == Spread(sd=2.0, df=math.inf)
+    assert wider(learned(math.sqrt(2), 100), ASSUMED).df == pytest.approx(4 * 100)
+    assert wider(learned(2.0, math.inf), ASSUMED) == Spread(sd=2.0, df=math.inf)
 
 
 @pytest.mark.parametrize("df", [1, 4, 100])
 @pytest.mark.parametrize("sd", [0.0, 0.5, 1.0])
 def test_what_is_learned_to_be_no_larger_changes_nothing(sd: float, df: int) -> None:
-    assert wider(Spread(sd=sd, df=df), ASSUMED) == ASSUMED
-    assert wider(Spread(sd=2.0, df=0), ASSUMED) == ASSUMED
+    assert wider(learned(sd, df), ASSUMED) == ASSUMED
+    assert wider(learned(9.0, 0), ASSUMED) == wider(learned(9.0, 3.9), ASSUMED) == ASSUMED
 
 
-def test_a_spread_that_is_hardly_larger_makes_intervals_hardly_longer() -> None:
-    just = wider(Spread(sd=1.001, df=2), ASSUMED)
-    assert t_quantile(0.999, just.df) * just.sd == pytest.approx(t_quantile(0.999, math.inf), rel=0.002)
+def test_a_spread_counts_where_chance_does_not_make_it_so_large() -> None:
+    """99 % of variances by 4 degrees of freedom are below 3.3192 times the true one, here 1, or 1 and 2 of launches."""
+    for sampling, true in ((0.0, 1.0), (2.0, 3.0)):
+        below, above = (learned(math.sqrt(true * times), 4, sampling) for times in (3.3191, 3.3193))
+        assert wider(below, ASSUMED) == ASSUMED
+        assert wider(above, ASSUMED).sd == pytest.approx(math.sqrt(true * 3.3193 - sampling))
+
+
+def test_chance_widens_one_spread_in_a_hundred() -> None:
+    runs = np.random.default_rng(1).normal(size=(2000, 5))
+    wide = sum(wider(learned(sd, 4), ASSUMED) != ASSUMED for sd in runs.std(axis=1, ddof=1).tolist())
+    assert wide == pytest.approx(20, abs=14)
 
 
 def test_a_default_is_replaced_where_intervals_become_shorter() -> None:
