@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
@@ -166,6 +167,20 @@ def test_the_help_tells_the_default_of_each_option_that_takes_a_value(pytester: 
     for knob in KNOBS.values():
         told = f"(default: {knob.default_text})" in helps[knob.option.removeprefix("--ddpperf-")]
         assert told is (not knob.flag and bool(knob.default_text)), knob.option
+
+
+def test_a_folder_that_an_option_of_the_ini_file_swallows_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\naddopts = --ddpperf-save")
+    pytester.mkdir("perf")
+    run = pytester.runpytest("perf")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(["*perf is a test, a file or a folder: put --ddpperf-save last, or write*"])
+
+
+def test_words_of_the_command_line_may_be_paths(pytester: pytest.Pytester) -> None:
+    pytester.mkdir("perf")
+    main = "import pathlib, pytest; print(pytest.main([pathlib.Path('perf'), '--ddpperf-quick']).name)"
+    pytester.run(sys.executable, "-c", main).stdout.fnmatch_lines(["*NO_TESTS_COLLECTED"])
 
 
 def test_the_help_has_each_option_below_the_title_of_its_section(pytester: pytest.Pytester) -> None:

@@ -34,6 +34,10 @@ class GitMissingError(GitError):
     """There is no git."""
 
 
+class NoCommitError(GitError):
+    """Git has no commit that will do; the message has the reason and the cure."""
+
+
 def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: Path | None = None) -> str:
     """Run git in a folder and return its output, stripped; GitError where git fails, is missing, or takes too long.
 
@@ -94,20 +98,24 @@ def introduced(text: str, name: str, folder: Path) -> str | None:
     """
     if not folder.is_dir():
         return None
-    search = ("log", "--reverse", "--format=%H", f"-S{text}", "--", f":(top,glob)**/{name}")
     try:
-        found = git(folder, *search).splitlines()
+        return _introduced(text, name, folder)
     except GitError as error:
         raise GitError(no_commit(folder, error)) from None
+
+
+def _introduced(text: str, name: str, folder: Path) -> str | None:
+    search = ("log", "--reverse", "--format=%H", f"-S{text}", "--", f":(top,glob)**/{name}")
+    found = git(folder, *search).splitlines()
     if not found:
         return None
     top = top_folder(folder)
     shallow = Path(git(folder, "rev-parse", "--path-format=absolute", "--git-path", "shallow"))
     if shallow.exists() and found[0] in shallow.read_text(encoding="ascii").split():
-        raise GitError(fetching(top))  # it stands for all commits before it
+        raise NoCommitError(fetching(top))  # it stands for all commits before it
     changed = git(top, "show", "--format=", "--name-only", "-z", found[0]).split("\0")
     if all((top / name).is_relative_to(folder.resolve()) for name in changed if name):
-        raise GitError("it was committed apart from the code that it is of; commit both together")
+        raise NoCommitError("it was committed apart from the code that it is of; commit both together")
     return found[0]
 
 
@@ -170,6 +178,8 @@ def no_repository(folder: Path, error: GitError) -> str:
 
 def no_commit(folder: Path, error: GitError) -> str:
     """The reason why git does not tell the commit of the baselines in ``folder``, and the cure."""
+    if isinstance(error, NoCommitError):
+        return str(error)
     if isinstance(error, GitMissingError):
         return f"{error}: install it"
     refused = _refusal(folder, error)

@@ -48,6 +48,7 @@ class RevisionSide:
         echo: Echo | None = None,
         nodes: Callable[[Sequence[str], Redirection | None, Launcher | None], OtherNodes | None] | None = None,
         opposite: bool = False,  # whether this checkout is measured beside it by launchers that are as old
+        opposite_echo: Echo | None = None,
     ) -> None:
         self.revision = revision
         self.tests = tests
@@ -56,7 +57,8 @@ class RevisionSide:
         def make(first: Launcher | None, *, redirected: bool) -> Launcher:
             own = self.redirection if redirected else None
             others = None if nodes is None else nodes(preload, own, first)
-            return Launcher(threads=threads, preload=preload, redirection=own, echo=echo, like=first, nodes=others)
+            told = echo if redirected else opposite_echo
+            return Launcher(threads=threads, preload=preload, redirection=own, echo=told, like=first, nodes=others)
 
         self.launchers = Launchers(partial(make, redirected=True), asked)
         # What a process has done before is in the memory of all that are forked from it, and shows in their CPU time.

@@ -41,7 +41,10 @@ def overall(results: Sequence[Result]) -> Overall:
 
 
 def _common_change(results: Sequence[Result]) -> CommonChange | None:
-    """That of the tests that were measured side by side, or of those beside stored times, whichever are more."""
+    """That of the tests that were measured side by side, or of those beside stored times, whichever are more.
+
+    Only quotients by the control step have what other processes do to a stored comparison in their standard errors.
+    """
     paired: dict[str, list[float]] = {}
     stored: dict[str, list[float]] = {}
     errors: list[Spread] = []  # each has the deviation of the run in it
@@ -51,7 +54,7 @@ def _common_change(results: Sequence[Result]) -> CommonChange | None:
             continue
         if result.paired is not None or result.settled is not None:
             paired.setdefault(result.test, []).append(step.change)
-        elif step.standard_error is not None:
+        elif step.controlled and step.standard_error is not None:
             stored.setdefault(result.test, []).append(step.change)
             errors.append(Spread(sd=step.standard_error, df=step.df))
     if len(paired) >= len(stored):

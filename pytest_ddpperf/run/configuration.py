@@ -58,11 +58,11 @@ class _Lines(argparse.Action):
 
 
 def _command_words(config: Any) -> Iterator[str]:
-    """The words of the command line, with those that the environment and the ini file add to it."""
-    yield from config.invocation_params.args
-    yield from shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    """The words of the command line after those that the ini file and the environment put before it."""
     if hasattr(config, "known_args_namespace"):  # else the ini file has not been read yet
         yield from config.getini("addopts")
+    yield from shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    yield from map(os.fspath, config.invocation_params.args)
 
 
 class _Switched(argparse.Action):
@@ -102,8 +102,7 @@ def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str
     from pytest_ddpperf.run.refusals import NOT_QUICK, require_consistent, require_no_test
 
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
-    words = pairwise(config.invocation_params.args)
-    apart = {word: following for word, following in words if word.startswith("--ddpperf-")}
+    apart = dict(pairwise(_command_words(config)))
     for name, raw in said.items():
         knob = KNOBS[name]
         require_no_test(knob, raw, config.invocation_params.dir, apart=apart.get(knob.option) == raw)

@@ -44,6 +44,8 @@ class Part:
         self._differs = False  # from the run before, in what is measured
         self._shared = False  # whether the session's budget is what limits the call
         self._seen = False  # whether a judge has looked
+        self._unproven = False  # whether it needs a proof that was not dealt
+        self._explains = 0.0  # seconds of a diagnosis that was dealt besides
 
     @property
     def silent(self) -> bool:
@@ -87,7 +89,7 @@ class Part:
             return ceiling
         if self.before is not None and self.before.recordings:
             before = self.before.recordings[-1][1].elapsed
-            given = before + pool.dealt(self._place)
+            given = before + self._dealt(pool.dealt(self._place))
         else:
             share = pool.share(self._begun, self._place, sides) - (pool.now() - self._begun)
             given = share / SCREENING if self._screening else share
@@ -95,6 +97,17 @@ class Part:
         given = min(ceiling, max(_LEAST_SECONDS, given))
         self._deadline = pool.now() + given * pool.turns - before + pool.starts_of(self.before)
         return given
+
+    def _dealt(self, share: float) -> float:
+        """Note whether a share has the time for a proof, and for a diagnosis besides."""
+        from pytest_ddpperf.run.dealing import Aim
+
+        need = None if self.before is None else self.before.need
+        if need is not None and need.aim is Aim.PROVE:
+            self._unproven = not 0 < need.wanted <= share
+            besides = share - need.wanted * (not self._unproven)
+            self._explains = min(need.explains, max(0.0, besides))
+        return share
 
     def rest(self, max_time: float, spent: float) -> float:
         """The seconds for a measuring beside another reference, when as many of ``max_time`` are spent."""
@@ -127,7 +140,7 @@ class Part:
         over = look.elapsed - recording.deadline if self._screening else self._pool.now() - self._deadline
         if self._shared and not self._seen and over > look.round_seconds:  # by launches that are made in any case
             self._pool.short.append(over)
-        first, self._seen = not self._seen, True
+        self._seen = True
         settles = action.action == "settle"
         screened = (
             self.before.recordings[-1][1].elapsed if self._confirming and self.before is not None else look.elapsed
@@ -144,10 +157,10 @@ class Part:
         if self.before is None or need.aim < Aim.PROVE or settles:
             return action
         self.before.need = replace(need, wanted=need.least, explains=0.0)
-        # Where no proof was dealt, a diagnosis may have been.
-        unproven = first and action.action == "more" and not 0 < need.wanted <= self._deadline - self._pool.now()
+        left = self._deadline - self._pool.now()
+        diagnosed = self._unproven or left < self._explains + look.round_seconds * bool(self._explains)
         lacks = self._pool.lacks
-        if action.action == "confirm" or not (lacks or unproven):
+        if action.action == "confirm" or not (lacks or (diagnosed and action.action == "more")):
             return action
         return replace(action, action="stop", briefly=lacks and not action.explain)
 

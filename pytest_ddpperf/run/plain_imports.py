@@ -1,7 +1,7 @@
 """Imports what every pytest run loads as Python does: from the bytecode that came with the installation.
 
-pytest rewrites the asserts of a plugin's whole package; this one has none. In a fresh container, or where pytest cannot
-keep what it has compiled, it would compile these modules anew.
+pytest rewrites the asserts of a plugin's whole package; what every run loads has none. In a fresh container, or where
+pytest cannot keep what it has compiled, it would compile these modules anew.
 """
 
 from __future__ import annotations

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.baselines.calibration import Calibrated
     from pytest_ddpperf.launch.nodes.cluster import Cluster
     from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
-    from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.batch_size import Search
     from pytest_ddpperf.records.convergence import Convergence
@@ -292,17 +291,17 @@ class Session:
         """The side of the commit of a baseline; LaunchError where git does not have it."""
         from pytest_ddpperf.against.worktree import baseline_revision
 
-        known = self._of_commits.get(commit)
-        revision = baseline_revision(commit, self._root)
-        self._of_commits[commit] = known or self._side(revision, tests=True, opposite=True)
+        if commit not in self._of_commits:
+            revision = baseline_revision(commit, self._root)
+            self._of_commits[commit] = self._side(revision, tests=True, opposite=True, opposite_echo=self._echo)
         return self._of_commits[commit]
 
-    def _side(self, revision: Revision, *, echo: Echo | None = None, **how: bool) -> RevisionSide:
+    def _side(self, revision: Revision, **how: Any) -> RevisionSide:
         from pytest_ddpperf.against.revision_side import RevisionSide
 
         setup, asked, threads = self.settings.against_setup, self.settings.preload, self._threads
         nodes = self._nodes
-        return RevisionSide(revision, setup, PRELOADED, asked=asked, threads=threads, echo=echo, nodes=nodes, **how)
+        return RevisionSide(revision, setup, PRELOADED, asked=asked, threads=threads, nodes=nodes, **how)
 
     def accept_command(self, test: str) -> str:
         """The command that makes the result of a test the baseline that it was compared with."""

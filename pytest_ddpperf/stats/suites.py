@@ -10,6 +10,7 @@ from pytest_ddpperf.records.measurement import Interval, Spread
 from pytest_ddpperf.stats.intervals import center, t_quantile
 
 MIN_TESTS = 3  # fewer know next to nothing of their scatter
+TELLING = 1.0  # of a logarithm: an interval that reaches further to each side tells nothing
 NOTABLE = 0.01
 """The whole interval has to lie beyond it for a suite to be called slower.
 
@@ -56,7 +57,7 @@ def common_change(tests: Sequence[Sequence[float]], alike: Spread | None = None)
             side.
 
     Returns:
-        The change; None for fewer than ``MIN_TESTS`` tests.
+        The change; None for fewer than ``MIN_TESTS`` tests, and where they tell nothing.
     """
     if len(tests) < MIN_TESTS:
         return None
@@ -67,6 +68,8 @@ def common_change(tests: Sequence[Sequence[float]], alike: Spread | None = None)
     half = math.log(interval.high / middle)
     if alike is not None:
         half = math.hypot(half, t_quantile(0.5 + interval.confidence / 2, alike.df) * alike.sd)
+    if not half < TELLING:
+        return None
     around = Interval(
         low=middle * math.exp(-half) - 1, high=middle * math.exp(half) - 1, confidence=interval.confidence
     )

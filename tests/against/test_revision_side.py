@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -49,13 +50,21 @@ def test_the_first_use_checks_out_and_close_removes(revision: Revision) -> None:
     assert (target.is_dir(), worktrees(revision)) == (False, 1)
 
 
-def test_the_opposite_side_starts_alike_runs_this_checkout_and_ends_with_it(revision: Revision) -> None:
+def test_the_opposite_side_starts_alike_runs_this_checkout_and_ends_with_it(
+    revision: Revision, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = RevisionSide(revision, None, ())
     assert (own.opposite, own.every) == (None, (own.launchers,))
-    side = RevisionSide(revision, None, ("json",), tests=True, opposite=True)
+    (revision.root / "code_of_side.py").write_text("VALUE = 'committed'")
+    git(revision.root, "add", ".")
+    git(revision.root, "commit", "-q", "-m", "code")
+    (revision.root / "code_of_side.py").write_text("VALUE = 'here'")
+    monkeypatch.syspath_prepend(revision.root)
+    commit = git(revision.root, "rev-parse", "HEAD").strip()
+    side = RevisionSide(Revision("HEAD", commit, revision.root), None, ("json",), tests=True, opposite=True)
     assert side.opposite is not None
-    there, here = (launchers[0].run(imported, world_size=1).values[0] for launchers in side.every)
-    assert there == here == ["json", "pytest"]
+    there, here = (launchers[0].run(code_and_imports, world_size=1).values[0] for launchers in side.every)
+    assert (there, here) == (("committed", ["json", "pytest"]), ("here", ["json", "pytest"]))
     assert len({launchers[0].pid for launchers in side.every} - {None}) == 2
     assert worktrees(revision) == 2
     side.close()
@@ -63,8 +72,9 @@ def test_the_opposite_side_starts_alike_runs_this_checkout_and_ends_with_it(revi
     assert worktrees(revision) == 1
 
 
-def imported(_ctx: object) -> list[str]:
-    return sorted({"json", "pytest"} & sys.modules.keys())
+def code_and_imports(_ctx: object) -> tuple[str, list[str]]:
+    imports = sorted({"json", "pytest"} & sys.modules.keys())
+    return importlib.import_module("code_of_side").VALUE, imports
 
 
 @pytest.mark.parametrize(("setup", "lacking"), [(None, True), ("true", False)])

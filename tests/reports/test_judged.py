@@ -9,7 +9,7 @@ from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.judged import full_name, results_of
 from pytest_ddpperf.reports.documents.reading import typed
@@ -80,7 +80,7 @@ def test_beside_another_revision_the_common_change_is_the_same(make_result: Make
 
 def test_beside_stored_baselines_the_common_change_is_the_same(make_result: Make, make_comparison: Compare) -> None:
     def of(number: int, df: float) -> Result:
-        error = {"change": 0.01 * number, "standard_error": 0.01, "df": df}
+        error = {"change": 0.01 * number, "standard_error": 0.01, "df": df, "controlled": True}
         return make_result(
             test=f"t.py::test_{number}", comparisons=(make_comparison("step_time", 1.0, Verdict.OK, **error),)
         )
@@ -89,6 +89,20 @@ def test_beside_stored_baselines_the_common_change_is_the_same(make_result: Make
         results = [of(number, degrees) for number in range(3)]
         assert overall(results).common_change is not None
         assert overall(again(*results)) == overall(results)
+
+
+def test_what_was_settled_side_by_side_is_so_when_it_is_read_again(make_result: Make, make_comparison: Compare) -> None:
+    settled = StoredBaseline(record=None, origin="cpu", settled=PairedRevision(revision="3f2a1c0", commit="3f2a1c0"))
+    results = [
+        make_result(
+            test=f"t.py::test_{number}",
+            reference=settled,
+            comparisons=(make_comparison("step_time", 1.0, Verdict.OK, change=0.01 * number),),
+        )
+        for number in range(3)
+    ]
+    assert overall(results).common_change is not None
+    assert overall(again(*results)) == overall(results)
 
 
 def test_a_full_name_tells_benchmarks_apart(make_result: Make) -> None:

@@ -144,7 +144,7 @@ def test_beside_stored_baselines_the_common_change_has_the_error_of_a_run_in_it(
     """Of one standard error of 2 % and one of 4 % the mean; of 10 and 4 degrees of freedom the fewer."""
 
     def stored(test: str, change: float, error: float, df: float) -> Result:
-        step = comparison("step_time", 0.04, Verdict.OK, change=change, standard_error=error, df=df)
+        step = comparison("step_time", 0.04, Verdict.OK, change=change, standard_error=error, df=df, controlled=True)
         return make_result(test=f"t.py::{test}", verdict=Verdict.OK, comparisons=(step,))
 
     errors = ((0.02, 10.0), (0.03, 10.0), (0.04, 4.0))
@@ -152,6 +152,13 @@ def test_beside_stored_baselines_the_common_change_has_the_error_of_a_run_in_it(
     line = overall_lines([*results, changed(make_result, "test_paired", 0.5)])[0]
     # 1.1 * exp(t(97.5 %, 4 df) * 0.03) with t = 2.776
     assert line == "3 tests together, beside stored baselines: step_time +10.0 % [95 % CI +1.2 .. +19.6] slower"
+
+
+def test_times_that_no_control_step_corrects_have_no_common_change(make_result: Make) -> None:
+    """What other processes do to them is in no standard error."""
+    step = comparison("step_time", 0.04, Verdict.INCONCLUSIVE, change=0.4, standard_error=0.01, note="disturbed")
+    results = [make_result(test=f"t.py::test_{number}", comparisons=(step,)) for number in range(3)]
+    assert overall(results).common_change is None
 
 
 def test_the_figures_of_a_session_have_every_verdict(make_result: Make) -> None:

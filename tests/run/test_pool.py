@@ -266,11 +266,14 @@ def test_a_call_that_has_had_its_share_needs_no_more(clock: Clock) -> None:
 PLANS = LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnosis_seconds=2.0, unhurried=(1.0, 2.0))
 
 
-def in_its_second_run(clock: Clock, other: Need) -> Part:
+BLIND = Need(aim=Aim.SEE, wanted=60.0)
+
+
+def in_its_second_run(clock: Clock, other: Need, own: Need = BLIND) -> Part:
     """The part of a benchmark in a budget of 200 s, which it shares with another one that needs so much."""
     pool = Pool(200.0, 2, clock)
     pool.begin_pass(Pass.SCREEN)
-    screened(pool, clock, Need(aim=Aim.SEE, wanted=60.0), "a")
+    screened(pool, clock, own, "a")
     screened(pool, clock, other, "b")
     pool.begin_pass(Pass.LAST)
     pool.begin_test("a")
@@ -313,19 +316,30 @@ def test_what_rules_a_slowdown_out_yields_to_those_that_cannot_see_yet(
         assert part.looked(recording, [result], look, 4, asked) == asked, "what got worse is diagnosed in full"
 
 
-@pytest.mark.parametrize(("enough", "goes_on"), [(9, True), (400, False), (None, False)])
-def test_a_proof_that_was_not_dealt_leaves_its_time_to_a_diagnosis(
-    clock: Clock, enough: int | None, *, goes_on: bool
+@pytest.mark.parametrize(
+    ("wanted", "explains", "later", "actions"),
+    [
+        pytest.param(50.0, 0.0, (0.1, 40.0), ["more", "more"], id="a proof that was dealt goes on, however exactly"),
+        pytest.param(
+            50.0, 9.0, (0.1, 40.0, 49.5), ["more", "more", "stop"], id="it ends when its diagnosis has to begin"
+        ),
+        pytest.param(500.0, 9.0, (0.1,), ["stop"], id="a proof that does not fit leaves its time to its diagnosis"),
+        pytest.param(0.0, 9.0, (0.1,), ["stop"], id="no number of launches would prove it"),
+    ],
+)
+def test_a_proof_and_its_diagnosis_have_the_time_that_was_dealt(
+    clock: Clock, wanted: float, explains: float, later: tuple[float, ...], actions: list[str]
 ) -> None:
-    """After 4 launches of 1 s there is time for 5 more, and none for 396; with None no number would prove it."""
-    part = in_its_second_run(clock, Need(aim=Aim.PROVE, wanted=50.0))
+    own = Need(aim=Aim.PROVE, wanted=wanted, explains=explains)
+    part = in_its_second_run(clock, Need(aim=Aim.DIAGNOSE, wanted=10.0), own)
     recording = Recording(clock)
     recording.planned(lambda: PLANS)
-    clock.now = 20.0
-    look = Look(elapsed=4.0, round_seconds=1.0, last=False)
-    heard = part.looked(recording, [timed(Verdict.OK, enough)], look, 4, Next("more", 1))
-    assert heard == Next("more" if goes_on else "stop", 1)
-    assert part.looked(recording, [timed(Verdict.OK, enough)], look, 5, Next("more", 1)).action == "more", "once only"
+    look, begun = Look(elapsed=4.0, round_seconds=1.0, last=False), clock.now
+    heard = []
+    for after in later:
+        clock.now = begun + after
+        heard.append(part.looked(recording, [timed(Verdict.OK)], look, 4, Next("more", 1)).action)
+    assert heard == actions
 
 
 def in_its_confirmation(pool: Pool, clock: Clock, *suspects: str) -> tuple[Part, Recording]:

@@ -42,6 +42,11 @@ def test_what_all_tests_may_deviate_by_alike_is_in_the_interval_however_many_the
     assert same.interval.high == pytest.approx(math.expm1(0.02 + 1.959964 * 0.03), rel=1e-6)
 
 
+@pytest.mark.parametrize("df", [0.0, 0.05, 0.2, 1.0])
+def test_an_error_that_few_runs_tell_leaves_no_common_change(df: float) -> None:
+    assert common_change([relative(0.01)] * 3, Spread(sd=0.2, df=df)) is None
+
+
 def test_a_test_of_many_variants_is_one_figure() -> None:
     single = [relative(0.01), relative(0.02)]
     of_many = common_change([*single, relative(*(0.25 + 0.01 * number for number in range(11)))])

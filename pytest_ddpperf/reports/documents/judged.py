@@ -52,13 +52,13 @@ def _result(data: ResultData, document: ResultsData) -> Result:
         over=data.over,
         turns=data.turns,
     )
-    paired = None if data.against is None else _revision(data.against, measurement)
+    paired, settled = (None if one is None else _revision(one, measurement) for one in (data.against, data.settled))
     return Result(
         test=data.test,
         measurement=measurement,
         comparisons=comparisons,
         verdict=_VERDICTS[data.verdict],
-        reference=paired or StoredBaseline(record=None, origin=data.origin),
+        reference=paired or StoredBaseline(record=None, origin=data.origin, settled=settled),
         findings=tuple(Finding("read_again", {"text": text}) for text in data.findings),
         seconds=data.seconds,
     )
