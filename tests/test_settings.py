@@ -169,10 +169,13 @@ def test_the_help_tells_the_default_of_each_option_that_takes_a_value(pytester: 
         assert told is (not knob.flag and bool(knob.default_text)), knob.option
 
 
-def test_a_folder_that_an_option_of_the_ini_file_swallows_is_refused(pytester: pytest.Pytester) -> None:
+def test_a_folder_that_an_option_of_the_ini_file_swallows_is_refused(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)  # which would stand between
     pytester.makeini("[pytest]\naddopts = --ddpperf-save")
     pytester.mkdir("perf")
-    run = pytester.run(sys.executable, "-m", "pytest", "perf")  # pytester's own options would stand between
+    run = pytester.run(sys.executable, "-m", "pytest", "perf")  # without pytester's own options
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines(["*perf is a test, a file or a folder: put --ddpperf-save last, or write*"])
 
