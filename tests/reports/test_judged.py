@@ -4,12 +4,15 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.judged import full_name, results_of
 from pytest_ddpperf.reports.documents.reading import typed
@@ -65,41 +68,33 @@ def test_what_is_not_finite_is_not_a_number(make_result: Make, make_comparison: 
     assert math.isnan(read["step_time"].series.value)
 
 
-def test_beside_another_revision_the_common_change_is_the_same(make_result: Make, make_comparison: Compare) -> None:
-    paired = PairedRevision(revision="3f2a1c0 (main)", commit="3f2a1c0")
+BESIDE = PairedRevision(revision="3f2a1c0 (main)", commit="3f2a1c0")
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        pytest.param(BESIDE, {}, id="beside another revision"),
+        pytest.param(StoredBaseline(record=None, origin="cpu", settled=BESIDE), {}, id="settled"),
+        pytest.param(
+            StoredBaseline(record=None, origin="cpu"),
+            {"standard_error": 0.01, "df": 5.5, "controlled": True},
+            id="stored",
+        ),
+        pytest.param(
+            StoredBaseline(record=None, origin="cpu"),
+            {"standard_error": 0.01, "df": math.inf, "controlled": True},
+            id="stored, with an error that is known",
+        ),
+    ],
+)
+def test_the_common_change_is_the_same_when_it_is_read_again(
+    make_result: Make, make_comparison: Compare, reference: Reference, told: dict[str, Any]
+) -> None:
+    steps = [make_comparison("step_time", 1.0, Verdict.OK, change=0.01 * number, **told) for number in range(4)]
     results = [
-        make_result(
-            test=f"t.py::test_{i}",
-            paired=paired,
-            comparisons=(make_comparison("step_time", 1.0, Verdict.OK, change=0.01 * i),),
-        )
-        for i in range(4)
-    ]
-    assert overall(again(*results)) == overall(results)
-
-
-def test_beside_stored_baselines_the_common_change_is_the_same(make_result: Make, make_comparison: Compare) -> None:
-    def of(number: int, df: float) -> Result:
-        error = {"change": 0.01 * number, "standard_error": 0.01, "df": df, "controlled": True}
-        return make_result(
-            test=f"t.py::test_{number}", comparisons=(make_comparison("step_time", 1.0, Verdict.OK, **error),)
-        )
-
-    for degrees in (5.5, math.inf):
-        results = [of(number, degrees) for number in range(3)]
-        assert overall(results).common_change is not None
-        assert overall(again(*results)) == overall(results)
-
-
-def test_what_was_settled_side_by_side_is_so_when_it_is_read_again(make_result: Make, make_comparison: Compare) -> None:
-    settled = StoredBaseline(record=None, origin="cpu", settled=PairedRevision(revision="3f2a1c0", commit="3f2a1c0"))
-    results = [
-        make_result(
-            test=f"t.py::test_{number}",
-            reference=settled,
-            comparisons=(make_comparison("step_time", 1.0, Verdict.OK, change=0.01 * number),),
-        )
-        for number in range(3)
+        make_result(test=f"t.py::test_{number}", reference=reference, comparisons=(step,))
+        for number, step in enumerate(steps)
     ]
     assert overall(results).common_change is not None
     assert overall(again(*results)) == overall(results)
