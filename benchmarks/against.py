@@ -12,7 +12,8 @@ called again to add more. Where the step is only slower, nothing is counted
 (``--ddpperf-counted=false``): counts would tell at once. ``--changes gross`` makes it slower by 20, 50 or 100 %
 instead, beside the base and beside a stored baseline; ``--changes perf_tests`` runs the example suite of this checkout
 against its own commit. Given several lengths, each run measures steps of all of them, in benchmarks of their own.
-``--load N`` has N other processes compute beside the runs, but not while a baseline is stored. ``--project FOLDER``
+``--load N`` has N other processes compute beside the runs, but not while a baseline is stored; with ``--others``
+these are processes that run already, such as a simulation. ``--project FOLDER``
 keeps the project and the baseline that the first call stores there: calls that take turns have one baseline, whose age
 each run tells. ``report`` prints what the runs came to, those of several files together.
 """
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--budget", default="", metavar="TIME", help="of a whole run: 5min (default: none)")
     run.add_argument("--project", type=Path, metavar="FOLDER", help="kept with its baseline (default: a temporary one)")
     run.add_argument("--load", type=int, default=0, metavar="N", help="busy processes beside the runs (default: 0)")
+    run.add_argument("--others", action="store_true", help="those of --load run already: none is started")
     run.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     run.set_defaults(command=_run)
     told = verbs.add_parser("report", help="print what the runs came to")
@@ -84,21 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     changes = picked(options.changes)
-    unknown = [name for name in options.length if name not in LENGTHS]
-    if unknown:
-        raise SettingError(f"--length {unknown[0]!r}: there are {', '.join(map(repr, LENGTHS))}")
-    if options.each is not None and (options.minutes or options.runs):
-        raise SettingError("--each tells how many runs there are: give it without --minutes and --runs")
-    limits = (options.minutes, options.runs, options.each, options.max_time)
-    if options.load < 0 or any(limit is not None and limit <= 0 for limit in limits):
-        raise SettingError("--minutes, --runs, --each and --max-time take more than 0, --load 0 or more")
-    if options.project is not None and options.project.exists() != options.data.exists():
-        raise SettingError(
-            f"--project {options.project}: give it with the --data file that it was made for, or new ones"
-        )
-    if not options.data.parent.is_dir():
-        raise SettingError(f"--data {options.data}: there is no folder {options.data.parent}")
-    terms = Terms(tuple(dict.fromkeys(options.length)), options.max_time, options.load, options.budget)
+    terms = _terms(options)
     old = read(options.data) if options.data.exists() else None
     here = _here(terms.lengths, {} if old is None else old.calibrations)
     if old is not None:
@@ -118,6 +106,28 @@ def _run(options: argparse.Namespace) -> None:
             print(f"{run.began} {run.change}: {verdicts} ({run.seconds:.0f} s)", flush=True)
             if time.monotonic() >= until:
                 break
+
+
+def _terms(options: argparse.Namespace) -> Terms:
+    """What runs are made under; options that do not go together are refused."""
+    unknown = [name for name in options.length if name not in LENGTHS]
+    if unknown:
+        raise SettingError(f"--length {unknown[0]!r}: there are {', '.join(map(repr, LENGTHS))}")
+    if options.each is not None and (options.minutes or options.runs):
+        raise SettingError("--each tells how many runs there are: give it without --minutes and --runs")
+    limits = (options.minutes, options.runs, options.each, options.max_time)
+    if options.load < 0 or any(limit is not None and limit <= 0 for limit in limits):
+        raise SettingError("--minutes, --runs, --each and --max-time take more than 0, --load 0 or more")
+    if options.others and not options.load:
+        raise SettingError("--others tells that the processes of --load run already: give it with --load")
+    if options.project is not None and options.project.exists() != options.data.exists():
+        raise SettingError(
+            f"--project {options.project}: give it with the --data file that it was made for, or new ones"
+        )
+    if not options.data.parent.is_dir():
+        raise SettingError(f"--data {options.data}: there is no folder {options.data.parent}")
+    lengths = tuple(dict.fromkeys(options.length))
+    return Terms(lengths, options.max_time, options.load, options.budget, options.others)
 
 
 def _here(lengths: Sequence[str], known: Mapping[str, Calibration]) -> Runs:

@@ -154,6 +154,14 @@ def fraction(value: object) -> float:
     return share
 
 
+def positive_fraction(value: object) -> float:
+    """A share above 0, else as :func:`fraction`."""
+    share = fraction(value)
+    if share == 0:
+        raise ValueError("a fraction above 0, such as 0.1, or a percentage, such as 10%")
+    return share
+
+
 def _number(value: object, expected: str) -> float:
     """A finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):

@@ -27,6 +27,7 @@ from pytest_ddpperf.parsers import (
     one_of,
     optional,
     path,
+    positive_fraction,
     positive_int,
     reports,
     seconds,
@@ -377,7 +378,7 @@ class Settings:
     )
     resolution: float = _knob(
         0.1,
-        fraction,
+        positive_fraction,
         "slowdown that a run has to rule out, such as 0.1 or 10%%: then a result that is not proven unchanged is ok, "
         "else inconclusive",
         "FRACTION",

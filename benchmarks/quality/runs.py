@@ -47,6 +47,7 @@ class Terms:
     max_time: float | None = None  # for each; None for the plugin's default
     load: int = 0  # processes that compute all the time beside the run
     budget: str = ""  # of a session: 5min; empty for none
+    others: bool = False  # whether these processes are others', which run already
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -154,7 +155,7 @@ def _tests(terms: Terms) -> list[str]:
 
 def _run(name: str, terms: Terms, folder: Path, arguments: Sequence[str], paths: Sequence[Path]) -> Run:
     began, start = dt.datetime.now(tz=dt.timezone.utc), time.monotonic()
-    with busy(terms.load):
+    with busy(0 if terms.others else terms.load):
         results = pytest_results(name, folder, (*arguments, *terms.options), paths, RANKS)
     return Run(
         name,

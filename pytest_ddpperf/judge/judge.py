@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol
 
 from pytest_ddpperf.judge.allowance import excused_by, hidden_by
 from pytest_ddpperf.judge.benchmark import compare
@@ -14,6 +14,7 @@ from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT, Proofs
 from pytest_ddpperf.judge.sequential import (
     MIN_LAUNCHES,
     STOP,
+    Key,
     Look,
     Next,
     Phase,
@@ -22,6 +23,7 @@ from pytest_ddpperf.judge.sequential import (
     alpha_of_benchmark,
     next_action,
 )
+from pytest_ddpperf.judge.suspects import going_on, named, suspicious_metrics, with_kin
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement, Spread
 from pytest_ddpperf.records.results import Comparison, Reference, Result, StoredBaseline
@@ -35,9 +37,6 @@ TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015
 def accepted_worsening(settings: Settings, *, paired: bool = False) -> float:
     """The tolerance of the settings, or the default beside a stored baseline or, ``paired``, side by side."""
     return (PAIRED_TOLERANCE if paired else TOLERANCE) if settings.tolerance is None else settings.tolerance
-
-
-Key: TypeAlias = "tuple[str, int]"  # of a variant: name and world size
 
 
 class References(Protocol):
@@ -106,6 +105,7 @@ class Judge:
         # A machine that is busier than the baseline's is seen at once, and what is settled anyway waits for no more.
         self.first_look = min(settings.launches, MIN_LAUNCHES) if settles else settings.launches
         self._proven: dict[Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
+        self._ended: dict[Key, Proofs] = {}  # of benchmarks that are launched no more, at the look that ended them
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
         self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in diagnoses that count no more
 
@@ -115,7 +115,7 @@ class Judge:
         if not look.diagnosed:
             self.proofs = before.at(look.elapsed / self._settings.max_time, last=look.last)
         self.results = self._judged(measured, look)
-        made = len(measured[0].launches) - measured[0].fresh_from
+        made = max(len(each.fresh) for each in measured)
         self._state = replace(self._state, launches=made)  # time may have cut some off
         if look.diagnosed:
             return self._after_diagnosis()
@@ -131,7 +131,7 @@ class Judge:
         # the launches; and the baseline that it replaces need not be confirmed to be slower.
         accepting = self._settings.accepting
         screening = self._state.phase is Phase.SCREEN and not accepting
-        suspects = {result.measurement.key: _suspects(result) for result in self.results} if screening else {}
+        suspects = {result.measurement.key: suspicious_metrics(result) for result in self.results} if screening else {}
         if made < self._settings.launches > self.first_look and not (look.last or look.screened or self._disturbed):
             self.proofs = before
             return Next("more", self._settings.launches - made)
@@ -151,12 +151,17 @@ class Judge:
         self._state = advance(self._state, action, screened=look.screened)
         if action.action in {"confirm", "settle"}:
             self.proofs = before  # nothing that this look showed of times is told
+        elif action.action == "more" and self._references.paired and not accepting:
+            action = replace(action, going_on=self._going_on())
         if action.action == "confirm":
             self._proven.clear()  # by launches that count no more
             self._suspected = {
-                result.measurement.key: _with_kin(suspects[result.measurement.key], result) for result in self.results
+                result.measurement.key: with_kin(suspects[result.measurement.key], result) for result in self.results
             }
-            return replace(action, suspects=tuple(_named(suspects, self.results)))
+            those = going_on(self.results, suspects) if self._references.paired else None
+            if those is None:
+                self._ended.clear()
+            return replace(action, suspects=tuple(named(suspects, self.results)), going_on=those)
         if self._state.phase is Phase.CLEAR and self._suspected is None and not accepting:
             self._suspected = {}  # nothing looked worse in time
         worse = any(result.verdict is Verdict.REGRESSED for result in self.results)
@@ -165,7 +170,6 @@ class Judge:
     def _judged(self, measured: tuple[Measurement, ...], look: Look) -> tuple[Result, ...]:
         """The results of the candidates, which come first in ``measured``."""
         references, paired = self._references.of(measured), self._references.paired
-        affordable = self._affordable(measured[0], look)
 
         def judged(candidate: Measurement, reference: Reference) -> Result:
             weights = math.fsum(
@@ -177,10 +181,10 @@ class Judge:
                 tolerance=accepted_worsening(self._settings, paired=paired),
                 alpha=alpha_of_benchmark(self._tests - 1 + len(references), paired=paired),
                 weights=weights,
-                proofs=self.proofs,
+                proofs=self._ended.get(candidate.key, self.proofs),
                 margin=self._margin,
                 resolution=self._resolution,
-                affordable=affordable,
+                affordable=self._affordable(candidate, look),
                 last=look.last,
                 screened=look.screened,
                 proven=self._proven.setdefault(candidate.key, {}),
@@ -195,6 +199,24 @@ class Judge:
 
         derived = self._derive(measured[: len(references)])
         return tuple(judged(point, reference) for point, reference in zip(derived, references, strict=True))
+
+    def _going_on(self) -> frozenset[Key] | None:
+        """The benchmarks that are launched on: those that are open or look better; the others keep their proofs."""
+        metrics = {
+            result.measurement.key: [
+                comparison.series.metric
+                for comparison in result.comparisons
+                if comparison.gated
+                and comparison.series.scale != "exact"
+                and (comparison.verdict in OPEN or self._looks_better(comparison))
+            ]
+            for result in self.results
+        }
+        those = going_on(self.results, metrics)
+        self._ended = {
+            key: self._ended.get(key, self.proofs) for key in metrics if those is not None and key not in those
+        }
+        return those
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
         """The metrics that may be found worse; all diagnosed ones may, until fresh diagnoses have to confirm them."""
@@ -219,8 +241,8 @@ class Judge:
         if not any(worse.values()) or self._grown is not None or self._settings.accepting:
             return STOP
         self._grown = {key: frozenset(metrics) for key, metrics in worse.items()}
-        named = _named({key: sorted(metrics) for key, metrics in worse.items()}, self.results)
-        return Next("confirm", 1, tuple(named))
+        suspects = named({key: sorted(metrics) for key, metrics in worse.items()}, self.results)
+        return Next("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, look: Look) -> int:
         """The number of launches that show a suspect to be worse, or would have: side by side, all that there are."""
@@ -277,17 +299,6 @@ class Judge:
                     proven.setdefault(comparison.series.metric, (launches, comparison.bound))
 
 
-def _suspects(result: Result) -> tuple[str, ...]:
-    """The metrics that fresh launches have to judge."""
-    return tuple(
-        comparison.series.metric
-        for comparison in result.comparisons
-        if comparison.gated
-        and comparison.series.scale != "exact"
-        and (comparison.suspicious or comparison.verdict is Verdict.REGRESSED)
-    )
-
-
 def _decides_times(comparison: Comparison) -> bool:
     """Whether a metric follows the machine's speed, and its verdict can keep the result from green."""
     return comparison.gated and comparison.series.drifts and not comparison.series.rules.alarm_only
@@ -299,22 +310,3 @@ def _needs_more(comparison: Comparison, launches: int) -> bool:
     if note is None or comparison.verdict not in OPEN:
         return False
     return note.code == "no_launches_decide" or note.facts.get("launches", 0) > launches
-
-
-def _with_kin(suspects: Sequence[str], result: Result) -> frozenset[str]:
-    """The metrics that a confirmation may find worse: suspects, and with a time among them all times of the variant."""
-    timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
-    return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
-
-
-def _named(suspects: Mapping[Key, Sequence[str]], results: Sequence[Result]) -> Iterator[str]:
-    """The metrics that looked worse, with the variant where there are several; none that repeats another verdict."""
-    repeated = {
-        series.metric for result in results for series in result.measurement.series if series.rules.repeats_step_time
-    }
-    names: dict[str, list[str]] = {}
-    for (name, _), metrics in suspects.items():
-        for metric in [metric for metric in metrics if metric not in repeated] or metrics:
-            names.setdefault(metric, []).append(name)
-    for metric, variants in names.items():
-        yield metric if len(suspects) == 1 else f"{metric} of {' and '.join(variants)}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
@@ -33,6 +33,8 @@ benchmarks/decision.py and several.py find of unchanged code is in docs/evidence
 """
 
 MIN_LAUNCHES = 2  # a single one shows no scatter
+
+Key: TypeAlias = "tuple[str, int]"  # of a benchmark among those of one call: name and world size
 
 
 class Phase(str, Enum):
@@ -58,8 +60,9 @@ class Look:
 class Next:
     """What to do after a look: stop, measure so many launches more, or confirm: start again with that many.
 
-    After diagnosed launches, ``confirm`` asks for fresh diagnosed ones. ``settle`` ends launches that are judged beside
-    a stored baseline, whose commit is then measured side by side.
+    ``going_on`` are the benchmarks that these launches are of, by key; None for all that are measured together. After
+    diagnosed launches, ``confirm`` asks for fresh diagnosed ones. ``settle`` ends launches that are judged beside a
+    stored baseline, whose commit is then measured side by side.
     """
 
     action: Literal["stop", "more", "confirm", "settle"]
@@ -67,6 +70,7 @@ class Next:
     suspects: tuple[str, ...] = ()  # the metrics that looked worse, in words
     explain: bool = False  # whether a diagnosis is wanted though no time is left
     briefly: bool = False  # whether a diagnosis is not wanted even if time is left, but for growth
+    going_on: frozenset[Key] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ class BenchmarkRun:
         action = judge(measured, look)
         if look.diagnosed:
             return action
-        return self.part.looked(recording, getattr(judge, "results", ()), look, len(measured[0].launches), action)
+        made = max(len(each.launches) for each in measured)
+        return self.part.looked(recording, getattr(judge, "results", ()), look, made, action)
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
         """The variants with their communication as the profiler sees it, if that is asked for; writes their traces."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look
+from pytest_ddpperf.judge.suspects import going_on
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
@@ -99,27 +100,48 @@ def _need_beside_reference(
 ) -> Need:
     """The same; ``counted`` of its launches count where a suspect is confirmed, and ``most`` seconds are given."""
     compared = [
-        comparison
+        (result, comparison)
         for result in results
         for comparison in result.comparisons
         if comparison.gated and comparison.series.scale != "exact" and not _disturbed(comparison)
     ]
-    deciding = [each for each in compared if not each.series.rules.alarm_only]
-    verdicts = {each.verdict for each in deciding}
-    worse = [each for each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
+    worse = [(result, each) for result, each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
     if worse:
-        least = made * look.round_seconds  # most look worse by chance, and need no diagnosis
-        needed = min((CONFIRMED * each.enough for each in worse if each.enough), default=math.inf)
-        fresh = max(0.0, needed - counted) * look.round_seconds
+        seconds = _round_seconds(results, look, worse)
+        least = made * seconds  # most look worse by chance, and need no diagnosis
+        needed = min((CONFIRMED * each.enough for _, each in worse if each.enough), default=math.inf)
+        fresh = max(0.0, needed - counted) * seconds
         return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + explains)), decides=fresh)
-    if not verdicts & OPEN:
+    undecided = [
+        (result, each) for result, each in compared if each.verdict in OPEN and not each.series.rules.alarm_only
+    ]
+    if not undecided:
         return Need(aim=Aim.DIAGNOSE, wanted=explains)
-    open_ones = [each.enough for each in deciding if each.verdict in OPEN]
-    seconds = math.inf if None in open_ones else max(n - made for n in open_ones if n is not None) * look.round_seconds
-    if Verdict.INCONCLUSIVE in verdicts:
+    needed = max(
+        math.inf if each.enough is None else each.enough - _launches(result, made) for result, each in undecided
+    )
+    of_round = _round_seconds(results, look, undecided)
+    seconds = needed * of_round
+    if any(each.verdict is Verdict.INCONCLUSIVE for _, each in undecided):
         return Need(aim=Aim.SEE, wanted=min(most, 2 * max(seconds, 0.0)))
     proves = 0 < seconds < math.inf
-    return Need(aim=Aim.PROVE, wanted=seconds + look.round_seconds / 2 if proves else 0.0, explains=explains)
+    return Need(aim=Aim.PROVE, wanted=seconds + of_round / 2 if proves else 0.0, explains=explains)
+
+
+def _launches(result: Result, made: int) -> int:
+    """The launches of a benchmark, which may have ended before others of its call, that have ``made``."""
+    return min(made, len(result.measurement.launches) or made)
+
+
+def _round_seconds(results: Sequence[Result], look: Look, which: Sequence[tuple[Result, Comparison]]) -> float:
+    """The seconds of a round that launches what is launched on for the sake of these metrics."""
+    metrics = {
+        result.measurement.key: [metric.series.metric for one, metric in which if one is result] for result in results
+    }
+    those = going_on(results, metrics) if all(result.paired is not None for result in results) else None
+    last = [max((launch.round for launch in result.measurement.launches), default=0) for result in results]
+    launched = sum(number == max(last) for number in last)
+    return look.round_seconds * (len(results) if those is None else len(those)) / launched
 
 
 def _disturbed(comparison: Comparison) -> bool:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES
 from pytest_ddpperf.metrics.launch_figures import complete, typical_step
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.settings import Settings
@@ -40,6 +40,9 @@ WORTH = 2.0
 Timed steps are then two thirds of the time. The launches that this leaves are enough, because the blocks inside them
 tell of their scatter (benchmarks/time_spent.py, benchmarks/intervals.py).
 """
+
+SLOW_START = 1.0  # seconds that launches take to start, on average: less is not worth a remark
+WORTH_NAMING = 0.25  # the share of an import in these seconds
 
 MAX_SHARE_OF_TIMEOUT = 0.75  # that a launch is planned to take: it takes longer where the machine becomes busier
 
@@ -103,6 +106,31 @@ def budget_of(
         slots=slots,
         memory=memory,
     )
+
+
+def slow_starts(launches: Sequence[Launch], budget: Budget) -> list[Finding]:
+    """That launches spent more on starting than on steps, where that is long enough to be worth a cure."""
+    working = sum(max(rank.worked for rank in launch.ranks) for launch in launches)
+    starting = sum(launch.seconds for launch in launches) - working
+    if not 0 < working < starting or starting < SLOW_START * len(launches):
+        return []
+    imports = [launch.ranks[0].imported for launch in launches if launch.ranks[0].imported is not None]
+    slowest = max(imports, key=lambda one: one.seconds, default=None)
+    if slowest is not None and slowest.seconds * len(launches) < WORTH_NAMING * starting:
+        slowest = None
+    return [
+        Finding(
+            "slow_starts",
+            {
+                "starting": starting,
+                "working": working,
+                "launches": len(launches),
+                "slowest": slowest,
+                "steps": budget.steps,
+                "max_time": budget.max_time,
+            },
+        )
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

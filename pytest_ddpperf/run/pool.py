@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 SCREENING = 0.65  # of what is left of the budget when all is prepared, at most (benchmarks/decision.py)
 
 
+UNSUSPECTED = 4  # tests without a suspect that a guess of how many are still to come begins with
+
+
 class Pass(IntEnum):
     """The passes over a suite with a budget. All before the last are silent; without these there is the last alone."""
 
@@ -201,11 +204,18 @@ class Pool:
 
     @property
     def _last_pass(self) -> float:
-        """The seconds that the last pass takes at least, as far as the tests tell that are screened."""
-        needs = [(test, kept.need.least) for (test, _), kept in self._kept.items() if kept.need is not None]
-        least = math.fsum(seconds for _, seconds in needs) / max(1, len({test for test, _ in needs}))
+        """The seconds that the last pass takes at least, as far as the tests tell that are screened.
+
+        A suspect by chance says little of the tests to come: they are expected to need what it needs in a few times
+        as many tests.
+        """
+        needs = [(test, kept) for (test, _), kept in self._kept.items() if kept.need is not None]
+        screened = len({test for test, _ in needs})
+        to_confirm = math.fsum(_least(kept) for _, kept in needs if kept.to_confirm)
+        others = math.fsum(_least(kept) for _, kept in needs if not kept.to_confirm) / max(1, screened) * self._tests
+        expected = to_confirm * (1 + max(0, self._tests - screened) / (screened + UNSUSPECTED))
         besides = math.fsum(self._overheads.values()) / max(1, len(self._overheads))
-        return self._tests * (least + besides) + self._start_of_commit
+        return expected + others + self._tests * besides + self._start_of_commit
 
     @property
     def _start_of_commit(self) -> float:
@@ -252,3 +262,8 @@ class Pool:
         number = "" if self.current is Pass.CONFIRM else f" {self._begun} of {self._tests}"
         which = f"{words[self.current]}{number}, " if self.silent else ""
         return f"{which}{format_clock(max(0.0, self.left))} left of {format_clock(self.seconds)}"
+
+
+def _least(kept: Kept) -> float:
+    """The seconds that a call needs in any case."""
+    return 0.0 if kept.need is None else kept.need.least

@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
 
 from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped
-from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look, Next
+from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Key, Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, timed_window
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.run.planning import Budget, LaunchPlans, LaunchRunner, Purpose, planned
+from pytest_ddpperf.run.planning import Budget, LaunchPlans, LaunchRunner, Purpose, planned, slow_starts
 from pytest_ddpperf.run.recording import Recording, Watch
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
-
-SLOW_START = 1.0  # seconds that launches take to start, on average: less is not worth a remark
-WORTH_NAMING = 0.25  # the share of an import in these seconds
 
 
 class End(Enum):
@@ -51,7 +48,7 @@ def measure(
     observer: Observer,
     recording: Recording | None = None,
 ) -> tuple[Measurement, ...]:
-    """The variants measured side by side: each round launches every variant once, in random order.
+    """The variants measured side by side: each round launches what goes on once, in random order.
 
     Every second round reverses the order of the one before, so that each variant comes first as often as last. The plan
     is fixed before the first round. When the judge has come to a verdict, a round that diagnoses follows.
@@ -65,31 +62,6 @@ def measure(
     observer.settled(max(len({variants[i].key for i in group}) for group in plans.groups))
     rounds = _Rounds(variants, plans, run, observer.watch)
     return _Measuring(budget, observer, plans, rounds, start, recording=recording).measured()
-
-
-def slow_starts(launches: Sequence[Launch], budget: Budget) -> list[Finding]:
-    """That launches spent more on starting than on steps, where that is long enough to be worth a cure."""
-    working = sum(max(rank.worked for rank in launch.ranks) for launch in launches)
-    starting = sum(launch.seconds for launch in launches) - working
-    if not 0 < working < starting or starting < SLOW_START * len(launches):
-        return []
-    imports = [launch.ranks[0].imported for launch in launches if launch.ranks[0].imported is not None]
-    slowest = max(imports, key=lambda one: one.seconds, default=None)
-    if slowest is not None and slowest.seconds * len(launches) < WORTH_NAMING * starting:
-        slowest = None
-    return [
-        Finding(
-            "slow_starts",
-            {
-                "starting": starting,
-                "working": working,
-                "launches": len(launches),
-                "slowest": slowest,
-                "steps": budget.steps,
-                "max_time": budget.max_time,
-            },
-        )
-    ]
 
 
 class _Measuring:
@@ -112,7 +84,8 @@ class _Measuring:
         self._rounds = rounds
         self._start = start
         self._findings = list(plans.findings)
-        self._durations: list[float] = []  # of rounds
+        self._measuring = 0.0  # seconds of rounds
+        self._durations: list[float] = []  # of rounds, as if each had launched every variant
         self._confirming = False
         self._screened = False
 
@@ -137,6 +110,7 @@ class _Measuring:
                     return self._measurements()
                 return self._diagnosed(look, verdict)
             wanted, self._screened = made + verdict.launches, look.screened
+            self._rounds.go_on(verdict.going_on)
             if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
                 self._suspect(verdict.suspects, made)
                 self._rounds.begin_again()
@@ -152,7 +126,9 @@ class _Measuring:
             expected = self._elapsed + self._round_seconds * (wanted - rounds.made)
             self._observer.progress(rounds.made + 1, wanted, self._elapsed, expected, rounds.last)
             rounds.launch()
-            self._durations.append(self._observer.clock() - begun)
+            took = self._observer.clock() - begun
+            self._measuring += took
+            self._durations.append(took / rounds.part)
 
     @property
     def _elapsed(self) -> float:
@@ -161,7 +137,8 @@ class _Measuring:
     @property
     def _round_seconds(self) -> float:
         """What another round will take: as long as those before it or, before any, as the pilots."""
-        return median(self._durations) if self._durations else self._plans.round_seconds
+        of_all = median(self._durations) if self._durations else self._plans.round_seconds
+        return of_all * self._rounds.part
 
     def _fits(self, deadline: float) -> bool:
         return self._elapsed + self._round_seconds <= deadline
@@ -204,7 +181,7 @@ class _Measuring:
     def _no_time(self) -> Finding:
         """That there was no time to diagnose, and how much may be enough, where this measuring has all of max_time."""
         budget, (each, diagnosing) = self._budget, self._plans.unhurried
-        launches, measuring = max(self._rounds.made, budget.launches), sum(self._durations)
+        launches, measuring = max(self._rounds.made, budget.launches), self._measuring
         rounds = max(measuring, launches * max(each, self._round_seconds))
         needed = self._elapsed - measuring + rounds + max(diagnosing, self._plans.diagnosis_seconds)
         known = not (budget.shared or budget.rest)
@@ -234,7 +211,9 @@ class _Rounds:
 
     def __init__(self, variants: Sequence[Variant], plans: LaunchPlans, run: LaunchRunner, watch: Watch) -> None:
         self.made = 0  # since the beginning, or since a metric looked worse
-        self._fresh_from = 0
+        self._before = 0  # made until then
+        self._fresh_from = [0] * len(variants)
+        self._going_on = frozenset(range(len(variants)))
         self._variants = variants
         self._plans = plans
         self._run = run
@@ -245,9 +224,9 @@ class _Rounds:
         self._diagnoses: list[list[Launch]] = [[] for _ in variants]
 
     def launch(self) -> None:
-        """One launch more of each variant, in random order: in every second round that of the last one reversed."""
+        """One launch more of what goes on, in random order: in every second round that of the last one reversed."""
         self._order = self._order[::-1] if self.every % 2 == 1 else self._drawn()
-        for group in self._in_order(self._order):
+        for group in self._in_order([i for i in self._order if i in self._going_on]):
             health, launches = self._watch(), list[tuple[int, Launch]]()
             try:
                 launches = self._launched(group, Purpose.TIMES, self.every)
@@ -283,8 +262,13 @@ class _Rounds:
 
     @property
     def every(self) -> int:
-        """The launches of a variant, those before a suspicion among them."""
-        return self._fresh_from + self.made
+        """All rounds, those before a suspicion among them."""
+        return self._before + self.made
+
+    @property
+    def part(self) -> float:
+        """The part of the variants that goes on."""
+        return len(self._going_on) / len(self._variants)
 
     @property
     def launches(self) -> list[Launch]:
@@ -293,12 +277,19 @@ class _Rounds:
 
     @property
     def last(self) -> Launch | None:
-        """The last one of the first variant."""
-        return next(iter(self._launches[0][-1:]), None)
+        """The last one of the first variant that goes on."""
+        return next(iter(self._launches[min(self._going_on)][-1:]), None)
+
+    def go_on(self, keys: Collection[Key] | None) -> None:
+        """Launch both sides of these benchmarks from now on; None for all."""
+        every = enumerate(self._variants)
+        self._going_on = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 
     def begin_again(self) -> None:
-        """Counts from here: fresh launches are to confirm what those until now made suspect."""
-        self._fresh_from += self.made
+        """Counts from here: fresh launches of what goes on are to confirm what those until now made suspect."""
+        for i in self._going_on:
+            self._fresh_from[i] = len(self._launches[i])
+        self._before += self.made
         self.made = 0
 
     def forget_diagnoses(self) -> None:
@@ -315,10 +306,10 @@ class _Rounds:
                 launches,
                 findings,
                 turns=i in interleaved,
-                diagnoses=diagnoses,
-                fresh_from=self._fresh_from,
+                diagnoses=self._diagnoses[i],
+                fresh_from=self._fresh_from[i],
             )
-            for i, (variant, plan, launches, diagnoses) in enumerate(
-                zip(self._variants, self._plans.plans, self._launches, self._diagnoses, strict=True)
+            for i, (variant, plan, launches) in enumerate(
+                zip(self._variants, self._plans.plans, self._launches, strict=True)
             )
         )

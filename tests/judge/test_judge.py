@@ -409,14 +409,56 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
         return *here, *(replace(in_turns(STEADY), name=name) for name in "ab")
 
     one = Judge("test_it", Settings(launches=4), paired(variants, alone), alone)
-    assert one(sides(1.2, 1.0), after(4.0)) == Next("confirm", 4, ("step_time of a",))
-    assert one(sides(1.0, 1.2), after(8.0)) == Next("more", 1)
+    those = frozenset({("a", 2)})
+    assert one(sides(1.2, 1.0), after(4.0)) == Next("confirm", 4, ("step_time of a",), going_on=those)
+    assert one(sides(1.0, 1.2), after(8.0)) == Next("more", 1, going_on=frozenset({("b", 2)}))
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
     assert words_of_note(one.results[1]["step_time"].note) == (
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
     )
     assert one(sides(1.2, 1.2), after(9.0)) == Next("stop", explain=True)
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED, Verdict.INCONCLUSIVE]
+
+
+def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
+    """Side by side a is unchanged at once, and b is not: it goes on alone, and the look after may prove nothing."""
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
+
+    def sides(of_b: Sequence[float]) -> tuple[Measurement, ...]:
+        here = [replace(in_turns(STEADY), name="a"), replace(in_turns(of_b), name="b")]
+        return *here, replace(in_turns(STEADY), name="a"), replace(in_turns([0.1] * len(of_b)), name="b")
+
+    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
+    noisy = [0.1, 0.11, 0.09, 0.105]
+    going_on = frozenset({("b", 2)})
+    assert one(sides(noisy), side_by_side(20.0)) == Next("more", 1, going_on=going_on)
+    a, b = one.results
+    assert (a.verdict, b.verdict) == (Verdict.UNCHANGED, Verdict.INCONCLUSIVE)
+    assert one(sides([*noisy, 0.095]), side_by_side(21.0)) == Next("more", 1, going_on=going_on)
+    assert not one.proofs.proves
+    assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
+    assert one.results[0]["step_time"].bound == a["step_time"].bound
+    assert one(sides([*noisy, 0.095, 0.101]), side_by_side(60.0)).action == "stop"
+    assert one.results[0]["step_time"].bound == a["step_time"].bound
+
+
+def test_beside_a_stored_baseline_all_are_launched_together() -> None:
+    """What is launched beside others is compared with what was."""
+    here = (replace(measured(STEADY), name="a"), replace(measured([0.1, 0.11, 0.09, 0.105]), name="b"))
+    found = stored(baseline(STEADY), baseline(STEADY))
+    one = Judge("test_it", Settings(launches=4, max_time=60.0, tolerance=0.06), found, alone)
+    assert one(here, after(4.0)) == Next("more", 1)
+
+
+def test_all_are_launched_on_for_the_sake_of_a_quotient_of_two() -> None:
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
+    noisy = [0.05, 0.055, 0.045, 0.0525]
+    here = (replace(in_turns(STEADY), name="a"), replace(in_turns(noisy), name="b"))
+    there = (replace(in_turns(STEADY), name="a"), replace(in_turns([0.05] * 4), name="b"))
+    for gated, going_on in ((True, None), (False, frozenset({("b", 2)}))):
+        derive = partial(with_speedup, over="a", gated=gated)
+        one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, derive), derive)
+        assert one((*here, *there), side_by_side(20.0)) == Next("more", 1, going_on=going_on)
 
 
 @pytest.mark.parametrize("slower", [1.2, 1.0])

@@ -9,11 +9,12 @@ import pytest
 
 from pytest_ddpperf.judge.sequential import Look
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import MetricRules
-from pytest_ddpperf.records.results import Comparison, PairedRevision
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.dealing import TIMES, Aim, Need, dealt, need_of
-from tests.factories import make_new_result, make_series
+from tests.factories import make_new_result, make_rank_launch, make_series
 
 LOOK = Look(elapsed=6.0, round_seconds=1.5, last=False)
 
@@ -143,3 +144,42 @@ def test_two_launches_of_both_sides_screen_and_confirm_what_is_settled() -> None
     least = 1.5 + 2 * (2 * 2 * 1.5 + EXPLAINED)
     expected = Need(aim=Aim.SEE, least=least, wanted=TIMES * least, settles=True)
     assert need_of([result], LOOK, made=4, diagnosis=5.0, settles=True) == expected
+
+
+def of_several(*comparisons: Comparison, launches: int = 4, ended: int = 0) -> list[Result]:
+    """Benchmarks of one call beside another revision; the first ``ended`` have made two launches, and no more."""
+    beside = PairedRevision(revision="main", commit=None, record=None, launches=launches)
+    results = []
+    for number, comparison in enumerate(comparisons):
+        rounds = range(2 if number < ended else launches)
+        made = tuple(Launch(round=each, ranks=(make_rank_launch(),), seconds=1.0) for each in rounds)
+        result = make_new_result()
+        measurement = replace(result.measurement, name=f"{number}", launches=made)
+        results.append(replace(result, measurement=measurement, comparisons=(comparison,), reference=beside))
+    return results
+
+
+def test_of_several_benchmarks_only_those_are_launched_on_that_need_it() -> None:
+    """A round of four takes 1.5 s: a suspect needs a quarter of that, and so does one that is to be proven."""
+    clear, suspect = compared(Verdict.UNCHANGED), compared(Verdict.INCONCLUSIVE, suspicious=True, launches=4)
+    least, fresh = 4 * 1.5 / 4, (2.5 * 4 - 4) * 1.5 / 4
+    assert need_of(of_several(clear, suspect, clear, clear), LOOK, made=4, diagnosis=5.0) == need(
+        Aim.CONFIRM, least, fresh + EXPLAINED, fresh
+    )
+    open_one = compared(Verdict.OK, launches=9)
+    assert need_of(of_several(clear, open_one, clear, clear), LOOK, made=4, diagnosis=5.0) == need(
+        Aim.PROVE, 0.0, 5.5 * 1.5 / 4, explains=EXPLAINED
+    )
+
+
+def test_a_round_is_of_what_was_launched_last() -> None:
+    """Of four benchmarks two have ended, and the round of 1.5 s is that of the others."""
+    clear, open_one = compared(Verdict.UNCHANGED), compared(Verdict.OK, launches=9)
+    results = of_several(clear, clear, clear, open_one, ended=2)
+    assert need_of(results, LOOK, made=4, diagnosis=5.0).wanted == 5.5 * 1.5 / 2
+
+
+def test_launches_that_a_benchmark_lacks_are_counted_from_its_own() -> None:
+    """It was launched twice, and waited while another one was launched twice more, of 1.5 s each."""
+    results = of_several(compared(Verdict.OK, launches=9), compared(Verdict.UNCHANGED), ended=1)
+    assert need_of(results, LOOK, made=4, diagnosis=5.0).wanted == 7.5 * 1.5

@@ -250,6 +250,19 @@ def test_the_first_pass_leaves_what_the_second_takes_at_least(clock: Clock) -> N
     assert part_of(pool, "c").max_time(1000.0) == (40.0 - 10.0 - 28.0) / 2 / SCREENING
 
 
+def test_one_suspect_is_taken_for_one_in_a_few_tests(clock: Clock) -> None:
+    """One of two tests needs 6 s to be confirmed: with four more that need nothing, one in six, so the two to come 2 s.
+
+    All four take 1 s each besides, so the last pass needs 12 s.
+    """
+    pool = Pool(30.0, 4, clock)
+    pool.begin_pass(Pass.SCREEN)
+    screened(pool, clock, Need(aim=Aim.CONFIRM, least=6.0), "a")
+    screened(pool, clock, Need(aim=Aim.PROVE), "b")
+    pool.begin_test("c")
+    assert part_of(pool, "c").max_time(1000.0) == (30.0 - 10.0 - 12.0) / 2 / SCREENING
+
+
 def test_a_call_that_has_had_its_share_needs_no_more(clock: Clock) -> None:
     pool = Pool(60.0, 2, clock)
     pool.begin_pass(Pass.SCREEN)

@@ -15,9 +15,9 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, SlowImport
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
-from pytest_ddpperf.run.planning import PILOT_STEPS, Budget, LaunchOutcome, Purpose
+from pytest_ddpperf.run.planning import PILOT_STEPS, Budget, LaunchOutcome, Purpose, slow_starts
 from pytest_ddpperf.run.recording import Recording
-from pytest_ddpperf.run.rounds import End, Observer, measure, slow_starts
+from pytest_ddpperf.run.rounds import End, Observer, measure
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
 from tests.factories import make_budget, make_environment, make_rank_launch, make_variant
@@ -630,6 +630,42 @@ def test_a_round_takes_what_those_before_it_did_however_slow_one_was() -> None:
     budget = make_budget(5, 0, 1, 30, 30)
     measure([variant()], budget, run, Observer(judge=judge, clock=machine.clock))
     assert [look.round_seconds for _, look in judge.looks] == [4.0, 4.5, 5.0]
+
+
+def test_only_benchmarks_that_go_on_are_launched() -> None:
+    """Two rounds of both, two fresh ones of the suspect, one of the other; then a round of both."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "ab"]
+    a, b = (frozenset({one.key}) for one in sides[:2])
+    answers = [Next("confirm", 2, ("step_time of a",), going_on=a), Next("more", 1, going_on=b), Next("more", 1)]
+    measured, machine, judge, _ = run_script(sides, make_budget(5, 0, 2, 120, 120), [*answers, Next("stop")])
+    launched = [sorted(group) for group in machine.together[len(sides) :]]
+    pair_of = {name: [(name, False), (name, True)] for name in "ab"}
+    assert launched == [
+        *[pair_of["a"] + pair_of["b"]] * 2,
+        *[pair_of["a"]] * 2,
+        pair_of["b"],
+        pair_of["a"] + pair_of["b"],
+    ]
+    rounds = [[launch.round for launch in one.launches] for one in measured]
+    assert rounds == [[0, 1, 2, 3, 5], [0, 1, 4, 5]] * 2
+    assert [[len(fresh(one)) for one in look] for look in judge.looks] == [[2] * 4, [2] * 4, [2, 3] * 2, [3, 4] * 2]
+    assert [len(one.diagnoses) for one in measured] == [1] * 4
+
+
+def test_a_round_of_half_the_benchmarks_takes_half_the_time() -> None:
+    """Both sides of both take 4 * (0.25 + 5 * 0.05) = 2 s; those of one are told to take half of it, and do."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "ab"]
+    machine, looks = Machine(), list[Look]()
+    answers = iter([Next("more", 1, going_on=frozenset({sides[0].key})), Next("more", 1), Next("stop")])
+
+    def judge(_: tuple[Measurement, ...], look: Look) -> Next:
+        looks.append(look)
+        return Next("stop") if look.diagnosed else next(answers)
+
+    measure(sides, make_budget(5, 0, 2, 120, 120), machine.run, Observer(judge=judge, clock=machine.clock))
+    assert [look.round_seconds for look in looks[:3]] == [2.0, 1.0, 2.0]
+    assert looks[2].elapsed - looks[1].elapsed == 2.0
+    assert looks[1].elapsed - looks[0].elapsed == 1.0
 
 
 def test_launches_follow_the_order_of_their_round() -> None:

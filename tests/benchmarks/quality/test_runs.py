@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -143,6 +144,24 @@ def test_a_baseline_is_stored_for_every_five_runs_and_each_length_comes_first_as
     assert [name for name, _ in done] == ["+50%", "saved", *["stored: +50%"] * 5, "saved", "stored: +50%"]
     firsts = [lengths[0] for name, lengths in done if name != "saved"]
     assert firsts == ["12ms", "60ms", "12ms", "60ms", "12ms", "60ms", "12ms"]
+
+
+@pytest.mark.parametrize(("others", "started"), [(False, 2), (True, 0)])
+def test_processes_of_others_are_told_and_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, others: bool, started: int
+) -> None:
+    load: list[int] = []
+
+    def busy(number: int) -> AbstractContextManager[None]:
+        load.append(number)
+        return nullcontext()
+
+    monkeypatch.setattr(runs, "busy", busy)
+    monkeypatch.setattr(runs, "check_out", lambda *_: None)
+    result = dict.fromkeys(("test", "metrics", "launches", "seconds", "findings")) | {"verdict": "ok"}
+    monkeypatch.setattr(runs, "pytest_results", lambda *_: [result])
+    run = run_change(tmp_path, CHANGES["stored: unchanged"], Terms(("4ms",), load=2, others=others))
+    assert (load, run.load) == ([started], 2)
 
 
 def test_a_kept_baseline_is_stored_once_and_runs_tell_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,53 @@
+"""Which metrics of the benchmarks of one call look worse, and which of the benchmarks are launched on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pytest_ddpperf.judge.sequential import Key
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import Verdict
+
+
+def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[str]]) -> frozenset[Key] | None:
+    """The benchmarks that are launched on for the sake of these metrics; None for all.
+
+    All are where one of the metrics is a quotient of two of the benchmarks.
+    """
+    partnered = any(
+        series.rules.partnered and series.metric in metrics[result.measurement.key]
+        for result in results
+        for series in result.measurement.series
+    )
+    those = frozenset(key for key, names in metrics.items() if names)
+    return None if partnered or len(those) == len(metrics) else those
+
+
+def suspicious_metrics(result: Result) -> tuple[str, ...]:
+    """The metrics that fresh launches have to judge."""
+    return tuple(
+        comparison.series.metric
+        for comparison in result.comparisons
+        if comparison.gated
+        and comparison.series.scale != "exact"
+        and (comparison.suspicious or comparison.verdict is Verdict.REGRESSED)
+    )
+
+
+def with_kin(suspects: Sequence[str], result: Result) -> frozenset[str]:
+    """The metrics that a confirmation may find worse: suspects, and with a time among them all times of the variant."""
+    timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
+    return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())
+
+
+def named(suspects: Mapping[Key, Sequence[str]], results: Sequence[Result]) -> Iterator[str]:
+    """The metrics that looked worse, with the variant where there are several; none that repeats another verdict."""
+    repeated = {
+        series.metric for result in results for series in result.measurement.series if series.rules.repeats_step_time
+    }
+    names: dict[str, list[str]] = {}
+    for (name, _), metrics in suspects.items():
+        for metric in [metric for metric in metrics if metric not in repeated] or metrics:
+            names.setdefault(metric, []).append(name)
+    for metric, variants in names.items():
+        yield metric if len(suspects) == 1 else f"{metric} of {' and '.join(variants)}"
