@@ -105,7 +105,8 @@ class Judge:
         # A machine that is busier than the baseline's is seen at once, and what is settled anyway waits for no more.
         self.first_look = min(settings.launches, MIN_LAUNCHES) if settles else settings.launches
         self._proven: dict[Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
-        self._ended: dict[Key, Proofs] = {}  # of benchmarks that are launched no more, at the look that ended them
+        self._round = 0  # the last one
+        self._told: dict[Key, tuple[int, Proofs]] = {}  # the launches at the last look that was told, and its proofs
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
         self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in diagnoses that count no more
 
@@ -114,6 +115,7 @@ class Judge:
         before = self.proofs
         if not look.diagnosed:
             self.proofs = before.at(look.elapsed / self._settings.max_time, last=look.last)
+        self._round = max((launch.round for each in measured for launch in each.launches), default=0)
         self.results = self._judged(measured, look)
         made = max(len(each.fresh) for each in measured)
         self._state = replace(self._state, launches=made)  # time may have cut some off
@@ -151,7 +153,9 @@ class Judge:
         self._state = advance(self._state, action, screened=look.screened)
         if action.action in {"confirm", "settle"}:
             self.proofs = before  # nothing that this look showed of times is told
-        elif action.action == "more" and self._references.paired and not accepting:
+        else:
+            self._told = {each.key: (len(each.launches), self._proofs_of(each)) for each in measured}
+        if action.action == "more" and self._references.paired and not accepting:
             action = replace(action, going_on=self._going_on())
         if action.action == "confirm":
             self._proven.clear()  # by launches that count no more
@@ -159,8 +163,6 @@ class Judge:
                 result.measurement.key: with_kin(suspects[result.measurement.key], result) for result in self.results
             }
             those = going_on(self.results, suspects) if self._references.paired else None
-            if those is None:
-                self._ended.clear()
             return replace(action, suspects=tuple(named(suspects, self.results)), going_on=those)
         if self._state.phase is Phase.CLEAR and self._suspected is None and not accepting:
             self._suspected = {}  # nothing looked worse in time
@@ -181,7 +183,7 @@ class Judge:
                 tolerance=accepted_worsening(self._settings, paired=paired),
                 alpha=alpha_of_benchmark(self._tests - 1 + len(references), paired=paired),
                 weights=weights,
-                proofs=self._ended.get(candidate.key, self.proofs),
+                proofs=self._proofs_of(candidate),
                 margin=self._margin,
                 resolution=self._resolution,
                 affordable=self._affordable(candidate, look),
@@ -193,7 +195,7 @@ class Judge:
                 # Where launches before these took a part of it, as much goes to them.
                 max_time_for=None  # nobody sets what a session's budget deals out
                 if self._settings.budget
-                else lambda more: (1 + (self._spent > 0)) * (look.elapsed + more * look.round_seconds),
+                else lambda more: (1 + (self._spent > 0)) * (look.elapsed + more * look.seconds_of(None)),
             )
             return replace(compare(self._test, candidate, reference, context), seconds=self._spent + look.elapsed)
 
@@ -201,7 +203,7 @@ class Judge:
         return tuple(judged(point, reference) for point, reference in zip(derived, references, strict=True))
 
     def _going_on(self) -> frozenset[Key] | None:
-        """The benchmarks that are launched on: those that are open or look better; the others keep their proofs."""
+        """The benchmarks that are launched on: those that are open or look better."""
         metrics = {
             result.measurement.key: [
                 comparison.series.metric
@@ -212,14 +214,18 @@ class Judge:
             ]
             for result in self.results
         }
-        those = going_on(self.results, metrics)
-        self._ended = {
-            key: self._ended.get(key, self.proofs) for key in metrics if those is not None and key not in those
-        }
-        return those
+        return going_on(self.results, metrics)
+
+    def _proofs_of(self, measured: Measurement) -> Proofs:
+        """The proofs of a benchmark: what was proven stays so while it waits and others are launched."""
+        launches, proofs = self._told.get(measured.key, (0, self.proofs))
+        waits = 0 < launches == len(measured.launches) and measured.launches[-1].round < self._round
+        return proofs if waits and proofs.proves else self.proofs
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
         """The metrics that may be found worse; all diagnosed ones may, until fresh diagnoses have to confirm them."""
+        if measured.fresh_from and not measured.fresh:  # told again in another order
+            return frozenset()
         if self._suspected is None and self._grown is None:
             return None
         diagnosed = frozenset(series.metric for series in measured.series if series.rules.diagnosed)
@@ -250,7 +256,7 @@ class Judge:
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._state.phase is Phase.CONFIRM or look.round_seconds <= 0:
             return made
-        possible = int(self._settings.max_time / (1 if paired else 2) / look.round_seconds)
+        possible = int(self._settings.max_time / (1 if paired else 2) / look.seconds_of(None))
         return max(possible, min(made, MIN_LAUNCHES))
 
     def _settled(self, statistical: Sequence[Comparison], look: Look) -> bool | None:

@@ -10,8 +10,9 @@ worse.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal, TypeAlias
 
@@ -50,10 +51,17 @@ class Look:
     """Where a benchmark stands when a judge looks at it."""
 
     elapsed: float  # seconds of measuring so far
-    round_seconds: float  # of another launch of each variant
+    round_seconds: float  # of another launch of what is launched now
     last: bool  # whether there is no time for another launch
     screened: bool = False  # whether there is no time to confirm what looks worse from now on
     diagnosed: bool = False  # whether the diagnosed launches have been made as well
+    of_each: Mapping[Key, float] = field(default_factory=dict)  # of another launch of each benchmark, all sides
+
+    def seconds_of(self, keys: Collection[Key] | None) -> float:
+        """The seconds of a round that launches these benchmarks; None for all."""
+        if not self.of_each:
+            return self.round_seconds
+        return math.fsum(seconds for key, seconds in self.of_each.items() if keys is None or key in keys)
 
 
 @dataclass(frozen=True, slots=True)

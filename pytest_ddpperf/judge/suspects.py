@@ -12,14 +12,15 @@ from pytest_ddpperf.records.verdict import Verdict
 def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[str]]) -> frozenset[Key] | None:
     """The benchmarks that are launched on for the sake of these metrics; None for all.
 
-    All are where one of the metrics is a quotient of two of the benchmarks.
+    All are where one of these benchmarks is gated by a quotient of two of them, which needs rounds of both.
     """
+    those = frozenset(key for key, names in metrics.items() if names)
     partnered = any(
-        series.rules.partnered and series.metric in metrics[result.measurement.key]
+        series.gated and series.rules.partnered
         for result in results
+        if result.measurement.key in those
         for series in result.measurement.series
     )
-    those = frozenset(key for key, names in metrics.items() if names)
     return None if partnered or len(those) == len(metrics) else those
 
 

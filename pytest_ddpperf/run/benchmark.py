@@ -166,7 +166,7 @@ class BenchmarkRun:
         action = judge(measured, look)
         if look.diagnosed:
             return action
-        made = max(len(each.launches) for each in measured)
+        made = 1 + max(launch.round for each in measured for launch in each.launches)
         return self.part.looked(recording, getattr(judge, "results", ()), look, made, action)
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:

@@ -219,6 +219,7 @@ class TimedLaunches:
         self._picked: dict[int, tuple[str, str]] = {}  # by world size
         # Each variant has a launcher of its own: what its ranks find in memory is the same in all runs.
         self._slots: dict[tuple[str, int], tuple[Variables, int]] = {}
+        self._several = False
 
     def __call__(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
         """Runs one launch of each variant, interleaved if there are several."""
@@ -228,7 +229,8 @@ class TimedLaunches:
             self._slots.setdefault(variant.key, (variant.variables, alike))
             if variant.pilot is not None and variant.pilot.picked is not None:
                 self._picked.setdefault(variant.world_size, variant.pilot.picked)
-        several = len({variant.key for variant, _ in launches}) > 1
+        # One that goes on alone stays where it was.
+        self._several = several = self._several or len({variant.key for variant, _ in launches}) > 1
         begun = self._launches.times.now()
         calls = [
             partial(self._result_of, self._slots[variant.key][1] if several else 0, variant, plan, purpose)

@@ -121,7 +121,7 @@ def _need_beside_reference(
         math.inf if each.enough is None else each.enough - _launches(result, made) for result, each in undecided
     )
     of_round = _round_seconds(results, look, undecided)
-    seconds = needed * of_round
+    seconds = math.inf if needed == math.inf else needed * of_round
     if any(each.verdict is Verdict.INCONCLUSIVE for _, each in undecided):
         return Need(aim=Aim.SEE, wanted=min(most, 2 * max(seconds, 0.0)))
     proves = 0 < seconds < math.inf
@@ -138,10 +138,7 @@ def _round_seconds(results: Sequence[Result], look: Look, which: Sequence[tuple[
     metrics = {
         result.measurement.key: [metric.series.metric for one, metric in which if one is result] for result in results
     }
-    those = going_on(results, metrics) if all(result.paired is not None for result in results) else None
-    last = [max((launch.round for launch in result.measurement.launches), default=0) for result in results]
-    launched = sum(number == max(last) for number in last)
-    return look.round_seconds * (len(results) if those is None else len(those)) / launched
+    return look.seconds_of(going_on(results, metrics) if all(result.paired is not None for result in results) else None)
 
 
 def _disturbed(comparison: Comparison) -> bool:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES
 from pytest_ddpperf.metrics.launch_figures import complete, typical_step
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.settings import Settings
@@ -40,9 +40,6 @@ WORTH = 2.0
 Timed steps are then two thirds of the time. The launches that this leaves are enough, because the blocks inside them
 tell of their scatter (benchmarks/time_spent.py, benchmarks/intervals.py).
 """
-
-SLOW_START = 1.0  # seconds that launches take to start, on average: less is not worth a remark
-WORTH_NAMING = 0.25  # the share of an import in these seconds
 
 MAX_SHARE_OF_TIMEOUT = 0.75  # that a launch is planned to take: it takes longer where the machine becomes busier
 
@@ -108,31 +105,6 @@ def budget_of(
     )
 
 
-def slow_starts(launches: Sequence[Launch], budget: Budget) -> list[Finding]:
-    """That launches spent more on starting than on steps, where that is long enough to be worth a cure."""
-    working = sum(max(rank.worked for rank in launch.ranks) for launch in launches)
-    starting = sum(launch.seconds for launch in launches) - working
-    if not 0 < working < starting or starting < SLOW_START * len(launches):
-        return []
-    imports = [launch.ranks[0].imported for launch in launches if launch.ranks[0].imported is not None]
-    slowest = max(imports, key=lambda one: one.seconds, default=None)
-    if slowest is not None and slowest.seconds * len(launches) < WORTH_NAMING * starting:
-        slowest = None
-    return [
-        Finding(
-            "slow_starts",
-            {
-                "starting": starting,
-                "working": working,
-                "launches": len(launches),
-                "slowest": slowest,
-                "steps": budget.steps,
-                "max_time": budget.max_time,
-            },
-        )
-    ]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlans:
     """What the pilots of some variants led to."""
@@ -140,7 +112,7 @@ class LaunchPlans:
     plans: tuple[Plan, ...]  # in the variants' order
     groups: Groups
     findings: tuple[Finding, ...]  # why some variants are not interleaved
-    round_seconds: float  # expected
+    seconds: tuple[float, ...]  # expected, of a launch of each variant
     diagnosis_seconds: float  # expected, of a round that diagnoses
     unhurried: tuple[float, float]  # both, if max_time did not make launches shorter
 
@@ -170,12 +142,13 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
         unhurried.append(longer)
         agreed[variant.key] = shorter
 
-    round_seconds, diagnosis_seconds = _seconds(pilots, [plan.steps for plan in plans])
+    steps = [plan.steps for plan in plans]
+    _, diagnosis_seconds = _seconds(pilots, steps)
     return LaunchPlans(
         plans=tuple(plans),
         groups=groups,
         findings=findings,
-        round_seconds=round_seconds,
+        seconds=tuple(pilot.seconds(number) for pilot, number in zip(pilots, steps, strict=True)),
         diagnosis_seconds=diagnosis_seconds,
         unhurried=_seconds(pilots, unhurried),
     )

@@ -31,6 +31,7 @@ class Recording:
         self.elapsed = 0.0  # when the run before ended
         self.plans: LaunchPlans | None = None
         self.suspicion: tuple[int, Look] | None = None  # the launches of the look that led to a confirmation
+        self.sets: dict[int, frozenset[int]] = {}  # of the variants that were launched, by round
         self._clock = clock
         self._kept = kept
         self._launches: list[tuple[Launched | DdpperfError, float]] = []
@@ -106,6 +107,6 @@ class Recording:
         """The recording from its begin, for a later run, whose further launches may be kept as well."""
         again = Recording(self._clock, kept=kept)
         again.first, again.deadline, again.elapsed, again.plans = self.first, self.deadline, self.elapsed, self.plans
-        again.suspicion = self.suspicion
+        again.suspicion, again.sets = self.suspicion, self.sets if kept else dict(self.sets)
         again._launches, again._healths = self._launches, self._healths
         return again

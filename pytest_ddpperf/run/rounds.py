@@ -15,8 +15,9 @@ from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Key, Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, timed_window
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.run.planning import Budget, LaunchPlans, LaunchRunner, Purpose, planned, slow_starts
+from pytest_ddpperf.run.planning import Budget, LaunchPlans, LaunchRunner, Purpose, planned
 from pytest_ddpperf.run.recording import Recording, Watch
+from pytest_ddpperf.run.time_sheet import slow_starts
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
 
 
@@ -60,7 +61,8 @@ def measure(
         else recording.planned(lambda: planned(variants, budget, run))
     )
     observer.settled(max(len({variants[i].key for i in group}) for group in plans.groups))
-    rounds = _Rounds(variants, plans, run, observer.watch)
+    sets = {} if recording is None else recording.sets
+    rounds = _Rounds(variants, plans, run, observer.watch, sets)
     return _Measuring(budget, observer, plans, rounds, start, recording=recording).measured()
 
 
@@ -99,6 +101,7 @@ class _Measuring:
                 self._round_seconds,
                 last=not self._goes_on(self._budget.max_time),
                 screened=not self._confirming and not self._goes_on(self._budget.screening),
+                of_each={key: part * self._of_all for key, part in self._rounds.parts.items()},
             )
             look = look if self._recording is None else self._recording.as_looked(look, self._rounds.every)
             verdict = self._observer.judge(self._measurements(), look)
@@ -112,8 +115,7 @@ class _Measuring:
             wanted, self._screened = made + verdict.launches, look.screened
             self._rounds.go_on(verdict.going_on)
             if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
-                self._suspect(verdict.suspects, made)
-                self._rounds.begin_again()
+                self._rounds.begin_again(_suspected(verdict.suspects, made))
                 # No fewer launches than made it suspicious.
                 wanted, least, self._confirming = verdict.launches, max(MIN_LAUNCHES, made), True
 
@@ -137,8 +139,11 @@ class _Measuring:
     @property
     def _round_seconds(self) -> float:
         """What another round will take: as long as those before it or, before any, as the pilots."""
-        of_all = median(self._durations) if self._durations else self._plans.round_seconds
-        return of_all * self._rounds.part
+        return self._of_all * self._rounds.part
+
+    @property
+    def _of_all(self) -> float:
+        return median(self._durations) if self._durations else math.fsum(self._plans.seconds)
 
     def _fits(self, deadline: float) -> bool:
         return self._elapsed + self._round_seconds <= deadline
@@ -147,14 +152,12 @@ class _Measuring:
         """Whether another round fits, or was made in an earlier run: all of these are told again."""
         return (self._recording is not None and self._recording.replaying) or self._fits(deadline)
 
-    def _suspect(self, suspects: Sequence[str], made: int) -> None:
-        self._findings.append(Finding("suspected", {"metrics": tuple(suspects), "launches": made}))
-
     def _diagnosed(self, look: Look, verdict: Next) -> tuple[Measurement, ...]:
         """The measurements with launches that diagnose: in full if asked for or in time, else growth alone.
 
         Of the budget of a session, growth has no more than is left either.
         """
+        self._rounds.go_on(None)
         spent = self._elapsed + self._plans.diagnosis_seconds > self._budget.max_time
         explain = verdict.explain
         purpose = Purpose.GROWTH if verdict.briefly or (spent and not explain) else Purpose.DIAGNOSIS
@@ -167,7 +170,7 @@ class _Measuring:
             self._rounds.diagnose(purpose)
             told = self._look_at_diagnoses(look)
             if told.action == "confirm":
-                self._suspect(told.suspects, 1)
+                self._findings.append(_suspected(told.suspects, 1))
                 self._rounds.diagnose(purpose)
                 self._look_at_diagnoses(look)
         except DdpperfError as error:
@@ -206,14 +209,27 @@ class _Measuring:
         return self._rounds.measurements(findings)
 
 
+def _suspected(suspects: Sequence[str], made: int) -> Finding:
+    return Finding("suspected", {"metrics": tuple(suspects), "launches": made})
+
+
 class _Rounds:
     """The launches that a verdict will rest on, and those that diagnose, for each variant."""
 
-    def __init__(self, variants: Sequence[Variant], plans: LaunchPlans, run: LaunchRunner, watch: Watch) -> None:
+    def __init__(
+        self,
+        variants: Sequence[Variant],
+        plans: LaunchPlans,
+        run: LaunchRunner,
+        watch: Watch,
+        sets: dict[int, frozenset[int]],
+    ) -> None:
         self.made = 0  # since the beginning, or since a metric looked worse
         self._before = 0  # made until then
         self._fresh_from = [0] * len(variants)
         self._going_on = frozenset(range(len(variants)))
+        self._sets = sets  # of the variants that each round launches, the same in all runs of a test
+        self._remarks: list[list[Finding]] = [[] for _ in variants]
         self._variants = variants
         self._plans = plans
         self._run = run
@@ -225,6 +241,7 @@ class _Rounds:
 
     def launch(self) -> None:
         """One launch more of what goes on, in random order: in every second round that of the last one reversed."""
+        self._going_on = self._sets.setdefault(self.every, self._going_on)
         self._order = self._order[::-1] if self.every % 2 == 1 else self._drawn()
         for group in self._in_order([i for i in self._order if i in self._going_on]):
             health, launches = self._watch(), list[tuple[int, Launch]]()
@@ -267,8 +284,16 @@ class _Rounds:
 
     @property
     def part(self) -> float:
-        """The part of the variants that goes on."""
-        return len(self._going_on) / len(self._variants)
+        """The part of a round of all variants that one of those that go on takes."""
+        return math.fsum(self._plans.seconds[i] for i in self._going_on) / math.fsum(self._plans.seconds)
+
+    @property
+    def parts(self) -> dict[Key, float]:
+        """That of each benchmark."""
+        parts: dict[Key, float] = {}
+        for variant, seconds in zip(self._variants, self._plans.seconds, strict=True):
+            parts[variant.key] = parts.get(variant.key, 0.0) + seconds / math.fsum(self._plans.seconds)
+        return parts
 
     @property
     def launches(self) -> list[Launch]:
@@ -277,18 +302,19 @@ class _Rounds:
 
     @property
     def last(self) -> Launch | None:
-        """The last one of the first variant that goes on."""
-        return next(iter(self._launches[min(self._going_on)][-1:]), None)
+        """The last one of the first variant."""
+        return next(iter(self._launches[0][-1:]), None)
 
     def go_on(self, keys: Collection[Key] | None) -> None:
         """Launch both sides of these benchmarks from now on; None for all."""
         every = enumerate(self._variants)
         self._going_on = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 
-    def begin_again(self) -> None:
+    def begin_again(self, remark: Finding) -> None:
         """Counts from here: fresh launches of what goes on are to confirm what those until now made suspect."""
         for i in self._going_on:
             self._fresh_from[i] = len(self._launches[i])
+            self._remarks[i].append(remark)
         self._before += self.made
         self.made = 0
 
@@ -304,7 +330,7 @@ class _Rounds:
                 variant,
                 plan,
                 launches,
-                findings,
+                (*self._remarks[i], *findings),
                 turns=i in interleaved,
                 diagnoses=self._diagnoses[i],
                 fresh_from=self._fresh_from[i],

@@ -1,14 +1,23 @@
-"""Where the time of a call goes, kept while it goes."""
+"""Where the time of a call goes: kept while it goes, and a remark where too much of it goes into starting."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import Launch, TimeSpent
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.run.planning import Budget
+
+
+SLOW_START = 1.0  # seconds that launches take to start, on average: less is not worth a remark
+WORTH_NAMING = 0.25  # the share of an import in these seconds
 
 
 class TimeSheet:
@@ -45,3 +54,28 @@ class TimeSheet:
         whole = self.now() - self._begun
         now = TimeSpent(**self._parts, other=max(0.0, whole - math.fsum(self._parts.values())))
         return TimeSpent(**{part: seconds + getattr(self._before, part) for part, seconds in asdict(now).items()})
+
+
+def slow_starts(launches: Sequence[Launch], budget: Budget) -> list[Finding]:
+    """That launches spent more on starting than on steps, where that is long enough to be worth a cure."""
+    working = sum(max(rank.worked for rank in launch.ranks) for launch in launches)
+    starting = sum(launch.seconds for launch in launches) - working
+    if not 0 < working < starting or starting < SLOW_START * len(launches):
+        return []
+    imports = [launch.ranks[0].imported for launch in launches if launch.ranks[0].imported is not None]
+    slowest = max(imports, key=lambda one: one.seconds, default=None)
+    if slowest is not None and slowest.seconds * len(launches) < WORTH_NAMING * starting:
+        slowest = None
+    return [
+        Finding(
+            "slow_starts",
+            {
+                "starting": starting,
+                "working": working,
+                "launches": len(launches),
+                "slowest": slowest,
+                "steps": budget.steps,
+                "max_time": budget.max_time,
+            },
+        )
+    ]

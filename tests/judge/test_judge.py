@@ -455,7 +455,7 @@ def test_all_are_launched_on_for_the_sake_of_a_quotient_of_two() -> None:
     noisy = [0.05, 0.055, 0.045, 0.0525]
     here = (replace(in_turns(STEADY), name="a"), replace(in_turns(noisy), name="b"))
     there = (replace(in_turns(STEADY), name="a"), replace(in_turns([0.05] * 4), name="b"))
-    for gated, going_on in ((True, None), (False, frozenset({("b", 2)}))):
+    for gated, going_on in ((True, None), (False, frozenset({("b", 2)}))):  # the quotient is not open itself
         derive = partial(with_speedup, over="a", gated=gated)
         one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, derive), derive)
         assert one((*here, *there), side_by_side(20.0)) == Next("more", 1, going_on=going_on)
@@ -842,3 +842,32 @@ def test_a_slowdown_is_excused_by_what_others_took_from_the_launches_that_found_
     calm = [replace(each, health=Health(cpu=CpuHealth(others=0.0))) for each in every.launches[4:]]
     one((replace(every, launches=(*busy, *calm)),), after(60.0))
     assert one.results[0].verdict is Verdict.REGRESSED
+
+
+def waiting(of_a: Sequence[float], of_b: Sequence[float]) -> tuple[Measurement, ...]:
+    """Both sides of a and b, each of which was launched in the first rounds alone; the other side is steady."""
+    here = [replace(in_turns(times), name=name) for name, times in (("a", of_a), ("b", of_b))]
+    return *here, *(replace(in_turns([0.1] * len(one.launches)), name=one.name) for one in here)
+
+
+def test_what_waits_while_another_one_is_confirmed_is_judged_once_more() -> None:
+    """The look that led to the confirmation was not told, so it kept no proofs; the next one proves a unchanged."""
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
+    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
+    slower = [0.12, 0.121, 0.119, 0.12]
+    asked = Next("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
+    assert one(waiting(STEADY[:4], slower), side_by_side(8.0)) == asked
+    red = tuple(replace(each, fresh_from=4 * (each.name == "b")) for each in waiting(STEADY[:4], slower * 2))
+    assert one(red, side_by_side(16.0)) == Next("stop", explain=True)
+    assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.REGRESSED]
+
+
+def test_launches_that_were_told_again_in_another_order_convict_nobody() -> None:
+    """None of those after the suspicion is of b."""
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
+    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
+    slower = [0.12, 0.121, 0.119, 0.12]
+    assert one(waiting(STEADY[:4], slower), side_by_side(8.0)).action == "confirm"
+    none_of_b = tuple(replace(each, fresh_from=4 * (each.name == "b")) for each in waiting(STEADY, slower))
+    assert one(none_of_b, side_by_side(16.0)).action == "more"
+    assert one.results[1].verdict is Verdict.INCONCLUSIVE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -146,12 +147,12 @@ def test_two_launches_of_both_sides_screen_and_confirm_what_is_settled() -> None
     assert need_of([result], LOOK, made=4, diagnosis=5.0, settles=True) == expected
 
 
-def of_several(*comparisons: Comparison, launches: int = 4, ended: int = 0) -> list[Result]:
-    """Benchmarks of one call beside another revision; the first ``ended`` have made two launches, and no more."""
-    beside = PairedRevision(revision="main", commit=None, record=None, launches=launches)
+def of_several(*comparisons: Comparison, waiting: int = 0) -> list[Result]:
+    """Benchmarks of one call beside another revision; the first ``waiting`` were launched twice, the others 4 times."""
+    beside = PairedRevision(revision="main", commit=None, record=None, launches=4)
     results = []
     for number, comparison in enumerate(comparisons):
-        rounds = range(2 if number < ended else launches)
+        rounds = range(2 if number < waiting else 4)
         made = tuple(Launch(round=each, ranks=(make_rank_launch(),), seconds=1.0) for each in rounds)
         result = make_new_result()
         measurement = replace(result.measurement, name=f"{number}", launches=made)
@@ -159,27 +160,34 @@ def of_several(*comparisons: Comparison, launches: int = 4, ended: int = 0) -> l
     return results
 
 
+def look_at(results: Sequence[Result]) -> Look:
+    """The first one takes a second, the next two, and so on; the last one was launched alone."""
+    of_each = {result.measurement.key: 1.0 + number for number, result in enumerate(results)}
+    return replace(LOOK, round_seconds=float(len(results)), of_each=of_each)
+
+
 def test_of_several_benchmarks_only_those_are_launched_on_that_need_it() -> None:
-    """A round of four takes 1.5 s: a suspect needs a quarter of that, and so does one that is to be proven."""
+    """The second of four takes 2 s: as a suspect, and where it is to be proven; the fourth one 4 s, and both 6 s."""
     clear, suspect = compared(Verdict.UNCHANGED), compared(Verdict.INCONCLUSIVE, suspicious=True, launches=4)
-    least, fresh = 4 * 1.5 / 4, (2.5 * 4 - 4) * 1.5 / 4
-    assert need_of(of_several(clear, suspect, clear, clear), LOOK, made=4, diagnosis=5.0) == need(
+    results = of_several(clear, suspect, clear, clear)
+    least, fresh = 4 * 2.0, (2.5 * 4 - 4) * 2.0
+    assert need_of(results, look_at(results), made=4, diagnosis=5.0) == need(
         Aim.CONFIRM, least, fresh + EXPLAINED, fresh
     )
     open_one = compared(Verdict.OK, launches=9)
-    assert need_of(of_several(clear, open_one, clear, clear), LOOK, made=4, diagnosis=5.0) == need(
-        Aim.PROVE, 0.0, 5.5 * 1.5 / 4, explains=EXPLAINED
-    )
+    results = of_several(clear, open_one, clear, clear)
+    assert need_of(results, look_at(results), made=4, diagnosis=5.0).wanted == 5.5 * 2.0
+    results = of_several(clear, open_one, clear, open_one)
+    assert need_of(results, look_at(results), made=4, diagnosis=5.0).wanted == 5.5 * 6.0
 
 
-def test_a_round_is_of_what_was_launched_last() -> None:
-    """Of four benchmarks two have ended, and the round of 1.5 s is that of the others."""
-    clear, open_one = compared(Verdict.UNCHANGED), compared(Verdict.OK, launches=9)
-    results = of_several(clear, clear, clear, open_one, ended=2)
-    assert need_of(results, LOOK, made=4, diagnosis=5.0).wanted == 5.5 * 1.5 / 2
+def test_all_are_launched_on_beside_a_stored_baseline() -> None:
+    results = of_several(compared(Verdict.UNCHANGED), compared(Verdict.OK, launches=9))
+    results = [replace(result, reference=make_new_result().reference) for result in results]
+    assert need_of(results, look_at(results), made=4, diagnosis=5.0).wanted == 5.5 * 3.0
 
 
 def test_launches_that_a_benchmark_lacks_are_counted_from_its_own() -> None:
-    """It was launched twice, and waited while another one was launched twice more, of 1.5 s each."""
-    results = of_several(compared(Verdict.OK, launches=9), compared(Verdict.UNCHANGED), ended=1)
-    assert need_of(results, LOOK, made=4, diagnosis=5.0).wanted == 7.5 * 1.5
+    """It was launched twice, and waited while the other one was launched twice more; a launch of it takes 1 s."""
+    results = of_several(compared(Verdict.OK, launches=9), compared(Verdict.UNCHANGED), waiting=1)
+    assert need_of(results, look_at(results), made=4, diagnosis=5.0).wanted == 7.5 * 1.0

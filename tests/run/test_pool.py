@@ -276,7 +276,7 @@ def test_a_call_that_has_had_its_share_needs_no_more(clock: Clock) -> None:
     assert [part_of(pool, "a").max_time(1000.0) for _ in range(2)] == [40.0, 40.0]
 
 
-PLANS = LaunchPlans(plans=(), groups=(), findings=(), round_seconds=1.0, diagnosis_seconds=2.0, unhurried=(1.0, 2.0))
+PLANS = LaunchPlans(plans=(), groups=(), findings=(), seconds=(1.0,), diagnosis_seconds=2.0, unhurried=(1.0, 2.0))
 
 
 BLIND = Need(aim=Aim.SEE, wanted=60.0)

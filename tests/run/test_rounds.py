@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, groupby
+from itertools import combinations, groupby, pairwise
 from typing import Any
 
 import pytest
@@ -15,9 +15,10 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, SlowImport
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
-from pytest_ddpperf.run.planning import PILOT_STEPS, Budget, LaunchOutcome, Purpose, slow_starts
+from pytest_ddpperf.run.planning import PILOT_STEPS, Budget, LaunchOutcome, Purpose
 from pytest_ddpperf.run.recording import Recording
 from pytest_ddpperf.run.rounds import End, Observer, measure
+from pytest_ddpperf.run.time_sheet import slow_starts
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.strategies.strategy import Strategy
 from tests.factories import make_budget, make_environment, make_rank_launch, make_variant
@@ -650,11 +651,13 @@ def test_only_benchmarks_that_go_on_are_launched() -> None:
     assert rounds == [[0, 1, 2, 3, 5], [0, 1, 4, 5]] * 2
     assert [[len(fresh(one)) for one in look] for look in judge.looks] == [[2] * 4, [2] * 4, [2, 3] * 2, [3, 4] * 2]
     assert [len(one.diagnoses) for one in measured] == [1] * 4
+    assert [[finding.code for finding in one.findings] for one in measured] == [["suspected"], []] * 2
 
 
-def test_a_round_of_half_the_benchmarks_takes_half_the_time() -> None:
-    """Both sides of both take 4 * (0.25 + 5 * 0.05) = 2 s; those of one are told to take half of it, and do."""
-    sides = [variant(name, of_reference=side) for side in (False, True) for name in "ab"]
+def test_a_round_takes_the_time_of_what_goes_on() -> None:
+    """Sides of a have 5 steps of 0.05 s, those of b 25, and 0.25 s each besides: 2 * 0.5 and 2 * 1.5 s."""
+    steps = {"a": 5, "b": 25}
+    sides = [variant(name, steps[name], of_reference=side) for side in (False, True) for name in "ab"]
     machine, looks = Machine(), list[Look]()
     answers = iter([Next("more", 1, going_on=frozenset({sides[0].key})), Next("more", 1), Next("stop")])
 
@@ -662,10 +665,11 @@ def test_a_round_of_half_the_benchmarks_takes_half_the_time() -> None:
         looks.append(look)
         return Next("stop") if look.diagnosed else next(answers)
 
-    measure(sides, make_budget(5, 0, 2, 120, 120), machine.run, Observer(judge=judge, clock=machine.clock))
-    assert [look.round_seconds for look in looks[:3]] == [2.0, 1.0, 2.0]
-    assert looks[2].elapsed - looks[1].elapsed == 2.0
-    assert looks[1].elapsed - looks[0].elapsed == 1.0
+    measure(sides, make_budget(None, 0, 2, 120, 120), machine.run, Observer(judge=judge, clock=machine.clock))
+    assert [look.round_seconds for look in looks[:3]] == pytest.approx([4.0, 1.0, 4.0])
+    assert [look.of_each for look in looks[:3]] == [pytest.approx({sides[0].key: 1.0, sides[1].key: 3.0})] * 3
+    assert [second.elapsed - first.elapsed for first, second in pairwise(looks[:3])] == pytest.approx([1.0, 4.0])
+    assert [looks[0].seconds_of(keys) for keys in (None, {sides[1].key})] == pytest.approx([4.0, 3.0])
 
 
 def test_launches_follow_the_order_of_their_round() -> None:
@@ -796,3 +800,19 @@ def test_launches_belong_to_their_variants_wherever_a_pass_begins_again() -> Non
     measured = run_pass(machine, kept.again(), budget, Script(other), End.JUDGED, "a", "b")
     losses = [[launch.ranks[0].loss for launch in one.launches] for one in measured]
     assert losses == [[float(ord("a"))] * 6, [float(ord("b"))] * 6]
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_what_is_told_again_is_of_what_was_launched(*, turns: bool) -> None:
+    """By the time that a later pass has, nothing is decided where the first one launched b alone."""
+    machine = Uneven(durations=[0.1, 0.1, 0.1, 0.1, 1.0])
+    kept = Recording(machine.clock, kept=True)
+    budget = make_budget(5, 0, 2, 60.0, 30.0, first=2, turns=turns)
+    b, more, stop = frozenset({variant("b").key}), Next("more", 1), Next("stop")
+    run_pass(machine, kept, budget, Script([Next("more", 1, going_on=b), more, stop]), End.SCREENED, "a", "b")
+    alone = [Next("more", 1, going_on=frozenset({variant("a").key})), stop]
+    again, judge = kept.again(), Script([more, more, *alone])
+    measured = run_pass(machine, again, budget, judge, End.JUDGED, "a", "b")
+    assert [[launch.round for launch in one.launches] for one in measured] == [[0, 1, 3, 4], [0, 1, 2, 3]]
+    assert [{launch.ranks[0].loss for launch in one.launches} for one in measured] == [{97.0}, {98.0}]
+    assert kept.sets.keys() == {0, 1, 2, 3}
