@@ -296,26 +296,36 @@ def in_suite(
 
 
 def red_variants(
-    names: Sequence[str], launches: Callable[[], Sequence[Recorded]], env: Environment, looks: Sequence[float]
+    names: Sequence[str], launch: Callable[[int], Recorded], env: Environment, launches: int, looks: Sequence[float]
 ) -> tuple[bool, int]:
     """Whether any variant was suspected beside another revision, and how many were found worse.
 
-    Each look, after so many seconds, is at fresh launches besides those before, of all variants and their partners.
+    ``launches`` of all variants and their partners are looked at first, after so many seconds. Each look after that
+    follows as many of what the judge launches on as it asks for; the last one is at the end of the time. ``launch``
+    makes the launch of a round.
     """
     derived = gated_if_paired(partial(with_speedup, over=names[0]) if len(names) > 1 else alone)
     variants = tuple(_variant(env, 1, name) for name in names)
     bases = PairedReferences(revision=REVISION, variants=variants, derive=derived, lacking={})
-    judge = Judge("replay", Settings(max_time=looks[-1]), bases, derived)
+    judge = Judge("replay", Settings(launches=launches, max_time=looks[-1]), bases, derived)
     made: list[list[Recorded]] = [[] for _ in (*names, *names)]
+    fresh_from, rounds, suspected = [0] * len(made), 0, False
+    asked = Next("more", launches)
     for elapsed in looks:
-        before = len(made[0])
-        for one in made:
-            one.extend(launches())
-        sides = zip((*names, *names), made, strict=True)
-        measured = tuple(replace(_measured(name, one, env), fresh_from=before) for name, one in sides)
-        if judge(measured, Look(elapsed, 4.0, last=True)).action == "stop":
+        going_on = [i for i, each in enumerate(variants * 2) if asked.going_on is None or each.key in asked.going_on]
+        for i in going_on:
+            fresh_from[i] = len(made[i]) if asked.action == "confirm" else fresh_from[i]
+            made[i] += [launch(rounds + number) for number in range(asked.launches)]
+        rounds += asked.launches
+        measured = tuple(
+            replace(_measured(name, one, env), fresh_from=before)
+            for name, one, before in zip((*names, *names), made, fresh_from, strict=True)
+        )
+        asked = judge(measured, Look(elapsed, 4.0, last=elapsed == looks[-1], screened=elapsed >= looks[-1] / 2))
+        suspected |= asked.action == "confirm"
+        if asked.action == "stop":
             break
-    return elapsed > looks[0], sum(result.verdict is Verdict.REGRESSED for result in judge.results)
+    return suspected, sum(result.verdict is Verdict.REGRESSED for result in judge.results)
 
 
 def _measured(name: str, launches: Sequence[Recorded], env: Environment) -> Measurement:

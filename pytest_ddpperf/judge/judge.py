@@ -23,7 +23,7 @@ from pytest_ddpperf.judge.sequential import (
     alpha_of_benchmark,
     next_action,
 )
-from pytest_ddpperf.judge.suspects import going_on, named, suspicious_metrics, with_kin
+from pytest_ddpperf.judge.suspects import going_on, named, suspicious_metrics, undecided, with_kin
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement, Spread
 from pytest_ddpperf.records.results import Comparison, Reference, Result, StoredBaseline
@@ -156,7 +156,8 @@ class Judge:
         else:
             self._told = {each.key: (len(each.launches), self._proofs_of(each)) for each in measured}
         if action.action == "more" and self._references.paired and not accepting:
-            action = replace(action, going_on=self._going_on())
+            blind_first = self._settings.budget is not None
+            action = replace(action, going_on=undecided(self.results, self._looks_better, blind_first=blind_first))
         if action.action == "confirm":
             self._proven.clear()  # by launches that count no more
             self._suspected = {
@@ -201,20 +202,6 @@ class Judge:
 
         derived = self._derive(measured[: len(references)])
         return tuple(judged(point, reference) for point, reference in zip(derived, references, strict=True))
-
-    def _going_on(self) -> frozenset[Key] | None:
-        """The benchmarks that are launched on: those that are open or look better."""
-        metrics = {
-            result.measurement.key: [
-                comparison.series.metric
-                for comparison in result.comparisons
-                if comparison.gated
-                and comparison.series.scale != "exact"
-                and (comparison.verdict in OPEN or self._looks_better(comparison))
-            ]
-            for result in self.results
-        }
-        return going_on(self.results, metrics)
 
     def _proofs_of(self, measured: Measurement) -> Proofs:
         """The proofs of a benchmark: what was proven stays so while it waits and others are launched."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_ddpperf.judge.sequential import Key
-from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import OPEN, Verdict
 
 
-def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[str]]) -> frozenset[Key] | None:
-    """The benchmarks that are launched on for the sake of these metrics; None for all.
+def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
+    """The benchmarks that are launched on for the sake of their metrics in ``metrics``; None for all.
 
     All are where one of these benchmarks is gated by a quotient of two of them, which needs rounds of both.
     """
@@ -22,6 +22,28 @@ def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[str]]) ->
         for series in result.measurement.series
     )
     return None if partnered or len(those) == len(metrics) else those
+
+
+def undecided(
+    results: Sequence[Result], looks_better: Callable[[Comparison], bool], *, blind_first: bool
+) -> frozenset[Key] | None:
+    """The benchmarks that are launched on when nothing is suspected: those that are open or look better.
+
+    ``blind_first``: those that could not rule a slowdown beyond the resolution out alone, while there are any.
+    """
+    gated = {
+        result.measurement.key: [
+            comparison for comparison in result.comparisons if comparison.gated and comparison.series.scale != "exact"
+        ]
+        for result in results
+    }
+    blind = {key: [one for one in those if one.verdict is Verdict.INCONCLUSIVE] for key, those in gated.items()}
+    if blind_first and any(blind.values()):
+        return going_on(results, blind)
+    open_ones = {
+        key: [one for one in those if one.verdict in OPEN or looks_better(one)] for key, those in gated.items()
+    }
+    return going_on(results, open_ones)
 
 
 def suspicious_metrics(result: Result) -> tuple[str, ...]:

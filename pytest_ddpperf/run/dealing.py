@@ -115,17 +115,20 @@ def _need_beside_reference(
     undecided = [
         (result, each) for result, each in compared if each.verdict in OPEN and not each.series.rules.alarm_only
     ]
+    blind = [(result, each) for result, each in undecided if each.verdict is Verdict.INCONCLUSIVE]
+    if blind:
+        return Need(aim=Aim.SEE, wanted=min(most, 2 * max(0.0, _missing(results, look, made, blind))))
     if not undecided:
         return Need(aim=Aim.DIAGNOSE, wanted=explains)
-    needed = max(
-        math.inf if each.enough is None else each.enough - _launches(result, made) for result, each in undecided
-    )
-    of_round = _round_seconds(results, look, undecided)
-    seconds = math.inf if needed == math.inf else needed * of_round
-    if any(each.verdict is Verdict.INCONCLUSIVE for _, each in undecided):
-        return Need(aim=Aim.SEE, wanted=min(most, 2 * max(seconds, 0.0)))
+    seconds, of_round = _missing(results, look, made, undecided), _round_seconds(results, look, undecided)
     proves = 0 < seconds < math.inf
     return Need(aim=Aim.PROVE, wanted=seconds + of_round / 2 if proves else 0.0, explains=explains)
+
+
+def _missing(results: Sequence[Result], look: Look, made: int, which: Sequence[tuple[Result, Comparison]]) -> float:
+    """The seconds of the launches that are still to be made to decide these metrics."""
+    enough = [math.inf if each.enough is None else each.enough - _launches(result, made) for result, each in which]
+    return math.inf if math.inf in enough else max(enough) * _round_seconds(results, look, which)
 
 
 def _launches(result: Result, made: int) -> int:
@@ -135,9 +138,7 @@ def _launches(result: Result, made: int) -> int:
 
 def _round_seconds(results: Sequence[Result], look: Look, which: Sequence[tuple[Result, Comparison]]) -> float:
     """The seconds of a round that launches what is launched on for the sake of these metrics."""
-    metrics = {
-        result.measurement.key: [metric.series.metric for one, metric in which if one is result] for result in results
-    }
+    metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
     return look.seconds_of(going_on(results, metrics) if all(result.paired is not None for result in results) else None)
 
 

@@ -442,6 +442,19 @@ def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
     assert one.results[0]["step_time"].bound == a["step_time"].bound
 
 
+@pytest.mark.parametrize(("budget", "going_on"), [(None, "bc"), (300.0, "c")])
+def test_of_a_budget_what_could_not_see_comes_before_proofs(budget: float | None, going_on: str) -> None:
+    """Side by side a is unchanged, b is ok, and c could be slower by more than the resolution."""
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in "abc"]
+    times = {"a": STEADY, "b": [0.1, 0.103, 0.097, 0.101, 0.099, 0.102], "c": [0.1, 0.14, 0.07, 0.11, 0.09, 0.12]}
+    here = [replace(in_turns(times[name]), name=name) for name in "abc"]
+    there = [replace(in_turns([0.1] * len(times[name])), name=name) for name in "abc"]
+    one = Judge("test_it", Settings(launches=4, max_time=60.0, budget=budget), paired(variants, alone), alone)
+    keys = frozenset((name, 2) for name in going_on)
+    assert one((*here, *there), side_by_side(20.0)) == Next("more", 1, going_on=keys)
+    assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.OK, Verdict.INCONCLUSIVE]
+
+
 def test_beside_a_stored_baseline_all_are_launched_together() -> None:
     """What is launched beside others is compared with what was."""
     here = (replace(measured(STEADY), name="a"), replace(measured([0.1, 0.11, 0.09, 0.105]), name="b"))

@@ -106,6 +106,10 @@ def compared(
             need(Aim.PROVE, 0.0, 0.0, explains=EXPLAINED),
         ),
         ([compared(Verdict.OK), compared(Verdict.INCONCLUSIVE)], need(Aim.SEE, 0.0, TIMES * 6.0)),
+        (  # what could see waits for its proof
+            [compared(Verdict.OK, launches=90), compared(Verdict.INCONCLUSIVE, launches=6)],
+            need(Aim.SEE, 0.0, 2 * 2 * 1.5),
+        ),
         ([compared(Verdict.INCONCLUSIVE, suspicious=True)], need(Aim.CONFIRM, 6.0, TIMES * 6.0)),
         ([compared(Verdict.UNCHANGED), compared(Verdict.REGRESSED)], need(Aim.CONFIRM, 6.0, TIMES * 6.0)),
         (  # 2.5 times 4 launches less the 4 that there are, and the diagnosis; the other one takes longer
@@ -177,6 +181,9 @@ def test_of_several_benchmarks_only_those_are_launched_on_that_need_it() -> None
     open_one = compared(Verdict.OK, launches=9)
     results = of_several(clear, open_one, clear, clear)
     assert need_of(results, look_at(results), made=4, diagnosis=5.0).wanted == 5.5 * 2.0
+    blind = compared(Verdict.INCONCLUSIVE, launches=5)
+    results = of_several(clear, open_one, blind, open_one)
+    assert need_of(results, look_at(results), made=4, diagnosis=5.0) == need(Aim.SEE, 0.0, 2 * 1 * 3.0)
     results = of_several(clear, open_one, clear, open_one)
     assert need_of(results, look_at(results), made=4, diagnosis=5.0).wanted == 5.5 * 6.0
 
