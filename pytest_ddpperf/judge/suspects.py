@@ -12,16 +12,14 @@ from pytest_ddpperf.records.verdict import OPEN, Verdict
 def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
     """The benchmarks that are launched on for the sake of their metrics in ``metrics``; None for all.
 
-    All are where one of these benchmarks is gated by a quotient of two of them, which needs rounds of both.
+    The one that another is gated over, by a quotient of both, is launched with it: each launch has its partner.
     """
-    those = frozenset(key for key, names in metrics.items() if names)
-    partnered = any(
-        series.gated and series.rules.partnered
-        for result in results
-        if result.measurement.key in those
-        for series in result.measurement.series
-    )
-    return None if partnered or len(those) == len(metrics) else those
+    those = {key for key, names in metrics.items() if names}
+    for measured in [result.measurement for result in results if result.measurement.key in those]:
+        if any(series.gated and series.rules.partnered for series in measured.series):
+            bases = [result.measurement.key for result in results if result.measurement.name == measured.over]
+            those.add((bases or [results[0].measurement.key])[0])
+    return None if len(those) == len(metrics) else frozenset(those)
 
 
 def undecided(
@@ -37,7 +35,10 @@ def undecided(
         ]
         for result in results
     }
-    blind = {key: [one for one in those if one.verdict is Verdict.INCONCLUSIVE] for key, those in gated.items()}
+    blind = {
+        key: [one for one in those if one.verdict is Verdict.INCONCLUSIVE and not one.series.rules.alarm_only]
+        for key, those in gated.items()
+    }
     if blind_first and any(blind.values()):
         return going_on(results, blind)
     open_ones = {

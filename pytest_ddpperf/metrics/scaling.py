@@ -235,7 +235,10 @@ def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within
 
 
 def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool) -> Series:
-    """A series of quotients of partners, either of which may have been disturbed."""
+    """A series of quotients of partners, either of which may have been disturbed.
+
+    The two times are judged themselves: an open quotient, which scatters by both, keeps nothing from green.
+    """
     return series_from(
         samples,
         within,
@@ -247,5 +250,5 @@ def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool
         family="relative",
         gated=gated,
         min_tolerance=0.0,
-        rules=MetricRules(partnered=True, outliers="both"),
+        rules=MetricRules(partnered=True, outliers="both", alarm_only=True),
     )

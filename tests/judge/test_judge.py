@@ -463,12 +463,29 @@ def test_beside_a_stored_baseline_all_are_launched_together() -> None:
     assert one(here, after(4.0)) == Next("more", 1)
 
 
-def test_all_are_launched_on_for_the_sake_of_a_quotient_of_two() -> None:
-    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
-    noisy = [0.05, 0.055, 0.045, 0.0525]
-    here = (replace(in_turns(STEADY), name="a"), replace(in_turns(noisy), name="b"))
-    there = (replace(in_turns(STEADY), name="a"), replace(in_turns([0.05] * 4), name="b"))
-    for gated, going_on in ((True, None), (False, frozenset({("b", 2)}))):  # the quotient is not open itself
+def test_an_open_quotient_keeps_nothing_from_green() -> None:
+    """Both ways rule a slowdown of 10 % out; where one is longer the other is shorter, so their quotient does not."""
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in "ab"]
+    apart = [0.008, -0.008, 0.007, -0.007, 0.0075, -0.0075]
+    here = [replace(in_turns([0.1 + sign * by for by in apart]), name=name) for name, sign in (("a", 1), ("b", -1))]
+    there = [replace(in_turns([0.1] * len(apart)), name=name) for name in "ab"]
+    derive = partial(with_speedup, over="a", gated=True)
+    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, derive), derive)
+    one((*here, *there), side_by_side(60.0))
+    a, b = one.results
+    assert (a.verdict, b["step_time"].verdict, b["speedup"].verdict) == (Verdict.OK, Verdict.OK, Verdict.INCONCLUSIVE)
+    assert b["speedup"].gated
+    assert b.verdict is Verdict.OK
+
+
+def test_what_is_gated_over_another_one_is_launched_on_with_it() -> None:
+    """Of three c is open, whose speedup is over a."""
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in "abc"]
+    times = {"a": STEADY, "b": STEADY, "c": [0.05, 0.055, 0.045, 0.0525]}
+    here = [replace(in_turns(times[name]), name=name) for name in "abc"]
+    there = [replace(in_turns([sum(times[name]) / len(times[name])] * len(times[name])), name=name) for name in "abc"]
+    for gated, names in ((True, "ac"), (False, "c")):
+        going_on = frozenset((name, 2) for name in names)
         derive = partial(with_speedup, over="a", gated=gated)
         one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, derive), derive)
         assert one((*here, *there), side_by_side(20.0)) == Next("more", 1, going_on=going_on)
