@@ -63,13 +63,15 @@ def pinned(environ: Mapping[str, str], mark: str) -> dict[str, str]:
     """The variables that must be set before torch is imported, with their values.
 
     A rank has one thread unless the user sets another number, as under torchrun: ranks that take every core slow each
-    other. Ranks of one machine talk over loopback, so a launch neither needs nor opens the network.
+    other. Strings have the same hashes in all ranks unless the user sets another seed, so that no side of a comparison
+    has the better ones. Ranks of one machine talk over loopback, so a launch neither needs nor opens the network.
     """
     threads = environ.get("OMP_NUM_THREADS") or "1"
     fixed = {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": environ.get("MKL_NUM_THREADS") or threads,
         "OPENBLAS_NUM_THREADS": environ.get("OPENBLAS_NUM_THREADS") or threads,
+        "PYTHONHASHSEED": environ.get("PYTHONHASHSEED") or "0",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         MARK: mark,
     }
@@ -87,7 +89,7 @@ _READ_AT_IMPORT = re.compile(
 OWNED = frozenset(
     {
         *LAUNCHER_VARIABLES,
-        *pinned({}, "").keys() - set(_THREADS),
+        *pinned({}, "").keys() - {*_THREADS, "PYTHONHASHSEED"},
         *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
     }
 )

@@ -97,7 +97,7 @@ class ZygoteProcess:
         self, environ: Mapping[str, str], preload: Sequence[str]
     ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         of_controller, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with of_zygote:
+        with of_zygote, processes.laid_out_alike():
             try:
                 process = subprocess.Popen(  # noqa: S603  our own interpreter
                     [*self._command(of_zygote.fileno()), *preload],

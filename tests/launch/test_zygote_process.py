@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
@@ -237,3 +238,41 @@ def test_a_zygote_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(subprocess, "Popen", fails)
     with pytest.raises(LaunchError, match=r"^the process that ranks are forked from cannot be started: Resource temp"):
         Launcher().start()
+
+
+def laid_out(_ctx: object) -> tuple[str, str, int]:
+    """Where the stack and a library of a rank lie, and a hash."""
+    mappings = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    places = [next(line.split()[0] for line in mappings if name in line) for name in ("[stack]", "libtorch_cpu")]
+    return places[0], places[1], hash("rank")
+
+
+def test_ranks_of_all_processes_are_laid_out_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a side of a comparison would be faster by the addresses of its process."""
+    with processes.laid_out_alike():
+        allowed = int(Path("/proc/self/personality").read_text(encoding="utf-8"), 16) & 0x0040000
+    if not allowed:
+        pytest.skip("the kernel lets no process choose that")
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    seen = set()
+    for _ in range(2):
+        with Launcher() as launcher:
+            seen |= set(launcher.run(laid_out, world_size=2, device="cpu", backend="gloo", timeout=60).values)
+    assert len(seen) == 1
+    assert not int(Path("/proc/self/personality").read_text(encoding="utf-8"), 16) & 0x0040000
+
+
+@pytest.mark.parametrize("answer", [None, -1])
+def test_where_nothing_can_be_laid_out_alike_ranks_start_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, answer: int | None
+) -> None:
+    class Library:
+        """The C library of another system, or of a container that forbids the call."""
+
+        if answer is not None:
+            personality = staticmethod(lambda _: answer)
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
+    with processes.laid_out_alike():
+        done = subprocess.run(["/bin/cat", "/proc/self/personality"], capture_output=True, text=True, check=True)
+    assert not int(done.stdout, 16) & 0x0040000
