@@ -36,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000, help="of each kind (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the drawing (default: %(default)s)")
+    parser.add_argument("--budget", action="store_true", help="as of the time of a session's budget")
     options = parser.parse_args()
     draw = np.random.default_rng(options.seed)
     print(f"{options.runs} runs of each kind, of unchanged code\n")
@@ -43,7 +44,7 @@ def main() -> None:
     worst = 0.0
     for variants in VARIANTS:
         for launches in LAUNCHES:
-            runs = [run(variants, launches, draw) for _ in range(options.runs)]
+            runs = [run(variants, launches, draw, LOOKS[-1] if options.budget else None) for _ in range(options.runs)]
             suspected = sum(suspect for suspect, _ in runs) / options.runs
             any_red = sum(red > 0 for _, red in runs) / options.runs
             rate = Rate(sum(red for _, red in runs), variants * options.runs, variants * options.runs)
@@ -54,10 +55,10 @@ def main() -> None:
     sys.exit(worst > GOAL)
 
 
-def run(variants: int, launches: int, draw: np.random.Generator) -> tuple[bool, int]:
+def run(variants: int, launches: int, draw: np.random.Generator, budget: float | None) -> tuple[bool, int]:
     """Whether anything was suspected, and how many variants were found worse."""
     names = [f"v{number}" for number in range(variants)]
-    return red_variants(names, lambda number: launch(number, draw), ENVIRONMENT, launches, LOOKS)
+    return red_variants(names, lambda number: launch(number, draw), ENVIRONMENT, launches, LOOKS, budget=budget)
 
 
 def launch(number: int, draw: np.random.Generator) -> Recorded:

@@ -296,18 +296,25 @@ def in_suite(
 
 
 def red_variants(
-    names: Sequence[str], launch: Callable[[int], Recorded], env: Environment, launches: int, looks: Sequence[float]
+    names: Sequence[str],
+    launch: Callable[[int], Recorded],
+    env: Environment,
+    launches: int,
+    looks: Sequence[float],
+    *,
+    budget: float | None = None,
 ) -> tuple[bool, int]:
     """Whether any variant was suspected beside another revision, and how many were found worse.
 
     ``launches`` of all variants and their partners are looked at first, after so many seconds. Each look after that
     follows as many of what the judge launches on as it asks for; the last one is at the end of the time. ``launch``
-    makes the launch of a round.
+    makes the launch of a round. All variants but the first are gated by their speedup over it.
     """
-    derived = gated_if_paired(partial(with_speedup, over=names[0]) if len(names) > 1 else alone)
+    derived = gated_if_paired(partial(with_speedup, over=names[0], gated=True) if len(names) > 1 else alone)
     variants = tuple(_variant(env, 1, name) for name in names)
     bases = PairedReferences(revision=REVISION, variants=variants, derive=derived, lacking={})
-    judge = Judge("replay", Settings(launches=launches, max_time=looks[-1]), bases, derived)
+    settings = Settings(launches=launches, max_time=looks[-1], budget=budget)
+    judge = Judge("replay", settings, bases, derived)
     made: list[list[Recorded]] = [[] for _ in (*names, *names)]
     fresh_from, rounds, suspected = [0] * len(made), 0, False
     asked = Next("more", launches)

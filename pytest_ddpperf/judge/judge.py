@@ -159,11 +159,12 @@ class Judge:
             blind_first = self._settings.budget is not None
             action = replace(action, going_on=undecided(self.results, self._looks_better, blind_first=blind_first))
         if action.action == "confirm":
-            self._proven.clear()  # by launches that count no more
             self._suspected = {
                 result.measurement.key: with_kin(suspects[result.measurement.key], result) for result in self.results
             }
             those = going_on(self.results, suspects) if self._references.paired else None
+            # What others were proven by counts on.
+            self._proven = {key: proven for key, proven in self._proven.items() if those and key not in those}
             return replace(action, suspects=tuple(named(suspects, self.results)), going_on=those)
         if self._state.phase is Phase.CLEAR and self._suspected is None and not accepting:
             self._suspected = {}  # nothing looked worse in time

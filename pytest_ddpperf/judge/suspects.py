@@ -15,9 +15,9 @@ def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]])
     The one that another is gated over, by a quotient of both, is launched with it: each launch has its partner.
     """
     those = {key for key, names in metrics.items() if names}
-    for measured in [result.measurement for result in results if result.measurement.key in those]:
-        if any(series.gated and series.rules.partnered for series in measured.series):
-            bases = [result.measurement.key for result in results if result.measurement.name == measured.over]
+    for one in [result for result in results if result.measurement.key in those]:
+        if any(each.gated and each.series.rules.partnered and each.baseline is not None for each in one.comparisons):
+            bases = [each.measurement.key for each in results if each.measurement.name == one.measurement.over]
             those.add((bases or [results[0].measurement.key])[0])
     return None if len(those) == len(metrics) else frozenset(those)
 

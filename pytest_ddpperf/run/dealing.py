@@ -108,9 +108,10 @@ def _need_beside_reference(
     worse = [(result, each) for result, each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
     if worse:
         seconds = _round_seconds(results, look, worse)
-        least = made * seconds  # most look worse by chance, and need no diagnosis
+        launched = max(_launches(result, made) for result, _ in worse)
+        least = launched * seconds  # most look worse by chance, and need no diagnosis
         needed = min((CONFIRMED * each.enough for _, each in worse if each.enough), default=math.inf)
-        fresh = max(0.0, needed - counted) * seconds
+        fresh = max(0.0, needed - min(counted, launched)) * seconds
         return Need(aim=Aim.CONFIRM, least=least, wanted=max(least, min(most, fresh + explains)), decides=fresh)
     undecided = [
         (result, each) for result, each in compared if each.verdict in OPEN and not each.series.rules.alarm_only

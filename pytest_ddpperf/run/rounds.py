@@ -130,7 +130,7 @@ class _Measuring:
             rounds.launch()
             took = self._observer.clock() - begun
             self._measuring += took
-            self._durations.append(took / rounds.part)
+            self._durations.append(took / rounds.part(rounds.every - 1))
 
     @property
     def _elapsed(self) -> float:
@@ -139,7 +139,7 @@ class _Measuring:
     @property
     def _round_seconds(self) -> float:
         """What another round will take: as long as those before it or, before any, as the pilots."""
-        return self._of_all * self._rounds.part
+        return self._of_all * self._rounds.part()
 
     @property
     def _of_all(self) -> float:
@@ -184,8 +184,8 @@ class _Measuring:
     def _no_time(self) -> Finding:
         """That there was no time to diagnose, and how much may be enough, where this measuring has all of max_time."""
         budget, (each, diagnosing) = self._budget, self._plans.unhurried
-        launches, measuring = max(self._rounds.made, budget.launches), self._measuring
-        rounds = max(measuring, launches * max(each, self._round_seconds))
+        measuring, of_all = self._measuring, self._of_all
+        rounds = max(measuring * max(1.0, each / of_all), budget.launches * max(each, of_all))
         needed = self._elapsed - measuring + rounds + max(diagnosing, self._plans.diagnosis_seconds)
         known = not (budget.shared or budget.rest)
         setting = "budget" if budget.shared else "max_time"
@@ -224,8 +224,9 @@ class _Rounds:
         watch: Watch,
         sets: dict[int, frozenset[int]],
     ) -> None:
-        self.made = 0  # since the beginning, or since a metric looked worse
-        self._before = 0  # made until then
+        self.every = 0  # those before a suspicion among them
+        self.made = 0  # since the beginning; since a metric looked worse, of what is to be confirmed
+        self._confirming = False
         self._fresh_from = [0] * len(variants)
         self._going_on = frozenset(range(len(variants)))
         self._sets = sets  # of the variants that each round launches, the same in all runs of a test
@@ -241,9 +242,9 @@ class _Rounds:
 
     def launch(self) -> None:
         """One launch more of what goes on, in random order: in every second round that of the last one reversed."""
-        self._going_on = self._sets.setdefault(self.every, self._going_on)
+        launched = self._sets.setdefault(self.every, self._going_on)
         self._order = self._order[::-1] if self.every % 2 == 1 else self._drawn()
-        for group in self._in_order([i for i in self._order if i in self._going_on]):
+        for group in self._in_order([i for i in self._order if i in launched]):
             health, launches = self._watch(), list[tuple[int, Launch]]()
             try:
                 launches = self._launched(group, Purpose.TIMES, self.every)
@@ -251,7 +252,8 @@ class _Rounds:
                 seen = health(timed_window([launch for _, launch in launches]))
             for i, launch in launches:
                 self._launches[i].append(replace(launch, health=seen))
-        self.made += 1
+        self.every += 1
+        self.made += not self._confirming or self._going_on <= launched
 
     def diagnose(self, purpose: Purpose) -> None:
         """Launches each variant to diagnose, in place of an earlier such launch."""
@@ -277,15 +279,10 @@ class _Rounds:
             ordered.setdefault(group_of[i], []).append(i)
         return ordered.values()
 
-    @property
-    def every(self) -> int:
-        """All rounds, those before a suspicion among them."""
-        return self._before + self.made
-
-    @property
-    def part(self) -> float:
-        """The part of a round of all variants that one of those that go on takes."""
-        return math.fsum(self._plans.seconds[i] for i in self._going_on) / math.fsum(self._plans.seconds)
+    def part(self, number: int | None = None) -> float:
+        """The part of a round of all variants that the round of this number took, or the next one will."""
+        launched = self._going_on if number is None else self._sets[number]
+        return math.fsum(self._plans.seconds[i] for i in launched) / math.fsum(self._plans.seconds)
 
     @property
     def parts(self) -> dict[Key, float]:
@@ -312,10 +309,10 @@ class _Rounds:
 
     def begin_again(self, remark: Finding) -> None:
         """Counts from here: fresh launches of what goes on are to confirm what those until now made suspect."""
+        self._confirming = True
         for i in self._going_on:
             self._fresh_from[i] = len(self._launches[i])
             self._remarks[i].append(remark)
-        self._before += self.made
         self.made = 0
 
     def forget_diagnoses(self) -> None:

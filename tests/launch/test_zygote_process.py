@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -247,10 +248,16 @@ def laid_out(_ctx: object) -> tuple[str, str, int]:
     return places[0], places[1], hash("rank")
 
 
+def personality() -> int:
+    """That of this process, as the kernel tells it."""
+    return int(Path("/proc/self/personality").read_text(encoding="utf-8"), 16)
+
+
 def test_ranks_of_all_processes_are_laid_out_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a side of a comparison would be faster by the addresses of its process."""
+    before = personality()
     with processes.laid_out_alike():
-        allowed = int(Path("/proc/self/personality").read_text(encoding="utf-8"), 16) & 0x0040000
+        allowed = personality() & 0x0040000
     if not allowed:
         pytest.skip("the kernel lets no process choose that")
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
@@ -259,20 +266,29 @@ def test_ranks_of_all_processes_are_laid_out_alike(monkeypatch: pytest.MonkeyPat
         with Launcher() as launcher:
             seen |= set(launcher.run(laid_out, world_size=2, device="cpu", backend="gloo", timeout=60).values)
     assert len(seen) == 1
-    assert not int(Path("/proc/self/personality").read_text(encoding="utf-8"), 16) & 0x0040000
+    assert personality() == before
 
 
-@pytest.mark.parametrize("answer", [None, -1])
-def test_where_nothing_can_be_laid_out_alike_ranks_start_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, answer: int | None
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        pytest.param([0x8, 0x8, 0x40008], [0xFFFFFFFF, 0x40008, 0x8], id="it is allowed"),
+        pytest.param([0x8, -1], [0xFFFFFFFF, 0x40008], id="a container forbids it"),
+        pytest.param([-1], [0xFFFFFFFF], id="it is not known"),
+        pytest.param([], [], id="there is no such call"),
+    ],
+)
+def test_only_what_was_changed_is_restored(
+    monkeypatch: pytest.MonkeyPatch, answers: list[int], asked: list[int]
 ) -> None:
-    class Library:
-        """The C library of another system, or of a container that forbids the call."""
+    calls = list[int]()
 
-        if answer is not None:
-            personality = staticmethod(lambda _: answer)
+    def call(value: ctypes.c_ulong) -> int:
+        calls.append(value.value)
+        return answers[len(calls) - 1]
 
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
-    with processes.laid_out_alike():
-        done = subprocess.run(["/bin/cat", "/proc/self/personality"], capture_output=True, text=True, check=True)
-    assert not int(done.stdout, 16) & 0x0040000
+    library = SimpleNamespace(personality=call) if answers else SimpleNamespace()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    with pytest.raises(ZeroDivisionError), processes.laid_out_alike():
+        _ = 1 / 0
+    assert calls == asked

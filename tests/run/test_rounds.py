@@ -816,3 +816,16 @@ def test_what_is_told_again_is_of_what_was_launched(*, turns: bool) -> None:
     assert [[launch.round for launch in one.launches] for one in measured] == [[0, 1, 3, 4], [0, 1, 2, 3]]
     assert [{launch.ranks[0].loss for launch in one.launches} for one in measured] == [{97.0}, {98.0}]
     assert kept.sets.keys() == {0, 1, 2, 3}
+
+
+def test_a_confirmation_has_as_many_launches_of_its_suspect_wherever_a_pass_begins_again() -> None:
+    """The first pass launched a alone, twice; the second one suspects b by then, and confirms it by three launches."""
+    machine = Uneven(durations=[0.1, 0.1, 1.0])
+    kept = Recording(machine.clock, kept=True)
+    budget = make_budget(5, 0, 2, 60.0, 30.0, first=2)
+    a, b = (frozenset({variant(name).key}) for name in "ab")
+    run_pass(machine, kept, budget, Script([Next("more", 2, going_on=a), Next("stop")]), End.JUDGED, "a", "b")
+    judge = Script([Next("confirm", 3, going_on=b), Next("stop")])
+    measured = run_pass(machine, kept.again(), budget, judge, End.JUDGED, "a", "b")
+    assert [[launch.round for launch in one.launches] for one in measured] == [[0, 1, 2, 3], [0, 1, 4, 5, 6]]
+    assert [one.fresh_from for one in measured] == [0, 2]
