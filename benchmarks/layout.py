@@ -57,11 +57,11 @@ def cpu_time(_ctx: object) -> float:
 @contextlib.contextmanager
 def laid_out(kind: str) -> Iterator[None]:
     """Around the start of processes of a kind."""
-    if kind == KINDS[0]:
-        yield
-        return
-    random_hashes = mock.patch.dict(os.environ, {"PYTHONHASHSEED": "random"})
-    with mock.patch.object(processes, "laid_out_alike", contextlib.nullcontext), random_hashes:
+    alike = kind == KINDS[0]
+    as_started = (
+        contextlib.nullcontext() if alike else mock.patch.object(processes, "laid_out_alike", contextlib.nullcontext)
+    )
+    with as_started, mock.patch.dict(os.environ, {"PYTHONHASHSEED": "" if alike else "random"}):
         yield
 
 

@@ -145,20 +145,23 @@ def _above_zero(expected: str) -> Callable[[object], float]:
 
 def fraction(value: object) -> float:
     """A share of at least 0: ``0.03`` or ``"3%"``. Above 1 only as a percentage: a bare 3 is hardly meant as 300 %."""
-    expected = "a fraction from 0 to 1, such as 0.03, or a percentage, such as 3%"
+    return _share(value, "a fraction from 0 to 1, such as 0.03, or a percentage, such as 3%")
+
+
+def positive_fraction(value: object) -> float:
+    """A share above 0, else as :func:`fraction`."""
+    expected = "a fraction above 0 and up to 1, such as 0.1, or a percentage, such as 10%"
+    if (share := _share(value, expected)) == 0:
+        raise ValueError(expected)
+    return share
+
+
+def _share(value: object, expected: str) -> float:
     if isinstance(value, str) and value.strip().endswith("%"):
         return _number(value.strip()[:-1], expected) / 100
     share = _number(value, expected)
     if share > 1:
         raise ValueError(expected)
-    return share
-
-
-def positive_fraction(value: object) -> float:
-    """A share above 0, else as :func:`fraction`."""
-    share = fraction(value)
-    if share == 0:
-        raise ValueError("a fraction above 0, such as 0.1, or a percentage, such as 10%")
     return share
 
 

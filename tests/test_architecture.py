@@ -32,7 +32,7 @@ LONGER = {
     "reports/summary.py": 335,  # one table, its columns and what is said below it
     "run/benchmark_launches.py": 330,  # both sides' launches, from their launchers to what they tell
     "run/judging.py": 340,  # one class, a judged call from its launches to its failure
-    "run/rounds.py": 345,  # one class, a measuring from its first round to its diagnosis
+    "run/rounds.py": 355,  # one class, a measuring from its first round to its diagnosis
     "run/session.py": 435,  # one class, all that a session owns
     "settings.py": 590,  # one row a knob
     "stats/intervals.py": 360,  # one family of formulas

@@ -90,7 +90,7 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("tolerance", "-0.1", "a fraction from 0 to 1"),
         ("tolerance", "inf", "a fraction from 0 to 1"),
         ("resolution", "0%", "a fraction above 0"),
-        ("resolution", "5", "a fraction from 0 to 1"),
+        ("resolution", "5", "a fraction above 0 and up to 1"),
         ("tolerance", "3", "or a percentage, such as 3%"),
         ("fail_on", "regresed", "verdicts out of improved, "),
         ("require_baseline", "maybe", "true or false"),

@@ -91,7 +91,11 @@ class Judge:
     ) -> None:
         self.results: tuple[Result, ...] = ()
         self.settling = False  # whether what is open has to be settled side by side with the baseline's commit
-        self.proofs = proofs  # spent so far
+        self._unspent = proofs  # but for what went to launches before these
+        self._proofs: dict[Key, Proofs] = {}  # of each benchmark at this look
+        self._told: dict[Key, tuple[int, Proofs]] = {}  # the launches of each at the last look that was told, and those
+        self._before = self._told  # at the look before
+        self._launches: dict[Key, int] = {}  # of each at this look
         self._settles = settles  # whether it can be
         self._spent = spent  # seconds of max_time before these launches
         self._test, self._settings = test, settings
@@ -105,20 +109,14 @@ class Judge:
         # A machine that is busier than the baseline's is seen at once, and what is settled anyway waits for no more.
         self.first_look = min(settings.launches, MIN_LAUNCHES) if settles else settings.launches
         self._proven: dict[Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
-        self._round = 0  # the last one
-        self._told: dict[Key, tuple[int, Proofs]] = {}  # the launches at the last look that was told, and its proofs
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
         self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in diagnoses that count no more
 
     def __call__(self, measured: tuple[Measurement, ...], look: Look) -> Next:
         """Judges the variants and says what to measure next."""
-        before = self.proofs
         if not look.diagnosed:
-            self.proofs = before.at(look.elapsed / self._settings.max_time, last=look.last)
-        self._round = max((launch.round for each in measured for launch in each.launches), default=0)
+            self._begin(measured, look)
         self.results = self._judged(measured, look)
-        made = max(len(each.fresh) for each in measured)
-        self._state = replace(self._state, launches=made)  # time may have cut some off
         if look.diagnosed:
             return self._after_diagnosis()
         # Counts are exact: no launch changes them, and none has to confirm them.
@@ -134,8 +132,12 @@ class Judge:
         accepting = self._settings.accepting
         screening = self._state.phase is Phase.SCREEN and not accepting
         suspects = {result.measurement.key: suspicious_metrics(result) for result in self.results} if screening else {}
+        paired = self._references.paired
+        worse = going_on(self.results, suspects) if paired and any(suspects.values()) else None
+        # Time may have cut some off, and what confirms has as many as what looks worse.
+        made = max(len(each.fresh) for each in measured if worse is None or each.key in worse)
+        self._state = replace(self._state, launches=made)
         if made < self._settings.launches > self.first_look and not (look.last or look.screened or self._disturbed):
-            self.proofs = before
             return Next("more", self._settings.launches - made)
         action = next_action(
             self._state,
@@ -147,29 +149,49 @@ class Judge:
         )
         if action.action == "stop" and not look.last and any(each.verdict is Verdict.REGRESSED for each in statistical):
             # No other look follows, so that the proofs of what is not worse may spend what is left.
-            self.proofs = before.at(look.elapsed / self._settings.max_time, last=True)
+            self._proofs = self._proofs_at(look, last=True)
             self.results = self._judged(measured, look)
         self.settling = action.action == "settle"
         self._state = advance(self._state, action, screened=look.screened)
-        if action.action in {"confirm", "settle"}:
-            self.proofs = before  # nothing that this look showed of times is told
-        else:
-            self._told = {each.key: (len(each.launches), self._proofs_of(each)) for each in measured}
-        if action.action == "more" and self._references.paired and not accepting:
+        if action.action not in {"confirm", "settle"}:  # which tell nothing that this look showed of times
+            self._told = {key: (launches, self._proofs[key]) for key, launches in self._launches.items()}
+        if action.action == "more" and paired and not accepting:
             blind_first = self._settings.budget is not None
             action = replace(action, going_on=undecided(self.results, self._looks_better, blind_first=blind_first))
         if action.action == "confirm":
             self._suspected = {
                 result.measurement.key: with_kin(suspects[result.measurement.key], result) for result in self.results
             }
-            those = going_on(self.results, suspects) if self._references.paired else None
             # What others were proven by counts on.
-            self._proven = {key: proven for key, proven in self._proven.items() if those and key not in those}
-            return replace(action, suspects=tuple(named(suspects, self.results)), going_on=those)
+            self._proven = {key: proven for key, proven in self._proven.items() if worse and key not in worse}
+            return replace(action, suspects=tuple(named(suspects, self.results)), going_on=worse)
         if self._state.phase is Phase.CLEAR and self._suspected is None and not accepting:
             self._suspected = {}  # nothing looked worse in time
-        worse = any(result.verdict is Verdict.REGRESSED for result in self.results)
-        return replace(action, explain=worse or accepting)
+        regressed = any(result.verdict is Verdict.REGRESSED for result in self.results)
+        return replace(action, explain=regressed or accepting)
+
+    @property
+    def proofs(self) -> Proofs:
+        """What is spent so far, by the benchmark that has spent most."""
+        return max((proofs for _, proofs in self._told.values()), key=lambda each: each.spent, default=self._unspent)
+
+    def _begin(self, measured: tuple[Measurement, ...], look: Look) -> None:
+        """Begins a look; another one at the same launches, for which there is less time, takes its place."""
+        launches = {each.key: len(each.launches) for each in measured}
+        if launches == self._launches:
+            self._told = self._before
+        self._before, self._launches = self._told, launches
+        self._proofs = self._proofs_at(look, last=look.last)
+
+    def _proofs_at(self, look: Look, *, last: bool) -> dict[Key, Proofs]:
+        """The proofs of each benchmark: what waits while others are launched spends no more, but at a last look."""
+        found: dict[Key, Proofs] = {}
+        for key, launches in self._launches.items():
+            of_launches, told = self._before.get(key, (0, self._unspent))
+            now = told.at(look.elapsed / self._settings.max_time, last=last)
+            more = launches > of_launches or (last and now.proves and now.level >= told.level)
+            found[key] = now if more else told
+        return found
 
     def _judged(self, measured: tuple[Measurement, ...], look: Look) -> tuple[Result, ...]:
         """The results of the candidates, which come first in ``measured``."""
@@ -185,7 +207,7 @@ class Judge:
                 tolerance=accepted_worsening(self._settings, paired=paired),
                 alpha=alpha_of_benchmark(self._tests - 1 + len(references), paired=paired),
                 weights=weights,
-                proofs=self._proofs_of(candidate),
+                proofs=self._proofs.get(candidate.key, self._unspent),
                 margin=self._margin,
                 resolution=self._resolution,
                 affordable=self._affordable(candidate, look),
@@ -197,23 +219,15 @@ class Judge:
                 # Where launches before these took a part of it, as much goes to them.
                 max_time_for=None  # nobody sets what a session's budget deals out
                 if self._settings.budget
-                else lambda more: (1 + (self._spent > 0)) * (look.elapsed + more * look.seconds_of(None)),
+                else lambda more: (1 + (self._spent > 0)) * (look.elapsed + more * look.round_seconds),
             )
             return replace(compare(self._test, candidate, reference, context), seconds=self._spent + look.elapsed)
 
         derived = self._derive(measured[: len(references)])
         return tuple(judged(point, reference) for point, reference in zip(derived, references, strict=True))
 
-    def _proofs_of(self, measured: Measurement) -> Proofs:
-        """The proofs of a benchmark: what was proven stays so while it waits and others are launched."""
-        launches, proofs = self._told.get(measured.key, (0, self.proofs))
-        waits = 0 < launches == len(measured.launches) and measured.launches[-1].round < self._round
-        return proofs if waits and proofs.proves else self.proofs
-
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
         """The metrics that may be found worse; all diagnosed ones may, until fresh diagnoses have to confirm them."""
-        if measured.fresh_from and not measured.fresh:  # told again in another order
-            return frozenset()
         if self._suspected is None and self._grown is None:
             return None
         diagnosed = frozenset(series.metric for series in measured.series if series.rules.diagnosed)
@@ -245,7 +259,7 @@ class Judge:
         if self._state.phase is Phase.CONFIRM or look.round_seconds <= 0:
             return made
         possible = int(self._settings.max_time / (1 if paired else 2) / look.seconds_of(None))
-        return max(possible, min(made, MIN_LAUNCHES))
+        return max(possible, made if paired else min(made, MIN_LAUNCHES))
 
     def _settled(self, statistical: Sequence[Comparison], look: Look) -> bool | None:
         """Whether times had better be measured beside the baseline's commit; None where bytes or losses look worse.

@@ -60,7 +60,7 @@ def compare_metric(
         )
     fresh = plain = _change(series, base, measurement, reference, context)
     change = plain if paired else _change(series, base, measurement, reference, context, disturbed=True)
-    if measurement.fresh_from and measurement.fresh and len(series.samples) == len(measurement.launches):
+    if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
         partner = _part(base, since) if paired and len(base.samples) == len(series.samples) else base
         fresh = _change(_part(series, since), partner, measurement, reference, context)

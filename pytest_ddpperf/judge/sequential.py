@@ -52,7 +52,7 @@ class Look:
 
     elapsed: float  # seconds of measuring so far
     round_seconds: float  # of another launch of what is launched now
-    last: bool  # whether there is no time for another launch
+    last: bool  # whether there is no time for another launch of what goes on, as far as that is known
     screened: bool = False  # whether there is no time to confirm what looks worse from now on
     diagnosed: bool = False  # whether the diagnosed launches have been made as well
     of_each: Mapping[Key, float] = field(default_factory=dict)  # of another launch of each benchmark, all sides

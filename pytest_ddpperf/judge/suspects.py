@@ -14,12 +14,12 @@ def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]])
 
     The one that another is gated over, by a quotient of both, is launched with it: each launch has its partner.
     """
-    those = {key for key, names in metrics.items() if names}
-    for one in [result for result in results if result.measurement.key in those]:
-        if any(each.gated and each.series.rules.partnered and each.baseline is not None for each in one.comparisons):
-            bases = [each.measurement.key for each in results if each.measurement.name == one.measurement.over]
-            those.add((bases or [results[0].measurement.key])[0])
-    return None if len(those) == len(metrics) else frozenset(those)
+    keys = {key for key, names in metrics.items() if names}
+    for result in [result for result in results if result.measurement.key in keys]:
+        if any(each.gated and each.series.rules.partnered and each.baseline is not None for each in result.comparisons):
+            bases = [each.measurement.key for each in results if each.measurement.name == result.measurement.over]
+            keys.add((bases or [results[0].measurement.key])[0])
+    return None if len(keys) == len(metrics) else frozenset(keys)
 
 
 def undecided(
@@ -27,7 +27,8 @@ def undecided(
 ) -> frozenset[Key] | None:
     """The benchmarks that are launched on when nothing is suspected: those that are open or look better.
 
-    ``blind_first``: those that could not rule a slowdown beyond the resolution out alone, while there are any.
+    ``blind_first``: while a benchmark cannot rule a slowdown beyond the resolution out, but for want of launches, only
+    such ones.
     """
     gated = {
         result.measurement.key: [
@@ -36,15 +37,21 @@ def undecided(
         for result in results
     }
     blind = {
-        key: [one for one in those if one.verdict is Verdict.INCONCLUSIVE and not one.series.rules.alarm_only]
-        for key, those in gated.items()
+        key: [each for each in metrics if each.verdict is Verdict.INCONCLUSIVE and _may_see(each)]
+        for key, metrics in gated.items()
     }
     if blind_first and any(blind.values()):
         return going_on(results, blind)
     open_ones = {
-        key: [one for one in those if one.verdict in OPEN or looks_better(one)] for key, those in gated.items()
+        key: [each for each in metrics if each.verdict in OPEN or looks_better(each)] for key, metrics in gated.items()
     }
     return going_on(results, open_ones)
+
+
+def _may_see(comparison: Comparison) -> bool:
+    """Whether the verdict of a metric can keep its result from green, and more launches can decide it."""
+    hopeless = comparison.note is not None and comparison.note.code == "no_launches_decide"
+    return not (comparison.series.rules.alarm_only or hopeless)
 
 
 def suspicious_metrics(result: Result) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.side_by_side import SideBySide
 from pytest_ddpperf.reports.names import curve_of
-from pytest_ddpperf.units import format_percent, format_values
+from pytest_ddpperf.units import format_count, format_percent, format_values
 
 if TYPE_CHECKING:
     from pytest_ddpperf.analysis.scaling import LawFit
@@ -98,7 +98,7 @@ def _scaling_line(test: str, points: Sequence[Result]) -> str:
         f"{word} with {' and '.join(str(size) for _, size in alike)}" for word, alike in groupby(words, itemgetter(0))
     )
     pays = stops_paying(fit, ranks)
-    end = "" if pays is None else f"; from {pays} ranks on, one more adds less than half a rank's work"
+    end = "" if pays is None else f"; from {format_count(pays, 'rank')} on, one more adds less than half a rank's work"
     left = [str(point.world_size) for point in others if point.environment.oversubscribed]
     out = f"; without {' and '.join(left)} ranks, which share cores or GPUs" if left else ""
     return f"{test.partition('::')[2]}: {told} ranks; {_serial_text(fit)}{end}{out}"

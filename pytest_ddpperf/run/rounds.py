@@ -96,15 +96,7 @@ class _Measuring:
         wanted, least = self._budget.first or self._budget.launches, MIN_LAUNCHES
         while True:
             self._launch(wanted, least)
-            look = Look(
-                self._elapsed,
-                self._round_seconds,
-                last=not self._goes_on(self._budget.max_time),
-                screened=not self._confirming and not self._goes_on(self._budget.screening),
-                of_each={key: part * self._of_all for key, part in self._rounds.parts.items()},
-            )
-            look = look if self._recording is None else self._recording.as_looked(look, self._rounds.every)
-            verdict = self._observer.judge(self._measurements(), look)
+            look, verdict = self._judged()
             made, end = self._rounds.made, self._observer.end
             if end is End.SCREENED and (verdict.action != "more" or look.last or look.screened):
                 return self._measurements()
@@ -113,11 +105,30 @@ class _Measuring:
                     return self._measurements()
                 return self._diagnosed(look, verdict)
             wanted, self._screened = made + verdict.launches, look.screened
-            self._rounds.go_on(verdict.going_on)
             if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
-                self._rounds.begin_again(_suspected(verdict.suspects, made))
                 # No fewer launches than made it suspicious.
-                wanted, least, self._confirming = verdict.launches, max(MIN_LAUNCHES, made), True
+                least = max(MIN_LAUNCHES, self._rounds.begin_again(verdict.suspects))
+                wanted, self._confirming = verdict.launches, True
+
+    def _judged(self) -> tuple[Look, Next]:
+        """The look at the launches so far and the verdict. Where what it asks for takes too long, it is asked again."""
+        of_each = {key: part * self._of_all for key, part in self._rounds.parts.items()}
+        elapsed, round_seconds, shortest = self._elapsed, self._round_seconds, min(of_each.values())
+        look = self._in_time(Look(elapsed, round_seconds, last=False, of_each=of_each), shortest)
+        look = look if self._recording is None else self._recording.as_looked(look, self._rounds.every)
+        while True:
+            verdict = self._observer.judge(self._measurements(), look)
+            self._rounds.go_on(verdict.going_on)
+            again = self._in_time(look)
+            if verdict.action != "more" or again == look:
+                return look, verdict
+            look = again
+
+    def _in_time(self, look: Look, seconds: float | None = None) -> Look:
+        """The look with what there is no time for: by the seconds of the next round, unless others are given."""
+        last = look.last or not self._goes_on(self._budget.max_time, seconds)
+        screened = look.screened or (not self._confirming and not self._goes_on(self._budget.screening, seconds))
+        return replace(look, last=last, screened=screened)
 
     def _launch(self, wanted: int, least: int) -> None:
         """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more."""
@@ -145,12 +156,13 @@ class _Measuring:
     def _of_all(self) -> float:
         return median(self._durations) if self._durations else math.fsum(self._plans.seconds)
 
-    def _fits(self, deadline: float) -> bool:
-        return self._elapsed + self._round_seconds <= deadline
+    def _fits(self, deadline: float, seconds: float | None = None) -> bool:
+        """Whether another round does, or one of so many seconds."""
+        return self._elapsed + (self._round_seconds if seconds is None else seconds) <= deadline
 
-    def _goes_on(self, deadline: float) -> bool:
-        """Whether another round fits, or was made in an earlier run: all of these are told again."""
-        return (self._recording is not None and self._recording.replaying) or self._fits(deadline)
+    def _goes_on(self, deadline: float, seconds: float | None = None) -> bool:
+        """Whether it fits, or was made in an earlier run: all of these are told again."""
+        return (self._recording is not None and self._recording.replaying) or self._fits(deadline, seconds)
 
     def _diagnosed(self, look: Look, verdict: Next) -> tuple[Measurement, ...]:
         """The measurements with launches that diagnose: in full if asked for or in time, else growth alone.
@@ -307,13 +319,18 @@ class _Rounds:
         every = enumerate(self._variants)
         self._going_on = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 
-    def begin_again(self, remark: Finding) -> None:
-        """Counts from here: fresh launches of what goes on are to confirm what those until now made suspect."""
+    def begin_again(self, suspects: Sequence[str]) -> int:
+        """Counts from here: fresh launches of what goes on are to confirm what those until now made suspect.
+
+        Gives how many these were.
+        """
         self._confirming = True
+        seen = max(len(self._launches[i]) for i in self._going_on)
         for i in self._going_on:
             self._fresh_from[i] = len(self._launches[i])
-            self._remarks[i].append(remark)
+            self._remarks[i].append(_suspected(suspects, len(self._launches[i])))
         self.made = 0
+        return seen
 
     def forget_diagnoses(self) -> None:
         """Drops what diagnoses have told."""

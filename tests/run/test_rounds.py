@@ -672,6 +672,48 @@ def test_a_round_takes_the_time_of_what_goes_on() -> None:
     assert [looks[0].seconds_of(keys) for keys in (None, {sides[1].key})] == pytest.approx([4.0, 3.0])
 
 
+def looks_of(sides: Sequence[Variant], answers: Sequence[Next], screening: float) -> list[tuple[float, bool, bool]]:
+    """The seconds of each look within 60 s, whether it was the last one, and whether the screening was over."""
+    machine, looks, left = Machine(), list[Look](), iter(answers)
+
+    def judge(_: tuple[Measurement, ...], look: Look) -> Next:
+        looks.append(look)
+        return Next("stop") if look.diagnosed else next(left)
+
+    budget = make_budget(5, 0, 2, 60, screening)
+    measure(sides, budget, machine.run, Observer(judge=judge, clock=machine.clock))
+    return [(round(look.elapsed, 6), look.last, look.screened) for look in looks if not look.diagnosed]
+
+
+def test_the_time_is_over_by_rounds_of_what_goes_on() -> None:
+    """Pilots and rounds of eight pairs take 8 s: the first look is at 24 s of 30, and a round of a alone takes 1 s."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "abcdefgh"]
+    looks = looks_of(sides, [Next("more", 1, going_on=frozenset({sides[0].key}))] * 8 + [Next("stop")], 30)
+    assert looks == [(24.0 + second, False, second >= 6) for second in range(9)]
+
+
+def test_a_judge_that_asks_for_more_than_there_is_time_for_is_asked_again() -> None:
+    """At 24 s of 30 a round of all eight pairs takes 8 s: the screening is over, and rounds of all go on until 56 s."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "abcdefgh"]
+    asked_again = [(24.0, False, False), (24.0, False, True)]
+    later = [(second, False, True) for second in (32.0, 40.0, 48.0)]
+    assert looks_of(sides, [Next("more", 1)] * 20, 30) == [
+        *asked_again,
+        *later,
+        (56.0, False, True),
+        (56.0, True, True),
+    ]
+
+
+def test_a_confirmation_has_as_many_launches_as_its_suspect_had() -> None:
+    """Of a there are eleven, of b three: after 15 s of 17 three fresh ones of b are made, and no more fit."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "ab"]
+    a, b = (frozenset({one.key}) for one in sides[:2])
+    answers = [Next("more", 8, going_on=a), Next("more", 1), Next("confirm", 9, ("step_time of b",), going_on=b)]
+    measured, _, _, _ = run_script(sides, make_budget(5, 0, 2, 17, 17), [*answers, Next("stop")])
+    assert [(len(one.launches), one.fresh_from) for one in measured[:2]] == [(11, 0), (6, 3)]
+
+
 def test_launches_follow_the_order_of_their_round() -> None:
     """Sides of a benchmark that are not interleaved with others are launched together, when the first one is due."""
     sides = [variant(name, of_reference=side) for side in (False, True) for name in "abc"]
