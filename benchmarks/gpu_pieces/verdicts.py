@@ -31,15 +31,16 @@ AA, INJECTED = "unchanged", "slower"  # folders of baselines
 
 
 def unchanged(place: Place, notes: Notes) -> None:
-    """Saves a baseline several times, and compares a run with each of them."""
+    """Saves a baseline several times, and compares a run with each of them once the next is saved."""
     folders = [place.folder / AA / str(number) for number in range(place.chosen(SAVED, 1))]
     tests = place.chosen(UNCHANGED_TESTS, (DRY_TEST,))
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-        saved = measured(place, folder, tests, ("--ddpperf-save", "--ddpperf-force-save"))
-        notes(saved=[*notes.found.get("saved", []), saved])
-    for folder in folders:
-        notes(compared=[*notes.found.get("compared", []), measured(place, folder, tests)])
+    for folder, saved_before in zip((*folders, None), (None, *folders), strict=True):
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+            saved = measured(place, folder, tests, ("--ddpperf-save", "--ddpperf-force-save"))
+            notes(saved=[*notes.found.get("saved", []), saved])
+        if saved_before:
+            notes(compared=[*notes.found.get("compared", []), measured(place, saved_before, tests)])
 
 
 def slower(place: Place, notes: Notes) -> None:
