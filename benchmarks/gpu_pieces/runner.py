@@ -96,7 +96,7 @@ def result_of(
 
 
 def _failure(command: Sequence[str], printed: Path, limit: float) -> str:
-    """Runs a command; why it failed, or nothing."""
+    """Runs a command; why it failed and what it had printed by then, or nothing."""
     environ = {"NCCL_DEBUG": "WARN", "PYTHONUNBUFFERED": "1", **environ_of((ROOT,))}
     with printed.open("wb") as output:
         process = subprocess.Popen(
@@ -108,8 +108,8 @@ def _failure(command: Sequence[str], printed: Path, limit: float) -> str:
         except subprocess.TimeoutExpired:
             reason = f"not done after {limit:.0f} s"
         finally:
+            said = printed.read_text(encoding="utf-8", errors="replace")[-SAID:].strip().replace(f"{ROOT}/", "")
             _end(process)
-    said = printed.read_text(encoding="utf-8", errors="replace")[-SAID:].strip().replace(f"{ROOT}/", "")
     return f"{reason}\n{said}" if reason else ""
 
 

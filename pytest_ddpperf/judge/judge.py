@@ -11,6 +11,7 @@ from pytest_ddpperf.judge.allowance import excused_by, hidden_by
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT, Proofs
+from pytest_ddpperf.judge.proofs import SharedTime
 from pytest_ddpperf.judge.sequential import (
     MIN_LAUNCHES,
     STOP,
@@ -23,7 +24,7 @@ from pytest_ddpperf.judge.sequential import (
     alpha_of_benchmark,
     next_action,
 )
-from pytest_ddpperf.judge.suspects import going_on, named, suspicious_metrics, undecided, with_kin
+from pytest_ddpperf.judge.suspects import blind_metrics, going_on, named, suspicious_metrics, undecided, with_kin
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement, Spread
 from pytest_ddpperf.records.results import Comparison, Reference, Result, StoredBaseline
@@ -91,11 +92,8 @@ class Judge:
     ) -> None:
         self.results: tuple[Result, ...] = ()
         self.settling = False  # whether what is open has to be settled side by side with the baseline's commit
-        self._unspent = proofs  # but for what went to launches before these
-        self._proofs: dict[Key, Proofs] = {}  # of each benchmark at this look
-        self._told: dict[Key, tuple[int, Proofs]] = {}  # the launches of each at the last look that was told, and those
-        self._before = self._told  # at the look before
-        self._launches: dict[Key, int] = {}  # of each at this look
+        self._proofs = SharedTime(settings.max_time, proofs)
+        self._seeing: set[Key] = set()  # what was not blind at the last look that could prove it
         self._settles = settles  # whether it can be
         self._spent = spent  # seconds of max_time before these launches
         self._test, self._settings = test, settings
@@ -115,7 +113,7 @@ class Judge:
     def __call__(self, measured: tuple[Measurement, ...], look: Look) -> Next:
         """Judges the variants and says what to measure next."""
         if not look.diagnosed:
-            self._begin(measured, look)
+            self._proofs.begin({each.key: len(each.launches) for each in measured}, look.elapsed, last=look.last)
         self.results = self._judged(measured, look)
         if look.diagnosed:
             return self._after_diagnosis()
@@ -133,9 +131,10 @@ class Judge:
         screening = self._state.phase is Phase.SCREEN and not accepting
         suspects = {result.measurement.key: suspicious_metrics(result) for result in self.results} if screening else {}
         paired = self._references.paired
-        worse = going_on(self.results, suspects) if paired and any(suspects.values()) else None
+        suspected = {key for key, names in suspects.items() if names and paired}
+        worse = going_on(self.results, suspects) if suspected else None
         # Time may have cut some off, and what confirms has as many as what looks worse.
-        made = max(len(each.fresh) for each in measured if worse is None or each.key in worse)
+        made = max(len(each.fresh) for each in measured if not suspected or each.key in suspected)
         self._state = replace(self._state, launches=made)
         if made < self._settings.launches > self.first_look and not (look.last or look.screened or self._disturbed):
             return Next("more", self._settings.launches - made)
@@ -149,15 +148,14 @@ class Judge:
         )
         if action.action == "stop" and not look.last and any(each.verdict is Verdict.REGRESSED for each in statistical):
             # No other look follows, so that the proofs of what is not worse may spend what is left.
-            self._proofs = self._proofs_at(look, last=True)
+            self._proofs.spend(look.elapsed, last=True)
             self.results = self._judged(measured, look)
         self.settling = action.action == "settle"
         self._state = advance(self._state, action, screened=look.screened)
         if action.action not in {"confirm", "settle"}:  # which tell nothing that this look showed of times
-            self._told = {key: (launches, self._proofs[key]) for key, launches in self._launches.items()}
+            self._proofs.tell()
         if action.action == "more" and paired and not accepting:
-            blind_first = self._settings.budget is not None
-            action = replace(action, going_on=undecided(self.results, self._looks_better, blind_first=blind_first))
+            action = replace(action, going_on=undecided(self.results, self._looks_better, self._blind()))
         if action.action == "confirm":
             self._suspected = {
                 result.measurement.key: with_kin(suspects[result.measurement.key], result) for result in self.results
@@ -173,25 +171,16 @@ class Judge:
     @property
     def proofs(self) -> Proofs:
         """What is spent so far, by the benchmark that has spent most."""
-        return max((proofs for _, proofs in self._told.values()), key=lambda each: each.spent, default=self._unspent)
+        return self._proofs.most
 
-    def _begin(self, measured: tuple[Measurement, ...], look: Look) -> None:
-        """Begins a look; another one at the same launches, for which there is less time, takes its place."""
-        launches = {each.key: len(each.launches) for each in measured}
-        if launches == self._launches:
-            self._told = self._before
-        self._before, self._launches = self._told, launches
-        self._proofs = self._proofs_at(look, last=look.last)
-
-    def _proofs_at(self, look: Look, *, last: bool) -> dict[Key, Proofs]:
-        """The proofs of each benchmark: what waits while others are launched spends no more, but at a last look."""
-        found: dict[Key, Proofs] = {}
-        for key, launches in self._launches.items():
-            of_launches, told = self._before.get(key, (0, self._unspent))
-            now = told.at(look.elapsed / self._settings.max_time, last=last)
-            more = launches > of_launches or (last and now.proves and now.level >= told.level)
-            found[key] = now if more else told
-        return found
+    def _blind(self) -> dict[Key, list[Comparison]]:
+        """Of a budget, the metrics that make a benchmark blind, and did when a look could last prove it not to be."""
+        if self._settings.budget is None:
+            return {}
+        blind = {result.measurement.key: blind_metrics(result) for result in self.results}
+        could_see = {key for key in blind if self._proofs[key].proves}
+        self._seeing = (self._seeing - could_see) | {key for key in could_see if not blind[key]}
+        return {key: [] if key in self._seeing else metrics for key, metrics in blind.items()}
 
     def _judged(self, measured: tuple[Measurement, ...], look: Look) -> tuple[Result, ...]:
         """The results of the candidates, which come first in ``measured``."""
@@ -203,11 +192,12 @@ class Judge:
                 for series in candidate.series
                 if series.gated and series.scale != "exact" and not series.rules.repeats_step_time
             )
+            seconds = max(look.round_seconds, look.of_each.get(candidate.key, 0.0))
             context = DecisionContext(
                 tolerance=accepted_worsening(self._settings, paired=paired),
                 alpha=alpha_of_benchmark(self._tests - 1 + len(references), paired=paired),
                 weights=weights,
-                proofs=self._proofs.get(candidate.key, self._unspent),
+                proofs=self._proofs[candidate.key],
                 margin=self._margin,
                 resolution=self._resolution,
                 affordable=self._affordable(candidate, look),
@@ -219,7 +209,7 @@ class Judge:
                 # Where launches before these took a part of it, as much goes to them.
                 max_time_for=None  # nobody sets what a session's budget deals out
                 if self._settings.budget
-                else lambda more: (1 + (self._spent > 0)) * (look.elapsed + more * look.round_seconds),
+                else lambda more: (1 + (self._spent > 0)) * (look.elapsed + more * seconds),
             )
             return replace(compare(self._test, candidate, reference, context), seconds=self._spent + look.elapsed)
 

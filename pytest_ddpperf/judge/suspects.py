@@ -8,6 +8,8 @@ from pytest_ddpperf.judge.sequential import Key
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
+_HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of what more launches can hardly decide
+
 
 def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
     """The benchmarks that are launched on for the sake of their metrics in ``metrics``; None for all.
@@ -23,35 +25,36 @@ def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]])
 
 
 def undecided(
-    results: Sequence[Result], looks_better: Callable[[Comparison], bool], *, blind_first: bool
+    results: Sequence[Result], looks_better: Callable[[Comparison], bool], blind: Mapping[Key, Sequence[object]]
 ) -> frozenset[Key] | None:
     """The benchmarks that are launched on when nothing is suspected: those that are open or look better.
 
-    ``blind_first``: while a benchmark cannot rule a slowdown beyond the resolution out, but for want of launches, only
-    such ones.
+    While there are ``blind`` ones, it is these alone.
     """
-    gated = {
-        result.measurement.key: [
-            comparison for comparison in result.comparisons if comparison.gated and comparison.series.scale != "exact"
-        ]
-        for result in results
-    }
-    blind = {
-        key: [each for each in metrics if each.verdict is Verdict.INCONCLUSIVE and _may_see(each)]
-        for key, metrics in gated.items()
-    }
-    if blind_first and any(blind.values()):
+    if any(blind.values()):
         return going_on(results, blind)
     open_ones = {
-        key: [each for each in metrics if each.verdict in OPEN or looks_better(each)] for key, metrics in gated.items()
+        result.measurement.key: [
+            each
+            for each in result.comparisons
+            if each.gated and each.series.scale != "exact" and (each.verdict in OPEN or looks_better(each))
+        ]
+        for result in results
     }
     return going_on(results, open_ones)
 
 
-def _may_see(comparison: Comparison) -> bool:
-    """Whether the verdict of a metric can keep its result from green, and more launches can decide it."""
-    hopeless = comparison.note is not None and comparison.note.code == "no_launches_decide"
-    return not (comparison.series.rules.alarm_only or hopeless)
+def blind_metrics(result: Result) -> list[Comparison]:
+    """The metrics that keep a result from green for want of launches: a slowdown beyond the resolution may be there."""
+    return [
+        each
+        for each in result.comparisons
+        if each.gated
+        and each.series.scale != "exact"
+        and each.verdict is Verdict.INCONCLUSIVE
+        and not each.series.rules.alarm_only
+        and (each.note is None or each.note.code not in _HOPELESS)
+    ]
 
 
 def suspicious_metrics(result: Result) -> tuple[str, ...]:

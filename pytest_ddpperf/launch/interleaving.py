@@ -12,6 +12,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from typing_extensions import Self
 
@@ -32,6 +33,8 @@ _REQUEST = struct.Struct("=16sBd")  # the token, a launch's slot, and the part o
 _TOKEN_BYTES = 16
 _CREDENTIALS = struct.Struct("=3i")  # pid, uid and gid of a peer
 _ABORT_SECONDS = 0.1
+_REST_SECONDS, _REST_SHARE = 0.001, 0.2  # how long, and for what part of that at most, threads may compute at rest
+_MOST_REST_SECONDS = 0.03
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,9 @@ class TurnServer:
     """The controller's side: gives the next turn to the launch that has done the smallest part of its timed steps.
 
     Launches of many and of few turns thus end together. Launches that are equally far follow in the order of their
-    slots. The first turn waits until every launch has asked for it, so none is still being built. A launch that has
-    ended is not waited for. A connection without the token, or of another user, is dropped.
+    slots; of more than two, those of slots 0 and 1, 2 and 3 and so on change places in every second cycle. The first
+    turn waits until every launch has asked for it, so none is still being built. A launch that has ended is not waited
+    for. A connection without the token, or of another user, is dropped.
     """
 
     def __init__(self, slots: int) -> None:
@@ -133,7 +137,8 @@ class _Queue:
         self.waited_for: list[set[int]] = [set() for _ in range(slots)]
         self._left: set[int] = set()
         self._active: int | None = None
-        self._last = -1
+        self._last = -1  # place of the launch that had the last turn
+        self._swapped = 0  # 1 in every second cycle: then the launches of each pair have changed places
 
     def hear(self, connection: socket.socket) -> bool:
         """Take a launch's request, which ends the turn that it had; False where the connection has ended or is none."""
@@ -171,6 +176,19 @@ class _Queue:
         if self._active == slot:
             self._active = None
 
+    def _next(self, behind: Collection[int]) -> int:
+        """The launch of these whose place follows; of more than two, those of a pair change places in each cycle.
+
+        The first of a pair follows another benchmark, and the second one the first: caches, cores and threads that
+        still spin are not the same for both, and a step of several threads was a sixth slower for it.
+        """
+        later = [slot for slot in behind if slot ^ self._swapped > self._last]
+        if not later:
+            self._swapped ^= self._slots > 2  # noqa: PLR2004 - with one pair each follows the other
+        slot = min(later or behind, key=lambda slot: slot ^ self._swapped)
+        self._last = slot ^ self._swapped
+        return slot
+
     def go_on(self) -> None:
         """Give the next turn when no launch has one and every launch that has not left waits for one."""
         present = [slot for slot in range(self._slots) if slot not in self._left]
@@ -178,8 +196,7 @@ class _Queue:
             return
         least = min(self._waiting[slot][0] for slot in present)
         behind = [slot for slot in present if self._waiting[slot][0] == least]
-        slot = next((slot for slot in behind if slot > self._last), behind[0])
-        self._active = self._last = slot
+        slot = self._active = self._next(behind)
         _, connection = self._waiting.pop(slot)
         with contextlib.suppress(OSError):  # the launch has died; the end of its connection is heard next
             connection.sendall(_GO)
@@ -235,12 +252,30 @@ def _user_of(connection: socket.socket) -> int:
 
 
 class TurnClient:
-    """A rank's side: with ``asking``, which rank 0 has, it asks for the turns of all ranks of its launch."""
+    """A rank's side: with ``asking``, which rank 0 has, it asks for the turns of all ranks of its launch.
 
-    def __init__(self, turns: TurnSlot, *, asking: bool) -> None:
+    With ``threads``, the rank computes in several threads, which have to come to rest before a turn ends.
+    """
+
+    def __init__(self, turns: TurnSlot, *, asking: bool, threads: bool = False) -> None:
         self._turns = turns
         self._asking = asking
+        self._threads = threads
         self._connection: socket.socket | None = None
+
+    def rest(self) -> None:
+        """Wait until no thread of this process computes: those of OpenMP spin for milliseconds after their work.
+
+        The launch whose turn is next would share its cores with them. Threads that do not come to rest, such as those
+        that load data, are not waited for again.
+        """
+        until = time.monotonic() + _MOST_REST_SECONDS
+        while self._threads:
+            before = time.process_time()
+            time.sleep(_REST_SECONDS)
+            if time.process_time() - before < _REST_SHARE * _REST_SECONDS:
+                return
+            self._threads = time.monotonic() < until
 
     def wait(self, progress: float = 1.0) -> None:
         """Give back this launch's turn and wait for the next; ``progress`` is the done part of its timed steps."""

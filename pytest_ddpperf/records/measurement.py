@@ -65,8 +65,8 @@ class Environment:
 
     @property
     def shared(self) -> bool:
-        """Whether others may run on the cores that times are of: on virtual machines, and under a CPU quota."""
-        return self.device == "cpu" and self.recorded.get("machine") in {"virtual", "shared"}
+        """Whether others may run on the machine's cores, for which steps on GPUs wait, too: virtual, or by quota."""
+        return self.recorded.get("machine") in {"virtual", "shared"}
 
     @property
     def simulated(self) -> bool:

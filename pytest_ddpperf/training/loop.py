@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.instruments.clock import clock_for, collector_paused, settle, tracers
+from pytest_ddpperf.instruments.clock import clock_for, collector_paused, computing_threads, settle, tracers
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.memory import (
     begin_peaks,
@@ -72,10 +72,10 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     with ExitStack() as opened:
         opened.enter_context(within_limit(ctx, job))
         step = opened.enter_context(closing(build_step(ctx, job)))
-        turns = (
-            None if job.turns is None else opened.enter_context(closing(TurnClient(job.turns, asking=ctx.rank == 0)))
-        )
-        if turns is not None:
+        turns = None
+        if job.turns is not None:
+            turns = TurnClient(job.turns, asking=ctx.rank == 0, threads=computing_threads() > 1)
+            opened.enter_context(closing(turns))
             step = met_by_hosts(ctx, step)
         begun = time.monotonic()
         told_step = job.plan.warmup + math.ceil(job.plan.steps / step.period) * step.period  # whose loss is told
@@ -237,6 +237,7 @@ def begin_together(device: torch.device, turns: TurnClient | None, step: Step, p
     """
     settle(device)
     if turns is not None:
+        turns.rest()
         meet(step.group)
         turns.wait(progress)
     meet(step.group)

@@ -498,6 +498,37 @@ def test_what_looks_worse_is_confirmed_by_as_many_launches_as_it_had() -> None:
     assert one(waiting(NOISY_A[:12], [0.12, 0.121, 0.119, 0.12]), side_by_side(14.0)) == asked
 
 
+def test_what_is_launched_with_a_suspect_has_no_say_in_how_many_launches_confirm_it() -> None:
+    """The speedup of b is gated over a, which went on alone before, and has twelve launches."""
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in "ab"]
+    derive = partial(with_speedup, over="a", gated=True)
+    settings = Settings(launches=4, max_time=60.0, budget=300.0)
+    one = Judge("test_it", settings, paired(variants, derive), derive)
+    action = one(waiting(STEADY * 3, [0.12, 0.121, 0.119, 0.12]), side_by_side(14.0))
+    assert (action.action, action.launches, action.going_on) == ("confirm", 4, None)
+
+
+def test_of_a_budget_what_could_see_at_its_last_proof_does_not_hold_up_others() -> None:
+    """At 13 s nothing may be proven of b, whose bound was within the resolution at 10 s; a was proven at once."""
+    one, of_b = with_a_budget(), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102, 0.1005]
+    both = [Next("more", 1), Next("more", 1)]
+    asked = [one(waiting(of_b[::-1], of_b[:launches]), side_by_side(at)) for launches, at in ((6, 10.0), (7, 13.0))]
+    assert [result.verdict for result in one.results] == [Verdict.OK, Verdict.INCONCLUSIVE]
+    assert asked == both
+
+
+def test_the_hint_of_max_time_counts_rounds_of_the_benchmark_itself() -> None:
+    """b went on alone, with rounds of half a second; those that a lacks take four seconds each."""
+    variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
+    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
+    look = Look(60.0, 0.5, last=True, screened=True, of_each={("a", 2): 4.0, ("b", 2): 0.5})
+    one(waiting(NOISY_A[:6], NOISY_B), look)
+    note = one.results[0]["step_time"].note
+    assert note is not None
+    assert note.code == "launches_needed"
+    assert note.facts["max_time"] == 60 + 4 * (note.facts["launches"] - 6)
+
+
 def test_the_mde_is_that_of_the_launches_that_went_on_alone() -> None:
     """Rounds of both a and b are seven in a minute, or sixty; of a there are 24 already."""
     found = []
@@ -518,6 +549,17 @@ def test_of_a_budget_nothing_waits_for_what_no_launches_decide() -> None:
     one = Judge("test_it", Settings(launches=4, max_time=60.0, budget=300.0), paired(variants, alone), alone)
     assert one((*here, *there), side_by_side(31.0)) == Next("more", 1)
     assert [result.verdict for result in one.results] == [Verdict.OK, Verdict.INCONCLUSIVE]
+
+
+def test_of_a_budget_nothing_waits_for_what_looked_worse_too_late() -> None:
+    """b is slower by 15 % after the screening, in which nothing looked worse: it is not red, and a goes on, too."""
+    one = with_a_budget()
+    assert one(waiting(NOISY_B, NOISY_B), side_by_side(31.0)).action == "more"
+    late = [1.15 * time for time in NOISY_B * 2]
+    assert one(waiting(NOISY_B, [*NOISY_B[:2], *late]), side_by_side(40.0)) == Next("more", 1)
+    note = one.results[1]["step_time"].note
+    assert note is not None
+    assert note.code == "unconfirmed"
 
 
 @pytest.mark.parametrize(("budget", "going_on"), [(None, "bc"), (300.0, "c")])

@@ -49,6 +49,13 @@ def test_launches_alternate_and_the_first_begins() -> None:
     assert "".join(written) == "aabbaabbaabb"
 
 
+def test_of_several_pairs_both_sides_follow_each_benchmark_alike() -> None:
+    """In place of a pair's second launch always having its turn after the first one."""
+    written: list[str] = []
+    run_interleaved([player(name, 3, written) for name in "aAbB"], no_abort)
+    assert "".join(written[::2]) == "aAbBAaBbaAbB"
+
+
 def test_who_needs_more_turns_has_them_between_those_of_the_others() -> None:
     """Those of a begin with none, a third and two thirds of them behind it; of b a sixth more each time."""
     written: list[str] = []
@@ -224,6 +231,56 @@ def test_a_rank_that_does_not_ask_does_not_wait() -> None:
     waiting = TurnClient(TurnSlot("\0nobody listens here", 0, 1, b""), asking=False)
     waiting.wait()
     waiting.close()
+
+
+class Computing:
+    """Time for a rank whose other threads compute for as many seconds yet; nothing else takes time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._now = self._used = 0.0
+        self._left = seconds
+        self.slept = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def process_time(self) -> float:
+        return self._used
+
+    def sleep(self, seconds: float) -> None:
+        used = min(seconds, self._left)
+        self._left -= used
+        self._used += used
+        self._now += seconds
+        self.slept += seconds
+
+
+def resting(monkeypatch: pytest.MonkeyPatch, *, threads: bool, seconds: float) -> tuple[TurnClient, Computing]:
+    computing = Computing(seconds)
+    monkeypatch.setattr(interleaving, "time", computing)
+    client = TurnClient(TurnSlot("\0nobody listens here", 0, 1, b""), asking=False, threads=threads)
+    client.rest()
+    return client, computing
+
+
+def test_a_turn_ends_once_threads_have_stopped_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They spin for 4.5 ms: a fifth millisecond has half of it, and the sixth none."""
+    client, computing = resting(monkeypatch, threads=True, seconds=0.0045)
+    assert computing.slept == pytest.approx(0.006)
+    client.rest()
+    assert computing.slept == pytest.approx(0.007)
+
+
+def test_a_rank_with_one_thread_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, computing = resting(monkeypatch, threads=False, seconds=1.0)
+    assert not computing.slept
+
+
+def test_threads_that_never_rest_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, computing = resting(monkeypatch, threads=True, seconds=10.0)
+    assert computing.slept == pytest.approx(0.03, abs=0.0011)
+    client.rest()
+    assert computing.slept == pytest.approx(0.03, abs=0.0011)
 
 
 def test_ranks_of_two_launchers_take_turns(launcher: Launcher, tmp_path: Path) -> None:

@@ -126,11 +126,13 @@ def test_ranks_meet_when_their_devices_have_done_their_work(monkeypatch: pytest.
     events: list[str] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append(f"{device} settles"))
     monkeypatch.setattr(torch.distributed, "barrier", lambda **_group: events.append("meet"))
-    turns: Any = SimpleNamespace(wait=lambda part: events.append(f"turn at {part}"))
+    turns: Any = SimpleNamespace(
+        rest=lambda: events.append("threads rest"), wait=lambda part: events.append(f"turn at {part}")
+    )
     step: Any = SimpleNamespace(group=None)
     begin_together(torch.device("cuda", 1), turns, step, 0.5)
     begin_together(torch.device("cpu"), None, step)
-    assert events == ["cuda:1 settles", "meet", "turn at 0.5", "meet", "meet"]
+    assert events == ["cuda:1 settles", "threads rest", "meet", "turn at 0.5", "meet", "meet"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_warm_up(make_ctx: Any) -> None:
