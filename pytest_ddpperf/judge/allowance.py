@@ -14,7 +14,7 @@ from pytest_ddpperf.stats.spreads import narrower, wider
 # Standard deviation by which a run's times deviate as a whole, as a fraction, where nothing was learned.
 TIMED_SPREAD = 0.01
 OVERSUBSCRIBED_SPREAD = 0.02  # where ranks share cores or GPUs, and the scheduler decides who waits
-SHARED_SPREAD = 0.05  # where others run on the same cores, ranks of this run among them
+SHARED_SPREAD = 0.05  # where others may run on the cores of the machine
 QUOTIENT_SPREAD = 0.03  # of times over those of a control step; 4.6 to 7 % were seen under load that comes and goes
 NO_SPREAD = Spread(sd=0.0, df=math.inf)
 

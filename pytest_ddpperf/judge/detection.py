@@ -19,8 +19,8 @@ OF_LOOK = 0.6
 """The level of a look that proves, as a part of what all looks until then may spend; the first one has all of it.
 
 The looks share launches. With this part all of them together err in 5 % at most, wherever in the time they lie, where
-launches come evenly, and in 5.6 % where a benchmark has nearly all of its launches at the end: for independent launches
-by simulation (tests/judge/test_judge.py), and less often where all looks share a baseline's error.
+launches come evenly, and in up to 6.5 % where a benchmark waits and has nearly all of them late: for independent
+launches by simulation (tests/judge/test_judge.py), and less often where all looks share a baseline's error.
 """
 
 EQUIVALENCE_MARGIN = 5 / 3

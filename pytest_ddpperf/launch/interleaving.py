@@ -34,7 +34,7 @@ _TOKEN_BYTES = 16
 _CREDENTIALS = struct.Struct("=3i")  # pid, uid and gid of a peer
 _ABORT_SECONDS = 0.1
 _REST_SECONDS, _REST_SHARE = 0.001, 0.2  # how long, and for what part of that at most, threads may compute at rest
-_MOST_REST_SECONDS = 0.03
+_MOST_RESTS = 30
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class TurnServer:
     """The controller's side: gives the next turn to the launch that has done the smallest part of its timed steps.
 
     Launches of many and of few turns thus end together. Launches that are equally far follow in the order of their
-    slots; of more than two, those of slots 0 and 1, 2 and 3 and so on change places in every second cycle. The first
-    turn waits until every launch has asked for it, so none is still being built. A launch that has ended is not waited
+    slots; of more than one pair, slots 0 and 1, 2 and 3 and so on, both launches begin equally often. The first turn
+    waits until every launch has asked for it, so none is still being built. A launch that has ended is not waited
     for. A connection without the token, or of another user, is dropped.
     """
 
@@ -137,8 +137,9 @@ class _Queue:
         self.waited_for: list[set[int]] = [set() for _ in range(slots)]
         self._left: set[int] = set()
         self._active: int | None = None
-        self._last = -1  # place of the launch that had the last turn
-        self._swapped = 0  # 1 in every second cycle: then the launches of each pair have changed places
+        self._last = -1  # the launch that had the last turn
+        self._begins = False  # whether its partner, of slots 0 and 1, 2 and 3 and so on, has not had its turn since
+        self._began = [0] * slots  # turns of each that followed one of another pair
 
     def hear(self, connection: socket.socket) -> bool:
         """Take a launch's request, which ends the turn that it had; False where the connection has ended or is none."""
@@ -177,16 +178,22 @@ class _Queue:
             self._active = None
 
     def _next(self, behind: Collection[int]) -> int:
-        """The launch of these whose place follows; of more than two, those of a pair change places in each cycle.
+        """The launch of these that follows the last one: its partner, or the next pair's that less often began.
 
         The first of a pair follows another benchmark, and the second one the first: caches, cores and threads that
         still spin are not the same for both, and a step of several threads was a sixth slower for it.
         """
-        later = [slot for slot in behind if slot ^ self._swapped > self._last]
-        if not later:
-            self._swapped ^= self._slots > 2  # noqa: PLR2004 - with one pair each follows the other
-        slot = min(later or behind, key=lambda slot: slot ^ self._swapped)
-        self._last = slot ^ self._swapped
+        partner = self._last ^ 1
+        if self._begins and partner in behind:
+            self._begins, self._last = False, partner
+            return partner
+        later = [slot for slot in behind if slot // 2 > self._last // 2]
+        pair = min(later or behind) // 2
+        another = pair != self._last // 2
+        both = [slot for slot in behind if slot // 2 == pair]
+        slot = min(both, key=lambda slot: (self._began[slot] if another else slot == self._last, slot))
+        self._began[slot] += another
+        self._begins, self._last = True, slot
         return slot
 
     def go_on(self) -> None:
@@ -269,13 +276,12 @@ class TurnClient:
         The launch whose turn is next would share its cores with them. Threads that do not come to rest, such as those
         that load data, are not waited for again.
         """
-        until = time.monotonic() + _MOST_REST_SECONDS
-        while self._threads:
+        for _ in range(_MOST_RESTS if self._threads else 0):  # a count: a process that was stopped is not restless
             before = time.process_time()
             time.sleep(_REST_SECONDS)
             if time.process_time() - before < _REST_SHARE * _REST_SECONDS:
                 return
-            self._threads = time.monotonic() < until
+        self._threads = False
 
     def wait(self, progress: float = 1.0) -> None:
         """Give back this launch's turn and wait for the next; ``progress`` is the done part of its timed steps."""

@@ -255,7 +255,7 @@ class _Rounds:
     def launch(self) -> None:
         """One launch more of what goes on, in random order: in every second round that of the last one reversed."""
         launched = self._sets.setdefault(self.every, self._going_on)
-        self._order = self._order[::-1] if self.every % 2 == 1 else self._drawn()
+        self._order = self._arranged(self._order[::-1] if self.every % 2 == 1 else ())
         for group in self._in_order([i for i in self._order if i in launched]):
             health, launches = self._watch(), list[tuple[int, Launch]]()
             try:
@@ -269,7 +269,7 @@ class _Rounds:
 
     def diagnose(self, purpose: Purpose) -> None:
         """Launches each variant to diagnose, in place of an earlier such launch."""
-        for group in self._in_order(self._drawn()):
+        for group in self._in_order(self._arranged()):
             for i, launch in self._launched(group, purpose, 0):
                 self._diagnoses[i] = [launch]
 
@@ -277,11 +277,11 @@ class _Rounds:
         outcomes = self._run([(self._variants[i], self._plans.plans[i]) for i in group], purpose)
         return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 
-    def _drawn(self) -> list[int]:
-        """A random order, in which the sides of a benchmark follow each other."""
-        order = self._draw.sample(range(len(self._variants)), len(self._variants))
+    def _arranged(self, order: Sequence[int] = ()) -> list[int]:
+        """This order, or a random one: the sides of a benchmark follow each other, and what has one side comes last."""
+        order = order or self._draw.sample(range(len(self._variants)), len(self._variants))
         keys = [self._variants[i].key for i in order]
-        return sorted(order, key=lambda i: keys.index(self._variants[i].key))
+        return sorted(order, key=lambda i: (keys.count(key := self._variants[i].key) == 1, keys.index(key)))
 
     def _in_order(self, order: Sequence[int]) -> Iterable[list[int]]:
         """The groups in this order, in which the first of a group has the first turn."""

@@ -714,6 +714,17 @@ def test_a_confirmation_has_as_many_launches_as_its_suspect_had() -> None:
     assert [(len(one.launches), one.fresh_from) for one in measured[:2]] == [(11, 0), (6, 3)]
 
 
+def test_what_has_one_side_alone_has_its_turns_after_all_pairs() -> None:
+    """Slots 0 and 1, 2 and 3 then hold the sides of one benchmark each, in every round."""
+    sides = [
+        variant(name, of_reference=side) for side in (False, True) for name in "abc" if (name, side) != ("a", True)
+    ]
+    _, machine, _, _ = run_script(sides, make_budget(5, 0, 8, 120, 120), [Next("stop")])
+    launched = [[name for name, _ in group] for group in machine.together if len(group) == len(sides)]
+    assert len(launched) >= 8
+    assert {"".join(names) for names in launched} == {"bbcca", "ccbba"}
+
+
 def test_launches_follow_the_order_of_their_round() -> None:
     """Sides of a benchmark that are not interleaved with others are launched together, when the first one is due."""
     sides = [variant(name, of_reference=side) for side in (False, True) for name in "abc"]

@@ -135,6 +135,23 @@ def test_ranks_meet_when_their_devices_have_done_their_work(monkeypatch: pytest.
     assert events == ["cuda:1 settles", "threads rest", "meet", "turn at 0.5", "meet", "meet"]
 
 
+@pytest.mark.parametrize(("threads", "resting"), [(1, False), (2, True)])
+def test_a_turn_ends_with_a_rest_where_ranks_compute_in_threads(
+    make_ctx: Any, monkeypatch: pytest.MonkeyPatch, threads: int, resting: bool
+) -> None:
+    class Asked(Exception):  # noqa: N818 - it ends the launch
+        pass
+
+    def client(turns: TurnSlot, **settings: bool) -> None:
+        raise Asked(turns.slot, settings)
+
+    monkeypatch.setattr("pytest_ddpperf.training.loop.TurnClient", client)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    with pytest.raises(Asked) as asked:
+        run_launch(make_ctx(), replace(job(lambda: 0.0), turns=TurnSlot("", 1, 2, b"")))
+    assert asked.value.args == (1, {"asking": True, "threads": resting})
+
+
 def test_a_loss_that_is_not_finite_stops_the_warm_up(make_ctx: Any) -> None:
     losses = iter([1.0, 1.0, math.nan])
     with pytest.raises(WorkloadError, match=r"^loss is nan at warm-up step 3 on rank 1: .* learning rate"):

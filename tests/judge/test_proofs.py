@@ -1,0 +1,52 @@
+"""What each benchmark of a call may spend on proofs."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf.judge.detection import UNSPENT
+from pytest_ddpperf.judge.proofs import SharedTime
+
+A, B = ("a", 2), ("b", 2)
+
+
+def test_a_benchmark_that_waits_spends_nothing_and_the_most_is_told() -> None:
+    """Both spend a tenth of 5 % at a tenth of the time, and a alone more at half of it."""
+    proofs = SharedTime(60.0, UNSPENT)
+    assert proofs[A] == proofs.most == UNSPENT
+    proofs.begin({A: 4, B: 4}, 6.0, last=False)
+    assert proofs[A].level == proofs[B].level == pytest.approx(0.005)
+    proofs.tell()
+    proofs.begin({A: 9, B: 4}, 30.0, last=False)
+    assert proofs[B].level == pytest.approx(0.005)
+    assert proofs[A].level > 2 * proofs[B].level
+    proofs.tell()
+    assert proofs.most == proofs[A]
+    assert proofs.most.spent > proofs[B].spent
+
+
+def test_what_a_look_spends_counts_once_it_is_told() -> None:
+    proofs = SharedTime(60.0, UNSPENT)
+    proofs.begin({A: 4}, 30.0, last=False)
+    assert proofs.most == UNSPENT
+    proofs.tell()
+    assert proofs.most.spent == pytest.approx(0.025)
+
+
+def test_a_last_look_at_the_same_launches_never_has_less_than_the_one_before() -> None:
+    """The first look, at 70 % of the time, has all of the errors until then; 0.6 of all of them is less."""
+    proofs = SharedTime(60.0, UNSPENT)
+    proofs.begin({A: 4, B: 4}, 42.0, last=False)
+    proofs.tell()
+    proofs.begin({A: 5, B: 4}, 60.0, last=True)
+    assert proofs[B].level == pytest.approx(0.035)
+    assert proofs[A].level == pytest.approx(0.03)
+
+
+def test_another_look_at_the_same_launches_takes_the_place_of_the_one_before() -> None:
+    proofs, once = SharedTime(60.0, UNSPENT), SharedTime(60.0, UNSPENT)
+    proofs.begin({A: 4}, 20.0, last=False)
+    proofs.tell()
+    for each in (proofs, once):
+        each.begin({A: 4}, 20.0, last=True)
+    assert proofs[A] == once[A]
