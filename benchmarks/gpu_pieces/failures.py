@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
 from benchmarks.gpu_pieces.plugin import launcher
+from benchmarks.quality.project import ROOT
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
@@ -165,7 +166,7 @@ def reported(call: Callable[[], object]) -> dict[str, Any]:
         "type": "" if error is None else type(error).__name__,
         "rank": getattr(error, "rank", None),
         "memory": bool(getattr(error, "out_of_memory", False)),
-        "text": "" if error is None else str(error)[:4000],
+        "text": "" if error is None else str(error)[:4000].replace(f"{ROOT}/", ""),
         "seconds": time.monotonic() - begun,
     }
 

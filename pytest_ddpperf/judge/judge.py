@@ -155,7 +155,7 @@ class Judge:
         if action.action not in {"confirm", "settle"}:  # which tell nothing that this look showed of times
             self._proofs.tell()
         if action.action == "more" and paired and not accepting:
-            action = replace(action, going_on=undecided(self.results, self._looks_better, self._blind()))
+            action = replace(action, going_on=undecided(self.results, self._looks_better, self._look_for_blind()))
         if action.action == "confirm":
             self._suspected = {
                 result.measurement.key: with_kin(suspects[result.measurement.key], result) for result in self.results
@@ -173,7 +173,7 @@ class Judge:
         """What is spent so far, by the benchmark that has spent most."""
         return self._proofs.most
 
-    def _blind(self) -> dict[Key, list[Comparison]]:
+    def _look_for_blind(self) -> dict[Key, list[Comparison]]:
         """Of a budget, the metrics that make a benchmark blind, and did when a look could last prove it not to be."""
         if self._settings.budget is None:
             return {}

@@ -181,7 +181,7 @@ class _Queue:
         """The launch of these that follows the last one: its partner, or the next pair's that less often began.
 
         The first of a pair follows another benchmark, and the second one the first: caches, cores and threads that
-        still spin are not the same for both, and a step of several threads was a sixth slower for it.
+        still spin are not the same for both, and sides of a step of two threads differed by a sixth for it.
         """
         partner = self._last ^ 1
         if self._begins and partner in behind:
