@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.against import guard
 from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, lacking, no_commit, no_repository, top_folder
 from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.instruments.host import open_shared
 from pytest_ddpperf.settings import KNOBS, Settings
 
 if TYPE_CHECKING:
@@ -175,6 +177,8 @@ def remove_left_over(root: Path) -> None:
                 guard.remove(tree, root)
     for folder in _temporary().glob(f"{PREFIX}*"):  # of runs of which git does not know the checkout
         with contextlib.suppress(OSError):
+            if not _is_ours(folder):
+                continue
             if not (folder / TREE / ".git").exists() and _is_left_over(folder / TREE):
                 shutil.rmtree(folder)
             elif time.time() - folder.stat().st_mtime > _EMPTY_SECONDS:
@@ -183,17 +187,25 @@ def remove_left_over(root: Path) -> None:
 
 def _is_left_over(tree: Path) -> bool:
     """Whether a work tree is certainly one of this plugin's that no run uses; any other may be the user's own."""
-    folder = tree.parent
+    folder, text = tree.parent, _lock_text(tree)
     if tree.name != TREE or not folder.name.startswith(PREFIX) or folder.parent != _temporary():
         return False
     try:
-        with (folder / _LOCK).open("rb") as lock:
-            if lock.read() != _lock_text(tree):
+        if not _is_ours(folder):
+            return False
+        with os.fdopen(open_shared(folder / _LOCK), "rb") as lock:
+            if lock.read(len(text) + 1) != text:
                 return False
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # the lock is held, or there is no lock
         return False
     return True
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether it is a folder, and this user's: others may write into the folder of temporary files too."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _temporary() -> Path:

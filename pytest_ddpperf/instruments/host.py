@@ -5,9 +5,11 @@ psutil knows neither control groups, which limit cores and memory in containers,
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,6 +242,19 @@ def kernel_text(file: Path) -> str:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def open_shared(file: Path, flags: int = 0) -> int:
+    """Open a file for reading where other users may put anything: follow no link, wait for no pipe.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o444)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.ENXIO, "it is no regular file", str(file))
 
 
 def interface_speeds(root: Path = _ROOT) -> dict[str, float | None]:

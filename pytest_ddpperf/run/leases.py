@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import re
-import stat
 import tempfile
 import time
 import weakref
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ddpperf.errors import LaunchError
-from pytest_ddpperf.instruments.host import kernel_text
+from pytest_ddpperf.instruments.host import kernel_text, open_shared
 from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.records.finding import Finding
 
@@ -108,19 +107,15 @@ class Locks:
     def _opened(self, name: str) -> int | None:
         folder = Path(tempfile.gettempdir()) if self._folder is None else self._folder
         path = folder / f"pytest-ddpperf-{re.sub(r'[^A-Za-z0-9.-]', '_', name)}.lock"
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             try:
-                descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
+                descriptor = open_shared(path, os.O_CREAT | os.O_EXCL)
                 os.fchmod(descriptor, 0o444)  # whatever the umask: other users lock it too
             except FileExistsError:
-                descriptor = os.open(path, flags)
+                descriptor = open_shared(path)
         except OSError as error:
             if error.errno not in {errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOENT, errno.ENXIO, errno.EROFS}:
                 raise
-            return None
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
             return None
         return descriptor
 

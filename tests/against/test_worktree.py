@@ -382,6 +382,40 @@ def test_a_folder_that_a_killed_run_has_left_before_git_knew_of_it_is_removed(re
     assert [folder.exists() for folder in (old, new, full, locked)] == [False, True, True, False]
 
 
+@pytest.mark.parametrize("lock", ["pipe", "endless", "huge"])
+def test_what_stands_in_place_of_a_lock_is_neither_waited_for_nor_read_whole(
+    repository: Path, tmp_path: Path, lock: str
+) -> None:
+    folder = tmp_path / f"{worktree.PREFIX}evil"
+    folder.mkdir()
+    if lock == "pipe":
+        os.mkfifo(folder / "lock")
+    elif lock == "endless":
+        (folder / "lock").symlink_to("/dev/zero")
+    else:
+        (folder / "lock").touch()
+        os.truncate(folder / "lock", 2**42)  # takes no place, and fits into no memory
+    remove_left_over(repository)
+    assert folder.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of other users")
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_folder_of_another_user_is_left_alone(repository: Path, tmp_path: Path, *, linked: bool) -> None:
+    empty, named = (tmp_path / f"{worktree.PREFIX}{name}" for name in ("empty", "named"))
+    folder = tmp_path / "elsewhere" if linked else named
+    for made in (empty, folder):
+        made.mkdir()
+        os.utime(made, (0, 0))
+    if linked:
+        named.symlink_to(folder)
+    (folder / "lock").write_bytes(left_over(named / "checkout"))
+    for path in (empty, named):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    remove_left_over(repository)
+    assert (empty.exists(), (named / "lock").exists()) == (True, True)
+
+
 def test_without_a_folder_for_temporary_files_the_cure_is_told(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

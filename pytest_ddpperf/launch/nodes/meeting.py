@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.instruments.host import open_shared
 from pytest_ddpperf.launch.nodes.link import ForeignPeer, connect
 
 if TYPE_CHECKING:
@@ -81,14 +82,14 @@ class FileMeeting:
     def find(self) -> Card | None:
         """The card, if it is there; SettingError where another user could have written it."""
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = open_shared(self._path)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise SettingError(f"the card {self._path} cannot be read: {error.strerror}; remove it") from None
         with os.fdopen(descriptor, encoding="utf-8") as file:
             found = os.fstat(descriptor)
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS or not stat.S_ISREG(found.st_mode):
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS:
                 raise SettingError(f"the card {self._path} is another user's, or others may read it; remove it")
             with contextlib.suppress(ValueError):
                 return Card.loads(file.read())

@@ -8,6 +8,7 @@ import socket
 import stat
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,18 @@ def test_a_link_in_place_of_a_card_is_not_followed(tmp_path: Path) -> None:
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SettingError, match="cannot be read"):
+        FileMeeting(task(), tmp_path).find()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_in_place_of_a_card_is_neither_waited_for_nor_read(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    FileMeeting(task(), tmp_path).publish(CARD)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    make(file)
+    with pytest.raises(SettingError, match="cannot be read: it is no regular file; remove it"):
         FileMeeting(task(), tmp_path).find()
 
 
