@@ -26,6 +26,7 @@ from pytest_ddpperf.cli.init import command as init_command
 from pytest_ddpperf.errors import BaselineError, DdpperfError
 from pytest_ddpperf.parsers import argument, set_name, several, whole_number, world_sizes
 from pytest_ddpperf.records.results import BaselineRecord
+from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.stored import list_tables, record_table
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
@@ -128,8 +129,7 @@ def _readable(store: Store, file: Path) -> BaselineFile | None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    tables = [render(record_table(test, record), terminal_width()) for test, record in _chosen(options.test, options)]
-    print("\n\n".join(tables))
+    print("\n\n".join(render(record_table(*each), terminal_width()) for each in _chosen(options.test, options)))
     return 0
 
 
@@ -235,7 +235,7 @@ def _in_folder(run: Callable[[argparse.Namespace, Path], int]) -> Callable[[argp
 
 
 def _failed(error: DdpperfError) -> int:
-    print(f"ddpperf: error: {error}", file=sys.stderr)
+    print(*wrapped(f"ddpperf: error: {error}".split("\n"), None), sep="\n", file=sys.stderr)
     return FAILED
 
 

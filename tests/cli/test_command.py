@@ -150,6 +150,12 @@ def test_show_a_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypat
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_command_of_the_terminal_is_shown_and_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "x\x1b[2J"]) == 2
+    assert r"is of a test x\x1b[2J;" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
 def test_show_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "test_c"]) == 2
     assert capsys.readouterr().err == (

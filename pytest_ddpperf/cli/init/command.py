@@ -11,6 +11,7 @@ from pytest_ddpperf.cli.init.project import look_at
 from pytest_ddpperf.cli.init.texts import CI_FILES, ci_text, found_text, from_here, test_text
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.document import write_text
+from pytest_ddpperf.reports.lines import printable
 
 TEST_FILE = "test_training.py"
 
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     there = [from_here(project.root / file) for file in texts if (project.root / file).exists()]
     if there and not options.force:
         raise SettingError(f"{' and '.join(there)} would be replaced: give --force, or another folder with --tests")
-    print(found_text(project))
+    print(printable(found_text(project)))
     for file, text in texts.items():
         write_text(project.root / file, text, "ddpperf init")
         print(f"wrote {from_here(project.root / file)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import keyword
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -71,7 +72,7 @@ def look_at(folder: Path) -> Project:
         for file, tree in modules.items()
         if _runs(tree) and (framework := _framework_of(file, modules, named, frameworks))
     ]
-    models = [(_module(file), name) for file, tree in modules.items() for name in _models(tree)]
+    models = [(_module(file), name) for file, tree in modules.items() if _importable(file) for name in _models(tree)]
     return Project(
         root=root,
         rooted=project_root(root / "tests") == root,
@@ -125,6 +126,11 @@ def _parsed(file: Path) -> ast.Module | None:
 def _module(file: Path) -> str:
     parts = file.with_suffix("").parts
     return ".".join(parts[1:] if parts[0] == "src" else parts).removesuffix(".__init__")
+
+
+def _importable(file: Path) -> bool:
+    """Whether an import statement can name a module; a name may hold anything, such as a newline and code."""
+    return all(part.isidentifier() and not keyword.iskeyword(part) for part in file.with_suffix("").parts)
 
 
 def _imported(tree: ast.Module) -> set[str]:

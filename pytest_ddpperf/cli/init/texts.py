@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_ddpperf.cli.init.project import Project, TrainingScript
+from pytest_ddpperf.reports.lines import printable
 
 STEPS = 20  # that a launch times, where nobody knows how long a script trains
 MODELS = 5  # that are named
@@ -67,14 +68,14 @@ def test_text(project: Project, folder: Path) -> str:
     script = _usable(project)
     if script is not None:
         return _HEAD + _SCRIPT.format(
-            remarks="".join(f"    # {line}\n" for line in _script_remarks(script)),
+            remarks="".join(f"    # {printable(line)}\n" for line in _script_remarks(script)),
             call=", ".join(_arguments(script, project, folder)),
         )
     lines = [f"from {module} import {name}" for module, name in project.models[:MODELS]]
     if project.scripts:
         file = _path(project.scripts[0], project, folder)
         lines.append(f"{file} is measured as it is with its arguments: ddpperf.check(Script({file!r}, ...))")
-    return _HEAD + _WORKLOAD.format(remarks="".join(f"#   {line}\n" for line in lines))
+    return _HEAD + _WORKLOAD.format(remarks="".join(f"#   {printable(line)}\n" for line in lines))
 
 
 def ci_text(kind: str, project: Project, folder: Path) -> str:
@@ -111,13 +112,18 @@ def _script_remarks(script: TrainingScript) -> list[str]:
 
 
 def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[str]:
-    words = [json.dumps(_path(script, project, folder)), *(f'"{word}"' for word in script.longer[:1])]
+    words = [_literal(_path(script, project, folder)), *(f'"{word}"' for word in script.longer[:1])]
     words += script.longer[1:]
     single = script.framework == "lightning"
     if single and script.devices:
         words += [f'"{script.devices}"', "2"]
     ranks = [f"world_size={2 if script.devices else script.processes}"] if single else []
     return [f"Script({', '.join(words)})", *ranks, *([] if script.longer else [f"steps={STEPS}"])]
+
+
+def _literal(text: str) -> str:
+    """Text as code; what is not printable is escaped."""
+    return json.dumps(text, ensure_ascii=False) if text.isprintable() else repr(text)
 
 
 def _path(script: TrainingScript, project: Project, folder: Path) -> str:

@@ -97,6 +97,40 @@ def test_models_are_named_where_nothing_can_be_run(here: Path) -> None:
     assert "#   from net import Net\n" in (here / "benchmarks" / "test_training.py").read_text()
 
 
+HOSTILE = "m\nraise SystemExit\n#\x1b]0;owned\x07\u202e"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [
+        (HOSTILE, "from torch import nn\n\n\nclass Net(nn.Module): ...\n", 0),
+        (HOSTILE, PLAIN, 1),
+        (HOSTILE, f"parser.add_argument('--a\\nb\x1b[2J', required=True)\n{PLAIN}", 1),
+        ("train\udcff", PLAIN, 1),
+        ("\U0001f600", PLAIN, 1),
+    ],
+    ids=["model", "script", "script that needs more", "no text", "beyond 16 bits"],
+)
+def test_a_name_of_a_file_becomes_neither_code_nor_a_command_of_the_terminal(
+    here: Path, name: str, code: str, told: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "pytest.ini").write_text("[pytest]\n")
+    (here / f"{name}.py").write_text(code)
+    assert main(["init"]) == 0
+    tree = ast.parse(text := (here / "perf" / "test_training.py").read_text())
+    assert [type(node) for node in tree.body if not isinstance(node, (ast.Import, ast.ImportFrom, ast.Assign))] == [
+        ast.Expr,
+        ast.FunctionDef,
+    ]
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in (text + out).split("\n"))
+    assert len([line for line in out.split("\n") if ".py trains" in line]) == told
+    scripts = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Script"
+    ]
+    assert [ast.literal_eval(node.args[0]) for node in scripts] == [f"{name}.py"] * ("the test runs it" in out)
+
+
 def test_no_file_is_replaced_unless_that_is_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = here / "perf" / "test_training.py"
     file.parent.mkdir()

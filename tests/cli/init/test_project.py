@@ -85,6 +85,12 @@ def test_a_script_may_train_by_a_module_of_the_project(tmp_path: Path) -> None:
     assert not found.installable
 
 
+def test_a_model_that_no_import_can_name_is_left_out(tmp_path: Path) -> None:
+    names = ["a-b", "class", "1st", "v2.0", "a\nimport os\n#", "kit/é", "a b/net"]
+    found = project(tmp_path, {f"{name}.py": LIBRARY for name in names})
+    assert found.models == (("kit.é", "Net"),)
+
+
 @pytest.mark.parametrize(
     ("argument", "needs"),
     [
