@@ -166,7 +166,7 @@ class Judge:
         if self._state.phase is Phase.CLEAR and self._suspected is None and not accepting:
             self._suspected = {}  # nothing looked worse in time
         regressed = any(result.verdict is Verdict.REGRESSED for result in self.results)
-        return replace(action, explain=regressed or accepting)
+        return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
 
     @property
     def proofs(self) -> Proofs:

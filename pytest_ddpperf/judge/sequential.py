@@ -77,6 +77,7 @@ class Next:
     launches: int = 0
     suspects: tuple[str, ...] = ()  # the metrics that looked worse, in words
     explain: bool = False  # whether a diagnosis is wanted though no time is left
+    worse: bool = False  # whether something is, which has to be told even if no diagnosis succeeds
     briefly: bool = False  # whether a diagnosis is not wanted even if time is left, but for growth
     going_on: frozenset[Key] | None = None
 

@@ -171,8 +171,7 @@ class _Measuring:
         """
         self._rounds.go_on(None)
         spent = self._elapsed + self._plans.diagnosis_seconds > self._budget.max_time
-        explain = verdict.explain
-        purpose = Purpose.GROWTH if verdict.briefly or (spent and not explain) else Purpose.DIAGNOSIS
+        purpose = Purpose.GROWTH if verdict.briefly or (spent and not verdict.explain) else Purpose.DIAGNOSIS
         if purpose is Purpose.GROWTH and verdict.action != "settle":
             self._findings.append(self._no_time())
         if purpose is Purpose.GROWTH and self._budget.shared and not self._fits(self._budget.max_time):
@@ -186,7 +185,7 @@ class _Measuring:
                 self._rounds.diagnose(purpose)
                 self._look_at_diagnoses(look)
         except DdpperfError as error:
-            if not explain and not isinstance(error, (ReferenceFailed, ReferenceStopped)):
+            if not verdict.worse and not isinstance(error, (ReferenceFailed, ReferenceStopped)):
                 raise
             self._findings.append(Finding("not_diagnosed", {"reason": error.headline}))
             self._rounds.forget_diagnoses()  # what one of them told was still to be confirmed

@@ -319,7 +319,7 @@ def test_a_suspect_is_confirmed_by_as_many_fresh_launches() -> None:
     one = judge(baseline(STEADY))
     slower = (measured([1.2 * time for time in STEADY]),)
     assert one(slower, after(4.0)) == Next("confirm", 4, ("step_time",))
-    assert one(slower, after(8.0)) == Next("stop", explain=True)
+    assert one(slower, after(8.0)) == Next("stop", explain=True, worse=True)
     assert one.results[0].verdict is Verdict.REGRESSED
     assert one.results[0]["step_time"].change == pytest.approx(0.2)
 
@@ -343,7 +343,7 @@ def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() 
     one = begun()
     assert one(unsure, side_by_side(10.0)) == Next("more", 1)
     assert one(slower, side_by_side(30.0)) == Next("confirm", 4, ("step_time",))
-    assert one(slower, side_by_side(34.0)) == Next("stop", explain=True)
+    assert one(slower, side_by_side(34.0)) == Next("stop", explain=True, worse=True)
     one = begun()
     assert one(unsure, side_by_side(30.0)) == Next("more", 1)
     assert one(slower, side_by_side(31.0)) == Next("more", 1)
@@ -416,7 +416,7 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
     assert words_of_note(one.results[1]["step_time"].note) == (
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
     )
-    assert one(sides(1.2, 1.2), after(9.0)) == Next("stop", explain=True)
+    assert one(sides(1.2, 1.2), after(9.0)) == Next("stop", explain=True, worse=True)
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED, Verdict.INCONCLUSIVE]
 
 
@@ -652,7 +652,7 @@ def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
     six = [1.0, 1.001, 0.999] * 2
     assert one(
         (working([0.12 * x for x in six], MORE_WORK), working([0.1 * x for x in six], WORK)), after(8.0)
-    ) == Next("stop", explain=True)
+    ) == Next("stop", explain=True, worse=True)
     assert one.results[0]["step_time"].verdict is Verdict.REGRESSED
 
 
@@ -735,7 +735,7 @@ def test_more_work_is_found_beside_another_revision() -> None:
     one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(sides, after(4.0)) == Next("confirm", 6, ("cpu_time",))
-    assert one(sides, after(8.0)) == Next("stop", explain=True)
+    assert one(sides, after(8.0)) == Next("stop", explain=True, worse=True)
     (result,) = one.results
     assert [c.series.metric for c in result.comparisons if c.verdict is Verdict.REGRESSED] == ["cpu_time"]
     assert result.verdict is Verdict.REGRESSED
@@ -1000,7 +1000,7 @@ def test_more_work_is_red_only_at_a_look_that_could_prove_steps_to_be_no_longer(
     one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
     assert one(sides, after(4.0)).action == "confirm"
-    assert one(sides, after(20.0)) == Next("stop", explain=True)
+    assert one(sides, after(20.0)) == Next("stop", explain=True, worse=True)
     other = Judge("test_it", Settings(launches=4), paired([variant], derived), derived, proofs=Proofs(share=0.3))
     assert other(sides, after(20.0)).action == "confirm"
     assert other(sides, after(24.0)) == Next("more", 1)
@@ -1033,5 +1033,5 @@ def test_what_waits_while_another_one_is_confirmed_is_judged_once_more() -> None
     asked = Next("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
     assert one(waiting(STEADY[:4], slower), side_by_side(8.0)) == asked
     red = tuple(replace(each, fresh_from=4 * (each.name == "b")) for each in waiting(STEADY[:4], slower * 2))
-    assert one(red, side_by_side(16.0)) == Next("stop", explain=True)
+    assert one(red, side_by_side(16.0)) == Next("stop", explain=True, worse=True)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.REGRESSED]

@@ -698,3 +698,36 @@ def test_it(ddpperf, request, settings):
         assert (second["name"], second["recipe"]) == ("flat", {})
         totals = [result["metrics"]["parameters"]["value"] for result in (first, second)]
         assert totals == [13 * d + 4] * 2
+
+
+def test_a_rank_that_dies_where_it_is_diagnosed_fails_a_test_that_compares_with_nothing_too(
+    inner: pytest.Pytester,
+) -> None:
+    inner.makepyfile(
+        """
+import os
+import pytest
+import torch
+
+def build(ctx):
+    steps = [0]
+    def step():
+        steps[0] += 1
+        if steps[0] == 10 and ctx.rank == 1:  # nine are warm-up and timed
+            os._exit(3)
+        return torch.zeros(1)
+    return step
+
+@pytest.mark.parametrize("verb", ["measure", "check"])
+def test_dies(ddpperf, verb):
+    getattr(ddpperf, verb)(build, samples_per_step=4)
+"""
+    )
+    options = "--ddpperf-warmup=3 --ddpperf-steps=6 --ddpperf-launches=1 --ddpperf-max-time=1"
+    of_each = []
+    for more in ([], ["--ddpperf-save"]):
+        run = inner.runpytest("-q", *options.split(), "--ddpperf-verify=false", "--ddpperf-counted=false", *more)
+        run.assert_outcomes(failed=2)
+        of_each += [line for line in run.outlines if line.startswith("rank 1 of 2 exited with status 3")]
+    assert len(of_each) == 4
+    assert len(set(of_each)) == 1

@@ -188,20 +188,23 @@ def test_what_seems_to_grow_has_to_do_so_in_fresh_launches_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "explain", "raised"),
+    ("failure", "action", "raised"),
     [
-        pytest.param(LaunchError("no ranks\nat all"), True, False, id="something is worse"),
-        pytest.param(ReferenceFailed("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="the other side"),
+        pytest.param(LaunchError("no ranks\nat all"), Next("stop", worse=True), False, id="something is worse"),
         pytest.param(
-            ReferenceStopped("no ranks\nat all", benchmark=("ddp", 2)), False, False, id="which has run before"
+            ReferenceFailed("no ranks\nat all", benchmark=("ddp", 2)), Next("stop"), False, id="the other side"
         ),
-        pytest.param(LaunchError("no ranks\nat all"), False, True, id="this side"),
+        pytest.param(
+            ReferenceStopped("no ranks\nat all", benchmark=("ddp", 2)), Next("stop"), False, id="which has run before"
+        ),
+        pytest.param(LaunchError("no ranks\nat all"), Next("stop"), True, id="this side"),
+        pytest.param(LaunchError("no ranks\nat all"), Next("stop", explain=True), True, id="which is to be explained"),
     ],
 )
 def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
-    failure: DdpperfError, *, explain: bool, raised: bool
+    failure: DdpperfError, action: Next, *, raised: bool
 ) -> None:
-    machine, judge = Machine(), Script([Next("stop", explain=explain)])
+    machine, judge = Machine(), Script([action])
 
     def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
         if purpose is Purpose.TIMES:
