@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MEETING_SECONDS = 120.0  # in which all tasks have imported their tests
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-STORE_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", _AGENT_STORE)
+STORE_VARIABLES = ("RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", _AGENT_STORE)
 """The variables of torchrun that lead to its store."""
 _POLL_SECONDS = 0.05
 _OTHERS = 0o077  # the rights of group and others
@@ -136,7 +136,8 @@ def wait_for(find: Callable[[], Card | None], seconds: float = MEETING_SECONDS) 
 def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str | None, seconds: float) -> str:
     """Give ``text``, a card, to all tasks by torchrun's store, on a rank of a launch of its own; None: wait for it.
 
-    The store outlives a run. A card leads nowhere until the controller of the next run in the same job has replaced it.
+    Whoever reaches the store can read it, so the last node deletes the card. The store outlives a run: one that has
+    ended before may have left its card, which leads nowhere until the controller has replaced it.
 
     Returns:
         The text: of a card that leads to its controller, or at the end of the time of any.
@@ -147,21 +148,22 @@ def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str
 
     os.environ.update(variables)
     timeout = timedelta(seconds=seconds)
-    store, _rank, size = next(rendezvous("env://", timeout=timeout))
+    store, *_ = next(rendezvous("env://", timeout=timeout))
     key = f"pytest-ddpperf/{task.run}/{task.restarts}"
+    others, served = int(variables["GROUP_WORLD_SIZE"]) - 1, variables.get(_AGENT_STORE) == "True"
     deadline = time.monotonic() + seconds
     if text is None:
         found = str(store.get(key).decode())
         while not _leads(found) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
             found = str(store.get(key).decode())
-        store.add(f"{key}/read", 1)
+        if store.add(f"{key}/read", 1) == others and served:
+            store.delete_key(key)
         return found
+    store.delete_key(f"{key}/read")
     store.set(key, text)
-    if variables.get(_AGENT_STORE) != "True":  # then this process serves the store
-        nodes = size // int(variables.get("LOCAL_WORLD_SIZE", "1"))
-        while store.add(f"{key}/read", 0) < nodes - 1 and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+    while not served and store.add(f"{key}/read", 0) < others and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)  # the store ends with this process
     return text
 
 

@@ -121,6 +121,12 @@ def test_a_controller_that_does_not_come_is_told() -> None:
         wait_for(lambda: None, 0)
 
 
+def variables(port: int, *, rank: int, nodes: int) -> dict[str, str]:
+    """Those of torchrun, whose agent serves its store."""
+    sizes = {"RANK": str(rank), "WORLD_SIZE": str(nodes), "GROUP_WORLD_SIZE": str(nodes)}
+    return {**sizes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
 def read_after_an_earlier_run(_: RankContext) -> tuple[bool, bool]:
     """Whether a task gets the card of this run, and has tried that of an earlier one in the same store before."""
     import torch.distributed as dist
@@ -140,8 +146,7 @@ def read_after_an_earlier_run(_: RankContext) -> tuple[bool, bool]:
 
         threading.Thread(target=control, daemon=True).start()
         store.set("pytest-ddpperf/9-1/0", left)
-        variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-        found = exchange(_, task(), {**variables, "TORCHELASTIC_USE_AGENT_STORE": "True"}, None, 20.0)
+        found = exchange(_, task(), variables(store.port, rank=1, nodes=2), None, 20.0)
     return found == new, tried == [True]
 
 
@@ -149,3 +154,32 @@ def test_a_card_of_an_earlier_run_in_the_same_store_is_passed_over() -> None:
     with Launcher() as launcher:
         result = launcher.run(read_after_an_earlier_run, world_size=1, device="cpu", backend="gloo", timeout=30)
     assert result.values == ((True, True),)
+
+
+def left_in_the_store(_: RankContext, readers: tuple[int, ...]) -> list[bool]:
+    """Whether the card is in the store of three nodes after each reader, in runs with so many readers."""
+    import torch.distributed as dist
+
+    store, left = dist.TCPStore("127.0.0.1", 0, is_master=True), []  # type: ignore[attr-defined]
+    with socket.create_server(("127.0.0.1", 0)) as controller:
+        text = Card("127.0.0.1", controller.getsockname()[1], CARD.key, "1").dumps()
+
+        def control() -> None:
+            for _ in range(sum(readers)):
+                accept(controller.accept()[0], CARD.key).close()
+
+        threading.Thread(target=control, daemon=True).start()
+        for of_run in readers:
+            exchange(_, task(), variables(store.port, rank=0, nodes=3), text, 20.0)
+            for rank in range(1, of_run + 1):
+                assert exchange(_, task(), variables(store.port, rank=rank, nodes=3), None, 20.0) == text
+                left.append(bool(store.check(["pytest-ddpperf/9-1/0"])))
+    return left
+
+
+def test_the_last_node_deletes_the_card_that_whoever_reaches_the_store_can_read() -> None:
+    """The first run has ended before all nodes have come."""
+    with Launcher() as launcher:
+        alone = {"world_size": 1, "device": "cpu", "backend": "gloo"}
+        result = launcher.run(left_in_the_store, (1, 2, 2), timeout=60, **alone)  # type: ignore[arg-type]
+    assert result.values == ([True, True, False, True, False],)
