@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_ddpperf.cli.inifile import project_root
 
 MOST_FILES = 5000  # that are looked at
+MOST_BYTES = 1_000_000  # of a file that is looked at
 MOST_IN_FOLDER = 20_000  # entries of a folder that are looked at: what has more is data
 MOST_ENTRIES = 200_000  # of all folders
 _NOT_CODE = {
@@ -118,8 +119,10 @@ def _is_file(path: str) -> bool:
 
 def _parsed(file: Path) -> ast.Module | None:
     try:
-        return ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        with file.open("rb") as opened:
+            code = opened.read(MOST_BYTES + 1)
+        return ast.parse(code) if len(code) <= MOST_BYTES else None
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
         return None
 
 
@@ -185,7 +188,7 @@ def _framework_of(
 def _runs(tree: ast.Module) -> bool:
     """Whether a module does something when it is run: by its guard, or by a loop or a call of training of its own."""
     for node in tree.body:
-        if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and any(getattr(each, "value", "") == "__main__" for each in ast.walk(node.test)):
             return True
         own = not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         if own and {"backward", "fit", "train", "main"} & {name for name, _ in _calls(node)}:
@@ -248,6 +251,6 @@ def _models(tree: ast.Module) -> Iterable[str]:
     """The classes whose base is called Module, and those that say how they are trained."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+            bases = {getattr(base, "attr", getattr(base, "id", "")) for base in node.bases}
             if bases & {"Module", "LightningModule", "PreTrainedModel"}:
                 yield node.name

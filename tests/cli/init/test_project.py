@@ -131,6 +131,33 @@ def test_what_is_no_code_of_the_project_is_left_out(tmp_path: Path) -> None:
     assert project(tmp_path, files).scripts == ()
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        b"x = " + b"-" * 200_000 + b"1",  # MemoryError
+        b"x = " + b"(" * 50_000 + b"1",
+        b"x = '\0'",
+        b"# coding: none-such\n",
+        b"x = '\xff'",
+        b"x = '" + b"y" * looking.MOST_BYTES + b"'\n" + LIBRARY.encode(),
+    ],
+    ids=["signs", "brackets", "NUL", "coding", "no text", "data"],
+)
+def test_a_file_that_cannot_be_parsed_is_left_out(tmp_path: Path, code: bytes) -> None:
+    (tmp_path / "odd.py").write_bytes(code)
+    found = project(tmp_path, {"train.py": LOOP})
+    assert [script.file.as_posix() for script in found.scripts] == ["train.py"]
+    assert found.models == ()
+
+
+def test_a_file_that_is_nested_as_deep_as_can_be_parsed_is_looked_at(tmp_path: Path) -> None:
+    deep = "a" + "+a" * 700
+    nested = f"{LIBRARY}\nclass Deep({deep}, torch.nn.Module): ...\nif {deep} == '__main__':\n    pass\n"
+    found = project(tmp_path, {"train.py": nested})
+    assert [script.file.as_posix() for script in found.scripts] == ["train.py"]
+    assert [name for _, name in found.models] == ["Net", "Deep"]
+
+
 def test_a_folder_that_cannot_be_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scandir = os.scandir
 
