@@ -1,21 +1,16 @@
-"""Real runs against another commit, or a stored baseline: how often they are right, and how long they take.
+"""Real runs against another commit, of what is counted and of the example suite: how often they are right, how long.
 
     python benchmarks/against.py run --data runs.json.gz
-    python benchmarks/against.py run --data gross.json.gz --changes gross --length 12ms 60ms --max-time 20 --each 20
+    python benchmarks/against.py run --data suite.json.gz --changes perf_tests --budget 9min --runs 10
     python benchmarks/against.py report --data runs.json.gz
 
 ``run`` makes a throw-away git project whose benchmark trains under DDP with two gloo ranks, and whose branches are
-slower by 5 or 10 %, send one all-reduce more, or hold 12 MiB more than the base. It runs pytest there against another
-branch (the base also against itself), and beside a baseline that was stored on the base up to five such runs before,
-with default settings, in rounds of 18 runs in random order, for an hour, and keeps every run's figures; it may be
-called again to add more. Where the step is only slower, nothing is counted
-(``--ddpperf-counted=false``): counts would tell at once. ``--changes gross`` makes it slower by 20, 50 or 100 %
-instead, beside the base and beside a stored baseline; ``--changes perf_tests`` runs the example suite of this checkout
-against its own commit. Given several lengths, each run measures steps of all of them, in benchmarks of their own.
-``--load N`` has N other processes compute beside the runs, but not while a baseline is stored; with ``--others``
-these are processes that run already, such as a simulation. ``--project FOLDER``
-keeps the project and the baseline that the first call stores there: calls that take turns have one baseline, whose age
-each run tells. ``report`` prints what the runs came to, those of several files together.
+slower by 10 %, send one all-reduce more, or hold 12 MiB more than the base. It runs pytest there against another branch
+(the base also against itself), with default settings, in rounds of nine runs in random order, for an hour, and keeps
+every run's figures; it may be called again to add more. Where the step is only slower, nothing is counted
+(``--ddpperf-counted=false``): counts would tell at once. ``--changes perf_tests`` runs the example suite of this
+checkout against its own commit. ``--load N`` has N other processes compute beside the runs. ``report`` prints what the
+runs came to, those of several files together. What small and large slowdowns come to: ``verdicts_real.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +20,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -64,18 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--data", type=Path, required=True, help="the file; if it is there, runs are added")
     run.add_argument("--minutes", type=float, help=f"after which no run is begun (default: {MINUTES:g})")
     run.add_argument("--runs", type=int, metavar="N", help="no more than so many")
-    run.add_argument("--each", type=int, metavar="N", help="in place of these two: so many runs of each change")
-    run.add_argument(
-        "--changes", nargs="+", metavar="NAME", help="default: all but those of gross, and perf_tests; ? lists them"
-    )
-    run.add_argument(
-        "--length", nargs="+", default=["12ms"], metavar="NAME", help="of steps: 4ms, 12ms, 60ms, 78ms (default: 12ms)"
-    )
+    run.add_argument("--changes", nargs="+", metavar="NAME", help="default: all but perf_tests; ? lists them")
+    run.add_argument("--length", default="12ms", choices=LENGTHS, help="of steps (default: %(default)s)")
     run.add_argument("--max-time", type=float, metavar="S", help="of a benchmark (default: the plugin's own)")
     run.add_argument("--budget", default="", metavar="TIME", help="of a whole run: 5min (default: none)")
-    run.add_argument("--project", type=Path, metavar="FOLDER", help="kept with its baseline (default: a temporary one)")
     run.add_argument("--load", type=int, default=0, metavar="N", help="busy processes beside the runs (default: 0)")
-    run.add_argument("--others", action="store_true", help="those of --load run already: none is started")
     run.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     run.set_defaults(command=_run)
     told = verbs.add_parser("report", help="print what the runs came to")
@@ -85,21 +73,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
-    changes = picked(options.changes)
-    terms = _terms(options)
+    changes, terms = picked(options.changes), _terms(options)
     old = read(options.data) if options.data.exists() else None
-    here = _here(terms.lengths, {} if old is None else old.calibrations)
+    here = _here(terms.length, {} if old is None else old.calibrations)
     if old is not None:
         require_same(options.data, old, here)
         here = replace(old, calibrations={**old.calibrations, **here.calibrations})
-    order = in_turn(changes, f"{options.seed} {len(here.runs)}", alike=options.each is not None)
-    number = options.runs if options.each is None else options.each * len(changes)
-    until = float("inf") if options.each else time.monotonic() + 60 * (options.minutes or MINUTES)
+    order = islice(in_turn(changes, f"{options.seed} {len(here.runs)}"), options.runs)
+    until = time.monotonic() + 60 * (options.minutes or MINUTES)
     with tempfile.TemporaryDirectory(prefix="ddpperf-real-runs-") as folder:
-        project = options.project or Path(folder) / "project"
-        if not project.exists():
-            make_project(project, {length: here.calibrations[length] for length in terms.lengths})
-        for run in made(project, islice(order, number), terms, kept=options.project is not None):
+        project = Path(folder) / "project"
+        make_project(project, terms.length, here.calibrations[terms.length])
+        for run in made(project, order, terms):
             here = replace(here, runs=(*here.runs, run))
             write(here, options.data)
             verdicts = ", ".join(result["verdict"] for result in run.results)
@@ -110,31 +95,19 @@ def _run(options: argparse.Namespace) -> None:
 
 def _terms(options: argparse.Namespace) -> Terms:
     """What runs are made under; options that do not go together are refused."""
-    unknown = [name for name in options.length if name not in LENGTHS]
-    if unknown:
-        raise SettingError(f"--length {unknown[0]!r}: there are {', '.join(map(repr, LENGTHS))}")
-    if options.each is not None and (options.minutes or options.runs):
-        raise SettingError("--each tells how many runs there are: give it without --minutes and --runs")
-    limits = (options.minutes, options.runs, options.each, options.max_time)
+    limits = (options.minutes, options.runs, options.max_time)
     if options.load < 0 or any(limit is not None and limit <= 0 for limit in limits):
-        raise SettingError("--minutes, --runs, --each and --max-time take more than 0, --load 0 or more")
-    if options.others and not options.load:
-        raise SettingError("--others tells that the processes of --load run already: give it with --load")
-    if options.project is not None and options.project.exists() != options.data.exists():
-        raise SettingError(
-            f"--project {options.project}: give it with the --data file that it was made for, or new ones"
-        )
+        raise SettingError("--minutes, --runs and --max-time take more than 0, --load 0 or more")
     if not options.data.parent.is_dir():
         raise SettingError(f"--data {options.data}: there is no folder {options.data.parent}")
-    lengths = tuple(dict.fromkeys(options.length))
-    return Terms(lengths, options.max_time, options.load, options.budget, options.others)
+    return Terms(options.length, options.max_time, options.load, options.budget)
 
 
-def _here(lengths: Sequence[str], known: Mapping[str, Calibration]) -> Runs:
+def _here(length: str, known: Mapping[str, Calibration]) -> Runs:
     """A file without runs for this machine and version; what makes steps longer is measured unless it is known."""
     with launcher() as ranks:
         env = environment_here(ranks, RANKS)
-        calibrations = {length: known.get(length) or calibrated(ranks, Cell(length, RANKS)) for length in lengths}
+        calibrations = {length: known.get(length) or calibrated(ranks, Cell(length, RANKS))}
     return Runs(environment_key(env), code_version(), calibrations)
 
 

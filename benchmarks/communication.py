@@ -38,7 +38,7 @@ from pytest_ddpperf.records.communication import BlockTimes, CommunicationProfil
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import Change, center, change
-from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.stats.summaries import median_step
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.strategies.table import parallelise, resolve
 from pytest_ddpperf.training.jobs import LaunchJob
@@ -194,7 +194,7 @@ def measured(name: str, launches: list[tuple[Blocks, ...]]) -> Row:
     """A row of launches, each of which has what its ranks report."""
 
     def slowest(ranks: tuple[Blocks, ...], side: str) -> float:
-        return typical([max(times) for times in zip(*(getattr(rank.times, side) for rank in ranks), strict=True)])
+        return median_step([max(times) for times in zip(*(getattr(rank.times, side) for rank in ranks), strict=True)])
 
     steps = tuple(slowest(ranks, "synchronised") for ranks in launches)
     alone = (slowest(ranks, "unsynchronised") for ranks in launches)

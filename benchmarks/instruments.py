@@ -23,7 +23,7 @@ from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.stats.summaries import median_step
 from pytest_ddpperf.strategies.table import modules_of, resolve
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.loop import run_launch
@@ -99,11 +99,11 @@ def time_pairs(launcher: Launcher, world_size: int, rounds: int) -> bool:
 
     def bare() -> float:
         ranks = launcher.run(bare_launch, one, world_size=world_size, backend="gloo", device="cpu").values
-        return typical(tuple(map(max, zip(*ranks, strict=True))))
+        return median_step(tuple(map(max, zip(*ranks, strict=True))))
 
     def ours() -> float:
         ranks = launcher.run(run_launch, one, world_size=world_size, backend="gloo", device="cpu").values
-        return typical(tuple(map(max, zip(*(rank.step_times for rank in ranks), strict=True))))
+        return median_step(tuple(map(max, zip(*(rank.step_times for rank in ranks), strict=True))))
 
     bare(), ours()
     ratios = []

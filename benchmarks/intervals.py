@@ -8,8 +8,8 @@
 - how often intervals of pairs cover 0, with what their blocks tell and by the launches alone, and how often either side
   of them errs at a test's level,
 - what pairs scatter by, what their blocks make of it, and what is left as a launch's own part (``OWN_IN_TURNS``),
-- the same of launches that ran alone (``OWN_ALONE``), by how much stretches of them deviate beyond what their launches
-  explain, and how often the interval between two such stretches covers 0 (``DRIFT``),
+- the same of launches that ran alone (``OWN_ALONE``), and by how much stretches of them deviate beyond what their
+  launches explain,
 - by simulation, what launches that add far more or far less of their own than is assumed make of intervals, for several
   values of ``CERTAINTY``, and how often launches deny what is expected of them (``DENIED``).
 """
@@ -33,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
 from benchmarks.looks import centers
 from benchmarks.quality.campaign import BrokenFile, Campaign, Cell, read
 from benchmarks.quality.intervals import (
-    METRICS,
     MISS,
     Intervals,
     Known,
@@ -42,7 +41,6 @@ from benchmarks.quality.intervals import (
     in_short_turns,
     joined,
     of_pairs,
-    of_runs,
     pairs_of,
     root,
     root_mean,
@@ -54,7 +52,7 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.stats.blocks import CERTAINTY, OWN_ALONE, OWN_IN_TURNS, variance_of
 from pytest_ddpperf.stats.centers import DENIED
-from pytest_ddpperf.stats.intervals import DRIFT, t_quantile
+from pytest_ddpperf.stats.intervals import t_quantile
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH = 120
@@ -63,7 +61,6 @@ POOLED = "all together"
 IN_PAIRS = (1, 2, 3, 6)  # pairs of a stretch
 STRETCHES = (2, 4, 6)  # launches of one
 ASSUMED = (0.0, 0.005, 0.01, OWN_IN_TURNS, 0.03)
-DRIFTS = (0.0, DRIFT, 1.0, 2.0)
 TOLD, OWN = (0.015, 0.04), (0.0, 0.015, 0.042, 0.07)  # what blocks tell, and what a launch adds, in simulations
 LAUNCHES = (2, 3, 4, 6, 10)
 CERTAINTIES = (0.0, CERTAINTY, 8.0, 12.0)
@@ -111,18 +108,17 @@ def _cells(campaigns: Mapping[str, Campaign]) -> Iterator[tuple[str, Campaign, C
 
 
 def tables_of_pairs(campaigns: Mapping[str, Campaign]) -> Iterator[Table]:
-    """Coverage and scatter of launches that took turns, tables for each metric."""
+    """Coverage and scatter of launches that took turns."""
     recent = {name: campaign for name, campaign in campaigns.items() if in_short_turns(campaign)}
-    for metric, number in METRICS.items():
-        found = {name: pairs_of(campaign.launches, cell, number) for name, campaign, cell in _cells(recent)}
-        cells = {name: pairs for name, pairs in found.items() if len(pairs) >= max(IN_PAIRS)}
-        if cells:
-            yield coverage(metric, cells)
-            yield scatters(metric, cells)
-            yield by_own_part(metric, list(cells.values()))
+    found = {name: pairs_of(campaign.launches, cell) for name, campaign, cell in _cells(recent)}
+    cells = {name: pairs for name, pairs in found.items() if len(pairs) >= max(IN_PAIRS)}
+    if cells:
+        yield coverage(cells)
+        yield scatters(cells)
+        yield by_own_part(list(cells.values()))
 
 
-def coverage(metric: str, cells: Mapping[str, Sequence[Known]]) -> Table:
+def coverage(cells: Mapping[str, Sequence[Known]]) -> Table:
     """How often intervals of pairs of the same code cover 0, by cell and number of pairs."""
     found = {
         (name, size): [of_pairs(pairs, size, own) for own in (OWN_IN_TURNS, None)]
@@ -140,7 +136,7 @@ def coverage(metric: str, cells: Mapping[str, Sequence[Known]]) -> Table:
         rows.append((name, str(size), str(len(blocks.p)), known, *_outcome(blocks), *_outcome(launches)))
     of_each = ("95%", *(f"{level:.0%}" for level in LEVELS), "+-")
     title = (
-        f"{metric}: intervals of so many consecutive pairs of the same code, with what their blocks tell and with "
+        "intervals of so many consecutive pairs of the same code, with what their blocks tell and with "
         "none of it: how often that of 95 % covers 0 (and how often it really may: Clopper-Pearson, by stretches "
         "that share no pair), how often a one-sided test at 10, 5 and 1 % errs, and half the width of 95 % "
         "(median). Where one side was made slower, that effect is taken off."
@@ -155,12 +151,12 @@ def _outcome(found: Intervals) -> tuple[str, ...]:
     return f"{found.covers.value:.1%}", *(f"{found.beyond(level):.1%}" for level in LEVELS), f"{found.median:.1%}"
 
 
-def scatters(metric: str, cells: Mapping[str, Sequence[Known]]) -> Table:
+def scatters(cells: Mapping[str, Sequence[Known]]) -> Table:
     """What pairs of launches differ by, and what their blocks make of it."""
     of_cells = {name: scatter_of(pairs) for name, pairs in cells.items()}
     rows = [_scatter_row(name, found) for name, found in {POOLED: joined(of_cells.values()), **of_cells}.items()]
     title = (
-        f"{metric}: what pairs differ by (root mean square), what their blocks predict, and what is left for a "
+        "what pairs differ by (root mean square), what their blocks predict, and what is left for a "
         f"launch of its own: {OWN_IN_TURNS:.1%} is assumed. Negative: the blocks predict more than there is. Then "
         "the correlation of neighbours: of pairs of launches, and of pairs of blocks inside them."
     )
@@ -183,14 +179,14 @@ def _scatter_row(name: str, found: Scatter) -> tuple[str, ...]:
     )
 
 
-def by_own_part(metric: str, cells: Sequence[Sequence[Known]]) -> Table:
+def by_own_part(cells: Sequence[Sequence[Known]]) -> Table:
     """What another figure for a launch's own part would make of the intervals of all cells together."""
     rows = []
     for own in ASSUMED:
         found = [together(of_pairs(pairs, size, own) for pairs in cells) for size in IN_PAIRS]
         figures = (figure for sizes in found for figure in (sizes.covers.value, sizes.median))
         rows.append((f"{own:.1%}", *(f"{figure:.1%}" for figure in figures)))
-    title = f"{metric}, {POOLED}: the same coverage and half the width, by what is assumed for a launch of its own"
+    title = f"{POOLED}: the same coverage and half the width, by what is assumed for a launch of its own"
     headers = ("own part", *(f"{size}\n{name}" for size in IN_PAIRS for name in ("95%", "+-")))
     return Table(headers, tuple(rows), title=title, right=0)
 
@@ -201,7 +197,6 @@ def tables_of_runs(campaigns: Mapping[str, Campaign]) -> Iterator[Table]:
     cells = {name: launches for name, launches in found.items() if len(launches) >= 2 * min(STRETCHES)}
     if cells:
         yield stretches(cells)
-        yield between(cells)
 
 
 def stretches(cells: Mapping[str, Sequence[Known]]) -> Table:
@@ -224,26 +219,9 @@ def stretches(cells: Mapping[str, Sequence[Known]]) -> Table:
         "launches alone: seconds from one to the next (median), what their blocks predict, and of stretches of 2, "
         "4 and 6 the scatter within: of all (root mean square), the usual one (by the median, as of normal "
         f"launches), its part that blocks do not explain ({OWN_ALONE:.0%} is assumed), and what a stretch deviates "
-        f"by as a whole, as a multiple of the scatter of all ({DRIFT:g} is assumed)."
+        "by as a whole, as a multiple of the scatter of all."
     )
     return Table(("", "n", "s apart", "blocks", *of_each), tuple(rows), title=title, right=0)
-
-
-def between(cells: Mapping[str, Sequence[Known]]) -> Table:
-    """How often the interval between two stretches covers 0, by what a run is taken to deviate by."""
-    rows = []
-    for length, drift in itertools.product(STRETCHES, DRIFTS):
-        found = together(of_runs(launches, length, drift) for launches in cells.values())
-        low, high = found.covers.interval.low, found.covers.interval.high
-        covers = f"{found.covers.value:.1%}", f"{low:.0%} .. {high:.0%}"
-        beyond = (f"{found.beyond(level):.1%}" for level in (0.05, 0.01))
-        rows.append((str(length), f"{drift:g}", str(len(found.p)), *covers, *beyond, f"{found.median:.1%}"))
-    title = (
-        "launches alone: two stretches of the same cell, the later one as if beside a stored baseline, with no "
-        "spread between runs but the drift"
-    )
-    headers = ("launches", "drift", "of", "covers 0", "95 %", "at 5 %", "at 1 %", "+-")
-    return Table(headers, tuple(rows), title=title, right=0)
 
 
 def tables_of_simulations(runs: int) -> list[Table]:
@@ -276,7 +254,7 @@ def drawn(rng: np.random.Generator, runs: int, launches: int, told: float, own: 
     samples = rng.normal(0.0, np.hypot(told, own), size=(runs, launches))
     freedom = (BLOCKS - 1) * launches
     variance = told**2 * rng.chisquare(freedom, runs) / freedom
-    return centers(samples, "both"), variance + OWN_IN_TURNS**2
+    return centers(samples, robust=True), variance + OWN_IN_TURNS**2
 
 
 def simulated(side: Side, launches: int, expected: Array, certainty: float) -> tuple[str, str, str]:

@@ -3,7 +3,7 @@
     python benchmarks/looks.py
 
 Launches with normal scatter and no change are looked at after each one, from the sixth to the 48th, as verdicts do:
-Huber's estimate side by side, trimmed means beside a stored baseline of 45 launches, with their t intervals. Printed
+Huber's estimate side by side, means beside a stored baseline of 45 launches, with their t intervals. Printed
 is, for each level that all looks together should keep, how often they pass it when each look tests at the part of the
 level that ``judge/decision.py`` gives it, the last one at most of it: 1.0 keeps it exactly, less is on the safe side.
 Goal: at most 1.2, for chance.
@@ -22,7 +22,7 @@ from scipy.stats import t
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
 
 from benchmarks.quality.verdicts import LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS
-from pytest_ddpperf.stats.centers import CAP, CAPPED_VARIANCE, CUT, Outliers, center_of
+from pytest_ddpperf.stats.centers import CAP, CAPPED_VARIANCE, center_of
 
 FIRST, LAST, BASELINE = 6, 48, 45
 LEVELS = (2e-3, 5e-4, 1.5e-4)  # one-sided: of one metric of few, in a small and in a large suite
@@ -64,35 +64,28 @@ def smallest_p(rng: np.random.Generator, *, paired_rounds: bool) -> tuple[Array,
     launches = rng.normal(size=(CHUNK, LAST))
     base = (np.zeros(CHUNK), np.zeros(CHUNK), np.full(CHUNK, np.inf))
     if not paired_rounds:
-        base = centers(rng.normal(size=(CHUNK, BASELINE)), "high")
+        base = centers(rng.normal(size=(CHUNK, BASELINE)), robust=False)
     least = looked = np.ones(CHUNK)
     for n in range(FIRST, LAST + 1):
         least = np.minimum(least, looked)
-        mean, variance, df = centers(launches[:, :n], "both" if paired_rounds else "high")
+        mean, variance, df = centers(launches[:, :n], robust=paired_rounds)
         looked = t.sf((mean - base[0]) / np.sqrt(variance + base[1]), np.minimum(df, base[2]))
     return least, looked
 
 
-def centers(samples: Array, outliers: Outliers) -> tuple[Array, Array, Array]:
+def centers(samples: Array, *, robust: bool) -> tuple[Array, Array, Array]:
     """``center_of`` of each row: means, squared standard errors, degrees of freedom; the first row is checked."""
-    found = capped(samples) if outliers == "both" else trimmed(samples)
-    first = center_of([float(sample) for sample in samples[0]], outliers)
+    found = capped(samples) if robust else plain(samples)
+    first = center_of([float(sample) for sample in samples[0]], robust=robust)
     assert first.variance is not None  # noqa: S101  a check of this script
     assert np.allclose([column[0] for column in found], [first.mean, first.variance, first.df])  # noqa: S101
     return found
 
 
-def trimmed(samples: Array) -> tuple[Array, Array, Array]:
-    """The slowest share cut."""
+def plain(samples: Array) -> tuple[Array, Array, Array]:
+    """Means with Student's error."""
     n = samples.shape[1]
-    end = n * (1 - CUT)
-    weights = np.clip(np.minimum(np.arange(n) + 1, end) - np.arange(n), 0, None)
-    last = int(np.nonzero(weights > 1e-9)[0][-1])
-    ordered = np.sort(samples, axis=1)
-    means = (ordered * weights).sum(axis=1) / end
-    winsorised = np.minimum(ordered, ordered[:, last : last + 1])
-    squares = ((winsorised - winsorised.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-    return means, squares / (end * (end - 1)), np.full(len(samples), end - 1)
+    return samples.mean(axis=1), samples.var(axis=1, ddof=1) / n, np.full(len(samples), n - 1.0)
 
 
 def capped(samples: Array) -> tuple[Array, Array, Array]:

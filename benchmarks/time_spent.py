@@ -3,10 +3,10 @@
     python benchmarks/time_spent.py
 
 Runs pytest in a throw-away project that trains a workload under DDP over gloo ranks: with nothing to be held against,
-beside the baseline that this stored, and side by side with the same commit, with a tolerance so small that it takes
-all of its time. Each moment counts once, as the first of these that any rank is at, so that launches of two sides which
-take turns are told apart: timed steps, diagnosis of where their time goes, steps that tell if memory grows, warm-up,
-building, starting and ending ranks, anything else. What is left are moments in which all wait for each other.
+and side by side with the same commit, with a tolerance so small that it takes all of its time. Each moment counts once,
+as the first of these that any rank is at, so that launches of two sides which take turns are told apart: timed steps,
+diagnosis of where their time goes, steps that tell if memory grows, warm-up, building, starting and ending ranks,
+anything else. What is left are moments in which all wait for each other.
 
 This file is also the pytest plugin that writes down what each launch did when. Ranks import it in each launch anew, so
 that heavy imports stay inside functions.
@@ -56,11 +56,7 @@ FUNCTIONS = (
 """What a rank does, by module and name of the function that does it."""
 
 MEASURING = "run_launch"  # what ranks are told to run where steps are timed; anything else prepares
-CASES: Mapping[str, tuple[str, ...]] = {
-    "alone": ("--ddpperf-save",),
-    "stored": (),
-    "side by side": ("--ddpperf-against=HEAD",),
-}
+CASES: Mapping[str, tuple[str, ...]] = {"alone": ("--ddpperf-save",), "side by side": ("--ddpperf-against=HEAD",)}
 UNDECIDED = "--ddpperf-tolerance=0.01%"  # no verdict comes before the time is up
 
 

@@ -33,7 +33,6 @@ from benchmarks.quality.campaign import Cell, Recorded
 from benchmarks.quality.record import Turn, measured
 from benchmarks.quality.steps import CONDITIONS, LENGTHS, OF_CAMPAIGNS, UNCHANGED, Calibration
 from benchmarks.quality.verdicts import PAIRED_MARGIN, UNPROVEN, launcher, paired_steps
-from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.training.timing import turn_sizes
 
 RANKS = 2
@@ -85,7 +84,7 @@ def recorded(
 def pair(sides: Sequence[Recorded], steps: int | None = None) -> Pair:
     """What two launches differ by, or their first ``steps``, whose CPU time is not known."""
     times = [side.step_times[:steps] for side in sides]
-    step, cpu = ([typical(some) for some in times], [max(rank or 0.0 for rank in side.cpu) for side in sides])
+    step, cpu = ([statistics.fmean(some) for some in times], [max(rank or 0.0 for rank in side.cpu) for side in sides])
     timed = math.fsum(map(math.fsum, times))
     left_out = math.fsum(math.fsum(side.step_times) for side in sides) - timed
     return Pair(
@@ -104,7 +103,7 @@ def report(length: str, recorded: dict[int, list[tuple[Recorded, Recorded]]]) ->
         "  blocks  pairs   step times apart by    CPU times apart by  s a pair  takes",
     ]
     *_, last = recorded.values()
-    cut = [pair(sides, paired_steps(typical(sides[0].step_times))) for sides in last]
+    cut = [pair(sides, paired_steps(sides[0].mean)) for sides in last]
     pairs = {str(blocks): [pair(sides) for sides in found] for blocks, found in recorded.items()}
     unit = costs(next(iter(pairs.values())))
     for blocks, found in {**pairs, "cut": cut}.items():

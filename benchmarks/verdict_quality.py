@@ -1,4 +1,4 @@
-"""How far the verdicts can be trusted: false alarms and finds on recorded launches, beside the rules of other tools.
+"""False alarms and finds on recorded launches that took turns, beside the rules of other tools.
 
     python benchmarks/verdict_quality.py gather --data launches.jsonl.gz
     python benchmarks/verdict_quality.py judge --data launches.jsonl.gz
@@ -22,45 +22,39 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; ranks get this path as well
 
 from benchmarks.quality.campaign import BrokenFile, Campaign, Cell, Recorded, of_cell, partners, read
-from benchmarks.quality.rates import COLUMNS, NOTHING, OURS, RULES, STORED, Tallies, goal_lines, judged, rule_rows
+from benchmarks.quality.rates import COLUMNS, NOTHING, OURS, RULES, Tallies, goal_lines, judged, rule_rows
 from benchmarks.quality.record import Wanted, gather
 from benchmarks.quality.steps import CONDITIONS, FIRST, LENGTHS, OF_CAMPAIGNS, UNCHANGED
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import DdpperfError, SettingError
 from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.stats.spreads import pooled
-from pytest_ddpperf.stats.summaries import quantile, typical
+from pytest_ddpperf.stats.summaries import median_step, quantile
 
 HOW = """\
 Each rate is that of comparisons drawn from the same launches, in stretches that keep their order. They share launches:
 the 95 % intervals (Clopper-Pearson) rest on the number of comparisons without a common launch, at most, that the data
-hold ("independent"). A stored baseline comes from the first half of the campaign, the run beside it from later on; its
-launches lay further apart than in a run of their own: what drifts over minutes is more alike on both sides than in two
-runs a day apart, so false alarms beside a stored baseline come out too few. "first launch" means the first one of a
-run: ours leaves that one out, the other rules have no other. Seconds, launches and what could have been seen are
-medians. What is added to steps was calibrated by itself: "really slower by" is what it came to, beside unchanged
-launches that took turns with its own. Step times are cut to the steps that the plugin would have timed, CPU times are
-those of all that were recorded. Side by side rests on launches that took turns, all else on ones that ran alone.
-An all-reduce takes longer in a step than by itself, and the smallest one more than 5 % of a short step. What the plugin
-runs after the timed steps of the first launches, to tell where time goes, was left out: a real run has fewer launches
-in its time. So has one that is drawn from few rounds: it ends with them."""
+hold ("independent"). "first launch" means the first one of a run: ours leaves that one out, the other rules have no
+other. Seconds, launches and what could have been seen are medians. What is added to steps was calibrated by itself:
+"really slower by" is what it came to, beside unchanged launches that took turns with its own. Step times are cut to the
+steps that the plugin would have timed, CPU times are those of all that were recorded. Side by side rests on launches
+that took turns, all else on ones that ran alone. An all-reduce takes longer in a step than by itself, and the smallest
+one more than 5 % of a short step. A run that is drawn from few rounds ends with them."""
 
 
 def _faster(steps: Sequence[float], share: float) -> float:
     return statistics.fmean(sorted(steps)[: max(1, round(share * len(steps)))])
 
 
-TYPICAL, CPU_TIME = "typical step", "CPU time"
+MEAN, CPU_TIME = "mean", "CPU time"
 STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {  # what a launch's steps could be reduced to
-    TYPICAL: typical,
+    MEAN: statistics.fmean,
     "minimum": min,
     "lower tenth": partial(quantile, q=0.1),
     "lower quartile": partial(quantile, q=0.25),
     "median": statistics.median,
     "mean of the faster half": partial(_faster, share=0.5),
     "mean of the faster 90%": partial(_faster, share=0.9),
-    "mean": statistics.fmean,
     "harmonic mean": statistics.harmonic_mean,
 }
 SHOWN = "+10%"
@@ -133,16 +127,16 @@ def _judge(options: argparse.Namespace) -> None:
 def cell_text(campaign: Campaign, cell: Cell, tallies: Tallies) -> str:
     """A cell's tables and goals."""
     same = of_cell(campaign.launches, cell, UNCHANGED)
-    step = statistics.median(typical(launch.step_times) for launch in same) if same else math.nan
+    step = statistics.median(launch.mean for launch in same) if same else math.nan
     rounds = len({launch.round for launch in campaign.launches if launch.cell == cell})
     effects = [effect_of(campaign.launches, cell, condition) for condition in CONDITIONS]
-    labels = ("really slower by, typical step", "95 % interval of that", "really slower by, mean step")
+    labels = ("really slower by, mean step", "95 % interval of that", "really slower by, median step")
     rows = [
         (label, *(NOTHING if effect is None else texts(effect)[number] for effect in effects))
         for number, label in enumerate(labels)
     ]
-    for rule in (*OURS, *RULES):
-        rows += rule_rows(rule, tallies[rule], tuple(CONDITIONS), tuple(COLUMNS) if rule in OURS else ("alarms",))
+    for rule in (OURS, *RULES):
+        rows += rule_rows(rule, tallies[rule], tuple(CONDITIONS), tuple(COLUMNS) if rule == OURS else ("alarms",))
     table = Table(("rule", *CONDITIONS), tuple(rows), title=f"{cell}: {1e3 * step:.1f} ms a step, {rounds} rounds")
     scatter = scatter_table(scatters(campaign.launches, cell))
     return "\n".join((render(table), *goal_lines(tallies), *peer_lines(tallies), "", render(scatter)))
@@ -151,9 +145,9 @@ def cell_text(campaign: Campaign, cell: Cell, tallies: Tallies) -> str:
 class Effect(NamedTuple):
     """By how much a condition's launches are slower than their round's unchanged ones."""
 
-    typical: float  # of the typical step
-    interval: tuple[float, float] | None  # 95 %, of that
     mean: float  # of the mean step
+    interval: tuple[float, float] | None  # 95 %, of that
+    median: float  # of the median step
 
 
 def effect_of(launches: Sequence[Recorded], cell: Cell, condition: str) -> Effect | None:
@@ -161,15 +155,15 @@ def effect_of(launches: Sequence[Recorded], cell: Cell, condition: str) -> Effec
     pairs = [] if condition in (UNCHANGED, FIRST) else partners(launches, cell, condition)
     if not pairs:
         return None
-    ratio, interval = center(ratios(pairs, partial(_of_steps, typical)), "ratio")
-    mean, _ = center([new.mean / base.mean for base, new in pairs], "ratio")
-    return Effect(ratio - 1, None if interval is None else (interval.low - 1, interval.high - 1), mean - 1)
+    ratio, interval = center(ratios(pairs, partial(_of_steps, statistics.fmean)), "ratio")
+    median, _ = center(ratios(pairs, partial(_of_steps, median_step)), "ratio")
+    return Effect(ratio - 1, None if interval is None else (interval.low - 1, interval.high - 1), median - 1)
 
 
 def texts(effect: Effect) -> tuple[str, str, str]:
     """In per cent."""
     ends = NOTHING if effect.interval is None else "{:+.1f} .. {:+.1f}".format(*(100 * end for end in effect.interval))
-    return _percent(effect.typical), ends, _percent(effect.mean)
+    return _percent(effect.mean), ends, _percent(effect.median)
 
 
 def scatters(launches: Sequence[Recorded], cell: Cell) -> dict[str, Scatter]:
@@ -182,12 +176,20 @@ def scatters(launches: Sequence[Recorded], cell: Cell) -> dict[str, Scatter]:
         figures[CPU_TIME] = partial(_cpu_time)
     return {
         name: Scatter(
-            alone=pooled([[figure(launch) for launch in same] for same in alone]).sd,
-            paired=pooled([ratios(pairs, figure) for pairs in paired]).sd,
+            alone=_within([[figure(launch) for launch in same] for same in alone]),
+            paired=_within([ratios(pairs, figure) for pairs in paired]),
             shown=center(ratios(slower, figure), "ratio")[0] - 1 if slower else None,
         )
         for name, figure in figures.items()
     }
+
+
+def _within(groups: Sequence[Sequence[float]]) -> float:
+    """The standard deviation of logarithms within groups of positive figures, all together; 0 if nothing tells it."""
+    logs = [[math.log(figure) for figure in group] for group in groups if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in logs)
+    squares = math.fsum((len(group) - 1) * statistics.variance(group) for group in logs)
+    return math.sqrt(squares / freedom) if freedom else 0.0
 
 
 def _of_steps(statistic: Callable[[Sequence[float]], float], launch: Recorded) -> float:
@@ -217,9 +219,9 @@ def scatter_table(found: Mapping[str, Scatter]) -> Table:
 
 
 def peer_lines(tallies: Tallies) -> list[str]:
-    """A line for each other rule that has fewer false alarms and finds more than a stored baseline of ours does."""
+    """A line for each other rule that has fewer false alarms and finds more than ours does."""
     better = []
-    ours = tallies[STORED]
+    ours = tallies[OURS]
     for rule in RULES:
         theirs = tallies[rule]
         slower = [name for name in theirs if CONDITIONS[name].alarm and name in ours]

@@ -51,7 +51,10 @@ _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
 
 
 def settings_tables() -> str:
-    """A table for each section: the option of each setting, its default, meaning, and where it can be given."""
+    """A table for each section: the option of each setting, its default, meaning, and where it can be given.
+
+    A setting of the ini file alone has its name there.
+    """
     lines: list[str] = []
     for knob in KNOBS.values():
         if knob.section is not None:
@@ -59,7 +62,8 @@ def settings_tables() -> str:
             lines += [*([""] if lines else []), title, "", "| option | default | meaning | for |", "|---|---|---|---|"]
         default = f"`{knob.default_text}`" if knob.default_text else ""
         where = "test" if knob.per_test else "session"
-        lines.append(f"| `{knob.option}` | {default} | {knob.help.replace('%%', '%')} | {where} |")
+        name = knob.ini if knob.ini_only else knob.option
+        lines.append(f"| `{name}` | {default} | {knob.help.replace('%%', '%')} | {where} |")
     return "\n".join(lines)
 
 

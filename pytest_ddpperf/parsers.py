@@ -234,11 +234,11 @@ def instead(hint: str, known: Iterable[str]) -> str:
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
-    """A parser for one word out of ``choices``, in upper or lower case; false stands for ``no``."""
-    found = {choice.lower(): choice for choice in choices}
+    """A parser for one word out of ``choices``, in upper or lower case; false stands for ``no`` if that is one."""
+    found = {choice.lower(): choice for choice in choices} | ({"false": "no"} if "no" in choices else {})
 
     def parse(value: object) -> str:
-        word = "no" if value is False or value == "false" else value.strip().lower() if isinstance(value, str) else ""
+        word = str(value).strip().lower() if isinstance(value, (bool, str)) else ""
         if word not in found:
             raise ValueError(f"one of {', '.join(choices)}")
         return found[word]

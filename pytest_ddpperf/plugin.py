@@ -99,6 +99,10 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_ddpperf.against.worktree import reference
 
             config.stash[REVISION] = reference(settings, config.rootpath, config.invocation_params.dir)
+        elif settings.calibrate is not None:
+            from pytest_ddpperf.against.worktree import this_checkout
+
+            config.stash[REVISION] = this_checkout(config.rootpath)
         if vars(settings) and not may_follow(settings):  # something is asked for
             from pytest_ddpperf.run.refusals import require_outputs
 
@@ -129,7 +133,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)  # before the terminal's header ends
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the tests that measure, refuse what none of them could do, and repeat them for further runs."""
+    """Count the tests that measure, and refuse what none of them could do."""
     config = session.config
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
     measuring = [item for item, names in zip(session.items, fixtures, strict=True) if "ddpperf" in names]
@@ -141,11 +145,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if follows(session) or config.option.collectonly or not ours:
         return
     timeout_of(config)
-    if config.stash[SETTINGS].runs_to_save > 1:
-        from pytest_ddpperf.run.repeating import Repeating
-
-        session.items += measuring * (config.stash[SETTINGS].runs_to_save - 1)
-        config.pluginmanager.register(Repeating())
     try:
         if config.stash[TESTS] and REVISION in config.stash and not hasattr(config, "workerinput"):
             session_of(config).check_out_reference()

@@ -69,6 +69,7 @@ class Knob(NamedTuple):
     needs: str | None = None  # the setting without which this one means nothing
     repeats: bool = False  # whether the option may be given several times: a value for each line
     section: str | None = None  # the title of the section that begins with this setting
+    ini_only: bool = False  # whether it has no option of the command line
 
     @property
     def option(self) -> str:
@@ -217,8 +218,8 @@ class Settings:
     launches: int = _knob(
         6,
         positive_int,
-        "launches before the first verdict; 2 where others disturb a run beside a stored baseline, and its commit can "
-        "settle it. More launches follow until the benchmark is decided or their part of max-time is spent",
+        "process groups to start before the first verdict; more follow until the benchmark is decided or max-time is "
+        "spent",
         "N",
     )
     max_time: float = _knob(
@@ -245,11 +246,6 @@ class Settings:
         "their memory; false: nowhere",
         "auto|true|false",
     )
-    control: bool = _switch(
-        "time a small fixed step in turns with steps that are compared with a stored baseline, which tells a slower "
-        "machine from slower code; on the CPU only",
-        default=True,
-    )
     communication: bool | None = _knob(
         default=None,
         parse=optional(switch, "auto"),
@@ -260,8 +256,8 @@ class Settings:
     calibrate: int | None = _knob(
         None,
         optional(several, "none"),
-        "measure every benchmark N times and compare it with itself, not with baselines. The result is false alarms, "
-        "spreads and noise floors; the spreads are stored beside the baselines",
+        "measure every benchmark N times side by side with itself, not with baselines. The result is how many runs are "
+        "red or green though nothing has changed, and which slowdowns they find",
         "N",
         per_test=False,
     )
@@ -371,8 +367,8 @@ class Settings:
     tolerance: float | None = _knob(
         None,
         optional(fraction, "auto"),
-        "worsening that a test accepts, such as 0.03 or 3%%. auto: 3%% beside a stored baseline, 1.5%% beside another "
-        "revision, because both revisions are measured in the same minutes",
+        "worsening that a test accepts, such as 0.03 or 3%%. auto: 1.5%% of times, whose two sides are measured in the "
+        "same rounds, and 3%% of what is compared with stored values, such as memory",
         "FRACTION",
         section="verdicts",
     )
@@ -409,18 +405,25 @@ class Settings:
         per_test=False,
         bare=DEFAULT_SET,
     )
-    force_save: bool = _switch("let --ddpperf-save store inconclusive results too", per_test=False, needs="save")
-    runs: int = _knob(
-        1,
-        positive_int,
-        "runs that are stored: all benchmarks once, then all again. Several tell what runs differ by",
-        "N",
+    force_save: bool = _switch(
+        "let --ddpperf-save remove the baseline of a benchmark that does not fit into memory any more",
         per_test=False,
         needs="save",
     )
-    settle: bool = _switch(
-        "measure what a stored baseline leaves open side by side with the commit of that baseline, where git has it",
-        default=True,
+    recheck: str = _knob(
+        "true",
+        one_of("true", "false", "fetch"),
+        "measure times side by side with the commit of the baseline, in the same rounds. fetch: fetch that commit if "
+        "this clone lacks it. false: compare with stored times alone, which can only show a gross slowdown",
+        "true|false|fetch",
+    )
+    gross: float = _knob(
+        0.5,
+        positive_fraction,
+        "slowdown beyond which stored times alone turn a test red, on a machine that was not busy",
+        "FRACTION",
+        per_test=False,
+        ini_only=True,
     )
     against: str | None = _knob(
         None,
@@ -536,11 +539,6 @@ class Settings:
         return self.baseline or self.save or DEFAULT_SET
 
     @property
-    def runs_to_save(self) -> int:
-        """The runs of a session: several only where they are stored."""
-        return 1 if self.save is None else self.runs
-
-    @property
     def accepting(self) -> bool:
         """Whether what is measured replaces what it is compared with: then a worsening is accepted."""
         return self.save is not None and self.save == self.compared
@@ -578,7 +576,15 @@ def overlay_words(
     return overlay(settings, words, lambda knob, raw: f"{where}({knob.name}={raw!r})")
 
 
+_PAIRED = "times are measured side by side with the commit of the baseline instead"
+# Settings that are no more, and what there is in their place.
+GONE = {"control": _PAIRED, "runs": _PAIRED, "settle": "recheck is in its place"}
+
+
 def _unknown(word: str, known: list[str]) -> str:
     if word in KNOBS:
-        return f"{word} holds for the whole session; give it as {KNOBS[word].option} or in the ini file"
+        option = f"as {KNOBS[word].option} or " * (not KNOBS[word].ini_only)
+        return f"{word} holds for the whole session; give it {option}in the ini file"
+    if word in GONE:
+        return f"there is no such setting any more: {GONE[word]}"
     return f"there is no setting {word}; {instead(closest(word, known, 0.5), known)}"

@@ -102,6 +102,12 @@ def format_values(values: Iterable[float], unit: str) -> tuple[str, ...]:
     return tuple(map(common.text, group))
 
 
+def ordinal(number: int) -> str:
+    """A number as a place: ``1st``, ``12th``, ``22nd``."""
+    last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in {11, 12, 13} else last}"
+
+
 def power_of_two(nbytes: float, *, above: bool = False) -> str:
     """The next power of two below a number of bytes, or above it, as an option takes it: ``512``, ``32MiB``."""
     number = 1 << (math.ceil(nbytes) - 1).bit_length() if above else 1 << max(0, int(nbytes).bit_length() - 1)

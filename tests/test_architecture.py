@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from tests.factories import git
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_ddpperf"
@@ -19,6 +23,7 @@ PACKAGE = ROOT / "pytest_ddpperf"
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
 MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
 MAX_LINES = 58_000
+FALLS_FROM = 57_800  # once it is set to this or less, MAX_LINES never rises again
 MAX_FILE = 320
 LONGER = {
     "fixture.py": 680,  # the public docstrings of all verbs
@@ -30,12 +35,9 @@ LONGER = {
     "records/measurement.py": 350,  # the docstrings of what tests hold
     "reports/findings.py": 540,  # one row a finding
     "reports/summary.py": 335,  # one table, its columns and what is said below it
-    "run/benchmark_launches.py": 330,  # both sides' launches, from their launchers to what they tell
-    "run/judging.py": 340,  # one class, a judged call from its launches to its failure
     "run/rounds.py": 355,  # one class, a measuring from its first round to its diagnosis
-    "run/session.py": 435,  # one class, all that a session owns
+    "run/session.py": 445,  # one class, all that a session owns
     "settings.py": 590,  # one row a knob
-    "stats/intervals.py": 360,  # one family of formulas
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for
 MAX_UNUSED = 11  # modules in pytest's process, by a session without a benchmark
@@ -86,7 +88,7 @@ def test_imports_keep_the_contracts() -> None:
     ("file", "line", "contract"),
     [
         ("records/verdict.py", "from pytest_ddpperf.metrics import table", "Imports run downward"),
-        ("stats/summaries.py", "from pytest_ddpperf.stats import spreads, summaries", "No circle"),
+        ("stats/summaries.py", "from pytest_ddpperf.stats import rates", "No circle"),
         ("judge/decision.py", "import torch", "The controller has no process group"),
         ("metrics/table.py", "import pytest", "Only what fails or skips a test knows pytest"),
         ("strategies/naive.py", "from pytest_ddpperf.strategies import flat", "A strategy is one file"),
@@ -102,7 +104,7 @@ def test_a_planted_import_breaks_its_contract(tmp_path: Path, file: str, line: s
     planted = tmp_path / "pytest_ddpperf" / file
     planted.write_text(planted.read_text() + f"\n{line}\n")
     if contract == "No circle":
-        other = tmp_path / "pytest_ddpperf/stats/spreads.py"
+        other = tmp_path / "pytest_ddpperf/stats/rates.py"
         other.write_text(other.read_text() + "\nfrom pytest_ddpperf.stats import summaries\n")
     assert any(name.startswith(contract) for name in contracts_broken(tmp_path))
 
@@ -152,6 +154,58 @@ def test_files_and_the_package_are_of_a_size_that_can_be_read() -> None:
     lines = {str(file.relative_to(PACKAGE)): len(file.read_text().splitlines()) for file in PACKAGE.rglob("*.py")}
     assert {path: number for path, number in lines.items() if number > LONGER.get(path, MAX_FILE)} == {}
     assert sum(lines.values()) <= MAX_LINES
+
+
+def ceilings(root: Path) -> list[int]:
+    """The ceiling on lines in each commit that set it, the oldest first; skips a test if git does not tell them."""
+    try:
+        if git(root, "rev-parse", "--is-shallow-repository") == "true":
+            pytest.skip("the clone is shallow: its history does not tell the ceilings of before")
+        changed = ("log", "--reverse", "--first-parent", "-m", "--format=", "-p", "-U0", "-G^MAX_LINES = ")
+        patches = git(root, *changed, "--", "tests/test_architecture.py")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"git does not tell the history: {error}")
+    return [int(number) for number in re.findall(r"^\+MAX_LINES = ([0-9_]+)", patches, re.MULTILINE)]
+
+
+def raised(values: Sequence[int]) -> list[tuple[int, int]]:
+    """Where a ceiling rises after it was first lowered to ``FALLS_FROM`` or below: from what, to what."""
+    pairs = list(pairwise(values))
+    lowered = next((i for i, (before, after) in enumerate(pairs) if after <= FALLS_FROM < before), len(pairs))
+    return [(before, after) for before, after in pairs[lowered:] if after > before]
+
+
+def test_the_ceiling_on_lines_only_falls() -> None:
+    assert raised([*ceilings(ROOT), MAX_LINES]) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([34_000, 56_000, 58_000], []),
+        ([34_000, 58_000, 57_800, 57_800, 57_000], []),
+        ([58_000, 57_500, 57_600, 57_000, 58_000], [(57_500, 57_600), (57_000, 58_000)]),
+    ],
+)
+def test_a_ceiling_that_rises_is_found(values: list[int], found: list[tuple[int, int]]) -> None:
+    assert raised(values) == found
+
+
+def test_ceilings_are_read_from_each_commit_of_a_whole_clone(tmp_path: Path) -> None:
+    root, clone = tmp_path / "whole", tmp_path / "clone"
+    file = root / "tests/test_architecture.py"
+    file.parent.mkdir(parents=True)
+    git(root, "init", "--quiet")
+    for number in ("58_000", "57_500", "57_400"):
+        file.write_text(f"MAX_FILE = 320\nMAX_LINES = {number}\n")
+        git(root, "add", ".")
+        git(root, "commit", "--quiet", "--message", number)
+    assert ceilings(root) == [58_000, 57_500, 57_400]
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", str(clone))
+    with pytest.raises(pytest.skip.Exception, match="the clone is shallow"):
+        ceilings(clone)
+    with pytest.raises(pytest.skip.Exception, match="git does not tell the history"):
+        ceilings(tmp_path)
 
 
 def test_each_name_is_borne_by_one_class() -> None:

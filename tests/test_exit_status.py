@@ -101,6 +101,18 @@ def test_the_status_tells_a_finding_from_what_could_not_be_measured(
     assert inner.runpytest("-q", *(f"test_suite.py::test_{test}" for test in tests.split(" or "))).ret == status
 
 
+def test_a_baseline_whose_commit_cannot_be_had_is_refused_before_measuring(inner: pytest.Pytester) -> None:
+    """Its times could show gross slowdowns alone, and a baseline was required."""
+    short = "launches=2, steps=2, warmup=1, max_time=0.1"
+    inner.makepyfile(test_suite=SUITE.replace("counted_only=True", short))
+    test = "test_suite.py::test_measured"
+    assert inner.runpytest("-q", test, "--ddpperf-save").ret == 0
+    run = inner.runpytest("-q", test, "--ddpperf-require-baseline")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    told = f"--ddpperf-require-baseline: {test}: only gross slowdowns could fail: * is in no git repository: *"
+    run.stdout.fnmatch_lines(["no tests ran in *", f"*{told}"])
+
+
 def test_a_run_that_another_plugin_repeats_has_the_status_of_its_last_attempt(inner: pytest.Pytester) -> None:
     inner.makeconftest(
         """

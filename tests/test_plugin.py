@@ -7,7 +7,6 @@ loss, which the suite reads from an environment variable, a hundredfold.
 from __future__ import annotations
 
 import json
-import math
 import re
 import signal
 import subprocess
@@ -123,7 +122,10 @@ def test_from_no_baseline_to_a_regression_and_its_acceptance(
     run.stdout.fnmatch_lines(["*regressed (accepted)", "*final_loss*1*->*100*"])
     run, found = verdicts(inner, "-k", "test_step")
     run.assert_outcomes(passed=1)
-    assert set(found.values()) <= {"unchanged", "ok", "improved", "inconclusive"}
+    assert set(found.values()) <= {"ok", "inconclusive"}  # stored times prove nothing more
+    first = run.outlines.index(next(line for line in run.outlines if re.fullmatch("=+ ddpperf =+", line))) + 1
+    assert run.outlines[first].startswith("times: only gross slowdowns can fail (")
+    assert "is in no git repository" in run.outlines[first]
 
 
 @pytest.mark.slow  # the process starts a launcher of its own, as those of the paired runs do
@@ -132,74 +134,7 @@ def test_a_run_in_a_process_of_its_own_is_judged_beside_the_baseline(inner: pyte
     verdicts(inner, "--ddpperf-save")
     run, found = verdicts(inner, apart=True)
     run.assert_outcomes(passed=2)
-    assert set(found.values()) <= {"unchanged", "ok", "improved", "inconclusive"}
-
-
-def stored_runs(inner: pytest.Pytester) -> list[int]:
-    """The launches of each run of the only baseline; none where it is of one run."""
-    (file,) = inner.path.glob("baselines/*/*/*.json")
-    (record,) = json.loads(file.read_text())["records"]
-    runs = [run["launches"] for run in record.get("runs", ())]
-    (samples,) = [series["samples"] for series in record["series"] if series["metric"] == "step_time"]
-    assert sum(runs) in {0, len(samples)}
-    return runs
-
-
-def commit_all(inner: pytest.Pytester) -> None:
-    for arguments in (("init", "-q"), ("add", "test_suite.py"), ("commit", "-q", "--allow-empty", "-m", "a")):
-        git(inner.path, *arguments)
-
-
-def test_saving_again_on_a_commit_adds_a_run_until_there_is_another_commit(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_suite=SUITE)
-    commit_all(inner)
-    verdicts(inner, "--ddpperf-save", "-k", "test_other")
-    assert stored_runs(inner) == []
-    run, _ = verdicts(inner, "--ddpperf-save", "-k", "test_other")
-    run.stdout.fnmatch_lines(["1 baseline saved in *: 1 with runs added, of 2 runs"])
-    assert len(stored_runs(inner)) == 2
-    run, _ = verdicts(inner, "-k", "test_other")
-    run.stdout.fnmatch_lines(["*the stored baseline, of 2 runs*"])
-    commit_all(inner)
-    verdicts(inner, "--ddpperf-save", "--ddpperf-force-save", "-k", "test_other")
-    assert stored_runs(inner) == []
-
-
-def test_several_runs_are_measured_in_one_session(inner: pytest.Pytester) -> None:
-    """All benchmarks once, then all again; what measures nothing runs once. Changed code is the same in all of them."""
-    quick = """
-def test_quick(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
-
-def test_nothing():
-    pass
-"""
-    inner.makepyfile(test_suite=SUITE + quick)
-    run, _ = verdicts(inner, "-vv", "--ddpperf-save", "--ddpperf-runs=2", "-k", "not test_step")
-    run.assert_outcomes(passed=5)
-    ran = [line.split()[0].partition("::")[2] for line in run.outlines if "PASSED" in line]
-    assert ran == ["test_other", "test_quick", "test_nothing", "test_other", "test_quick"]
-    run.stdout.fnmatch_lines(["2 baselines saved in *: 2 new, of 2 runs"])
-    run.stdout.no_fnmatch_line("*attempt*")
-    (file,) = inner.path.glob("baselines/*/*/test_other.json")
-    assert len(json.loads(file.read_text())["records"][0]["runs"]) == 2
-    results = json.loads((inner.path / "results.json").read_text())["results"]
-    assert [(result["test"].partition("::")[2], result.get("attempt")) for result in results] == [
-        ("test_other", None),
-        ("test_quick", None),
-    ]
-
-
-@pytest.mark.parametrize(("style", "end"), [("progress", "[[]100%]"), ("count", "[[]2/2]")])
-def test_the_progress_of_several_runs_ends_at_its_end(inner: pytest.Pytester, style: str, end: str) -> None:
-    """pytest counts tests by their names, and twice as many were to be run."""
-    inner.makepyfile(test_suite=COUNTED, test_another=COUNTED)
-    run = inner.runpytest("-o", f"console_output_style={style}", "--ddpperf-save", "--ddpperf-runs=2")
-    run.assert_outcomes(passed=4)
-    progress = [line for line in run.outlines if re.search(r"\[ *\d+[%/]", line)]
-    assert progress[-1].startswith("test_suite.py . ")
-    run.stdout.fnmatch_lines([f"test_suite.py . *{end}"])
-    assert sum(end.replace("[[]", "[") in line for line in progress) == 1
+    assert set(found.values()) <= {"ok", "inconclusive"}
 
 
 def test_named_sets_are_apart(inner: pytest.Pytester) -> None:
@@ -232,7 +167,7 @@ SPOILERS: dict[str, tuple[Callable[[str], str], str]] = {
     "half": (lambda text: text[: len(text) // 2], "is cut off at line *"),
     "type": (lambda text: text.replace('"commit": null', '"commit": 1'), "*commit: *expected *"),
     "edited": (lambda text: text.replace('"commit": null', '"commit": "1"'), "field checksum: does not match *"),
-    "newer": (lambda text: text.replace("pytest-ddpperf/baseline/2", "pytest-ddpperf/baseline/3"), "*newer*"),
+    "newer": (lambda text: text.replace("pytest-ddpperf/baseline/3", "pytest-ddpperf/baseline/4"), "*newer*"),
 }
 
 
@@ -597,30 +532,6 @@ def test_the_environment_may_name_the_folder_too(inner: pytest.Pytester, monkeyp
     inner.runpytest("-s").stdout.fnmatch_lines(["*a folder*"])
 
 
-def test_a_single_test_can_be_saved_with_several_runs(inner: pytest.Pytester) -> None:
-    inner.makepyfile(
-        SETTINGS
-        + """
-torn_down = []
-
-@pytest.fixture
-def fresh():
-    yield len(torn_down)
-    torn_down.append(1)
-
-def test_it(fresh, ddpperf):
-    ddpperf.check(build)
-    assert fresh == len(torn_down)
-
-def build(ctx):
-    return lambda: 1.0
-"""
-    )
-    run, _ = verdicts(inner, "--ddpperf-counted-only", "--ddpperf-save", "--ddpperf-runs=2")
-    run.assert_outcomes(passed=2)
-    run.stdout.fnmatch_lines(["1 baseline saved in *"])
-
-
 RERUN = """
 import pytest
 from _pytest.runner import runtestprotocol
@@ -807,10 +718,8 @@ def test_step(ddpperf):
 
 
 @pytest.mark.slow
-def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_their_noise(
-    inner: pytest.Pytester,
-) -> None:
-    """Where five runs deviate by 100 % intervals are wide, and the tolerance stays the 1000 % of the suite."""
+def test_calibrating_measures_benchmarks_side_by_side_with_themselves(inner: pytest.Pytester) -> None:
+    """Nothing is stored, and the baseline of before is not looked at."""
     inner.makepyfile(test_suite=SUITE)
     options = ("--ddpperf-json=results.json", "-o", "ddpperf_history=runs.sqlite")
     run = inner.runpytest("-q", "--ddpperf-calibrate=2", "-k", "test_step", *options)
@@ -818,39 +727,17 @@ def test_calibrating_holds_benchmarks_against_themselves_and_later_runs_know_the
     run.stdout.fnmatch_lines(
         [
             "*= ddpperf calibration =*",
-            "*test_step*custom*2*of 2*",
-            "2 runs of each*",
-            "  @pytest.mark.ddpperf(launches=*)",
-            "    test_suite.py::test_step",
-            "*= ddpperf baselines =*",
-            "noise of 1 benchmark stored in *noise.json",
+            "*test_step*custom*2*of 2*of 2*",
+            "0 of 2 comparisons of unchanged code with itself were red",
         ]
     )
     document = json.loads((inner.path / "results.json").read_text())
     assert document["results"] == []
     assert not (inner.path / "runs.sqlite").exists()
+    assert not (inner.path / "baselines").exists()
     (calibrated,) = document["calibration"]
-    assert len(calibrated["step_time"]) == calibrated["false_alarms"]["of"] == 2
-    (file,) = inner.path.glob("baselines/*/noise.json")
-    stored = json.loads(file.read_text())["tests"]["test_suite.py::test_step"]["custom"]
-    assert stored["floor"] == pytest.approx(calibrated["noise_floor"])
-    assert not list(inner.path.glob("baselines/*/*/*.json"))
-
-    stored |= {"floor": math.expm1(2.131847 * math.sqrt(2)), "between_runs": {"sd": 1.0, "df": 4}}  # t(95 %, 4 df)
-    content = json.loads(file.read_text())
-    content["tests"]["test_suite.py::test_step"]["custom"] = stored
-    file.write_text(json.dumps(content))
-    verdicts(inner, "--ddpperf-save", "-k", "test_step")
-    verdicts(inner, "-k", "test_step", "--ddpperf-control=false")  # what was learned is not of quotients
-    (result,) = json.loads((inner.path / "results.json").read_text())["results"]
-    step_time = result["metrics"]["step_time"]
-    assert step_time["tolerance"] == pytest.approx(10.0)
-    assert step_time["change_interval"]["low"] < -0.9
-
-    file.write_text("{")
-    run, found = verdicts(inner, "-k", "test_step")
-    assert found["test_step"] == "broken"
-    run.stdout.fnmatch_lines(["noise file *noise.json: is cut off at line 1; *"])
+    assert calibrated["false_alarms"]["of"] == calibrated["green"]["of"] == 2
+    assert calibrated["gross"] >= 0.5
 
 
 def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_stores_nothing(
@@ -894,7 +781,6 @@ def test_counts(ddpperf):
     )
     run = inner.runpytest("-q", "--ddpperf-calibrate=2")
     run.assert_outcomes(passed=1, failed=1)
-    run.stdout.no_fnmatch_line("*noise of*")
     assert not (inner.path / "baselines").exists()
 
 
@@ -902,15 +788,15 @@ def test_counts(ddpperf):
     ("option", "problem"),
     [
         ("--ddpperf-calibrate=1", "--ddpperf-calibrate=1: expected a whole number of at least 2*"),
-        ("--ddpperf-save", "--ddpperf-calibrate=2 holds benchmarks against themselves, and --ddpperf-save asks*"),
-        ("--ddpperf-against=main", "--ddpperf-calibrate=2 holds benchmarks against themselves, and --ddpperf-against*"),
+        ("--ddpperf-save", "--ddpperf-calibrate=2 measures *, and --ddpperf-save asks for something else*"),
+        ("--ddpperf-against=main", "--ddpperf-calibrate=2 measures *, and --ddpperf-against asks for something else*"),
         (
             "--ddpperf-history=runs.sqlite",
-            "--ddpperf-calibrate=2 holds *, and --ddpperf-history asks for something else*",
+            "--ddpperf-calibrate=2 measures *, and --ddpperf-history asks for something else*",
         ),
         (
             "--ddpperf-counted-only",
-            "--ddpperf-calibrate=2 holds *, and --ddpperf-counted-only asks for something else*",
+            "--ddpperf-calibrate=2 measures *, and --ddpperf-counted-only asks for something else*",
         ),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.run.configuration import settings_of
 from pytest_ddpperf.settings import KNOBS, Settings, overlay, overlay_words
 
 
@@ -46,6 +47,11 @@ def from_command_line(**raw: object) -> Settings:
         ("baseline_dir", "here", Path("here")),
         ("save", "nightly-2.1", "nightly-2.1"),
         ("save", "default", "default"),
+        ("recheck", "fetch", "fetch"),
+        ("recheck", False, "false"),
+        ("recheck", True, "true"),
+        ("recheck", "false", "false"),
+        ("gross", "30%", 0.3),
         ("budget", "10min", 600.0),
         ("budget", " 1.5 h ", 5400.0),
         ("budget", "90s", 90.0),
@@ -93,6 +99,8 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("resolution", "5", "a fraction above 0 and up to 1"),
         ("tolerance", "3", "or a percentage, such as 3%"),
         ("fail_on", "regresed", "verdicts out of improved, "),
+        ("recheck", "never", "--ddpperf-recheck=never: expected one of true, false, fetch"),
+        ("gross", "0", "a fraction above 0"),
         ("require_baseline", "maybe", "true or false"),
         ("require_baseline", 2, "true or false"),
         ("compile", True, "one of no, model, step"),
@@ -166,7 +174,7 @@ def test_the_help_tells_the_default_of_each_option_that_takes_a_value(pytester: 
     run = pytester.runpytest("--help")
     parts = " ".join(run.stdout.str().split()).split(" --ddpperf-")
     helps = {part.replace("=", "[=").partition("[")[0].partition(" ")[0]: part for part in parts}
-    for knob in KNOBS.values():
+    for knob in (knob for knob in KNOBS.values() if not knob.ini_only):
         told = f"(default: {knob.default_text})" in helps[knob.option.removeprefix("--ddpperf-")]
         assert told is (not knob.flag and bool(knob.default_text)), knob.option
 
@@ -182,6 +190,13 @@ def test_a_folder_that_an_option_of_the_ini_file_swallows_is_refused(
     run.stderr.fnmatch_lines(["*perf is a test, a file or a folder: put --ddpperf-save last, or write*"])
 
 
+def test_a_setting_of_the_ini_file_alone_is_read_from_there(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nddpperf_gross = 30%")
+    assert settings_of(pytester.parseconfigure()).gross == 0.3
+    assert Settings().gross == 0.5
+    assert "--ddpperf-gross" not in pytester.runpytest("--help").stdout.str()
+
+
 def test_words_of_the_command_line_may_be_paths(pytester: pytest.Pytester) -> None:
     pytester.mkdir("perf")
     main = "import pathlib, pytest; print(pytest.main([pathlib.Path('perf'), '--ddpperf-quick']).name)"
@@ -194,7 +209,7 @@ def test_the_help_has_each_option_below_the_title_of_its_section(pytester: pytes
     ]
     told = [line.rstrip(":") if line.startswith("d") else re.split(r"[=\s[]", line.strip())[0] for line in lines]
     expected = []
-    for knob in KNOBS.values():
+    for knob in (knob for knob in KNOBS.values() if not knob.ini_only):
         expected += [*([f"ddpperf, {knob.section}"] if knob.section else []), knob.option]
     assert told == expected
     assert told[0] == "ddpperf, ranks"

@@ -106,6 +106,13 @@ WRONG = [
     option("misspelt", r"--ddpperf-wrold-size: .*did you mean --ddpperf-world-size\?", "--ddpperf-wrold-size=2"),
     option("of another name", r"--ddperf-save: .*did you mean --ddpperf-save\?", "--ddperf-save"),
     option("unknown", r"--ddpperf-xyz: there is no such option; pytest --help lists all of them$", "--ddpperf-xyz"),
+    option("gone", r"--ddpperf-settle: there is no such option any more: recheck is in", "--ddpperf-settle=false"),
+    option(
+        "gone, of runs", r"--ddpperf-runs: there is no such option any more: times are measured", "--ddpperf-runs=2"
+    ),
+    option(
+        "of the ini file", r"--ddpperf-gross: there is no such option; ddpperf_gross is a setting", "--ddpperf-gross=1"
+    ),
     option(
         "zero",
         r"--ddpperf-world-size=0: expected a number of ranks of at least 1, or several separated by commas, such as",
@@ -241,6 +248,7 @@ WRONG = [
         r"ddpperf_wrold_size: there is no such setting; did you mean ddpperf_world_size\?$",
         "ddpperf_wrold_size = 2",
     ),
+    ini("gone", r"ddpperf_control: there is no such setting any more: times are", "ddpperf_control = false"),
     ini("unknown", r"ddpperf_xyz: there is no such setting; pytest --help lists", "ddpperf_xyz = 2"),
     ini(
         "value",
@@ -271,6 +279,16 @@ WRONG = [
         "session",
         r".*@pytest.mark.ddpperf\(save=...\): save holds for the whole session; .*--ddpperf-save",
         "ddpperf(save='x')",
+    ),
+    marker(
+        "of the ini file",
+        r".*@pytest.mark.ddpperf\(gross=...\): gross holds for the whole session; give it in the ini file$",
+        "ddpperf(gross=0.3)",
+    ),
+    marker(
+        "gone",
+        r".*@pytest.mark.ddpperf\(settle=...\): there is no such setting any more: recheck is in its place$",
+        "ddpperf(settle=False)",
     ),
     Wrong(
         "fixture called",

@@ -12,7 +12,7 @@ from benchmarks.gpu_pieces.plugin import job_of, launcher, profiled, timed
 from benchmarks.gpu_pieces.work import workloads
 from benchmarks.quality.project import ROOT, RunError, pytest_results
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.stats.summaries import median_step
 from pytest_ddpperf.units import format_value
 
 ALLOCATORS = {
@@ -44,7 +44,7 @@ def run(place: Place, notes: Notes) -> None:
             profile = profiled(started, place, job, 2, backend="gloo")
             notes(
                 gloo={
-                    "step": max(typical(rank.step_times) for rank in ranks),
+                    "step": max(median_step(rank.step_times) for rank in ranks),
                     "communication": ranks[0].communication is not None,
                     "seconds": seconds,
                     "collectives": sorted({each.kind for step in profile.steps for each in step.collectives}),
@@ -58,7 +58,7 @@ def run(place: Place, notes: Notes) -> None:
 
             def launched(found: dict[str, Any] = found, started: Any = started) -> None:
                 ranks, _ = timed(started, place, job_of(work, steps=place.chosen(50, 5)))
-                found.update(step=typical(ranks[0].step_times), memory=dict(ranks[0].memory))
+                found.update(step=median_step(ranks[0].step_times), memory=dict(ranks[0].memory))
                 backend = started.run(allocator, world_size=1, device=place.device, backend=place.backend).rank(0)
                 found.update(backend=backend)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,6 @@ from benchmarks.gpu_pieces.piece import Notes, Piece, Place
 from benchmarks.gpu_pieces.plugin import job_of, launcher, timed
 from benchmarks.gpu_pieces.work import WAITS, workloads
 from pytest_ddpperf.launch.context import RankContext
-from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.training.jobs import LaunchJob
 
 SIZES = (2**20, 2**24, 2**27, 2**29)  # bytes
@@ -130,7 +130,7 @@ def _launched(started: Any, place: Place, job: LaunchJob, ranks: int) -> dict[st
     values, _ = timed(started, place, job, ranks)
     steps = [rank.step_times for rank in values]
     return {
-        "of steps": typical([max(each) for each in zip(*steps, strict=True)]),
+        "of steps": statistics.fmean(max(each) for each in zip(*steps, strict=True)),
         "of blocks": max(sum(each) for each in steps) / len(steps[0]),
     }
 

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
@@ -21,9 +22,8 @@ from benchmarks.quality.record import abort
 from benchmarks.turns import apart
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.launch_figures import typical_step
+from pytest_ddpperf.metrics.launch_figures import mean_step
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.stats.centers import parted
 from pytest_ddpperf.training.jobs import LaunchJob
 
 WARMUP = 12
@@ -67,12 +67,14 @@ def pair(sides: Sequence[Launcher], place: Place, job: LaunchJob, *, in_turns: b
 
 def stands_for(rank: RankLaunch) -> float:
     """The step time that the plugin would tell of a launch of this rank alone."""
-    return typical_step(Launch(round=0, ranks=(rank,), seconds=0.0))
+    return mean_step(Launch(round=0, ranks=(rank,), seconds=0.0))
 
 
 def _logs(rank: RankLaunch) -> list[float]:
     """The logarithm of the mean step of each block; none of a launch alone."""
-    return [math.log(statistics.fmean(block)) for block in parted(rank.step_times, rank.blocks)] if rank.blocks else []
+    ends = accumulate(rank.blocks)
+    blocks = [rank.step_times[end - size : end] for size, end in zip(rank.blocks, ends, strict=True)]
+    return [math.log(statistics.fmean(block)) for block in blocks]
 
 
 def costs(pairs: Sequence[Mapping[str, Any]]) -> float:

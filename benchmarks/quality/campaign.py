@@ -40,12 +40,10 @@ class Recorded:
     started: float  # since the campaign began
     seconds: float  # in all
     step_times: tuple[float, ...]  # of the group
-    typical: tuple[float, ...]
     resident: tuple[float, ...]
     loss: tuple[float | None, ...]
     cpu: tuple[float | None, ...]  # that an average step had a core for; None where nobody knows
     pair: str | None = None  # of one that took turns with another: the condition of the second
-    control: tuple[float, ...] = ()  # control steps of the group; empty where there were none
 
     @cached_property
     def mean(self) -> float:
@@ -120,7 +118,6 @@ def append(launch: Recorded, out: TextIO) -> None:
         "started": round(launch.started, 3),
         "seconds": round(launch.seconds, 4),
         "steps": [round(1e7 * seconds) for seconds in launch.step_times],
-        "typical": [round(1e7 * seconds) for seconds in launch.typical],
         "resident": launch.resident,
         "loss": launch.loss,
         "cpu": [None if seconds is None else round(1e7 * seconds) for seconds in launch.cpu],
@@ -154,7 +151,6 @@ def _launch_from(data: Mapping[str, Any]) -> Recorded:
         data["started"],
         data["seconds"],
         step_times=tuple(1e-7 * ticks for ticks in data["steps"]),
-        typical=tuple(1e-7 * ticks for ticks in data["typical"]),
         resident=tuple(data["resident"]),
         loss=tuple(data["loss"]),
         cpu=tuple(None if ticks is None else 1e-7 * ticks for ticks in data.get("cpu", unknown)),

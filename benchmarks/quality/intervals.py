@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import accumulate, pairwise
 
@@ -14,21 +14,11 @@ from scipy.special import chdtri, stdtr
 
 from benchmarks.quality.campaign import Campaign, Cell, Recorded, of_cell, partners
 from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED
-from pytest_ddpperf.stats.blocks import (
-    OWN_ALONE,
-    OWN_IN_TURNS,
-    even_sizes,
-    expected,
-    influences,
-    paired_blocks,
-    variance_of,
-)
-from pytest_ddpperf.stats.intervals import Change, change, paired
+from pytest_ddpperf.stats.blocks import OWN_IN_TURNS, even_sizes, expected, influences, paired_blocks, variance_of
+from pytest_ddpperf.stats.intervals import Change, paired
 from pytest_ddpperf.stats.rates import Rate
-from pytest_ddpperf.stats.summaries import tail, typical
 from pytest_ddpperf.training.timing import turn_sizes
 
-METRICS: dict[str, Callable[[Sequence[float]], float]] = {"step time": typical, "tail": tail}
 MISS = 0.025  # on either side of a 95 % interval
 MIN_PAIRS = 3  # of a condition, to know its effect by
 SHORT_TURNS = dt.datetime(2026, 11, 22, 12, 28, tzinfo=dt.timezone.utc)
@@ -46,12 +36,12 @@ class Known:
     moved: tuple[float, ...]  # how far each of its blocks moves that
 
 
-def moved_by(launch: Recorded, sizes: Sequence[int], number: Callable[[Sequence[float]], float]) -> Known:
-    """A launch's number and the influences of its blocks, as ``metrics/launch_figures.py`` has them."""
+def moved_by(launch: Recorded, sizes: Sequence[int]) -> Known:
+    """A launch's mean step and the influences of its blocks, as ``metrics/launch_figures.py`` has them."""
     steps, ends = launch.step_times, list(accumulate(sizes))
     cuts = zip([0, *ends[:-1]], ends, strict=True)
-    without = [math.log(number((*steps[:start], *steps[end:]))) for start, end in cuts]
-    return Known(launch.started, math.log(number(steps)), influences(without))
+    without = [math.log(statistics.fmean((*steps[:start], *steps[end:]))) for start, end in cuts]
+    return Known(launch.started, math.log(launch.mean), influences(without))
 
 
 def in_short_turns(campaign: Campaign) -> bool:
@@ -59,7 +49,7 @@ def in_short_turns(campaign: Campaign) -> bool:
     return dt.datetime.fromisoformat(campaign.began) >= SHORT_TURNS
 
 
-def pairs_of(launches: Sequence[Recorded], cell: Cell, number: Callable[[Sequence[float]], float]) -> list[Known]:
+def pairs_of(launches: Sequence[Recorded], cell: Cell) -> list[Known]:
     """What launches that took turns differ by, in the order recorded, as if all had run the same code.
 
     Where one side was made slower, the mean of such pairs is taken off, and what is left is scaled up by what that
@@ -68,7 +58,7 @@ def pairs_of(launches: Sequence[Recorded], cell: Cell, number: Callable[[Sequenc
     found: list[Known] = []
     for condition in CONDITIONS:
         both = [] if condition == FIRST else partners(launches, cell, condition)
-        differences = [_difference(base, new, number) for base, new in both]
+        differences = [_difference(base, new) for base, new in both]
         if condition == UNCHANGED:
             found += differences
         elif len(differences) >= MIN_PAIRS:
@@ -78,16 +68,16 @@ def pairs_of(launches: Sequence[Recorded], cell: Cell, number: Callable[[Sequenc
     return sorted(found, key=lambda pair: pair.started)
 
 
-def _difference(base: Recorded, new: Recorded, number: Callable[[Sequence[float]], float]) -> Known:
-    mine, theirs = (moved_by(launch, turn_sizes(len(launch.step_times), 1), number) for launch in (new, base))
+def _difference(base: Recorded, new: Recorded) -> Known:
+    mine, theirs = (moved_by(launch, turn_sizes(len(launch.step_times), 1)) for launch in (new, base))
     (moved,) = paired_blocks([mine.moved], [theirs.moved])
     return Known(mine.started, mine.value - theirs.value, moved)
 
 
 def alone(launches: Sequence[Recorded], cell: Cell) -> list[Known]:
-    """The typical steps of launches that ran alone, in the order recorded."""
+    """The mean steps of launches that ran alone, in the order recorded."""
     same = of_cell(launches, cell, UNCHANGED)
-    return [moved_by(launch, even_sizes(len(launch.step_times)), typical) for launch in same]
+    return [moved_by(launch, even_sizes(len(launch.step_times))) for launch in same]
 
 
 @dataclass(frozen=True)
@@ -130,25 +120,12 @@ def of_pairs(pairs: Sequence[Known], number: int, own: float | None = OWN_IN_TUR
             [math.exp(pair.value) for pair in stretch],
             [1.0] * number,
             scale="ratio",
-            outliers="both",
+            robust=True,
             expected=None if own is None else expected([pair.moved for pair in stretch], own),
         )
         for stretch in stretches
     )
     return _intervals(changes, len(pairs) // number)
-
-
-def of_runs(launches: Sequence[Known], number: int, drift: float) -> Intervals:
-    """The intervals between stretches of so many launches that ran alone, each as a run beside all later ones."""
-    runs = [launches[begin : begin + number] for begin in range(0, len(launches) - number + 1, number)]
-    values = [[math.exp(launch.value) for launch in run] for run in runs]
-    told = [expected([launch.moved for launch in run], OWN_ALONE) for run in runs]
-    changes = (
-        change(values[new], values[base], scale="ratio", drift=drift, outliers="high", expected=told[new])
-        for base in range(len(runs))
-        for new in range(base + 1, len(runs))
-    )
-    return _intervals(changes, len(runs) // 2)
 
 
 def _intervals(changes: Iterable[Change | None], independent: int) -> Intervals:

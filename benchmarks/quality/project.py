@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.steps import UNCHANGED, Calibration, Condition, Injection, injection
+from benchmarks.quality.steps import CONDITIONS, UNCHANGED, Calibration, Injection, injection
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.cli.bisect.processes import exit_status
 from pytest_ddpperf.errors import SettingError
 
 ROOT = Path(__file__).parents[2]
 BASE = "base"
-TOUCHED = "touched"  # other files than the base and the same code: equal files are not settled side by side
-TESTS, BASELINES = "perf", "baselines"
+TESTS = "perf"
 SUITE = "perf_tests"
 AS_NOBODY = (  # nothing of the user's own git settings
     *("-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost"),
@@ -37,25 +36,20 @@ TRAINING = """\
 import torch
 from benchmarks.quality.steps import LENGTHS, Injection, Training
 
-INJECTIONS = {injections!r}
 HELD = {held}  # bytes
 
 
-def build(ctx, length):
-    step = Training(LENGTHS[length], INJECTIONS[length])(ctx)
+def build(ctx):
+    step = Training(LENGTHS[{length!r}], {injection!r})(ctx)
     step.held = torch.ones(HELD // 4)
     return step
 """
 TEST = """\
-from functools import partial
-
-import pytest
 from training import build
 
 
-@pytest.mark.parametrize("length", {lengths!r})
-def test_step(ddpperf, length):
-    ddpperf.check(partial(build, length=length))
+def test_step(ddpperf):
+    ddpperf.check(build)
 """
 WORKLOAD = """\
 from benchmarks.quality.steps import LENGTHS, workload
@@ -70,11 +64,14 @@ def test_step(ddpperf):
     ddpperf.check(WORK, strategy="ddp")
 """
 BUSY = """\
-import signal, sys
+import random, signal, sys, time
 from pytest_ddpperf.launch.processes import die_with_parent
 die_with_parent(signal.SIGKILL, int(sys.argv[1]))
 while True:
-    pass
+    until = time.monotonic() + random.uniform(0.05, 0.5)
+    while time.monotonic() < until:
+        pass
+    time.sleep(random.uniform(0.001, 0.02))
 """
 
 
@@ -84,68 +81,52 @@ class Change:
 
     name: str
     here: str  # branch that is checked out
-    against: str | None  # branch that it is held against; None for a baseline that was stored on the base
+    against: str  # branch that it is held against
     expected: str = "regressed"
     times_only: bool = False  # nothing is counted: the operators of the work that is added would tell at once
     weight: int = 1  # runs in a round of all changes
 
 
-_GROSS = (20, 50, 100)
 CHANGES: Mapping[str, Change] = {
     change.name: change
     for change in (
-        Change(UNCHANGED, BASE, BASE, "unchanged", weight=6),
-        Change("+5%", "slower-5", BASE, times_only=True),
-        Change("+10%", "slower-10", BASE, times_only=True),
-        Change("+10% undone", BASE, "slower-10", "improved", times_only=True),
+        Change(UNCHANGED, BASE, BASE, "unchanged", weight=3),
+        Change("+10%", "slower", BASE, times_only=True),
+        Change("+10% undone", BASE, "slower", "improved", times_only=True),
         Change("all-reduce", "all-reduce", BASE),
         Change("all-reduce undone", BASE, "all-reduce", "improved"),
         Change("12 MiB held", "memory", BASE),
         Change("12 MiB undone", BASE, "memory", "improved"),
-        Change("stored: unchanged", TOUCHED, None, "unchanged", weight=3),
-        Change("stored: +5%", "slower-5", None, times_only=True),
-        Change("stored: +10%", "slower-10", None, times_only=True),
-        *(Change(f"+{n}%", f"slower-{n}", BASE, times_only=True) for n in _GROSS),
-        *(Change(f"stored: +{n}%", f"slower-{n}", None, times_only=True) for n in _GROSS),
     )
 }
-GROSS = tuple(name for name, change in CHANGES.items() if change.here in {f"slower-{n}" for n in _GROSS})
-USUAL = tuple(name for name in CHANGES if name not in GROSS)
 
 
 def picked(names: Sequence[str] | None) -> list[str]:
-    """The changes of these names, of which ``gross`` stands for several; None for the usual ones."""
-    chosen = [change for name in names or USUAL for change in (GROSS if name == "gross" else (name,))]
-    for name in chosen:
+    """The changes of these names; None for all of the throw-away project."""
+    for name in names or ():
         if name not in CHANGES and name != SUITE:
-            there = ", ".join(map(repr, (*CHANGES, "gross", SUITE)))
+            there = ", ".join(map(repr, (*CHANGES, SUITE)))
             raise SettingError(f"--changes {name!r}: there are {there}")
-    return list(dict.fromkeys(chosen))
+    return list(dict.fromkeys(names or CHANGES))
 
 
-def branches(calibrations: Mapping[str, Calibration]) -> dict[str, str]:
-    """The module that each branch trains with; ``calibrations`` tell, by length, how much work makes steps longer."""
+def branches(length: str, calibration: Calibration) -> dict[str, str]:
+    """The module that each branch trains with; ``calibration`` tells how much work makes steps longer."""
 
-    def training(injections: Mapping[str, Injection], held: int = 0) -> str:
-        return TRAINING.format(injections=dict(injections), held=held)
+    def training(injected: Injection, held: int = 0) -> str:
+        return TRAINING.format(length=length, injection=injected, held=held)
 
-    nothing, smallest = (dict.fromkeys(calibrations, Injection(elements=elements)) for elements in (0, SMALLEST))
-    modules = {
-        BASE: training(nothing),
-        TOUCHED: f"{training(nothing)}# touched\n",
-        "all-reduce": training(smallest),
-        "memory": training(nothing, HELD),
+    return {
+        BASE: training(Injection()),
+        "all-reduce": training(Injection(elements=SMALLEST)),
+        "memory": training(Injection(), HELD),
+        "slower": training(injection(CONDITIONS["+10%"], calibration)),
     }
-    for percent in (5, 10, *_GROSS):
-        slower = Condition(f"+{percent}%", work=percent / 100)
-        injections = {length: injection(slower, calibration) for length, calibration in calibrations.items()}
-        modules[f"slower-{percent}"] = training(injections)
-    return modules
 
 
-def make_project(folder: Path, calibrations: Mapping[str, Calibration]) -> None:
-    """A git repository with a branch for each variation, whose ``perf`` benchmarks a step of each of these lengths."""
-    _commit(folder, TEST.format(lengths=list(calibrations)), branches(calibrations))
+def make_project(folder: Path, length: str, calibration: Calibration) -> None:
+    """A git repository with a branch for each variation, whose ``perf`` benchmarks a step of this length."""
+    _commit(folder, TEST, branches(length, calibration))
 
 
 def make_workload_project(folder: Path, length: str) -> None:
@@ -159,7 +140,7 @@ def _commit(folder: Path, test: str, modules: Mapping[str, str]) -> None:
         path.mkdir(parents=True)
     (folder / TESTS / "test_training.py").write_text(test, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    (folder / ".gitignore").write_text(f"__pycache__\n{BASELINES}\n", encoding="utf-8")
+    (folder / ".gitignore").write_text("__pycache__\nbaselines\n", encoding="utf-8")
     git(folder, "init", "-q", "-b", BASE)
     for branch, text in modules.items():
         if branch != BASE:
@@ -172,11 +153,6 @@ def _commit(folder: Path, test: str, modules: Mapping[str, str]) -> None:
 def check_out(folder: Path, branch: str) -> None:
     """Make ``branch`` the one that is measured here."""
     git(folder, "checkout", "-q", branch)
-
-
-def node_id(length: str) -> str:
-    """The pytest node id of the benchmark of a step of this length."""
-    return f"{TESTS}/test_training.py::test_step[{length}]"
 
 
 class RunError(RuntimeError):
@@ -216,7 +192,7 @@ def pytest_results(
 
 @contextmanager
 def busy(number: int) -> Iterator[None]:
-    """Keep so many processes computing meanwhile; they end with this one, however it ends."""
+    """Keep so many processes computing meanwhile, with short rests; they end with this one, however it ends."""
     with ExitStack() as ending:
         for _ in range(number):
             # Killed as a process, it dies with this thread. In a session of its own it hears no Ctrl-C.

@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 from benchmarks.quality.campaign import Campaign, Cell, Recorded, Sides, of_cell, partners
 from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED
-from benchmarks.quality.verdicts import Outcome, Verdict, against_partner, beside, seconds_of, steps_of, stored
+from benchmarks.quality.verdicts import Outcome, Verdict, of_recorded, seconds_of, steps_of
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.rates import Rate
 
-STORED = "stored baseline"
-PAIRED = "side by side"
-SUITE = 50  # benchmarks of a suite, which share the false alarms it may raise
-ONE_OF_SUITE = f"stored baseline, 1 of {SUITE}"
-OURS = (STORED, ONE_OF_SUITE, PAIRED)
+OURS = "side by side"
 
 UNSURE = ", though not for certain"
 NOTHING = "-"
 MANY = 200  # independent comparisons, whose interval deserves a decimal
-GOALS = (  # of a rule in a condition: at most that, or at least that where the condition is slower
-    (STORED, UNCHANGED, 0.005),
-    (PAIRED, UNCHANGED, 0.005),
-    (STORED, FIRST, 0.005),
-    (PAIRED, "+3%", 0.95),
-    (STORED, "+5%", 0.95),
-    (STORED, "+10%", 0.995),
-    (STORED, "1 step in 10", 0.90),
+GOALS = (  # of a condition: at most that, or at least that where it is slower
+    (UNCHANGED, 0.005),
+    (FIRST, 0.005),
+    ("+5%", 0.95),
+    ("+10%", 0.995),
+    ("1 step in 10", 0.95),
 )
-SUITE_LIMIT = 0.02
-SECONDS = 15.0  # to the verdict on an unchanged step
 
 Steps: TypeAlias = "Sequence[float]"
 Tallies: TypeAlias = "Mapping[str, Mapping[str, Tally]]"  # by rule, then by condition
 Rule: TypeAlias = "Callable[[Steps, Steps], bool]"
-
-
-def suite_rate(rate: float, benchmarks: int) -> float:
-    """How often at least one of so many independent benchmarks gives an alarm."""
-    return -math.expm1(benchmarks * math.log1p(-rate)) if rate < 1 else 1.0
 
 
 def _slower_by(factor: float, statistic: Callable[[Steps], float]) -> Rule:
@@ -95,24 +80,14 @@ class Tally:
 def judged(campaign: Campaign, cell: Cell, comparisons: int, seed: int) -> Tallies:
     """What ``comparisons`` drawn for each rule and condition of a cell come to; the same for the same seed."""
     launches, env, settings = campaign.launches, campaign.environments[cell.ranks], Settings()
-
-    def beside_baseline(sides: Sides, tests: int = 1) -> Outcome:
-        return beside(stored(sides, env, settings), sides, settings, tests)
-
-    ours: dict[str, tuple[Callable[[Draws, random.Random], Sides], Callable[[Sides], Outcome]]] = {
-        STORED: (Draws.separate, beside_baseline),
-        ONE_OF_SUITE: (Draws.separate, partial(beside_baseline, tests=SUITE)),
-        PAIRED: (Draws.paired, lambda sides: against_partner(sides, env, settings)),
-    }
-    tallies: dict[str, dict[str, Tally]] = {rule: {} for rule in (*OURS, *RULES)}
+    tallies: dict[str, dict[str, Tally]] = {rule: {} for rule in (OURS, *RULES)}
     for condition in CONDITIONS:
         draws = Draws(launches, cell, condition, settings)
         draw = random.Random(f"{seed} {cell} {condition}")  # noqa: S311  no secret
-        for rule, (sides, replay) in ours.items():
-            with suppress(TooFew):
-                outcomes = [replay(sides(draws, draw)) for _ in range(comparisons)]
-                used = statistics.median(outcome.launches for outcome in outcomes)
-                tallies[rule][condition] = tally(outcomes, draws.independent(used, paired=rule == PAIRED))
+        with suppress(TooFew):
+            outcomes = [of_recorded(draws.paired(draw), env, settings) for _ in range(comparisons)]
+            used = statistics.median(outcome.launches for outcome in outcomes)
+            tallies[OURS][condition] = tally(outcomes, int(len(draws.pairs) / used))
         with suppress(TooFew):
             pairs = [draws.single(draw) for _ in range(comparisons)]
             for rule, slower in RULES.items():
@@ -135,32 +110,15 @@ class Draws:
         self.first = of_cell(launches, cell, condition) if condition == FIRST else []
         self.run = self.base if condition in (FIRST, UNCHANGED) else of_cell(launches, cell, condition)
         self.pairs = partners(launches, cell, condition)
-        max_time = (settings or Settings()).max_time
-        self.wanted = self._affordable(max_time)
-        self.rounds = self._affordable(max_time, paired=True) // 2 + 1
+        self.rounds = self._affordable((settings or Settings()).max_time)
 
-    def _affordable(self, max_time: float, *, paired: bool = False) -> int:
-        """How many launches there is time for."""
+    def _affordable(self, max_time: float) -> int:
+        """How many rounds there is time for."""
         if not self.base:
             return 3
-        steps = steps_of(self.base[0], paired=paired)
+        steps = steps_of(self.base[0])
         each = statistics.fmean(seconds_of(launch, steps) for launch in self.base)
-        return int(max_time / each) + 2  # a pilot, and the last one, which may run over
-
-    def separate(self, draw: random.Random) -> Sides:
-        """Two separate runs: a baseline from the first half of the unchanged launches, and a later stretch."""
-        half = len(self.base) // 2
-        length = min(self.wanted, half)
-        if length < 1:
-            raise TooFew(f"{len(self.base)} launches leave none for a baseline")
-        first = draw.randrange(half - length + 1)
-        stored = self.base[first : first + length]
-        later = [launch for launch in self.run if launch.started > stored[-1].started]
-        rest = min(self.wanted, max(1, len(self.run) // 2), len(later))
-        if rest < 1:
-            raise TooFew("no launch comes after the baseline")
-        begin = draw.randrange(len(later) - rest + 1)
-        return self._with_first(stored, later[begin : begin + rest], draw)
+        return int(max_time / each / 2) + 2  # a pilot, and the last one, which may run over
 
     def paired(self, draw: random.Random) -> Sides:
         """One run that measured both: a stretch of rounds, each with a launch of either side."""
@@ -169,10 +127,6 @@ class Draws:
         length = min(self.rounds, len(self.pairs))
         begin = draw.randrange(len(self.pairs) - length + 1)
         base, new = zip(*self.pairs[begin : begin + length], strict=True)
-        return self._with_first(base, new, draw)
-
-    def _with_first(self, base: Sequence[Recorded], new: Sequence[Recorded], draw: random.Random) -> Sides:
-        """Both sides, the new one with a slow first launch where the condition is about that."""
         return Sides(tuple(base), (draw.choice(self.first), *new[1:]) if self.first else tuple(new))
 
     def single(self, draw: random.Random) -> Sides:
@@ -189,15 +143,6 @@ class Draws:
         """Pairs of launches without a common one."""
         same = self.run is self.base
         return len(self.base) // 2 if same else min(len(self.base), len(self.first or self.run))
-
-    def independent(self, used: float, *, paired: bool) -> int:
-        """Comparisons without a common launch, of which each uses so many of the new side."""
-        if paired:
-            return int(len(self.pairs) / used)
-        stored = min(self.wanted, len(self.base) // 2)
-        if self.run is self.base:
-            return int(len(self.base) / (stored + used))
-        return int(min(len(self.base) / stored, len(self.run) / used))
 
 
 def tally(outcomes: Sequence[Outcome], independent: int) -> Tally:
@@ -266,29 +211,12 @@ def rule_rows(
 def goal_lines(tallies: Tallies) -> list[str]:
     """A line for each goal that the tallies, by rule and condition, tell of: reached, or missed by how much."""
     lines = []
-    for rule, condition, limit in GOALS:
-        tally = tallies.get(rule, {}).get(condition)
+    for condition, limit in GOALS:
+        tally = tallies.get(OURS, {}).get(condition)
         if tally is not None:
             words = "found, at least" if CONDITIONS[condition].alarm else "false alarms, at most"
             outcome = _reached(tally.alarms, limit, at_least=CONDITIONS[condition].alarm)
-            lines.append(f"goal, {rule}: {condition} {words} {limit:.1%}: {rate_text(tally.alarms)}, {outcome}")
-    same, one_of_suite = (tallies.get(rule, {}).get(UNCHANGED) for rule in (STORED, ONE_OF_SUITE))
-    if one_of_suite is not None:
-        ends = one_of_suite.alarms.interval
-        low, rate, high = (suite_rate(alarms, SUITE) for alarms in (ends.low, one_of_suite.alarms.value, ends.high))
-        missed = rate > SUITE_LIMIT
-        sure = low > SUITE_LIMIT if missed else high <= SUITE_LIMIT
-        lines.append(
-            f"goal, a suite of {SUITE} independent benchmarks with a false alarm, at most {SUITE_LIMIT:.0%}: "
-            f"{rate:.1%}, at most {high:.0%}; "
-            f"{f'missed by {100 * (rate - SUITE_LIMIT):.1f} points' if missed else 'reached'}{'' if sure else UNSURE}"
-        )
-    if same is not None and same.seconds is not None:
-        late = same.seconds - SECONDS
-        lines.append(
-            f"goal, seconds to the verdict on an unchanged step, at most {SECONDS:g}: {same.seconds:.1f}, "
-            f"{'reached' if late <= 0 else f'missed by {late:.1f}'}"
-        )
+            lines.append(f"goal, {OURS}: {condition} {words} {limit:.1%}: {rate_text(tally.alarms)}, {outcome}")
     return lines
 
 

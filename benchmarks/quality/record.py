@@ -35,7 +35,6 @@ from pytest_ddpperf.launch.context import Placement
 from pytest_ddpperf.launch.environment import thread_count
 from pytest_ddpperf.launch.interleaving import run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.stats.summaries import typical
 
 CALIBRATING_LAUNCHES = 5
 SELDOM = 4  # a group that shares cores gets a turn in one round of so many
@@ -132,7 +131,6 @@ def measured(
             started,
             share,
             step_times=tuple(map(max, zip(*(rank.step_times for rank in sides[side]), strict=True))),
-            typical=tuple(typical(rank.step_times) for rank in sides[side]),
             resident=tuple(rank.memory.get("peak_resident", 0.0) for rank in sides[side]),
             loss=tuple(rank.loss for rank in sides[side]),
             cpu=tuple(rank.cpu_time for rank in sides[side]),

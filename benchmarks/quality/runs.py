@@ -1,4 +1,4 @@
-"""Real runs of pytest, against another revision or a stored baseline, written down as they end."""
+"""Real runs of pytest against another revision, written down as they end."""
 
 from __future__ import annotations
 
@@ -6,27 +6,14 @@ import datetime as dt
 import gzip
 import json
 import random
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.quality.campaign import calibration_from, reading, require_schema
-from benchmarks.quality.project import (
-    BASE,
-    BASELINES,
-    CHANGES,
-    ROOT,
-    SUITE,
-    Change,
-    RunError,
-    busy,
-    check_out,
-    node_id,
-    pytest_results,
-)
+from benchmarks.quality.project import CHANGES, ROOT, SUITE, TESTS, Change, RunError, busy, check_out, pytest_results
 from benchmarks.quality.steps import Calibration
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.errors import SettingError
@@ -36,18 +23,16 @@ PACKAGE = "pytest_ddpperf"
 RANKS = 2
 TOLD = ("regressed", "broken", "inconclusive", "unchanged", "ok", "improved")
 KEPT = ("test", "verdict", "metrics", "launches", "seconds", "findings")  # of a result of --ddpperf-json
-STORED_RUNS = 5  # beside a baseline, before it is stored anew
 
 
 @dataclass(frozen=True)
 class Terms:
     """What a run is made under."""
 
-    lengths: tuple[str, ...]  # of steps: a run measures each in a benchmark of its own, in this order
-    max_time: float | None = None  # for each; None for the plugin's default
+    length: str  # of steps
+    max_time: float | None = None  # for each benchmark; None for the plugin's default
     load: int = 0  # processes that compute all the time beside the run
     budget: str = ""  # of a session: 5min; empty for none
-    others: bool = False  # whether these processes are others', which run already
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -61,27 +46,13 @@ class Run:
     """One run of pytest: of a change, by name, or of the example suite against its own commit."""
 
     change: str
-    length: str  # of the steps, in the order measured, with spaces between; empty for the example suite
+    length: str  # of the steps; empty for the example suite
     began: str  # UTC, ISO 8601
     seconds: float  # with start-up and all that is not measuring
     results: tuple[Mapping[str, Any], ...]  # of --ddpperf-json, as far as they are kept
     max_time: float | None = None
     load: int = 0
     budget: str = ""
-    age: float | None = None  # minutes since the baseline was stored, where it is kept for many runs
-
-    def by_length(self) -> list[Run]:
-        """Itself, or one for each of its lengths; seconds that none of them took are shared alike."""
-        lengths = self.length.split()
-        if len(lengths) < 2:
-            return [self]
-        shared = (self.seconds - sum(result["seconds"] for result in self.results)) / len(lengths)
-        runs = []
-        for length in lengths:
-            results = tuple(result for result in self.results if result["test"] == node_id(length))
-            seconds = shared + sum(result["seconds"] for result in results)
-            runs.append(replace(self, length=length, results=results, seconds=seconds))
-        return runs
 
 
 @dataclass(frozen=True)
@@ -94,72 +65,46 @@ class Runs:
     runs: tuple[Run, ...] = ()
 
 
-def in_turn(changes: Sequence[str], seed: str, *, alike: bool = False) -> Iterator[str]:
-    """Endless: rounds of all changes in random order, each as often as its weight says, or all of them once."""
+def in_turn(changes: Sequence[str], seed: str) -> Iterator[str]:
+    """Endless: rounds of all changes in random order, each as often as its weight says."""
     draw = random.Random(seed)  # noqa: S311  no secret
-    once = [name for name in changes for _ in range(CHANGES[name].weight if name in CHANGES and not alike else 1)]
+    once = [name for name in changes for _ in range(CHANGES[name].weight if name in CHANGES else 1)]
     while True:
         yield from draw.sample(once, len(once))
 
 
-def made(project: Path, changes: Iterable[str], terms: Terms, *, kept: bool = False) -> Iterator[Run]:
-    """Runs of one change after the other, by name; a baseline is stored before those that it is for.
-
-    A baseline that is ``kept`` is for all of them, and for those of later calls.
-    """
-    stored = 0
-    for number, name in enumerate(changes):
-        # What comes first in a run finds another machine than what comes last: each length is either.
-        ordered = replace(terms, lengths=terms.lengths[:: -1 if number % 2 else 1])
-        age = None
-        if name != SUITE and CHANGES[name].against is None:
-            if not (project / BASELINES).is_dir() if kept else stored % STORED_RUNS == 0:
-                save_baseline(project, ordered)
-            stored += 1
-            age = (time.time() - (project / BASELINES).stat().st_mtime) / 60 if kept else None
-        yield replace(run_suite(ordered) if name == SUITE else run_change(project, CHANGES[name], ordered), age=age)
+def made(project: Path, changes: Iterable[str], terms: Terms) -> Iterator[Run]:
+    """Runs of one change after the other, by name."""
+    for name in changes:
+        yield run_suite(terms) if name == SUITE else run_change(project, CHANGES[name], terms)
 
 
 def run_change(project: Path, change: Change, terms: Terms, options: Sequence[str] = ()) -> Run:
     """Measure one change of the throw-away project; ``options`` are pytest's."""
     check_out(project, change.here)
     times_only = ("--ddpperf-counted=false",) if change.times_only else ()
-    against = () if change.against is None else (f"--ddpperf-against={change.against}",)
-    run = _run(change.name, terms, project, (*_tests(terms), *against, *times_only, *options), (project / "src", ROOT))
-    if [result["verdict"] in TOLD for result in run.results] != [True] * len(terms.lengths):
+    arguments = (TESTS, f"--ddpperf-against={change.against}", *times_only, *options)
+    run = _run(change.name, terms, project, arguments, (project / "src", ROOT))
+    if [result["verdict"] in TOLD for result in run.results] != [True]:
         verdicts = [(result["verdict"], *result["findings"]) for result in run.results]
         raise RunError(f"{change.name}: nothing was compared: {verdicts}")
     return run
-
-
-def save_baseline(project: Path, terms: Terms, options: Sequence[str] = ()) -> None:
-    """Store the base's figures anew, always in quiet: what runs are held against must not hold what a load does."""
-    check_out(project, BASE)
-    shutil.rmtree(project / BASELINES, ignore_errors=True)
-    arguments = (*_tests(terms), *options, "--ddpperf-save")
-    _run(BASE, replace(terms, load=0, budget=""), project, arguments, (project / "src", ROOT))
-    if not (project / BASELINES).is_dir():
-        raise RunError(f"{BASE}: nothing was stored")
 
 
 def run_suite(terms: Terms) -> Run:
     """Measure the example suite of this checkout against its own commit."""
     if git(ROOT, "status", "--porcelain"):
         raise SettingError(f"--changes {SUITE}: {ROOT} has changes that are not committed: both sides would differ")
-    return _run(SUITE, replace(terms, lengths=()), ROOT, (SUITE, "--ddpperf-against=HEAD"), (ROOT,))
-
-
-def _tests(terms: Terms) -> list[str]:
-    return [node_id(length) for length in terms.lengths]
+    return _run(SUITE, replace(terms, length=""), ROOT, (SUITE, "--ddpperf-against=HEAD"), (ROOT,))
 
 
 def _run(name: str, terms: Terms, folder: Path, arguments: Sequence[str], paths: Sequence[Path]) -> Run:
     began, start = dt.datetime.now(tz=dt.timezone.utc), time.monotonic()
-    with busy(0 if terms.others else terms.load):
+    with busy(terms.load):
         results = pytest_results(name, folder, (*arguments, *terms.options), paths, RANKS)
     return Run(
         name,
-        " ".join(terms.lengths),
+        terms.length,
         began.isoformat(timespec="seconds"),
         time.monotonic() - start,
         tuple({key: result[key] for key in KEPT} for result in results),
@@ -209,5 +154,11 @@ def read(file: Path) -> Runs:
         data = json.loads(gzip.decompress(file.read_bytes()))
         require_schema(file, "real runs", data, SCHEMA)
         calibrations = {length: calibration_from(found) for length, found in data["calibrations"].items()}
-        runs = tuple(Run(**{**run, "results": tuple(run["results"])}) for run in data["runs"])
+        runs = tuple(map(_run_from, data["runs"]))
         return Runs(data["environment"], data["code"], calibrations, runs)
+
+
+def _run_from(data: Mapping[str, Any]) -> Run:
+    """A run as it was written, other fields apart."""
+    known = {column.name: data[column.name] for column in fields(Run) if column.name in data}
+    return Run(**{**known, "results": tuple(data["results"])})

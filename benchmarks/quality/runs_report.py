@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.quality.project import CHANGES, SUITE
 from benchmarks.quality.rates import NOTHING, rate_text
-from benchmarks.quality.runs import STORED_RUNS, TOLD, Run, Runs
+from benchmarks.quality.runs import TOLD, Run, Runs
 from benchmarks.quality.steps import UNCHANGED
 from benchmarks.quality.verdicts import CONFIRMED
 from pytest_ddpperf.metrics.table import STEP_TIME
@@ -19,7 +19,7 @@ from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.stats.rates import Rate
 from pytest_ddpperf.units import format_count
 
-NOISY = (STEP_TIME, "step_time_tail", "cpu_time")
+NOISY = (STEP_TIME, "cpu_time")
 FAR = 3  # standard deviations
 WIDE = 20  # percentage points: such an interval tells little
 RED = ("regressed", "broken")
@@ -29,8 +29,7 @@ def report(found: Runs) -> str:
     """All of it, as text: runs of one length under the same terms together, then the example suite."""
     since = min(run.began for run in found.runs)
     parts = [f"{len(found.runs)} runs since {since} on {found.environment}, plugin's tree {found.code}"]
-    made = [part for run in found.runs if run.change != SUITE for part in run.by_length()]
-    for runs in _alike(made):
+    for runs in _alike([run for run in found.runs if run.change != SUITE]):
         parts += _parts_of(runs)
     for runs in _alike([run for run in found.runs if run.change == SUITE]):
         parts += [render(suite_table(runs)), *red_lines(runs), *missed_lines(runs)]
@@ -60,12 +59,11 @@ def _parts_of(runs: Sequence[Run]) -> list[str]:
 
 def _under(runs: Sequence[Run]) -> str:
     """What runs were made under, where that is not the usual."""
-    run, ages = runs[0], sorted(run.age for run in runs if run.age is not None)
+    run = runs[0]
     terms = (
         "" if run.max_time is None else f"max_time {run.max_time:g} s",
         f"budget {run.budget}" if run.budget else "",
         f"beside {format_count(run.load, 'busy process')}" if run.load else "",
-        f"baseline of {ages[0]:.0f} to {ages[-1]:.0f} minutes before" if ages else "",
     )
     return "".join(f", {term}" for term in terms if term)
 
@@ -76,7 +74,7 @@ def _cells(name: str, runs: Sequence[Run]) -> dict[str, str]:
     number, verdicts = len(results), Counter(result["verdict"] for result in results)
     expected = CHANGES[name].expected if name in CHANGES else UNCHANGED
     same, found = expected == UNCHANGED, rate_text(Rate(verdicts[expected], number, number))
-    red = Rate(sum(verdicts[verdict] for verdict in RED), number, _independent(name, number))
+    red = Rate(sum(verdicts[verdict] for verdict in RED), number, number)
     steps = [_metric(result, STEP_TIME) for result in results]
     widths = [100 * (ends[1] - ends[0]) for step in steps if (ends := _ends(step)) is not None]
     change = _median("+.1%", [step.get("change") for step in steps])
@@ -141,8 +139,7 @@ def changes_table(runs: Sequence[Run]) -> Table:
         *("could\nhave seen", "measuring\ns", "whole run\ns", "found in how many runs by"),
     )
     title = (
-        f"a step of {runs[0].length} against another commit, or a stored baseline; change, what could have been seen "
-        "and seconds are medians"
+        f"a step of {runs[0].length} against another commit; change, what could have been seen and seconds are medians"
     )
     return Table(headers, _rows(runs, headers), title=title)
 
@@ -169,24 +166,14 @@ def suite_table(runs: Sequence[Run]) -> Table:
     return Table(headers, (tuple(cells[header] for header in headers),), title=title, left=0, right=0)
 
 
-def _independent(name: str, results: int) -> int:
-    """How many of these are independent at least: runs beside one baseline share its error."""
-    return math.ceil(results / STORED_RUNS) if _beside(name) else results
-
-
-def _beside(name: str) -> str:
-    return " beside a stored baseline" if name in CHANGES and CHANGES[name].against is None else ""
-
-
 def red_lines(runs: Sequence[Run]) -> list[str]:
     """How often unchanged code was red, and each time that it was."""
     results = [(run, result) for run in runs for result in run.results]
     if not results:
         return []
     red = [(run, result) for run, result in results if result["verdict"] in RED]
-    name = runs[0].change
-    rate = Rate(len(red), len(results), _independent(name, len(results)))
-    lines = [f"unchanged code was red in {rate_text(rate)} of its benchmarks{_beside(name)}"]
+    rate = Rate(len(red), len(results), len(results))
+    lines = [f"unchanged code was red in {rate_text(rate)} of its benchmarks"]
     for run, result in red:
         metrics = result["metrics"].items()
         said = [_words(name, metric) for name, metric in metrics if metric["gated"] and metric["verdict"] in RED]
@@ -210,12 +197,11 @@ def missed_lines(runs: Sequence[Run]) -> list[str]:
         known = [interval for interval in ends if interval is not None]
         missed = sum(not low <= 0 <= high for low, high in known)
         if known:
-            rate = Rate(missed, len(known), _independent(runs[0].change, len(known)))
+            rate = Rate(missed, len(known), len(known))
             told.append(f"{metric} in {rate_text(rate)}")
     if not told:
         return []
-    which = _beside(runs[0].change)
-    return [f"the 95 % interval of what unchanged code changed{which} leaves out 0: {', '.join(told)}"]
+    return [f"the 95 % interval of what unchanged code changed leaves out 0: {', '.join(told)}"]
 
 
 def noise_table(runs: Sequence[Run]) -> Table | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf import Workload
-from pytest_ddpperf.stats.summaries import quantile, typical
+from pytest_ddpperf.stats.summaries import median_step, quantile
 
 if TYPE_CHECKING:  # reports do without torch
     import torch
@@ -227,4 +227,4 @@ def _reduce_seconds(ctx: RankContext, sent: torch.Tensor) -> float:
 
     barrier()
     times, _ = timed_block(lambda: all_reduce(sent), REDUCES, clock_for(ctx.device, marks=REDUCES + 1))
-    return typical(times)
+    return median_step(times)

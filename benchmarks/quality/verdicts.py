@@ -8,22 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from benchmarks.quality.steps import WARMUP
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.baselines.noise import known_noise, training_of
-from pytest_ddpperf.baselines.runs import with_run
-from pytest_ddpperf.judge.detection import (
-    EQUIVALENCE_MARGIN,
-    LAST_SHARE,
-    PAIRED_LOOKS,
-    SEPARATE_LOOKS,
-    UNPROVEN,
-    UNSPENT,
-    Proofs,
-)
-from pytest_ddpperf.judge.judge import PAIRED_TOLERANCE, Judge, StoredReferences, accepted_worsening
+from pytest_ddpperf.judge.decision import PAIRED_TOLERANCE
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS, UNPROVEN
+from pytest_ddpperf.judge.judge import Judge
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
@@ -31,21 +22,18 @@ from pytest_ddpperf.metrics.scaling import alone, gated_if_paired, with_speedup
 from pytest_ddpperf.metrics.table import STEP_TIME, series_of
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan
-from pytest_ddpperf.records.noise import Noise
-from pytest_ddpperf.records.results import BaselineRecord, Result, StoredBaseline
+from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import CONFIRMED
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
-from pytest_ddpperf.run.calibrate import Dealer, deck_of, replayed
 from pytest_ddpperf.run.part import part_of
-from pytest_ddpperf.run.planning import LaunchOutcome, Purpose, budget_of, fitting_steps, launch_seconds, short_launch
+from pytest_ddpperf.run.planning import LaunchOutcome, Purpose, budget_of, fitting_steps, short_launch
 from pytest_ddpperf.run.pool import Pass, Pool
 from pytest_ddpperf.run.references import PairedReferences
 from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.summaries import step_summary, typical
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.timing import turn_sizes
@@ -59,21 +47,23 @@ __all__ = [  # of the plugin itself
     "PAIRED_LOOKS",
     "SEPARATE_LOOKS",
     "UNPROVEN",
-    "BaselineRecord",
     "BenchmarkLaunches",
     "Environment",
-    "Noise",
+    "Interval",
     "Verdict",
     "short_launch",
+    "turn_sizes",
 ]
 
 PAIRED_MARGIN = EQUIVALENCE_MARGIN * PAIRED_TOLERANCE  # no worse by more than that is unchanged, side by side
 REVISION = Revision("before", None, Path())
 
+Rounds: TypeAlias = "Sequence[LaunchOutcome]"
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a user would have been told; ``mde`` and ``change`` of the step time, where they are known."""
+    """What a user would have been told; what follows the launches is of the step time, where it is known."""
 
     verdict: Verdict
     seconds: float
@@ -82,7 +72,6 @@ class Outcome:
     change: float | None
     bound: float | None = None
     interval: Interval | None = None  # of the change
-    settled: bool = False  # side by side with the baseline's commit
 
 
 def launcher() -> Launcher:
@@ -107,25 +96,31 @@ def timed_launch(
     return launcher.run(run_launch, job, world_size=ranks, backend="gloo", device="cpu", timeout=300).values
 
 
-def launch_of(launch: Recorded, *, paired: bool = False) -> Launch:
-    """A recorded launch as the plugin keeps one; ``paired``: its steps took turns with those of another."""
-    blocks = turn_sizes(len(launch.step_times), 1) if paired else ()
-    figures = zip(launch.resident, launch.loss, launch.cpu, strict=True)
-    ranks = (
-        RankLaunch(
-            rank=rank,
-            step_times=launch.step_times,
-            memory={"peak_resident": resident},
-            loss=loss,
-            samples_per_step=None,
-            tokens_per_step=None,
-            cpu_time=cpu,
-            blocks=blocks,
-            control_times=() if paired else launch.control,
-        )
-        for rank, (resident, loss, cpu) in enumerate(figures)
+def rank_launch(step_times: Sequence[float], *, rank: int = 0, cpu: float | None = None, **more: Any) -> RankLaunch:
+    """What a rank reports of a launch with these steps, whose blocks alternated with those of another."""
+    return RankLaunch(
+        rank=rank,
+        step_times=tuple(step_times),
+        memory=more.pop("memory", {}),
+        loss=more.pop("loss", None),
+        samples_per_step=None,
+        tokens_per_step=None,
+        cpu_time=cpu,
+        blocks=turn_sizes(len(step_times), 1),
+        **more,
     )
-    return Launch(round=launch.round, ranks=tuple(ranks), seconds=launch.seconds)
+
+
+def launch_of(launch: Recorded, steps: int | None = None) -> Launch:
+    """A recorded launch as the plugin keeps one that took turns with another; of its first ``steps``."""
+    memory = [{"peak_resident": resident} for resident in launch.resident] or [{} for _ in launch.cpu]
+    figures = zip(memory, launch.loss, launch.cpu, strict=True)
+    ranks = (
+        rank_launch(launch.step_times[:steps], rank=rank, cpu=cpu, memory=used, loss=loss)
+        for rank, (used, loss, cpu) in enumerate(figures)
+    )
+    seconds = launch.seconds if steps is None else seconds_of(launch, steps)
+    return Launch(round=launch.round, ranks=tuple(ranks), seconds=seconds)
 
 
 def seconds_of(launch: Recorded, steps: int) -> float:
@@ -133,127 +128,85 @@ def seconds_of(launch: Recorded, steps: int) -> float:
     return launch.seconds - math.fsum(launch.step_times[steps:])
 
 
-def steps_of(launch: Recorded, *, paired: bool = False) -> int:
+def steps_of(launch: Recorded) -> int:
     """The steps that the plugin would time in launches like this one, as far as they were recorded."""
-    step, fixed = typical(launch.step_times), seconds_of(launch, 0)
-    steps = paired_steps(step, fixed) if paired else fitting_steps(step, launch_seconds(fixed))
-    return min(len(launch.step_times), steps)
+    return min(len(launch.step_times), paired_steps(launch.mean, seconds_of(launch, 0)))
 
 
 def paired_steps(step: float, fixed: float = 0.0) -> int:
     """The steps of ``step`` seconds that the plugin times in turns in launches that take ``fixed`` seconds besides."""
-    return fitting_steps(step, short_launch(step, fixed))
+    return fitting_steps(step, short_launch(fixed))
 
 
-def dealer(sides: Sides, env: Environment, *, paired: bool = False, name: str = "training") -> Dealer:
-    """Deals the launches of both sides; only a confirmation that runs over its time gets to a deck's end."""
-    new = _variant(env, 1, name)
-    decks = ((new, sides.new), (replace(new, of_reference=True), sides.base))
-    kept = partial(launch_of, paired=paired)
-    return Dealer({deck_of(variant): cycle(map(kept, deck)) for variant, deck in decks})
+class Source(Protocol):
+    """Where the launches of both sides of one benchmark come from, in place of new ones."""
+
+    def launched(self, of_reference: Sequence[bool], steps: int) -> Rounds:
+        """One launch of each of these sides, which take turns; the seconds that each takes."""
 
 
-def stored(sides: Sides, env: Environment, settings: Settings) -> BaselineRecord:
-    """The baseline that ``--ddpperf-save`` would have made of the base's launches."""
-    saving = replace(settings, save="default", max_time=_time(sides.base, settings))
-    judge = Judge("replay", saving, _stored(None), alone)
-    dealt = dealer(replace(sides, new=sides.base), env)
-    (result,) = replayed(judge, saving, [_variant(env, steps_of(sides.base[0]))], dealt)
-    measured = result.measurement
-    return BaselineRecord(
-        name=measured.name,
-        strategy=measured.strategy,
-        mode=None,
-        plan=measured.plan,
-        environment=env,
-        series=measured.series,
-        commit=None,
-        date="",
-        steps=tuple(step_summary(launch.step_times) for launch in measured.launches),
-    )
+class Dealer:
+    """Runs launches of a source, and owns the clock that their seconds move on."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.dealt = 0  # launches of the candidate
+        self.now = 0.0  # seconds since the first launch began
+
+    def run(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        """The next launch of each variant, and the seconds it would take; one that diagnoses tells nothing."""
+        if purpose is not Purpose.TIMES:
+            return [((rank_launch((1.0,)),) * variant.world_size, 0.0) for variant, _ in launches]
+        outcomes = self._source.launched([variant.of_reference for variant, _ in launches], launches[0][1].steps)
+        self.dealt += sum(not variant.of_reference for variant, _ in launches)
+        self.now += math.fsum(seconds for _, seconds in outcomes)
+        return list(outcomes)
 
 
-def of_runs(records: Sequence[BaselineRecord]) -> BaselineRecord:
-    """The baseline of several runs of the same commit."""
-    joined = records[0]
-    for record in records[1:]:
-        joined = with_run(joined, record)
-    return joined
+class Recordings:
+    """Recorded launches of both sides; only a confirmation that runs over its time gets to their end."""
+
+    def __init__(self, sides: Sides) -> None:
+        self._decks = {of_reference: cycle(deck) for of_reference, deck in ((False, sides.new), (True, sides.base))}
+
+    def launched(self, of_reference: Sequence[bool], steps: int) -> Rounds:
+        """The next launch of each side, cut to the steps that are asked for."""
+        found = [launch_of(next(self._decks[side]), steps) for side in of_reference]
+        return [(launch.ranks, launch.seconds) for launch in found]
 
 
-def noise_by(baselines: Sequence[BaselineRecord]) -> Noise | None:
-    """What the baselines of several runs of a suite tell of the first one's benchmark."""
-    stored = {training_of(f"test_{number}", record): record for number, record in enumerate(baselines)}
-    return known_noise(training_of("test_0", baselines[0]), {}, {}, stored)
-
-
-def beside(
-    record: BaselineRecord,
-    sides: Sides,
-    settings: Settings,
-    tests: int = 1,
-    *,
-    noise: Noise | None = None,
-    pairs: Sides | None = None,
-) -> Outcome:
-    """The verdict on a new run beside a stored baseline; ``tests`` in its suite.
-
-    What it leaves open is settled by ``pairs``, both sides in the same rounds; without them it stays open. Settling has
-    the tolerance, the level, the time and the proofs that are left, as in a run. It lacks what a run spends on starting
-    the other commit, and judges all metrics anew, where a run keeps those that no mood of a machine changes.
-    """
-    env, steps = record.environment, record.plan.steps
-    within = replace(settings, max_time=_time(sides.new, settings, steps))
-    variant, dealt = _variant(env, steps), dealer(sides, env)
-    judge = Judge("replay", within, _stored(record, noise), alone, tests, settles=pairs is not None)
-    outcome = _outcome(replayed(judge, within, [variant], dealt), variant, dealt)
-    if pairs is None or not judge.settling:
-        return outcome
-    left = max(settings.max_time - outcome.seconds, settings.max_time / 2)
-    settled = against_partner(
-        pairs,
-        env,
-        replace(settings, max_time=left, tolerance=accepted_worsening(settings)),
-        tests,
-        judge.proofs.on_others,
-    )
-    launches = outcome.launches + settled.launches
-    return replace(settled, seconds=outcome.seconds + settled.seconds, launches=launches, settled=True)
-
-
-def against_partner(
-    sides: Sides, env: Environment, settings: Settings, tests: int = 1, proofs: Proofs = UNSPENT
-) -> Outcome:
+def against_partner(source: Source, env: Environment, settings: Settings, tests: int = 1) -> Outcome:
     """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
-    steps = steps_of(sides.new[0], paired=True)
-    settings = replace(settings, max_time=_time((*sides.base, *sides.new), settings, steps))
-    variant, dealt = _variant(env, steps), dealer(sides, env, paired=True)
-    derived = gated_if_paired(alone)
-    references = PairedReferences(revision=REVISION, variants=(variant,), derive=derived, lacking={})
-    judge = Judge("replay", settings, references, derived, tests, proofs=proofs)
-    results = replayed(judge, settings, references.both_sides, dealt)
-    return _outcome(results, variant, dealt)
+    dealt, references = Dealer(source), _references(_variant(env))
+    judge = Judge("replay", settings, references, references.derive, tests)
+    measure(references.both_sides, budget_of(settings), dealt.run, Observer(judge=judge, clock=lambda: dealt.now))
+    return _outcome(judge.results, dealt)
+
+
+def of_recorded(sides: Sides, env: Environment, settings: Settings) -> Outcome:
+    """The same of recorded launches, which are as many seconds as there are."""
+    steps = steps_of(sides.new[0])
+    there = math.fsum(seconds_of(launch, steps) for launch in (*sides.base, *sides.new))
+    return against_partner(Recordings(sides), env, replace(settings, max_time=min(settings.max_time, there)))
 
 
 def in_suite(
-    suite: Sequence[Sides], env: Environment, settings: Settings, seconds: float, last: int | None = None
+    suite: Sequence[Source], env: Environment, settings: Settings, seconds: float, last: int | None = None
 ) -> list[Outcome]:
     """The verdicts on benchmarks that share the budget of a session, each beside another revision.
 
     All passes go through the code that deals the budget out. The last one ends with benchmark number ``last``.
     """
-    steps = [steps_of(sides.new[0], paired=True) for sides in suite]
-    variants = [_variant(env, number, f"test_{i}") for i, number in enumerate(steps)]
-    decks = [dealer(sides, env, paired=True, name=each.name) for sides, each in zip(suite, variants, strict=True)]
+    variants = [_variant(env, f"test_{i}") for i in range(len(suite))]
+    decks = list(map(Dealer, suite))
     pool = Pool(seconds, len(suite), clock=lambda: math.fsum(dealt.now for dealt in decks))
 
     def judged(variant: Variant, dealt: Dealer) -> tuple[Result, ...]:
         pool.begin_test(variant.name)
         part = part_of(pool, variant.name)
         mine = replace(settings, max_time=part.max_time(settings.max_time, sides=2))
-        derived = gated_if_paired(alone)
-        references = PairedReferences(revision=REVISION, variants=(variant,), derive=derived, lacking={})
-        judge = Judge("replay", mine, references, derived, len(suite))
+        references = _references(variant)
+        judge = Judge("replay", mine, references, references.derive, len(suite))
         recording = part.recording(references.both_sides)
 
         def looked(measured: tuple[Measurement, ...], look: Look) -> Next:
@@ -264,7 +217,7 @@ def in_suite(
 
         def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
             if purpose is not Purpose.TIMES:
-                return list(dealt.run(launches, purpose))
+                return dealt.run(launches, purpose)
             told: Any = recording.launched(lambda: cast("Any", dealt.run(launches, purpose)))
             return list(told)
 
@@ -291,8 +244,7 @@ def in_suite(
                 judged(variant, dealt)
     pool.begin_pass(Pass.LAST)
     end = None if last is None else last + 1
-    second = zip(variants[:end], decks[:end], strict=True)
-    return [_outcome(judged(variant, dealt), variant, dealt) for variant, dealt in second]
+    return [_outcome(judged(*each), each[1]) for each in zip(variants[:end], decks[:end], strict=True)]
 
 
 def red_variants(
@@ -311,7 +263,7 @@ def red_variants(
     makes the launch of a round. All variants but the first are gated by their speedup over it.
     """
     derived = gated_if_paired(partial(with_speedup, over=names[0], gated=True) if len(names) > 1 else alone)
-    variants = tuple(_variant(env, 1, name) for name in names)
+    variants = tuple(_variant(env, name) for name in names)
     bases = PairedReferences(revision=REVISION, variants=variants, derive=derived, lacking={})
     settings = Settings(launches=launches, max_time=looks[-1], budget=budget)
     judge = Judge("replay", settings, bases, derived)
@@ -349,22 +301,15 @@ def _measured(name: str, launches: Sequence[Recorded], env: Environment) -> Meas
     return replace(measured, series=series_of(measured))
 
 
-def _variant(env: Environment, steps: int, name: str = "training") -> Variant:
-    return Variant(name=name, strategy="custom", mode=None, environment=env, subject=None, resolved=None, steps=steps)
+def _variant(env: Environment, name: str = "training") -> Variant:
+    return Variant(name=name, strategy="custom", mode=None, environment=env, subject=None, resolved=None)
 
 
-def _stored(record: BaselineRecord | None, noise: Noise | None = None) -> StoredReferences:
-    return StoredReferences((StoredBaseline(record=record, origin="replay", noise=noise),))
+def _references(variant: Variant) -> PairedReferences:
+    return PairedReferences(revision=REVISION, variants=(variant,), derive=gated_if_paired(alone), lacking={})
 
 
-def _outcome(results: tuple[Result, ...], variant: Variant, dealt: Dealer) -> Outcome:
+def _outcome(results: tuple[Result, ...], dealt: Dealer) -> Outcome:
     (result,) = results
     step = result[STEP_TIME]
-    launches = dealt.dealt[deck_of(variant)]
-    return Outcome(result.verdict, dealt.now, launches, step.mde, step.change, step.bound, step.change_interval)
-
-
-def _time(launches: Sequence[Recorded], settings: Settings, steps: int | None = None) -> float:
-    """Seconds that a run may take: what the settings allow, as far as there are launches."""
-    timed = steps or steps_of(launches[0])
-    return min(settings.max_time, math.fsum(seconds_of(launch, timed) for launch in launches))
+    return Outcome(result.verdict, dealt.now, dealt.dealt, step.mde, step.change, step.bound, step.change_interval)

@@ -51,7 +51,7 @@ def pytest_ddpperf_strategies() -> Mapping[str, Callable[..., Parallel]]:
 
 
 def pytest_ddpperf_metrics() -> Sequence[Metric]:
-    """Adds the metric ``sample_imbalance``, which has no noise: a run does not deviate in it as a whole."""
+    """Adds the metric ``sample_imbalance``, which is the same on a slower machine and has no noise."""
     return [
         Metric(
             name="sample_imbalance",
@@ -60,7 +60,7 @@ def pytest_ddpperf_metrics() -> Sequence[Metric]:
             family="relative",
             scale="ratio",
             samples=sample_imbalance,
-            rules=MetricRules(deviation=0.0, weight=0.0),
+            rules=MetricRules(drifts=False, weight=0.0),
         )
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import hashlib
 import os
 import re
 import subprocess  # git has no other interface in the standard library
@@ -14,6 +15,8 @@ from pathlib import Path
 from pytest_ddpperf.against import guard
 
 _ANSWER_SECONDS = 20.0
+_FETCH_SECONDS = 300.0
+_CODE = re.compile(r".+\.(py|pyx|pxd|c|cc|cpp|cxx|cu|cuh|h|hpp|rs|ya?ml|toml|cfg|ini|sh)")
 _STATUS_SECONDS = 60.0  # every tracked file is looked at, and there may be a million
 # CI jobs check out a commit and no branch; these variables name the commit and its branch. A pull request has the name
 # of its merge (12/merge, refs/pull/12/merge, PR-12): its branch may have the name of one here, as a fork's main has.
@@ -34,14 +37,12 @@ class GitMissingError(GitError):
     """There is no git."""
 
 
-class NoCommitError(GitError):
-    """Git has no commit that will do; the message has the reason and the cure."""
-
-
-def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: Path | None = None) -> str:
+def git(
+    folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: Path | None = None, words: str | None = None
+) -> str:
     """Run git in a folder and return its output, stripped; GitError where git fails, is missing, or takes too long.
 
-    ``index`` is a file to use in place of the work tree's index.
+    ``index`` is a file to use in place of the work tree's index, ``words`` what git reads from its standard input.
     """
     # A refresh of the index takes a lock and may collide with the user's own git. With log.showSignature the output for
     # a commit begins with the check of its signature.
@@ -52,7 +53,7 @@ def git(folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: 
         done = subprocess.run(  # noqa: S603  no shell
             command,
             env={**guard.git_environ(), **of_index, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
-            stdin=subprocess.DEVNULL,
+            **({"stdin": subprocess.DEVNULL} if words is None else {"input": words}),
             capture_output=True,
             check=True,
             timeout=seconds,
@@ -90,33 +91,77 @@ def files_of(root: Path, commit: str) -> str:
     return git(root, "rev-parse", "--verify", f"{commit}^{{tree}}")
 
 
-def introduced(text: str, name: str, folder: Path) -> str | None:
-    """The commit that a text in files of a name first came with; None where it is not committed.
+def code_of(root: Path, commit: str | None = None) -> str:
+    """A digest of the files of code and configuration of a commit, or of the work tree; GitError as of ``git``.
 
-    GitError, whose message has the cure, where the commit is not known for sure, or changes nothing outside of
-    ``folder``.
+    The work tree counts with its untracked files, but for ignored ones: they may be committed with the baseline.
+    """
+    top = top_folder(root)
+    if commit is not None:
+        entries = git(top, "ls-tree", "-r", "-z", commit, seconds=_STATUS_SECONDS).split("\0")
+        found = [entry.partition("\t")[::2] for entry in entries if _of_code(entry) and entry.startswith("100")]
+        hashed = [(path, facts.split()[2]) for facts, path in found]
+    else:
+        listed = git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", seconds=_STATUS_SECONDS)
+        names = sorted({name for name in listed.split("\0") if _of_code(name) and _plain(top / name)})
+        given = "".join(f"{name}\n" for name in names)
+        hashes = git(top, "hash-object", "--stdin-paths", seconds=_STATUS_SECONDS, words=given).splitlines()
+        hashed = list(zip(names, hashes, strict=True))
+    return hashlib.sha256(repr(sorted(hashed)).encode()).hexdigest()[:16]
+
+
+def _of_code(name: str) -> bool:
+    """Whether a file is code or configuration; a name with a line break is none that git could be asked about."""
+    return _CODE.fullmatch(name) is not None
+
+
+def _plain(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink()
+
+
+def fetch(root: Path, commit: str) -> None:
+    """Fetch a commit from the first remote that has it; nothing happens if none does."""
+    with contextlib.suppress(GitError):
+        for remote in git(root, "remote").splitlines():
+            with contextlib.suppress(GitError):
+                how = ("--quiet", "--no-tags", "--no-recurse-submodules")
+                git(root, "fetch", *how, remote, commit, seconds=_FETCH_SECONDS)
+                return
+
+
+def is_shallow(root: Path) -> bool:
+    """Whether a clone lacks the older commits; GitError as of ``git``."""
+    return git(root, "rev-parse", "--is-shallow-repository") == "true"
+
+
+def missing(root: Path, commit: str, came_with: str | None) -> str:
+    """Why the commit of a baseline cannot be measured, and the cure; ``came_with``: that which added the baseline."""
+    short = commit[:7]
+    if commit_of(root, commit) is not None:
+        return f"{short}, the commit of the baseline, does not have the test: commit it, then save again"
+    if is_shallow(root):
+        cure = "git fetch --unshallow (in CI: fetch-depth: 0), or --ddpperf-recheck=fetch"
+        return f"{short}, the commit of the baseline, is not in this clone, which is shallow: {cure}"
+    other = "" if came_with is None else f", and {came_with[:7]}, which added the baseline, has other code"
+    return (
+        f"{short}, the commit of the baseline, is gone after a squash or a rebase{other}: save again on the main "
+        "branch, or compare with --ddpperf-against"
+    )
+
+
+def introduced(text: str, name: str, folder: Path) -> str | None:
+    """The commit that a text in files of a name first came with; None if it is not committed.
+
+    In a shallow clone that may be the oldest commit, which stands for all before it. GitError, whose message has the
+    cure, if git does not tell.
     """
     if not folder.is_dir():
         return None
     try:
-        return _introduced(text, name, folder)
+        search = ("log", "--reverse", "--format=%H", f"-S{text}", "--", f":(top,glob)**/{name}")
+        return next(iter(git(folder, *search).splitlines()), None)
     except GitError as error:
         raise GitError(no_commit(folder, error)) from None
-
-
-def _introduced(text: str, name: str, folder: Path) -> str | None:
-    search = ("log", "--reverse", "--format=%H", f"-S{text}", "--", f":(top,glob)**/{name}")
-    found = git(folder, *search).splitlines()
-    if not found:
-        return None
-    top = top_folder(folder)
-    shallow = Path(git(folder, "rev-parse", "--path-format=absolute", "--git-path", "shallow"))
-    if shallow.exists() and found[0] in shallow.read_text(encoding="ascii").split():
-        raise NoCommitError(fetching(top))  # it stands for all commits before it
-    changed = git(top, "show", "--format=", "--name-only", "-z", found[0]).split("\0")
-    if all((top / name).is_relative_to(folder.resolve()) for name in changed if name):
-        raise NoCommitError("it was committed apart from the code that it is of; commit both together")
-    return found[0]
 
 
 def has_file(folder: Path, commit: str, path: str) -> bool:
@@ -130,7 +175,7 @@ def has_file(folder: Path, commit: str, path: str) -> bool:
 def fetching(root: Path) -> str:
     """The advice for a commit that is missing here."""
     with contextlib.suppress(GitError):
-        if git(root, "rev-parse", "--is-shallow-repository") == "true":
+        if is_shallow(root):
             return "this is a shallow clone: fetch the rest with git fetch --unshallow (in CI: fetch-depth: 0)"
     return "git fetch may bring it"
 
@@ -178,8 +223,6 @@ def no_repository(folder: Path, error: GitError) -> str:
 
 def no_commit(folder: Path, error: GitError) -> str:
     """The reason why git does not tell the commit of the baselines in ``folder``, and the cure."""
-    if isinstance(error, NoCommitError):
-        return str(error)
     if isinstance(error, GitMissingError):
         return f"{error}: install it"
     refused = _refusal(folder, error)
@@ -187,7 +230,8 @@ def no_commit(folder: Path, error: GitError) -> str:
         why = str(error).removeprefix("fatal: ")
         return f"git cannot tell its commit: {why}; a baseline that is saved without uncommitted changes names its own"
     reason, cure = refused
-    return f"{reason}: {cure or 'keep the baselines in one, committed with the code'}"
+    apart = "keep the baselines in one, committed with the code, or compare with --ddpperf-against=FOLDER"
+    return f"{reason}: {cure or apart}"
 
 
 def _refusal(folder: Path, error: GitError) -> tuple[str, str] | None:

@@ -24,7 +24,7 @@ from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.payload import StandIn, dump_standing_in, travels_by_value
 from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_up, observed, observed_packed, within
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.results import PairedRevision, Result
+from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.workload import Workload
@@ -152,38 +152,36 @@ class PairedLaunches:
         names = {*self._of_candidate, *(name for name, file in self._of_reference.items() if within(file, tree))}
         return {name: (self._of_candidate.get(name), self._of_reference.get(name)) for name in sorted(names)}
 
-    @property
-    def same_files(self) -> bool:
-        """Whether both sides have imported the same files of the project, as far as their content goes."""
-        return all(here and there and _alike(here, there) for here, there in self.modules.values())
-
     def with_imports(self, result: Result) -> Result:
         """Add the imported modules to a paired result, and a finding where they show that both sides are the same."""
-        if result.paired is None:
+        pair = result.pair
+        if pair is None:
             return result
         modules, findings = self.modules, list(result.findings)
-        if result.paired.lacking:
+        if pair.lacking:
             findings.append(
                 Finding(
                     "cannot_run",
                     {
-                        "revision": self._named(result.paired).named,
-                        "reason": result.paired.lacking,
+                        "revision": self._named(pair).named,
+                        "reason": pair.lacking,
                         "submodules": self._reference.lacks_submodules,
                     },
                 )
             )
-        if self._shared:
+        if self._shared and not self._strict:  # else they are the same on both sides
             option = KNOBS["against_tests"].option
             findings.append(Finding("no_name_to_look_up", {"option": option, "names": tuple(self._shared)}))
         if self.revision.here:
             pass  # both sides run the same code
         elif within(str(Path(__file__).resolve().parent), self._reference.redirection.root):
             findings.append(Finding("tool_measured", {"tool": TOOL}))
-        elif not modules and not result.paired.lacking:
+        elif not modules and not pair.lacking:
             findings.append(Finding("same_code"))
-        named = replace(self._named(result.paired), modules=modules)
-        return replace(result, findings=tuple(findings), reference=named)
+        named = replace(self._named(pair), modules=modules)
+        stored = result.reference
+        reference = replace(stored, pair=named) if isinstance(stored, StoredBaseline) else named
+        return replace(result, findings=tuple(findings), reference=reference)
 
     def _named(self, paired: PairedRevision) -> PairedRevision:
         """The reference with its interpreter and the packages that differ, where it has another one."""

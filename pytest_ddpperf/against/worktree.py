@@ -45,7 +45,7 @@ class Revision:
 
     @property
     def here(self) -> bool:
-        """Whether it is this very checkout, in another environment."""
+        """Whether it is this very checkout."""
         return self.folder == self.root
 
     @property
@@ -75,8 +75,8 @@ def reference(settings: Settings, start: Path, invoked: Path) -> Revision:
     return this_checkout(start, python)
 
 
-def this_checkout(start: Path, python: Interpreter) -> Revision:
-    """This checkout in another environment; without git the folder ``start``."""
+def this_checkout(start: Path, python: Interpreter | None = None) -> Revision:
+    """This checkout, in another environment if one is given; without git the folder ``start``."""
     root = start
     with contextlib.suppress(GitError):
         root = top_folder(start)

@@ -10,12 +10,12 @@ from statistics import fmean, median
 
 from pytest_ddpperf.metrics.communication import communication_overhead, still_sent
 from pytest_ddpperf.metrics.figures import precision_of_products
-from pytest_ddpperf.metrics.launch_figures import complete, typical_step
+from pytest_ddpperf.metrics.launch_figures import complete, mean_step
 from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES, PhaseTimes
-from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.stats.summaries import median_step
 from pytest_ddpperf.strategies.table import STRATEGIES
 
 _WAITS = 0.10  # of a step: where ranks wait less outside of backward, no phase tells how long each computes
@@ -35,7 +35,7 @@ class SlowRank:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepEvidence:
-    """Seconds are of one typical step.
+    """Seconds are of one step.
 
     Attributes:
         step: the whole step.
@@ -78,7 +78,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
     launches = [launch for launch in measurement.every if _phases(launch) is not None]
     if not measurement.launches or not launches:
         return None
-    step = median(map(typical_step, measurement.launches))
+    step = median(map(mean_step, measurement.launches))
     shares = [_phase_shares(launch) for launch in launches]
     slow = _slow_rank(launches, step)
     communication, whole = _communication(measurement, shares, step)
@@ -111,7 +111,7 @@ def _phase_shares(launch: Launch) -> list[dict[str, float]]:
     """Of each rank: the share of its steps that each phase takes."""
     found = []
     for phases in _phases(launch) or ():
-        seconds = {phase: typical(phases.seconds[phase]) for phase in PHASES}
+        seconds = {phase: median_step(phases.seconds[phase]) for phase in PHASES}
         whole = math.fsum(seconds.values())
         found.append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
     return found
@@ -162,7 +162,7 @@ def strategy_name(measurement: Measurement) -> str:
 
 
 def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
-    """The rank whose own step is longest, scaled to the typical step; None for one rank, and without own times."""
+    """The rank whose own step is longest, scaled to the step; None for one rank, and without own times."""
     own = [seconds for seconds in map(_own_steps, launches) if seconds is not None]
     if not own or len(own[0][0]) < 2:  # noqa: PLR2004  a rank alone waits for none
         return None
@@ -176,13 +176,13 @@ def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
     """Seconds of each rank's step without the others, and of a step of the group; None where that is not known."""
     blocks = complete(rank.communication for rank in launch.ranks)
     if blocks is not None:
-        whole = typical(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
-        return [typical(rank.unsynchronised) for rank in blocks], whole
+        whole = median_step(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
+        return [median_step(rank.unsynchronised) for rank in blocks], whole
     phases = _phases(launch)
     if phases is None:
         return None
-    waits = [typical(rank.seconds[GRADIENT_SYNC]) for rank in phases]
-    steps = [typical(rank.step_times) for rank in phases]
+    waits = [median_step(rank.seconds[GRADIENT_SYNC]) for rank in phases]
+    steps = [median_step(rank.step_times) for rank in phases]
     if max(waits) < _WAITS * max(steps):
         return None  # ranks wait inside of backward, where no phase tells it
     return [step - wait for step, wait in zip(steps, waits, strict=True)], max(steps)
@@ -192,7 +192,7 @@ def _slow_phase(launches: Sequence[Launch], rank: int) -> str:
     """The phase in which a rank takes longest beside the typical other rank; waits for others are no work."""
     more = dict.fromkeys((phase for phase in PHASES if phase != GRADIENT_SYNC), 0.0)
     for launch in launches:
-        seconds = [{phase: typical(own.seconds[phase]) for phase in more} for own in _phases(launch) or ()]
+        seconds = [{phase: median_step(own.seconds[phase]) for phase in more} for own in _phases(launch) or ()]
         for phase in more:
             more[phase] += seconds[rank][phase] - median(own[phase] for i, own in enumerate(seconds) if i != rank)
     return max(more, key=more.__getitem__)

@@ -1,4 +1,4 @@
-"""The formats of baseline files and noise files: how each record lies in JSON, for writing and reading."""
+"""The format of baseline files: how each record lies in JSON, for writing and reading."""
 
 from __future__ import annotations
 
@@ -6,30 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pytest_ddpperf.baselines.jsonfile import FileKind, parse, render, rounded
-from pytest_ddpperf.baselines.typed import (
-    AnyText,
-    Confidence,
-    Day,
-    Misfit,
-    NotNegative,
-    Positive,
-    Several,
-    Shape,
-    Share,
-    read,
-    written,
-)
+from pytest_ddpperf.baselines.jsonfile import FileKind, checked, render, rounded
+from pytest_ddpperf.baselines.typed import AnyText, Confidence, Day, Misfit, Positive, Shape, Share, read, written
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
 from pytest_ddpperf.records.counts import Counts
-from pytest_ddpperf.records.measurement import Control, Environment, Interval, Series, Spread
-from pytest_ddpperf.records.noise import Calibration
-from pytest_ddpperf.records.results import BaselineRecord, Provenance, StoredRun
+from pytest_ddpperf.records.measurement import Environment, Interval, Series
+from pytest_ddpperf.records.results import BaselineRecord, Provenance
 from pytest_ddpperf.records.sites import CallSite
 
 
@@ -39,14 +25,6 @@ class BaselineFile:
 
     test: str  # pytest node id
     records: tuple[BaselineRecord, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoiseFile:
-    """The calibrations of all tests in one environment."""
-
-    environment: str  # its key
-    tests: Mapping[str, Mapping[str, Calibration]]  # by test, then by the variant's name
 
 
 def encode(content: BaselineFile, file: Path) -> str:
@@ -64,10 +42,35 @@ def encode(content: BaselineFile, file: Path) -> str:
 
 def decode(text: str, file: Path) -> BaselineFile:
     """The content of a baseline file; BaselineError where it is broken or was edited by hand."""
-    content, data = parse(text, file, BASELINE)
+    data = checked(text, file, BASELINE)
+    try:
+        content = read(BaselineFile, _upgraded(data), _SHAPES)
+    except Misfit as misfit:
+        raise BASELINE.error(file, str(misfit)) from None
     if data["checksum"] != _checksum(data):
         raise BASELINE.error(file, "field checksum: does not match the content: the file was edited by hand")
     return cast("BaselineFile", content)
+
+
+def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The data of a file of today; in files before version 3 a step time is that of the usual steps."""
+    if data["schema"] == BASELINE.schema or not isinstance(data.get("records"), list):
+        return data
+    gone = {"runs"}, {"control"}
+
+    def without(found: Any, names: set[str]) -> Any:
+        return {name: value for name, value in found.items() if name not in names} if isinstance(found, dict) else found
+
+    def upgraded(record: Any) -> Any:
+        record = without(record, gone[0])
+        if not isinstance(record, dict) or not isinstance(record.get("series"), list):
+            return record
+        kept = [
+            each for each in record["series"] if not isinstance(each, dict) or each.get("metric") != "step_time_tail"
+        ]
+        return {**record, "series": [without(each, gone[1]) for each in kept], "typical": bool(record.get("steps"))}
+
+    return {**data, "records": [upgraded(record) for record in data["records"]]}
 
 
 def data_of(record: Any) -> dict[str, Any]:
@@ -95,9 +98,6 @@ def _record(*, steps: Mapping[str, tuple[float, ...]], **fields: Any) -> Baselin
     lengths = sorted({len(column) for column in steps.values()})
     if len(lengths) > 1:
         raise Misfit(f"expected lists of one length, found {', '.join(map(str, lengths))}", ".steps")
-    runs = [run.launches for run in fields.get("runs", ())]
-    if runs and sum(runs) != sum(lengths):
-        raise Misfit(f"expected {sum(lengths)} launches in all, found {sum(runs)}", ".runs")
     rows = zip(*steps.values(), strict=True)
     return BaselineRecord(steps=tuple(dict(zip(steps, row, strict=True)) for row in rows), **fields)
 
@@ -113,9 +113,6 @@ def _series(*, slack: float, **fields: Any) -> Series:
     """A series with samples."""
     if not fields["samples"]:
         raise Misfit("expected a sample at least, found none", ".samples")
-    control = fields.get("control")
-    if control is not None and len(control.seconds) != len(fields["samples"]):
-        raise Misfit("expected as many times as samples", ".control.seconds")
     return Series(min_tolerance=slack, rules=rules_of(fields["metric"]), **fields)
 
 
@@ -126,22 +123,11 @@ def _series_fields(series: Series) -> dict[str, Any]:
     return {**slack, "samples": tuple(map(rounded, series.samples)), "value": rounded(series.value)}
 
 
-def _control_of(*, seconds: tuple[float, ...]) -> Control:
-    if min(seconds, default=0.0) <= 0:
-        raise Misfit("expected times above 0", ".seconds")
-    return Control(seconds=seconds)
-
-
 def _interval(*, low: float, high: float, confidence: float) -> Interval:
     """An interval with ends in order."""
     if low > high:
         raise Misfit(f"its low end {low} lies above its high end {high}")
     return Interval(low=low, high=high, confidence=confidence)
-
-
-def _calibration_fields(calibration: Calibration) -> dict[str, Any]:
-    training = {"strategy": calibration.strategy, "recipe": calibration.recipe} if calibration.strategy else {}
-    return {"seconds": rounded(calibration.seconds), "floor": rounded(calibration.floor), **training}
 
 
 _SHAPES = {
@@ -154,16 +140,11 @@ _SHAPES = {
             "counted": Provenance,
             "lost": Share,
         },
-        optional=("recipe", "counts", "dirty", "counted", "turns", "over", "lost", "runs"),
+        optional=("recipe", "counts", "dirty", "counted", "turns", "over", "lost", "busy", "clock", "code", "typical"),
         make=_record,
         write=_record_fields,
     ),
-    Provenance: Shape(types={"date": Day}),
-    StoredRun: Shape(
-        types={"launches": Positive, "date": Day, "lost": Share},
-        optional=("lost",),
-        write=lambda run: {"lost": rounded(run.lost)} if run.lost else {},
-    ),
+    Provenance: Shape(types={"date": Day}, optional=("code",)),
     Environment: Shape(
         types={
             "device": Literal["cpu", "cuda"],
@@ -180,46 +161,18 @@ _SHAPES = {
     ),
     # A later run computes within and own from its launches, and takes rules from the table of metrics.
     Series: Shape(
-        types={"slack": float},
-        optional=("control",),
-        absent=("within", "own", "rules", "min_tolerance"),
-        make=_series,
-        write=_series_fields,
-    ),
-    Control: Shape(
-        absent=("within",), make=_control_of, write=lambda control: {"seconds": tuple(map(rounded, control.seconds))}
+        types={"slack": float}, absent=("within", "own", "rules", "min_tolerance"), make=_series, write=_series_fields
     ),
     Interval: Shape(
         types={"confidence": Confidence},
         make=_interval,
         write=lambda interval: {"low": rounded(interval.low), "high": rounded(interval.high)},
     ),
-    NoiseFile: Shape(types={"schema": str}, make=lambda schema, **fields: NoiseFile(**fields)),  # noqa: ARG005
-    Calibration: Shape(
-        types={
-            "date": Day,
-            "runs": Several,
-            **dict.fromkeys(("launches", "steps"), Positive),
-            **dict.fromkeys(("seconds", "floor"), NotNegative),
-        },
-        optional=("strategy", "recipe"),  # not in files of version 1
-        absent=("name",),
-        make=partial(Calibration, name=""),
-        write=_calibration_fields,
-    ),
-    Spread: Shape(types={"sd": NotNegative, "df": int}, write=lambda spread: {"sd": rounded(spread.sd)}),
 }
 BASELINE = FileKind(
     subject="baseline",
-    version=2,  # counts have sites
+    version=3,  # step times are the means of all steps
     cure="restore it from version control, or delete it and measure again with --ddpperf-save",
     content=BaselineFile,
-    shapes=_SHAPES,
-)
-NOISE = FileKind(
-    subject="noise",
-    version=2,
-    cure="restore it from version control, or delete it and run ddpperf calibrate again",
-    content=NoiseFile,
     shapes=_SHAPES,
 )

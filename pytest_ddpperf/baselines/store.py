@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +20,9 @@ from pytest_ddpperf.baselines.fingerprint import (
 )
 from pytest_ddpperf.baselines.jsonfile import read_text
 from pytest_ddpperf.errors import BaselineError, SettingError
-from pytest_ddpperf.metrics.findings import disturbed_baseline, thin_baseline
+from pytest_ddpperf.metrics.findings import busy_baseline, thin_baseline
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline, record_of
-from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import DEFAULT_SET
 from pytest_ddpperf.stats.summaries import step_summary
 
@@ -88,14 +87,6 @@ class Store:
         """All baseline files of this set, or of one environment, in the order of their paths."""
         keys = self._keys() if key is None else [key]
         return tuple(file for each in keys for file in sorted((self.folder / each).glob("*/[!.]*.json")))
-
-    def of_several_runs(self, file: Path) -> Mapping[str, tuple[BaselineRecord, ...]]:
-        """By test, the records of a file that are of several runs; without parsing it where it has none."""
-        text = read_text(file, BASELINE)
-        if text is None or '"runs"' not in text:
-            return {}
-        content = self.read(file)
-        return {content.test: tuple(record for record in content.records if record.runs)}
 
     def read(self, file: Path) -> BaselineFile:
         """The content of one file of this set."""
@@ -243,29 +234,10 @@ def _named(slug: str, *, whole: str, lossless: re.Match[str] | None) -> str:
     return f"{safe}~{digest(whole)}"
 
 
-def acceptable(result: Result, resolution: float) -> bool:
-    """Whether a result may replace its baseline without being forced to.
-
-    One that is undecided may where its own times are known to within the resolution: it is no weak baseline, however
-    far the machine may have drifted from the old one.
-    """
-    if result.verdict is not Verdict.INCONCLUSIVE:
-        return True
-    undecided = [each.series for each in result.comparisons if each.gated and each.verdict is Verdict.INCONCLUSIVE]
-    return bool(undecided) and all(
-        series.drifts
-        and series.scale == "ratio"
-        and series.interval is not None
-        and series.interval.high - series.interval.low <= 2 * resolution * series.value
-        for series in undecided
-    )
-
-
-def warned(result: Result, record: BaselineRecord) -> Result:
-    """A stored result, with findings that warn of a weak baseline; of several runs none is alone."""
+def warned(result: Result) -> Result:
+    """A stored result, with findings that warn of a weak baseline."""
     measured = result.measurement
-    thin = None if record.runs else thin_baseline(measured, result.seconds)
-    warnings = thin, disturbed_baseline(measured)
+    warnings = thin_baseline(measured, result.seconds), busy_baseline(measured)
     return replace(result, findings=(*result.findings, *filter(None, warnings)))
 
 

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ddpperf",
-        description="Reads and compares what pytest-ddpperf stored, measures noise and networks, predicts and advises.",
+        description="Reads and compares what pytest-ddpperf stored; calibrates, measures networks and predicts.",
     )
     parser.add_argument("--version", action="version", version=f"ddpperf {version('pytest-ddpperf')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -274,7 +274,7 @@ COMMANDS = (
     ),
     Command(
         name="calibrate",
-        help="run benchmarks against themselves: false alarms, noise floor, settings to use; stores the noise",
+        help="measure benchmarks side by side with themselves: false alarms, and which slowdowns they find",
         add_arguments=_add_calibrate,
         run=_calibrate,
         passes_on=True,

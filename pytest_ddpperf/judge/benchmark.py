@@ -6,28 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.judge.counts import compare_counted, count_findings
-from pytest_ddpperf.judge.decision import (
-    DecisionContext,
-    decide_benchmark,
-    decide_failure,
-    decide_unfit,
-    settled_metric,
-    with_stand_in,
-)
-from pytest_ddpperf.judge.metric import compare_metric
-from pytest_ddpperf.metrics.control import pace
+from pytest_ddpperf.judge.decision import DecisionContext, decide_benchmark, decide_failure, decide_unfit, with_stand_in
+from pytest_ddpperf.judge.metric import compare_metric, slower_than_stored
 from pytest_ddpperf.metrics.findings import findings_of
+from pytest_ddpperf.metrics.launch_figures import long_steps_of
 from pytest_ddpperf.metrics.scaling import SPEEDUP
-from pytest_ddpperf.metrics.table import STEP_TIME, counted_series
+from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
-from pytest_ddpperf.records.verdict import OPEN
-from pytest_ddpperf.stats.intervals import from_log
+from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
 
-OTHER_PACE = 0.03  # by how much the control step has to differ from the baseline's to be worth a remark
-_OF_REFERENCE = {"lost_metric", "lost_counts", "fewer_counted", "ungated_counts", "few_launches", "no_time_to_diagnose"}
+LONG_SHARE = 0.1  # of the time of all steps: by how much long steps have to take more of it than the reference's
 
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:
@@ -56,61 +46,9 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             *count_findings(comparisons, measurement, reference),
             *_near_misses(reference),
             *([Finding("other_facts", {"differ": reference.recorded_differ})] * bool(reference.recorded_differ)),
-            *_other_pace(comparisons, reference),
+            *_long_steps(measurement, reference),
+            *_warnings(measurement, reference, context),
         ),
-    )
-
-
-def settled(stored: Result, baseline: StoredBaseline, beside: Result) -> Result:
-    """A judgement beside a stored baseline whose times ``beside`` settles, side by side with the baseline's commit.
-
-    Counts, bytes and losses stay judged by the stored baseline, unless its launches left them open: no mood of a
-    machine changes them.
-    """
-    left_open = {judged.series.metric for judged in stored.comparisons if judged.verdict in OPEN}
-    timed = {
-        comparison.series.metric: comparison
-        for comparison in beside.comparisons
-        if (comparison.series.drifts or comparison.series.metric in left_open) and comparison.baseline is not None
-    }
-    known = {series.metric for series in stored.measurement.series}
-    comparisons = (
-        *(settled_metric(judged, timed.get(judged.series.metric)) for judged in stored.comparisons),
-        *(comparison for metric, comparison in timed.items() if metric not in known),
-    )
-    lost = any(finding.code == "lost_metric" for finding in stored.findings)
-    of_launches = (*stored.measurement.findings, *findings_of(stored.measurement))
-    return Result(
-        test=stored.test,
-        measurement=replace(
-            beside.measurement,
-            findings=tuple(one for one in beside.measurement.findings if one.code not in _OF_REFERENCE),
-            series=tuple(comparison.series for comparison in comparisons),
-            profile=stored.measurement.profile,
-        ),
-        comparisons=comparisons,
-        verdict=decide_benchmark(comparisons, baseline, lost=lost),
-        reference=replace(baseline, settled=beside.paired),
-        findings=(
-            *(one for one in stored.findings if one not in of_launches and one.code != "other_pace"),
-            _settling(stored, beside),
-            *(finding for finding in beside.findings if finding.code not in _OF_REFERENCE),
-        ),
-        seconds=beside.seconds,
-    )
-
-
-def _settling(stored: Result, beside: Result) -> Finding:
-    """How the times were settled, and how the step time looked beside the stored one."""
-    paired = beside.paired
-    step = next((each for each in stored.comparisons if each.series.metric == STEP_TIME), None)
-    return Finding(
-        "settled",
-        {
-            "commit": "" if paired is None else paired.revision,
-            "rounds": 0 if paired is None else paired.launches,
-            "change": None if step is None else step.change,
-        },
     )
 
 
@@ -199,11 +137,20 @@ def _near_misses(reference: Reference) -> tuple[Finding, ...]:
     return (Finding("alike_baselines", {"names": reference.alike}),)
 
 
-def _other_pace(comparisons: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Where the machine is much faster or slower than it was for the baseline, as the control step tells."""
-    step = next((each.series for each in comparisons if each.controlled and each.series.metric == STEP_TIME), None)
-    if step is None or reference.record is None:
+def _warnings(measurement: Measurement, reference: Reference, context: DecisionContext) -> tuple[Finding, ...]:
+    """Why times are judged by stored ones alone; or that they differ from these though no code does."""
+    if not isinstance(reference, StoredBaseline) or reference.record is None or not measurement.launches:
         return ()
-    (base,) = (series for series in reference.record.series if series.metric == STEP_TIME)
-    change = from_log(pace(step, base, reference.record.sizes_of_runs(base)))
-    return (Finding("other_pace", {"change": change}),) if abs(change) > OTHER_PACE else ()
+    slower = slower_than_stored(measurement, reference, context)
+    unpaired = Finding("unpaired", {"reason": reference.unpaired}) if reference.unpaired else None
+    return tuple(finding for finding in (slower, unpaired) if finding is not None)
+
+
+def _long_steps(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """The steps that take far longer than the others, if they take a larger part of the time than the reference's."""
+    pair = reference if isinstance(reference, PairedRevision) else reference.pair
+    now = long_steps_of(measurement)
+    before = None if pair is None else pair.long_steps
+    if before is None or now.share - before.share < LONG_SHARE:
+        return ()
+    return (Finding("long_steps", {"now": now, "before": before}),)

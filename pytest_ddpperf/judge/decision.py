@@ -9,7 +9,9 @@ from pytest_ddpperf.judge.detection import (
     EQUIVALENCE_MARGIN,
     ONE_LOOK,
     Proofs,
+    hides_long_steps,
     highest,
+    is_gross,
     level_of_look,
     limit,
     looks_worse,
@@ -18,33 +20,38 @@ from pytest_ddpperf.judge.detection import (
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Better, Series, Spread
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result
+from pytest_ddpperf.records.measurement import Better, Series
+from pytest_ddpperf.records.results import Comparison, Reference, Result
 from pytest_ddpperf.records.verdict import GREEN, OPEN, Verdict
-from pytest_ddpperf.stats.intervals import Change, half_width, with_launches
+from pytest_ddpperf.stats.intervals import Change, half_width
 
-MAX_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
 NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, *OPEN}
+
+TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015
+"""The worsening that is accepted if a test sets none: less if both sides are measured in the same rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionContext:
     """What a judgement goes by besides the numbers."""
 
-    tolerance: float  # the worsening that is accepted, as a fraction (absolute for differences)
+    tolerance: float | None = None  # the worsening that the test accepts, as a fraction (absolute for differences)
     alpha: float  # two-sided significance level of the benchmark
+    gross: float = 0.5  # the worsening beyond which stored times alone turn a test red
     weights: float = 1.0  # of all metrics that share it
     proofs: Proofs = ONE_LOOK  # that a metric is no worse
     margin: float = EQUIVALENCE_MARGIN  # times the tolerance
     resolution: float | None = None  # the worsening that ``ok`` rules out; None where nothing is ok
     affordable: int = 0  # launches that would show a suspect to be worse; 0 for those there are
     last: bool = False  # whether there is no time for another look
-    screened: bool = False  # whether there is no time to confirm what looks worse from now on
     # The metrics that are proven no worse and measured on because they looked better, with launches and bound then.
     proven: Mapping[str, tuple[int, float | None]] = field(default_factory=dict)
     suspected: frozenset[str] | None = None  # the metrics that other launches made suspicious; None lets all be worse
-    scatter: Spread | None = None  # of launches of other benchmarks that ran alone; None where nothing is known
     max_time_for: Callable[[int], float] | None = None  # the setting that leaves time for so many launches more
+
+    def accepted(self, *, paired: bool) -> float:
+        """The worsening that is accepted, by default less if both sides are measured in the same rounds."""
+        return (PAIRED_TOLERANCE if paired else TOLERANCE) if self.tolerance is None else self.tolerance
 
     def alpha_of(self, series: Series) -> float:
         """The two-sided significance level of a metric."""
@@ -68,8 +75,20 @@ class Evidence:
     change: Change | None = None  # from the reference to the candidate; None where none can be computed
     fresh: Change | None = None  # the same by the launches after a suspicion; all of them where there was none
     tolerance: float = 0.0  # of this metric
-    excuse: Finding | None = None  # what besides the code may explain a worsening of this size
-    doubt: Finding | None = None  # what may hide a worsening beyond the tolerance
+    whole: float | None = None  # the worsening of all steps together, without the worst round; None if not paired
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredTimes:
+    """What stored times say of a metric that drifts with the machine.
+
+    Attributes:
+        change: from the stored launches to these; None if none can be computed.
+        doubt: why they say nothing: another host or clock, or a machine that was busy, then or now.
+    """
+
+    change: Change | None
+    doubt: Finding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +110,7 @@ def decide(
     last: bool = False,
     fresh: Change | None = None,
     proofs: Proofs = ONE_LOOK,
+    whole: float | None = None,
 ) -> Verdict:
     """What a change says about the candidate.
 
@@ -99,8 +119,9 @@ def decide(
     launches alone have to say both. After one side by side all launches together have to say both, and fresh ones
     alone be worse at the level of a suspicion. ``IMPROVED`` is its mirror image, by all launches. ``UNCHANGED`` is a
     proof, not a lack of evidence: the one-sided 95 % bound of the worsening, over all looks, lies within the margin,
-    and its estimate within the tolerance. ``OK`` is a weaker proof: that bound lies within the resolution. Everything
-    else is ``INCONCLUSIVE``.
+    and its estimate within the tolerance. ``OK`` is a weaker proof: that bound lies within the resolution. Nothing good
+    is said while all steps together are worse by more than that: the estimate hardly counts rare launches with long
+    steps. Everything else is ``INCONCLUSIVE``.
 
     Args:
         change: from the reference to the candidate.
@@ -114,12 +135,15 @@ def decide(
         last: whether there is no time for another look.
         fresh: the change by the launches that followed a suspicion; by all where there was none.
         proofs: the level of the bound at this look, and whether it may prove.
+        whole: the worsening of all steps together, without the worst round; None if both sides share no rounds.
     """
     accepted = limit(change, tolerance)
     hard = change if change.paired_rounds else fresh or change
     worse_again = fresh is None or looks_worse(fresh, better=better, tolerance=0.0)
     if worse_again and _worse_by_more(hard, better, accepted, alpha, last=last):
         return Verdict.REGRESSED
+    if hides_long_steps(whole, resolution, margin * tolerance):
+        return Verdict.INCONCLUSIVE
     if _worse_by_more(change, "higher" if better == "lower" else "lower", accepted, alpha, last=last):
         return Verdict.IMPROVED
     worse, bound = worsening(change, better), highest(change, better, proofs.level)
@@ -136,48 +160,6 @@ def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float
     return half is not None and worsening(change, better) > max(half, accepted)
 
 
-def needed(
-    change: Change,
-    *,
-    better: Better,
-    tolerance: float,
-    alpha: float,
-    margin: float = EQUIVALENCE_MARGIN,
-    resolution: float | None = None,
-    proofs: Proofs = ONE_LOOK,
-) -> int | None:
-    """About how many launches the candidate needs in all for a verdict, if estimate and scatter stay what they are.
-
-    A rough figure, for the estimate will move. More launches have more degrees of freedom; the baseline's own error
-    stays. At least one more than there are; None where ``MAX_LAUNCHES`` would not do, or the scatter is unknown.
-    """
-    if change.standard_error is None:
-        return None
-
-    def decided(launches: int) -> bool:
-        verdict = decide(
-            with_launches(change, launches),
-            better=better,
-            tolerance=tolerance,
-            alpha=alpha,
-            margin=margin,
-            resolution=resolution,
-            last=True,
-            proofs=replace(proofs, proves=True),
-        )
-        return verdict is not Verdict.INCONCLUSIVE
-
-    low, high = change.launches, change.launches + 1
-    while not decided(high):
-        if high >= MAX_LAUNCHES:
-            return None
-        low, high = high, min(MAX_LAUNCHES, 2 * high)
-    while high - low > 1:  # more launches hardly ever make a decided change undecided
-        middle = (low + high) // 2
-        low, high = (low, middle) if decided(middle) else (middle, high)
-    return high
-
-
 def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
     """The verdict on one metric that is judged by its scatter."""
     note, metric, change = None, evidence.series.metric, evidence.change
@@ -189,25 +171,56 @@ def decide_metric(evidence: Evidence, context: DecisionContext) -> Decision:
         return Decision(Verdict.UNCHANGED)
     if change is None:
         return Decision(Verdict.INCONCLUSIVE, Finding("no_change_from", {"baseline": evidence.base.value}))
+    resolution = context.resolution_of(evidence.series)
     verdict = decide(
         change,
         better=evidence.series.better,
         tolerance=evidence.tolerance,
         alpha=context.alpha_of(evidence.series),
         margin=context.margin,
-        resolution=context.resolution_of(evidence.series),
+        resolution=resolution,
         last=context.last,
         fresh=evidence.fresh,
         proofs=context.proofs,
+        whole=evidence.whole,
     )
-    doubt = evidence.excuse if verdict is Verdict.REGRESSED else evidence.doubt
     if verdict is Verdict.REGRESSED and context.suspected is not None and metric not in context.suspected:
         verdict, note = Verdict.INCONCLUSIVE, Finding("unconfirmed")
-    elif doubt is not None:
-        verdict, note = Verdict.INCONCLUSIVE, doubt
-    if verdict in OPEN and metric in context.proven:
+    hidden = hides_long_steps(evidence.whole, resolution, context.margin * evidence.tolerance)
+    if verdict in OPEN and metric in context.proven and not hidden:
         return Decision(Verdict.UNCHANGED, Finding("proven_earlier", {"launches": context.proven[metric][0]}))
     return Decision(verdict, note)
+
+
+def decide_stored_times(evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
+    """The verdict on what drifts with the machine, by stored times alone: they can only show a gross slowdown.
+
+    It is ``REGRESSED`` if the whole 99 % interval of the change lies beyond ``gross``. It is ``OK`` if the estimate is
+    not worse than the tolerance: then nothing is known of smaller slowdowns, and no bound is given.
+    """
+    if evidence.base is None or evidence.obstacle is not None:
+        return decide_metric(evidence, context)
+    change, better = stored.change, evidence.series.better
+    if change is None or stored.doubt is not None:
+        unknown = Finding("no_change_from", {"baseline": evidence.base.value})
+        return Decision(Verdict.INCONCLUSIVE, stored.doubt or unknown)
+    if is_gross(change, evidence.base, context.gross):
+        return Decision(Verdict.REGRESSED, Finding("gross"))
+    if worsening(change, better) <= limit(change, evidence.tolerance):
+        return Decision(Verdict.OK, Finding("stored_times"))
+    return Decision(Verdict.INCONCLUSIVE, Finding("not_gross", {"gross": context.gross}))
+
+
+def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, context: DecisionContext) -> Decision:
+    """The verdict on a metric whose two sides agree, if it is a gross slowdown compared with the stored times.
+
+    Then packages, data or the machine have changed, which both sides share.
+    """
+    change = stored.change
+    if decided.verdict is Verdict.REGRESSED or change is None or stored.doubt is not None or evidence.base is None:
+        return decided
+    gross = is_gross(change, evidence.base, context.gross)
+    return Decision(Verdict.REGRESSED, Finding("not_the_code", {"change": change.estimate})) if gross else decided
 
 
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
@@ -268,13 +281,6 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     return tuple(map(counting, comparisons))
 
 
-def settled_metric(stored: Comparison, beside: Comparison | None) -> Comparison:
-    """The judgement on a metric that is settled side by side: of the suspects beside the stored one, none is left."""
-    if beside is None and stored.series.drifts and stored.verdict is Verdict.REGRESSED:
-        return replace(stored, verdict=Verdict.INCONCLUSIVE, note=Finding("unconfirmed"))
-    return stored if beside is None else beside
-
-
 def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False) -> Verdict:
     """The worst verdict among the gated comparisons; without any, the verdict that the reference alone allows.
 
@@ -284,7 +290,7 @@ def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *,
     ``lost`` tells whether the reference has gated metrics that the candidate has not. An undecided metric that is only
     an alarm leaves the verdict to the others.
     """
-    of_gate, paired = [each for each in comparisons if each.gated], isinstance(reference, PairedRevision)
+    of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
     gated = [
         each.verdict
@@ -307,7 +313,7 @@ def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | N
 
     Besides the benchmark's own these are those of gated metrics that one side lacks: an undecided time hides none.
     """
-    lacking = {Verdict.INCOMPATIBLE} if result.paired is not None else {Verdict.INCOMPATIBLE, Verdict.NEW}
+    lacking = {Verdict.INCOMPATIBLE} if result.reference.paired else {Verdict.INCOMPATIBLE, Verdict.NEW}
     gated = {comparison.verdict for comparison in result.comparisons if comparison.gated}
     verdicts = {result.verdict, *(gated & lacking)}
     if any(finding.code == "lost_metric" for finding in result.findings):

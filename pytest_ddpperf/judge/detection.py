@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from pytest_ddpperf.records.measurement import Better
+from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.stats.intervals import Change, from_log, half_width, t_quantile
 
 POWER = 0.95
@@ -32,12 +32,8 @@ launches, and left a third of the unchanged benchmarks undecided. With twice the
 that much was proven unchanged too often where launches scatter by 1 %.
 """
 SUSPICIOUS = 0.1  # one-sided: how often an unchanged metric may look worse (or better) at one look, and be measured on
-LAST_SUSPICIOUS = 0.3
-"""The same where a suspicion comes last, beside a stored baseline: the other half of the time is spent either way.
 
-What passes a screening there by chance is likely to pass the confirmation, which has the same baseline. So the
-confirmation keeps the error budget, and the screening may let through what it likes.
-"""
+GROSS_ALPHA = 0.01  # two-sided: the whole interval of a gross slowdown lies beyond ``gross``
 
 LAST_SHARE = 0.7  # of the significance level, for the last look: it sees most, and asks for least
 
@@ -50,12 +46,9 @@ baseline, whose own error is in all of them, judged with the smaller side's free
 """
 
 
-def looks_worse(change: Change, *, better: Better, tolerance: float, level: float = SUSPICIOUS) -> bool:
-    """Whether a change looks so much worse that fresh launches have to judge it: ``decide``'s two keys, easy to turn.
-
-    ``level`` is one-sided: how often an unchanged metric may look so.
-    """
-    half = half_width(change, 2 * level)
+def looks_worse(change: Change, *, better: Better, tolerance: float) -> bool:
+    """Whether a change looks so much worse that fresh launches judge it: the two keys of ``decide``, easy to turn."""
+    half = half_width(change, 2 * SUSPICIOUS)
     return half is not None and worsening(change, better) > max(half, limit(change, tolerance))
 
 
@@ -64,17 +57,17 @@ def looks_better(change: Change, *, better: Better, tolerance: float) -> bool:
     return looks_worse(change, better="higher" if better == "lower" else "lower", tolerance=tolerance)
 
 
-def mde(change: Change, *, alpha: float, tolerance: float = 0.0, power: float = POWER) -> float | None:
-    """The minimal detectable effect: the smallest true worsening that a last look finds with probability ``power``.
+def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None:
+    """The minimal detectable effect: the smallest true worsening that a last look finds with probability ``POWER``.
 
-    ``(t(1 - alpha/2) + t(power)) * standard_error`` for the key of significance (Bloom 1995, "Minimum detectable
-    effects"), and ``tolerance + t(power) * standard_error`` for the key of size; the larger one opens both. In the
+    ``(t(1 - alpha/2) + t(POWER)) * standard_error`` for the key of significance (Bloom 1995, "Minimum detectable
+    effects"), and ``tolerance + t(POWER) * standard_error`` for the key of size; the larger one opens both. In the
     tolerance's terms; None where the scatter is unknown.
     """
     half = half_width(change, level_of_look(change, alpha, last=True))
     if half is None or change.standard_error is None:
         return None
-    reach = t_quantile(power, change.df) * change.standard_error if change.standard_error > 0 else 0.0
+    reach = t_quantile(POWER, change.df) * change.standard_error if change.standard_error > 0 else 0.0
     smallest = max(half, limit(change, tolerance)) + reach
     return from_log(smallest) if change.logarithmic else smallest
 
@@ -105,22 +98,16 @@ class Proofs:
     # scatter little: by all looks together an interval of a single look would miss the truth more often.
     interval: float = UNPROVEN
     proves: bool = False  # whether this look may prove
-    before: float = 0.0  # spent on other launches of the benchmark
 
     def at(self, share: float, *, last: bool) -> Proofs:
         """Those of a look after this share of the time; a last look has what is left, but for its interval."""
-        left, over = UNPROVEN - self.before, min(share, 1.0)
+        over = min(share, 1.0)
         share = 1.0 if last else over
-        most = left * (OF_LOOK if self.share else 1.0)
+        most = UNPROVEN * (OF_LOOK if self.share else 1.0)
         found = replace(self, level=most * (share or 1.0), interval=most * (over or 1.0))
         if not NEXT_PROOF * self.share <= share > 0 and not (last and self.share < 1):
             return replace(found, proves=False)
-        return replace(found, spent=self.before + left * share, share=share, proves=True)
-
-    @property
-    def on_others(self) -> Proofs:
-        """Those of a benchmark whose launches are all measured anew."""
-        return Proofs(spent=self.spent, before=self.spent)
+        return replace(found, spent=UNPROVEN * share, share=share, proves=True)
 
 
 UNSPENT = Proofs()
@@ -136,3 +123,15 @@ def highest(change: Change, better: Better, level: float = UNPROVEN) -> float | 
 def limit(change: Change, tolerance: float) -> float:
     """A tolerance on the scale of analysis."""
     return math.log1p(tolerance) if change.logarithmic else tolerance
+
+
+def hides_long_steps(whole: float | None, resolution: float | None, margin: float) -> bool:
+    """Whether all steps together are worse by more than ``ok`` and ``unchanged`` rule out."""
+    return whole is not None and whole > max(margin, resolution or 0.0)
+
+
+def is_gross(change: Change, base: Series, gross: float) -> bool:
+    """Whether the whole 99 % interval of a change from ``base`` is worse than ``gross``, a fraction of its value."""
+    half = half_width(change, GROSS_ALPHA)
+    beyond = gross * abs(base.value) if base.scale == "difference" else limit(change, gross)
+    return half is not None and worsening(change, base.better) - half > beyond

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
-from pytest_ddpperf.judge.allowance import excused_by, hidden_by
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT, Proofs
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.proofs import SharedTime
 from pytest_ddpperf.judge.sequential import (
     MIN_LAUNCHES,
@@ -24,20 +23,20 @@ from pytest_ddpperf.judge.sequential import (
     alpha_of_benchmark,
     next_action,
 )
-from pytest_ddpperf.judge.suspects import blind_metrics, going_on, named, suspicious_metrics, undecided, with_kin
+from pytest_ddpperf.judge.suspects import (
+    blind_metrics,
+    going_on,
+    named,
+    suspicious_metrics,
+    undecided,
+    wants_launches,
+    with_kin,
+)
 from pytest_ddpperf.metrics.scaling import DeriveSeries
-from pytest_ddpperf.records.measurement import Measurement, Spread
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Comparison, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.settings import Settings
-
-TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015
-"""The worsening that is accepted where a test sets none: less where both sides are measured in the same minutes."""
-
-
-def accepted_worsening(settings: Settings, *, paired: bool = False) -> float:
-    """The tolerance of the settings, or the default beside a stored baseline or, ``paired``, side by side."""
-    return (PAIRED_TOLERANCE if paired else TOLERANCE) if settings.tolerance is None else settings.tolerance
 
 
 class References(Protocol):
@@ -85,27 +84,17 @@ class Judge:
         tests: int = 1,
         *,
         margin: float = EQUIVALENCE_MARGIN,
-        scatter: Spread | None = None,
-        settles: bool = False,
-        spent: float = 0.0,
-        proofs: Proofs = UNSPENT,
     ) -> None:
         self.results: tuple[Result, ...] = ()
-        self.settling = False  # whether what is open has to be settled side by side with the baseline's commit
-        self._proofs = SharedTime(settings.max_time, proofs)
+        self._proofs = SharedTime(settings.max_time)
         self._seeing: set[Key] = set()  # what was not blind at the last look that could prove it
-        self._settles = settles  # whether it can be
-        self._spent = spent  # seconds of max_time before these launches
         self._test, self._settings = test, settings
         self._references = references
         self._derive = derive
         self._tests = tests
         self._margin = margin
         self._resolution = None if margin < EQUIVALENCE_MARGIN else settings.resolution  # a search asks for more
-        self._scatter = scatter
         self._state = State(settings.launches, settings.launches)
-        # A machine that is busier than the baseline's is seen at once, and what is settled anyway waits for no more.
-        self.first_look = min(settings.launches, MIN_LAUNCHES) if settles else settings.launches
         self._proven: dict[Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
         self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in diagnoses that count no more
@@ -122,7 +111,7 @@ class Judge:
             comparison
             for result in self.results
             for comparison in result.comparisons
-            if comparison.gated and comparison.series.scale != "exact"
+            if comparison.gated and wants_launches(comparison)
         ]
         self._prove(statistical)
         # A new baseline is measured for all of its time: its error stays in every comparison with it, so it is worth
@@ -136,23 +125,19 @@ class Judge:
         # Time may have cut some off, and what confirms has as many as what looks worse.
         made = max(len(each.fresh) for each in measured if not suspected or each.key in suspected)
         self._state = replace(self._state, launches=made)
-        if made < self._settings.launches > self.first_look and not (look.last or look.screened or self._disturbed):
-            return Next("more", self._settings.launches - made)
         action = next_action(
             self._state,
             [] if accepting else [comparison.verdict for comparison in statistical],
             suspects=any(suspects.values()),
             last=look.last,
             measure_on=(accepting and bool(statistical)) or any(map(self._looks_better, statistical)),
-            settles=self._settled(statistical, look) if self._settles and not accepting else None,
         )
         if action.action == "stop" and not look.last and any(each.verdict is Verdict.REGRESSED for each in statistical):
             # No other look follows, so that the proofs of what is not worse may spend what is left.
             self._proofs.spend(look.elapsed, last=True)
             self.results = self._judged(measured, look)
-        self.settling = action.action == "settle"
         self._state = advance(self._state, action, screened=look.screened)
-        if action.action not in {"confirm", "settle"}:  # which tell nothing that this look showed of times
+        if action.action != "confirm":  # which tells nothing that this look showed of times
             self._proofs.tell()
         if action.action == "more" and paired and not accepting:
             action = replace(action, going_on=undecided(self.results, self._looks_better, self._look_for_blind()))
@@ -167,11 +152,6 @@ class Judge:
             self._suspected = {}  # nothing looked worse in time
         regressed = any(result.verdict is Verdict.REGRESSED for result in self.results)
         return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
-
-    @property
-    def proofs(self) -> Proofs:
-        """What is spent so far, by the benchmark that has spent most."""
-        return self._proofs.most
 
     def _look_for_blind(self) -> dict[Key, list[Comparison]]:
         """Of a budget, the metrics that make a benchmark blind, and did when a look could last prove it not to be."""
@@ -194,7 +174,8 @@ class Judge:
             )
             seconds = max(look.round_seconds, look.of_each.get(candidate.key, 0.0))
             context = DecisionContext(
-                tolerance=accepted_worsening(self._settings, paired=paired),
+                tolerance=self._settings.tolerance,
+                gross=self._settings.gross,
                 alpha=alpha_of_benchmark(self._tests - 1 + len(references), paired=paired),
                 weights=weights,
                 proofs=self._proofs[candidate.key],
@@ -202,16 +183,13 @@ class Judge:
                 resolution=self._resolution,
                 affordable=self._affordable(candidate, look),
                 last=look.last,
-                screened=look.screened,
                 proven=self._proven.setdefault(candidate.key, {}),
                 suspected=self._may_be_worse(candidate),
-                scatter=self._scatter,
-                # Where launches before these took a part of it, as much goes to them.
                 max_time_for=None  # nobody sets what a session's budget deals out
                 if self._settings.budget
-                else lambda more: (1 + (self._spent > 0)) * (look.elapsed + more * seconds),
+                else lambda more: look.elapsed + more * seconds,
             )
-            return replace(compare(self._test, candidate, reference, context), seconds=self._spent + look.elapsed)
+            return replace(compare(self._test, candidate, reference, context), seconds=look.elapsed)
 
         derived = self._derive(measured[: len(references)])
         return tuple(judged(point, reference) for point, reference in zip(derived, references, strict=True))
@@ -251,36 +229,6 @@ class Judge:
         possible = int(self._settings.max_time / (1 if paired else 2) / look.seconds_of(None))
         return max(possible, made if paired else min(made, MIN_LAUNCHES))
 
-    def _settled(self, statistical: Sequence[Comparison], look: Look) -> bool | None:
-        """Whether times had better be measured beside the baseline's commit; None where bytes or losses look worse.
-
-        No mood of the machine explains these: fresh launches beside the stored baseline confirm them.
-        """
-        if any(
-            (comparison.suspicious or comparison.verdict is Verdict.REGRESSED) and not comparison.series.drifts
-            for comparison in statistical
-        ):
-            return None
-        left = self._settings.max_time / 2 - look.elapsed
-        within = self._state.launches + (int(left / look.round_seconds) if look.round_seconds > 0 else 0)
-        times = list(filter(_decides_times, statistical))
-        over = look.last or look.screened or self._disturbed
-        return (over or any(_needs_more(comparison, within) for comparison in times)) and any(
-            comparison.verdict in OPEN for comparison in times
-        )
-
-    @property
-    def _disturbed(self) -> bool:
-        """Whether others take so much more of the cores than from the baseline, or less, that it hides a slowdown."""
-        return any(
-            hides(result.measurement, record.lost, comparison.tolerance, controlled=comparison.controlled)
-            for hides in (excused_by, hidden_by)
-            for result in self.results
-            if (record := result.reference.record) is not None and not self._references.paired
-            for comparison in filter(_decides_times, result.comparisons)
-            if comparison.series.scale == "ratio" and comparison.verdict is not Verdict.INCOMPATIBLE
-        )
-
     def _looks_better(self, comparison: Comparison) -> bool:
         """Whether a metric is shown to be no worse than the other revision's, and worth measuring on."""
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
@@ -295,16 +243,3 @@ class Judge:
                 if comparison.gated and self._looks_better(comparison):
                     launches = len(result.measurement.launches)
                     proven.setdefault(comparison.series.metric, (launches, comparison.bound))
-
-
-def _decides_times(comparison: Comparison) -> bool:
-    """Whether a metric follows the machine's speed, and its verdict can keep the result from green."""
-    return comparison.gated and comparison.series.drifts and not comparison.series.rules.alarm_only
-
-
-def _needs_more(comparison: Comparison, launches: int) -> bool:
-    """Whether a metric that keeps a result open takes more than so many launches, or no number of them decides it."""
-    note = comparison.note
-    if note is None or comparison.verdict not in OPEN:
-        return False
-    return note.code == "no_launches_decide" or note.facts.get("launches", 0) > launches

@@ -5,38 +5,44 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pytest_ddpperf.judge.allowance import (
-    NO_SPREAD,
-    corrected,
-    disturbance,
-    drift_of,
-    excused_by,
-    hidden_by,
-    spread_between_runs,
-    tolerance_of,
+from pytest_ddpperf.judge.changes import change_from, part_of, worse_in, worsening_of_all_steps
+from pytest_ddpperf.judge.decision import (
+    Decision,
+    DecisionContext,
+    Evidence,
+    StoredTimes,
+    decide_metric,
+    decide_stored_times,
+    not_the_code,
 )
-from pytest_ddpperf.judge.decision import Decision, DecisionContext, Evidence, decide_metric, needed
 from pytest_ddpperf.judge.detection import (
-    LAST_SUSPICIOUS,
     ONE_LOOK,
-    SUSPICIOUS,
+    hides_long_steps,
     highest,
+    is_gross,
+    limit,
     looks_better,
     looks_worse,
-    mde,
+    worsening,
 )
-from pytest_ddpperf.judge.scatter import expected_alone, expected_of_pairs, worse_in
-from pytest_ddpperf.metrics.control import controlled, pace
-from pytest_ddpperf.metrics.table import STEP_TIME, outlying_end
+from pytest_ddpperf.judge.outlook import enough, smallest_found, what_it_takes
+from pytest_ddpperf.judge.tolerances import tolerance_of
+from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Better, Control, Measurement, Series
+from pytest_ddpperf.records.measurement import Better, Measurement, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Reference, StoredBaseline
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.stats.intervals import Change
 
-FEW = 6  # launches; by the scatter of fewer, little can be foreseen
-PRACTICABLE = 200  # launches for which somebody may still wait: some minutes of short steps
+OTHER_CLOCK = 0.05  # by how much the clocks of GPUs may differ in runs that are compared
+SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which stored times are shown all the same
+
+
+def reference_of(series: Series, reference: Reference) -> Reference:
+    """What judges a metric: of a stored baseline whose commit was measured as well, that commit if it drifts."""
+    pair = None if isinstance(reference, PairedRevision) else reference.pair
+    return pair if pair is not None and pair.record is not None and series.drifts else reference
 
 
 def compare_metric(
@@ -45,26 +51,20 @@ def compare_metric(
     """The judgement on one metric: its verdict, and the note that explains it where the numbers alone do not."""
     if series.rules.diagnosed or not series.rules.weight:  # one look at it, or nothing that differs from look to look
         context = replace(context, proofs=ONE_LOOK)
-    paired = isinstance(reference, PairedRevision)
-    base = _series_named(series.metric, () if reference.record is None else reference.record.series)
-    obstacle = _obstacle(series, base, measurement, reference)
+    judging = reference_of(series, reference)
+    if series.drifts and isinstance(judging, StoredBaseline):
+        return _beside_stored_times(series, measurement, judging, context)
+    paired = isinstance(judging, PairedRevision)
+    base = _series_named(series.metric, () if judging.record is None else judging.record.series)
+    obstacle = _obstacle(series, base, measurement, judging)
     if base is None or _kind(series) != _kind(base):
-        evidence = Evidence(series=series, base=base, differs=bool(reference.differs), obstacle=obstacle)
-        decision = decide_metric(evidence, context)
-        return Comparison(
-            series=series,
-            tolerance=tolerance_of(series, series.value, context.tolerance),
-            verdict=decision.verdict,
-            gated=series.gated,
-            note=decision.note,
-        )
-    fresh = plain = _change(series, base, measurement, reference, context)
-    change = plain if paired else _change(series, base, measurement, reference, context, disturbed=True)
+        return _incomparable(series, base, judging, obstacle, context)
+    fresh = change = change_from(series, base, measurement, paired=paired)
     if measurement.fresh_from and len(series.samples) == len(measurement.launches):
         since = slice(measurement.fresh_from, None)
-        partner = _part(base, since) if paired and len(base.samples) == len(series.samples) else base
-        fresh = _change(_part(series, since), partner, measurement, reference, context)
-    tolerance, values = _tolerance(series, base, measurement, reference, context), (base.value, series.value)
+        partner = part_of(base, since) if paired and len(base.samples) == len(series.samples) else base
+        fresh = change_from(part_of(series, since), partner, measurement, paired=paired)
+    tolerance, values = _tolerance(series, base, measurement, judging, context), (base.value, series.value)
     evidence = Evidence(
         series=series,
         base=base,
@@ -73,19 +73,18 @@ def compare_metric(
         change=change,
         fresh=fresh,
         tolerance=tolerance,
-        excuse=_excuse(series, base, measurement, reference, fresh),
-        doubt=_doubt(series, base, measurement, reference, tolerance),
+        whole=worsening_of_all_steps(series, base) if paired else None,
     )
     decision = decide_metric(evidence, context)
-    change = plain if decision.verdict is Verdict.REGRESSED else change  # what nothing excuses
+    if isinstance(reference, StoredBaseline) and paired and series.gated and not series.rules.alarm_only:
+        decision = not_the_code(decision, evidence, _stored_times(series, measurement, reference), context)
     judged, note = (change if obstacle is None else None), decision.note
-    quotient = _controlled(series, base, reference)
     if note is None and judged is not None and not evidence.negligible:
-        note = _note(decision.verdict, evidence, judged, context, paired=paired, launches=len(measurement.launches))
-    level = LAST_SUSPICIOUS if context.screened and not paired else SUSPICIOUS
+        stale, launches = isinstance(reference, StoredBaseline), len(measurement.launches)
+        note = _note(decision.verdict, evidence, judged, context, stale=stale, paired=paired, launches=launches)
     may_be = context.suspected is None or series.metric in context.suspected
     latest = fresh if obstacle is None and may_be else None
-    suspicious = latest is not None and looks_worse(latest, better=series.better, tolerance=tolerance, level=level)
+    suspicious = latest is not None and looks_worse(latest, better=series.better, tolerance=tolerance)
     worse = suspicious or decision.verdict is Verdict.REGRESSED
     proven = None if worse or decision.verdict is Verdict.OK else context.resolution_of(series)
     return Comparison(
@@ -95,35 +94,106 @@ def compare_metric(
         change_interval=None if change is None else intervals.interval_at(change, context.proofs.interval),
         standard_error=None if change is None else change.standard_error,
         tolerance=tolerance,
-        mde=None if judged is None else _mde(judged, tolerance, series, context),
+        mde=None if judged is None else smallest_found(judged, tolerance, series, context),
         verdict=decision.verdict,
         gated=series.gated,
         note=note,
         suspicious=suspicious,
         promising=judged is not None and looks_better(judged, better=series.better, tolerance=tolerance),
-        enough=_enough(evidence, judged, context, proven) if judged and (worse or decision.verdict in OPEN) else None,
+        enough=enough(evidence, judged, context, proven) if judged and (worse or decision.verdict in OPEN) else None,
         df=math.inf if change is None else change.df,
         base_samples=base.samples,
         margin=context.margin * tolerance,
         bound=None if judged is None else _bound(judged, series, context, decision),
-        controlled=change is not None and quotient,
-        worse_in=worse_in(series, base, paired=paired, quotient=quotient) if judged else None,
+        worse_in=worse_in(series, base, paired=paired) if judged else None,
         paired=paired,
     )
 
 
-def _controlled(series: Series, base: Series, reference: Reference) -> bool:
-    """Whether the change is that of quotients by the control step."""
-    known = series.control is not None and base.control is not None
-    return known and isinstance(reference, StoredBaseline)
+def _incomparable(
+    series: Series, base: Series | None, reference: Reference, obstacle: Finding | None, context: DecisionContext
+) -> Comparison:
+    """The judgement on a metric that the reference does not have, or has as another quantity."""
+    evidence = Evidence(series=series, base=base, differs=bool(reference.differs), obstacle=obstacle)
+    decision = decide_metric(evidence, context)
+    return Comparison(
+        series=series,
+        tolerance=tolerance_of(series, series.value, context.accepted(paired=reference.paired)),
+        verdict=decision.verdict,
+        gated=series.gated,
+        note=decision.note,
+    )
 
 
-def _part(series: Series, launches: slice) -> Series:
-    """The series of some of its launches."""
-    control = series.control
-    if control is not None:
-        control = Control(seconds=control.seconds[launches], within=control.within[launches])
-    return replace(series, samples=series.samples[launches], within=series.within[launches], control=control)
+def _beside_stored_times(
+    series: Series, measurement: Measurement, stored: StoredBaseline, context: DecisionContext
+) -> Comparison:
+    """The judgement on what drifts with the machine, by stored times alone."""
+    base = _series_named(series.metric, () if stored.record is None else stored.record.series)
+    obstacle = _obstacle(series, base, measurement, stored)
+    if base is None or _kind(series) != _kind(base):
+        return _incomparable(series, base, stored, obstacle, context)
+    told = _stored_times(series, measurement, stored)
+    tolerance = _tolerance(series, base, measurement, stored, context)
+    evidence = Evidence(series=series, base=base, obstacle=obstacle, change=told.change, tolerance=tolerance)
+    decision = decide_stored_times(evidence, told, context)
+    change = told.change
+    return Comparison(
+        series=series,
+        baseline=base.value,
+        change=None if change is None else change.estimate,
+        change_interval=None if change is None else change.interval,
+        standard_error=None if change is None else change.standard_error,
+        tolerance=tolerance,
+        verdict=decision.verdict,
+        gated=series.gated,
+        note=decision.note,
+        df=math.inf if change is None else change.df,
+        base_samples=base.samples,
+        worse_in=None if change is None else worse_in(series, base, paired=False),
+    )
+
+
+def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseline) -> StoredTimes:
+    """What the stored launches say of a metric that drifts with the machine.
+
+    That they ran alone and these in turns with others, which makes steps a little longer, hides no gross slowdown. What
+    another environment changes is shown.
+    """
+    record = stored.record
+    base = _series_named(series.metric, () if record is None else record.series)
+    obstacle = _obstacle(series, base, measurement, stored)
+    if record is None or base is None or (obstacle is not None and obstacle.code not in SHOWN):
+        return StoredTimes(change=None)
+    then, now = (each.environment.recorded.get("host") for each in (record, measurement))
+    doubt = None
+    if then != now or then is None:
+        doubt = Finding("other_host", {"host": then or "unknown"})
+    elif record.busy or measurement.busy:
+        doubt = Finding(
+            "busy",
+            {"now": measurement.lost if measurement.busy else None, "then": record.lost if record.busy else None},
+        )
+    elif record.clock and measurement.clock and abs(math.log(measurement.clock / record.clock)) > OTHER_CLOCK:
+        doubt = Finding("other_clock", {"then": record.clock, "now": measurement.clock})
+    change = change_from(series, base, measurement, paired=False)
+    return StoredTimes(change=change, doubt=doubt)
+
+
+def slower_than_stored(measurement: Measurement, stored: StoredBaseline, context: DecisionContext) -> Finding | None:
+    """The warning that the step takes longer than the stored one, though both sides of the pair share what changed."""
+    series = _series_named(STEP_TIME, measurement.series)
+    if series is None or stored.pair is None or stored.pair.record is None:
+        return None
+    told, base = _stored_times(series, measurement, stored), _series_named(STEP_TIME, stored.pair.record.series)
+    if told.change is None or told.doubt is not None or base is None:
+        return None
+    slower = worsening(told.change, series.better) > limit(told.change, context.resolution or context.gross)
+    own = change_from(series, base, measurement, paired=True)
+    explained = own is None or own.shift >= told.change.shift / 2  # the code made at least half of it
+    if not slower or explained or is_gross(told.change, base, context.gross):
+        return None
+    return Finding("slower_than_stored", {"change": told.change.estimate, "differ": stored.recorded_differ})
 
 
 def _bound(change: Change, series: Series, context: DecisionContext, decision: Decision) -> float | None:
@@ -143,6 +213,8 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
         return Finding("other_kind", {"then": " ".join(_kind(base)), "now": " ".join(_kind(series))})
     if reference.differs:
         return Finding("incomparable", {"differs": reference.differs})
+    if record.typical and series.drifts:
+        return Finding("other_step_time")
     return _made_otherwise(series, measurement, record)
 
 
@@ -166,101 +238,28 @@ def _kind(series: Series) -> tuple[str, str, str]:
 def _tolerance(
     series: Series, base: Series, measurement: Measurement, reference: Reference, context: DecisionContext
 ) -> float:
-    """The tolerance of a metric: what was learned of noise has no say in it."""
+    """The tolerance of a metric."""
     step = _series_named(STEP_TIME, () if reference.record is None else reference.record.series)
     step_time = step.value if step is not None and (step.gated or not series.rules.stands_in) else None
     if step_time is not None and series.rules.stands_in:
         step_time *= 1 - measurement.lost  # steps wait for cores that others take, and more work waits more
-    return tolerance_of(series, base.value, context.tolerance, step_time)
-
-
-def _excuse(
-    series: Series, base: Series, measurement: Measurement, reference: Reference, change: Change | None
-) -> Finding | None:
-    """Why a slowdown beside a stored baseline says nothing; None where nothing excuses it."""
-    paired = isinstance(reference, PairedRevision)
-    if paired or change is None or reference.record is None or not series.rules.interleaved:
-        return None
-    measurement = replace(measurement, launches=measurement.fresh, fresh_from=0)  # those that found it worse
-    worsening, controlled = intervals.from_log(abs(change.shift)), _controlled(series, base, reference)
-    return excused_by(measurement, reference.record.lost, worsening, controlled=controlled)
-
-
-def _doubt(
-    series: Series, base: Series, measurement: Measurement, reference: Reference, tolerance: float
-) -> Finding | None:
-    """Why a time beside a stored baseline cannot be good; None where nothing hides a slowdown."""
-    record = reference.record
-    if record is None or isinstance(reference, PairedRevision) or not series.rules.interleaved:
-        return None
-    controlled = _controlled(series, base, reference)
-    if series.scale != "ratio" and not controlled:
-        return None
-    return hidden_by(measurement, record.lost, tolerance, controlled=controlled)
-
-
-def _mde(change: Change, tolerance: float, series: Series, context: DecisionContext) -> float | None:
-    """What this run would have found, with as many launches as there is time for."""
-    best = intervals.with_launches(change, context.affordable or change.launches)
-    return mde(best, alpha=context.alpha_of(series), tolerance=tolerance)
-
-
-def _change(
-    series: Series,
-    base: Series,
-    measurement: Measurement,
-    reference: Reference,
-    context: DecisionContext,
-    *,
-    disturbed: bool = False,  # whether others' part of the cores makes quotients doubtful, which it moves either way
-) -> Change | None:
-    """The change from the reference: by rounds where both sides were measured in the same ones."""
-    runs: tuple[int, ...] = ()
-    spread, drift, outliers = NO_SPREAD, 0.0, outlying_end(series.rules, series.better)
-    independent, others = 1.0, 0.0
-    if isinstance(reference, StoredBaseline):
-        step = _series_named(STEP_TIME, measurement.series)
-        step_time = None if step is None else step.value
-        quotient = _controlled(series, base, reference)
-        spread = spread_between_runs(series, measurement.environment, step_time, reference.noise, quotient=quotient)
-        drift = drift_of(series)
-        if reference.record is not None:
-            runs = reference.record.sizes_of_runs(base)
-            of_runs = float(len(runs)) if quotient else reference.record.days  # the drift is out of quotients
-            independent = of_runs if runs else 1.0
-            others = disturbance(measurement, reference.record.lost, controlled=True) if disturbed else 0.0
-        if quotient:
-            spread = corrected(spread, pace(series, base, runs), independent, others)
-            series, base = controlled(series), controlled(base)
-    elif len(series.samples) == len(base.samples):
-        return intervals.paired(
-            series.samples,
-            base.samples,
-            scale=series.scale,
-            outliers=None if outliers is None else "both",  # either side may be disturbed
-            expected=expected_of_pairs(series, base, turns=measurement.turns),
-        )
-    return intervals.change(
-        series.samples,
-        base.samples,
-        scale=series.scale,
-        between_runs=spread.sd,
-        between_df=spread.df,
-        drift=drift,
-        outliers=outliers,
-        expected=expected_alone(series, base, context.scatter, runs),
-        base_runs=runs,
-        independent=independent,
-    )
+    return tolerance_of(series, base.value, context.accepted(paired=reference.paired), step_time)
 
 
 def _note(
-    verdict: Verdict, evidence: Evidence, change: Change, context: DecisionContext, *, paired: bool, launches: int
+    verdict: Verdict,
+    evidence: Evidence,
+    change: Change,
+    context: DecisionContext,
+    *,
+    stale: bool,
+    paired: bool,
+    launches: int,
 ) -> Finding | None:
-    """What explains a verdict by numbers; None where nothing has to be explained."""
+    """What explains a verdict by numbers; ``stale``: whether what is better makes a stored baseline stale."""
     better = evidence.series.better
     match verdict:
-        case Verdict.IMPROVED if not paired:
+        case Verdict.IMPROVED if stale:
             return Finding("stale_baseline")
         case Verdict.UNCHANGED if (
             paired
@@ -269,8 +268,17 @@ def _note(
         ):
             return Finding("looks_better")
         case Verdict.INCONCLUSIVE:
-            return _what_it_takes(evidence, change, context, paired=paired, launches=launches)
+            takes = what_it_takes(evidence, change, context, paired=paired, launches=launches)
+            rare = takes.code == "launches_needed" and _in_few_launches(evidence, change, context)
+            return Finding("rare_long_steps", {"whole": evidence.whole}) if rare else takes
     return None
+
+
+def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContext) -> bool:
+    """Whether all steps together are too slow, and most launches are not."""
+    resolution, margin = context.resolution_of(evidence.series), context.margin * evidence.tolerance
+    usual = worsening(change, evidence.series.better) <= limit(change, max(margin, resolution or 0.0))
+    return usual and hides_long_steps(evidence.whole, resolution, margin)
 
 
 def _all_better(change: Change, better: Better, level: float) -> bool:
@@ -279,37 +287,6 @@ def _all_better(change: Change, better: Better, level: float) -> bool:
     if interval is None:
         return False
     return interval.high < 0 if better == "lower" else interval.low > 0
-
-
-def _what_it_takes(
-    evidence: Evidence, change: Change, context: DecisionContext, *, paired: bool, launches: int
-) -> Finding:
-    """What would decide a metric; ``launches`` were made for the times."""
-    series, told = evidence.series, len(evidence.series.samples)
-    if told < launches:
-        return Finding("told_late", {"launches": told})
-    if change.standard_error is None:
-        return Finding("single_launch")
-    wanted = _enough(evidence, change, context, context.resolution_of(series))
-    if wanted is None or wanted > PRACTICABLE:
-        return Finding("no_launches_decide", {"any_number": wanted is None, "paired": paired})
-    max_time = None
-    if series.gated and context.last and context.max_time_for is not None:
-        max_time = math.ceil(context.max_time_for(wanted - told))
-    return Finding("launches_needed", {"launches": wanted, "max_time": max_time, "known": told if told < FEW else None})
-
-
-def _enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
-    """About how many launches would decide a metric; ``resolution``: the worsening that it is enough to rule out."""
-    return needed(
-        change,
-        better=evidence.series.better,
-        tolerance=evidence.tolerance,
-        alpha=context.alpha_of(evidence.series),
-        margin=context.margin,
-        resolution=resolution,
-        proofs=context.proofs.at(1.0, last=True),
-    )
 
 
 def _series_named(metric: str, among: tuple[Series, ...]) -> Series | None:

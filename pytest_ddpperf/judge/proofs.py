@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_ddpperf.judge.detection import Proofs
+from pytest_ddpperf.judge.detection import UNSPENT, Proofs
 from pytest_ddpperf.judge.sequential import Key
 
 
 class SharedTime:
-    """The proofs of benchmarks that share ``max_time`` seconds, at a look; ``unspent``: what earlier launches left."""
+    """The proofs of benchmarks that share ``max_time`` seconds, at a look."""
 
-    def __init__(self, max_time: float, unspent: Proofs) -> None:
+    def __init__(self, max_time: float) -> None:
         self._max_time = max_time
-        self._unspent = unspent
         self._launches: Mapping[Key, int] = {}  # of each benchmark at this look
         self._now: dict[Key, Proofs] = {}
         self._told: dict[Key, tuple[int, Proofs]] = {}  # the launches and proofs at the last look that was told
@@ -21,12 +20,7 @@ class SharedTime:
 
     def __getitem__(self, key: Key) -> Proofs:
         """Those of a benchmark at this look, or before any."""
-        return self._now.get(key, self._unspent)
-
-    @property
-    def most(self) -> Proofs:
-        """What is spent so far, by the benchmark that has spent most."""
-        return max((proofs for _, proofs in self._told.values()), key=lambda each: each.spent, default=self._unspent)
+        return self._now.get(key, UNSPENT)
 
     def begin(self, launches: Mapping[Key, int], elapsed: float, *, last: bool) -> None:
         """Begins a look; another one at the same launches, for which there is less time, takes its place."""
@@ -38,7 +32,7 @@ class SharedTime:
     def spend(self, elapsed: float, *, last: bool) -> None:
         """What waits while others are launched spends no more, but at a last look."""
         for key, launches in self._launches.items():
-            of_launches, told = self._before.get(key, (0, self._unspent))
+            of_launches, told = self._before.get(key, (0, UNSPENT))
             now = told.at(elapsed / self._max_time, last=last)
             more = launches > of_launches or (last and now.proves and now.level >= told.level)
             self._now[key] = now if more else told

@@ -1,11 +1,11 @@
 """The stopping rule: when to add a launch, when to stop, and when to start afresh because of a suspect.
 
 A screening phase looks after every launch until all metrics are decided or half of the time is up. A metric that looks
-worse there, by an easy test, is a suspect only: a second phase has fresh launches, no fewer than the first had. Beside
-a stored baseline these alone judge it, by a hard test; side by side they have to be worse by the easy one, and all
-launches together have to pass the hard test. A false alarm has to pass all tests, so the first one may be easy, and few
-slowdowns slip by. A metric that has not looked worse by then is measured on to show that it is not, and cannot be found
-worse.
+worse there, by an easy test, is a suspect only: a second phase has fresh launches, no fewer than the first had. Memory
+and losses beside a stored baseline are judged by these alone, by a hard test; side by side they have to be worse by the
+easy one, and all launches together have to pass the hard test. A false alarm has to pass all tests, so the first one
+may be easy, and few slowdowns slip by. A metric that has not looked worse by then is measured on to show that it is
+not, and cannot be found worse.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ALPHA = 0.01  # two-sided, for one benchmark
 SUITE_ALPHA = 0.04
 """Two-sided, for all benchmarks of a suite together: half of it is for the worse, so 2 % of suites raise a false alarm.
 
-Beside a stored baseline screening and confirmation share the baseline's error and the run's deviation. What passes the
-one by chance is likely to pass the other, so the confirmation alone has to keep the budget.
+Beside a stored baseline screening and confirmation share the baseline's error. What passes the one by chance is likely
+to pass the other, so the confirmation alone has to keep the budget.
 """
 
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
@@ -69,11 +69,10 @@ class Next:
     """What to do after a look: stop, measure so many launches more, or confirm: start again with that many.
 
     ``going_on`` are the benchmarks that these launches are of, by key; None for all that are measured together. After
-    diagnosed launches, ``confirm`` asks for fresh diagnosed ones. ``settle`` ends launches that are judged beside a
-    stored baseline, whose commit is then measured side by side.
+    diagnosed launches, ``confirm`` asks for fresh diagnosed ones.
     """
 
-    action: Literal["stop", "more", "confirm", "settle"]
+    action: Literal["stop", "more", "confirm"]
     launches: int = 0
     suspects: tuple[str, ...] = ()  # the metrics that looked worse, in words
     explain: bool = False  # whether a diagnosis is wanted though no time is left
@@ -92,7 +91,6 @@ class State:
 
 
 STOP = Next("stop")
-SETTLE = Next("settle", briefly=True)  # the launches that settle it are diagnosed in full
 
 
 def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
@@ -110,24 +108,12 @@ def advance(state: State, action: Next, *, screened: bool = False) -> State:
 
 
 def next_action(
-    state: State,
-    verdicts: Iterable[Verdict],
-    *,
-    suspects: bool,
-    last: bool,
-    measure_on: bool = False,
-    settles: bool | None = None,
+    state: State, verdicts: Iterable[Verdict], *, suspects: bool, last: bool, measure_on: bool = False
 ) -> Next:
-    """What to do after a look; a confirmation is begun whatever it costs, because a suspect is never the verdict.
-
-    ``settles`` tells whether what is open now had better be settled side by side with the baseline's commit; None where
-    it cannot be. A suspect is settled at once, for fresh launches beside a stored baseline would share its error.
-    """
+    """What to do after a look; a confirmation is begun whatever it costs, because a suspect is never the verdict."""
     seen = set(verdicts)
     if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
-        return Next("confirm", max(state.first, state.launches)) if settles is None else SETTLE
-    if settles and seen & OPEN:
-        return SETTLE
+        return Next("confirm", max(state.first, state.launches))
     if Verdict.REGRESSED in seen or not (measure_on or seen & OPEN):
         return STOP
     return STOP if last else Next("more", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_ddpperf.judge.sequential import Key
@@ -9,6 +10,28 @@ from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
 _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of what more launches can hardly decide
+
+
+def wants_launches(comparison: Comparison) -> bool:
+    """Whether more launches may decide a metric.
+
+    None decides a count, and none a time beside stored ones alone, unless it looks like a gross slowdown.
+    """
+    series = comparison.series
+    if series.scale == "exact":
+        return False
+    if comparison.paired or not series.drifts or comparison.baseline is None:
+        return True
+    return comparison.note is not None and comparison.note.code == "not_gross" and _beyond(comparison)
+
+
+def _beyond(comparison: Comparison) -> bool:
+    """Whether the change of what is not shown to be gross looks so."""
+    gross = comparison.note.facts["gross"] if comparison.note is not None else math.inf
+    change, lower = comparison.change or 0.0, comparison.series.better == "lower"
+    if comparison.series.scale == "difference":
+        return (change if lower else -change) > gross * abs(comparison.baseline or 0.0)
+    return change > gross if lower else (1 + gross) * (1 + change) < 1
 
 
 def going_on(results: Sequence[Result], metrics: Mapping[Key, Sequence[object]]) -> frozenset[Key] | None:
@@ -37,7 +60,7 @@ def undecided(
         result.measurement.key: [
             each
             for each in result.comparisons
-            if each.gated and each.series.scale != "exact" and (each.verdict in OPEN or looks_better(each))
+            if each.gated and wants_launches(each) and (each.verdict in OPEN or looks_better(each))
         ]
         for result in results
     }
@@ -50,7 +73,7 @@ def blind_metrics(result: Result) -> list[Comparison]:
         each
         for each in result.comparisons
         if each.gated
-        and each.series.scale != "exact"
+        and wants_launches(each)
         and each.verdict is Verdict.INCONCLUSIVE
         and not each.series.rules.alarm_only
         and (each.note is None or each.note.code not in _HOPELESS)
@@ -63,7 +86,7 @@ def suspicious_metrics(result: Result) -> tuple[str, ...]:
         comparison.series.metric
         for comparison in result.comparisons
         if comparison.gated
-        and comparison.series.scale != "exact"
+        and wants_launches(comparison)
         and (comparison.suspicious or comparison.verdict is Verdict.REGRESSED)
     )
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.judge.allowance import excused_by
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.parsers import byte_count, closest, instead
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Interval, Measurement, Series
+from pytest_ddpperf.records.measurement import BUSY, Interval, Measurement, Series
 from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
+from pytest_ddpperf.stats.intervals import FEW
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
 ALIASES: Mapping[str, str] = {"efficiency": "scaling_efficiency"}
@@ -42,21 +42,17 @@ class MetricTarget:
     def outcome(self) -> Outcome:
         """``met`` or ``missed`` where the whole interval lies on one side of the target, else ``open``.
 
-        Bytes and counts without an interval are as sure as they are; of any other single figure nobody knows. What the
-        cores that others took may explain is open: a time that is missed, and a quotient of two runs on either side.
+        Bytes and counts without an interval are as sure as they are. What drifts with the machine is open below three
+        launches, and if it is missed while the machine is busy.
         """
         found = self._beside_interval
-        doubted = found == "missed" or (found == "met" and self.series.rules.partnered)
-        return "open" if doubted and self._disturbed else found
+        few = self.series.drifts and not self.series.rules.diagnosed and len(self.series.samples) < FEW
+        return "open" if few or (found == "missed" and self._busy) else found
 
     @property
-    def _disturbed(self) -> bool:
-        """Whether others took so much of the cores that the metric may lie on the other side of the target for it."""
-        series, ends = self.series, sorted((self.series.value, self.wanted))
-        if not series.rules.interleaved:
-            return False
-        apart = ends[1] / ends[0] - 1 if series.scale == "ratio" and ends[0] > 0 else 0.0
-        return excused_by(self.measurement, 0.0, apart) is not None
+    def _busy(self) -> bool:
+        """Whether others took cores while a metric was measured that drifts with the machine."""
+        return self.series.drifts and self.measurement.lost > BUSY
 
     @property
     def _beside_interval(self) -> Outcome:
@@ -74,7 +70,7 @@ class MetricTarget:
         name = f"{self.series.metric}{self.whose and f' of {self.whose}'}"
         bound = "at least" if self.series.better == "higher" else "at most"
         others = f"; others took {format_percent(self.measurement.lost)} of the cores"
-        others = others if self.outcome == "open" and self._disturbed else ""
+        others = others if self.outcome == "open" and self._busy else ""
         return f"{name}: {_figure(self.series)}, the target is {bound} {_value(self.wanted, self.series.unit)}{others}"
 
     @property

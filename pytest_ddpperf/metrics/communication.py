@@ -9,14 +9,13 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
-from pytest_ddpperf.stats.summaries import typical
 
 EXPOSED = "exposed_communication"
 OVERHEAD = "communication_overhead"
 
 
 def exposed_communication(measurement: Measurement) -> Samples | None:
-    """Seconds by which a typical step is longer for averaging its gradients: synchronised less unsynchronised.
+    """Seconds by which a step is longer for averaging its gradients: synchronised less unsynchronised.
 
     Both times come from blocks of one launch that alternate, so what slows the machine down for a while slows both. A
     step lasts as long as its slowest rank. Where nothing is sent, the difference is noise on both sides of 0.
@@ -45,14 +44,14 @@ def of_overhead(measurement: Measurement) -> Within:
 
 
 def _without_each(measurement: Measurement) -> list[list[tuple[float, float]]]:
-    """For each launch that has several pairs of blocks, both typical steps without one pair after the other."""
+    """For each launch that has several pairs of blocks, both mean steps without one pair after the other."""
     found = (_without(launch) for launch in measurement.every)
     return [pairs for pairs in found if len(pairs) >= MIN_BLOCKS]
 
 
 @once
 def _without(launch: Launch) -> list[tuple[float, float]]:
-    """Of one launch both typical steps without one pair of blocks after the other."""
+    """Of one launch both mean steps without one pair of blocks after the other."""
     known = complete(rank.communication for rank in launch.ranks) or ()
     number = min((rank.pairs for rank in known), default=0)
     if number < MIN_BLOCKS:
@@ -64,8 +63,8 @@ def _without(launch: Launch) -> list[tuple[float, float]]:
 
     return [
         (
-            _typical([left(rank.synchronised, pair) for rank in known]),
-            _typical([left(rank.unsynchronised, pair) for rank in known]),
+            _mean_of([left(rank.synchronised, pair) for rank in known]),
+            _mean_of([left(rank.unsynchronised, pair) for rank in known]),
         )
         for pair in range(number)
     ]
@@ -99,19 +98,19 @@ def synchronisation_kept(measurement: Measurement) -> Finding | None:
 
 
 def _pairs(measurement: Measurement) -> list[tuple[float, float]] | None:
-    """Of each diagnosed launch the typical synchronised and the typical unsynchronised step; None without any."""
+    """Of each diagnosed launch the mean synchronised and the mean unsynchronised step; None without any."""
     return [pair for pair in map(_pair, measurement.every) if pair is not None] or None
 
 
 @once
 def _pair(launch: Launch) -> tuple[float, float] | None:
-    """Of one launch the typical synchronised and the typical unsynchronised step."""
+    """Of one launch the mean synchronised and the mean unsynchronised step."""
     known = complete(rank.communication for rank in launch.ranks)
     if known is None:
         return None
-    return _typical([rank.synchronised for rank in known]), _typical([rank.unsynchronised for rank in known])
+    return _mean_of([rank.synchronised for rank in known]), _mean_of([rank.unsynchronised for rank in known])
 
 
-def _typical(ranks: list[tuple[float, ...]]) -> float:
-    """The typical step of a group, whose step lasts as long as its slowest rank."""
-    return typical(tuple(map(max, zip(*ranks, strict=True))))
+def _mean_of(ranks: list[tuple[float, ...]]) -> float:
+    """The mean step of a group, whose step lasts as long as its slowest rank."""
+    return fmean(map(max, zip(*ranks, strict=True)))

@@ -9,9 +9,9 @@ from pytest_ddpperf.metrics.launch_figures import (
     Samples,
     complete,
     gpus_of,
+    mean_step,
     of_launches,
     of_lone_launches,
-    typical_step,
     used_gpus,
 )
 from pytest_ddpperf.records.launch import Launch
@@ -39,15 +39,15 @@ def step_time_scatter(launch: Launch) -> float | None:
 
 @of_launches
 def epoch_time(launch: Launch) -> float | None:
-    """Seconds of as many typical steps as the loader has data for; None for data without an end or a length."""
+    """Seconds of as many steps as the loader has data for; None for data without an end or a length."""
     steps = complete(rank.epoch_steps for rank in launch.ranks)
-    return None if steps is None else max(steps) * typical_step(launch)
+    return None if steps is None else max(steps) * mean_step(launch)
 
 
 def flops_rate(measurement: Measurement) -> Samples | None:
-    """FLOP/s of the rank with the most FLOPs: those counted in a step over the typical step time."""
+    """FLOP/s of the rank with the most FLOPs: those counted in a step over the step time."""
     flops = 0.0 if measurement.counts is None else measurement.counts.totals.get("flops", 0.0)
-    return tuple(flops / typical_step(launch) for launch in measurement.launches) if flops else None
+    return tuple(flops / mean_step(launch) for launch in measurement.launches) if flops else None
 
 
 def mfu(measurement: Measurement) -> Samples | None:

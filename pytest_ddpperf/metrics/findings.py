@@ -7,21 +7,20 @@ import math
 from pytest_ddpperf.metrics.communication import no_memory_headroom, synchronisation_kept
 from pytest_ddpperf.metrics.figures import gpu_utilisation
 from pytest_ddpperf.metrics.health import health_findings
-from pytest_ddpperf.metrics.launch_figures import once, typical_step
+from pytest_ddpperf.metrics.launch_figures import mean_step, once
 from pytest_ddpperf.metrics.memory import full_gpu_memory, growing_memory, no_allocator_statistics, uneven_memory
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.stats.summaries import quantile, typical
+from pytest_ddpperf.stats.summaries import median_step, quantile
 
 SLOW_START = 0.10  # by how much the first quarter of the timed steps may be slower than the rest
 MIN_STEPS = 8  # below that a quarter is a single step
 OUTLYING_SIGMAS = 3.0
-OUTLYING_SHARE = 0.05  # launches that agree to within this are close enough, however small their spread
+OUTLYING_SHARE = 0.05  # launches that agree to within this are close enough, however little they scatter
 MIN_LAUNCHES = 4  # below that nothing tells the outlier from the others
-DISTURBED = 0.10  # share of the usable cores' time that others take
 MIN_STORED = 3  # of two launches one that was disturbed cannot be told from the other
-BUSY = 0.80  # of the time: what GPUs are busy for at least, where nothing holds them up
+USED = 0.80  # of the time: what GPUs have something to run for at least, where nothing holds them up
 SIGMA_PER_MAD = 1.4826  # of a normal distribution
 
 
@@ -56,9 +55,10 @@ def thin_baseline(measurement: Measurement, seconds: float) -> Finding | None:
     return Finding("thin_baseline", {"launches": launches, "enough": math.ceil(seconds / launches * MIN_STORED)})
 
 
-def disturbed_baseline(measurement: Measurement) -> Finding | None:
-    """Other processes took much of the cores while a stored baseline was timed."""
-    return Finding("disturbed_baseline", {"lost": measurement.lost}) if measurement.lost > DISTURBED else None
+def busy_baseline(measurement: Measurement) -> Finding | None:
+    """The machine was busy while a stored baseline was timed."""
+    busy = measurement.launches and measurement.busy
+    return Finding("busy_baseline", {"lost": measurement.lost}) if busy else None
 
 
 def oversubscription(measurement: Measurement) -> Finding | None:
@@ -129,8 +129,8 @@ def unseen_work(measurement: Measurement) -> Finding | None:
 def idle_gpus(measurement: Measurement) -> Finding | None:
     """The GPUs of the ranks had nothing to run for much of the time."""
     shares = gpu_utilisation(measurement)
-    share = quantile(shares, 0.5) if shares else BUSY
-    return None if share >= BUSY else Finding("idle_gpus", {"share": share, "busy": BUSY})
+    share = quantile(shares, 0.5) if shares else USED
+    return None if share >= USED else Finding("idle_gpus", {"share": share, "busy": USED})
 
 
 def outlying_launches(measurement: Measurement) -> Finding | None:
@@ -139,7 +139,7 @@ def outlying_launches(measurement: Measurement) -> Finding | None:
     Far is more than 3 standard deviations from the median, estimated from the median absolute deviation, and more
     than 5 %.
     """
-    times = [typical_step(launch) for launch in measurement.launches]
+    times = [mean_step(launch) for launch in measurement.launches]
     if len(times) < MIN_LAUNCHES:
         return None
     median = quantile(times, 0.5)
@@ -156,4 +156,4 @@ def _starts_slowly(launch: Launch) -> bool:
     if len(times) < MIN_STEPS:
         return False
     quarter = len(times) // 4
-    return typical(times[:quarter]) > (1 + SLOW_START) * typical(times[quarter:])
+    return median_step(times[:quarter]) > (1 + SLOW_START) * median_step(times[quarter:])

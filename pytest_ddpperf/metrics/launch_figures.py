@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import accumulate
 from statistics import fmean
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from pytest_ddpperf.records.health import GpuHealth
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Scale, Series
-from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, OWN_OF_TAIL, even_sizes, expected, influences
-from pytest_ddpperf.stats.centers import Outliers
+from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.records.measurement import Better, Measurement, MetricRules, Scale, Series
+from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, even_sizes, expected, influences
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.stats.summaries import least, tail, typical, typical_of_blocks
+from pytest_ddpperf.stats.summaries import least, long_steps, median_step
 
 T = TypeVar("T")
 Samples = tuple[float, ...]
@@ -38,13 +38,33 @@ Knows = Callable[[Measurement], "Within | None"]
 
 
 def series_from(
-    samples: Samples, within: Within | None, *, scale: Scale, outliers: Outliers | None, **columns: Any
+    samples: Samples, within: Within | None, *, scale: Scale, better: Better, rules: MetricRules, **columns: Any
 ) -> Series:
-    """The series of a metric, with value and interval; ``columns`` are its fields that the samples do not decide."""
+    """The series of a metric, with value and interval; ``columns`` are its fields that the samples do not decide.
+
+    The value of what is made of step times is that of all steps together: the mean of times, the harmonic mean of
+    rates. Its interval is as wide as that of the logarithms.
+    """
     within = within or Within((), 0.0)
-    value, interval = center(samples, scale, outliers, expected(within.moved, within.own))
-    moved, own = within.moved, within.own
-    return Series(samples=samples, value=value, interval=interval, within=moved, own=own, scale=scale, **columns)
+    expectation = expected(within.moved, within.own)
+    value, interval = center(samples, scale, expectation, robust=rules.partnered)
+    if rules.timed and scale == "ratio" and min(samples) > 0:
+        whole = fmean(samples) if better == "lower" else len(samples) / math.fsum(1 / sample for sample in samples)
+        if interval is not None:
+            moved = whole / value
+            interval = replace(interval, low=moved * interval.low, high=moved * interval.high)
+        value = whole
+    return Series(
+        samples=samples,
+        value=value,
+        interval=interval,
+        within=within.moved,
+        own=within.own,
+        scale=scale,
+        better=better,
+        rules=rules,
+        **columns,
+    )
 
 
 def complete(values: Iterable[T | None]) -> tuple[T, ...] | None:
@@ -102,12 +122,29 @@ def energy_per_step(launch: Launch) -> float | None:
 
 
 @once
-def typical_step(launch: Launch) -> float:
-    """Seconds of a typical step of the group; see ``typical``, and ``typical_of_blocks`` for steps timed on devices.
+def mean_step(launch: Launch) -> float:
+    """Seconds of a step of the group, the mean of all timed steps.
 
-    Events of devices jitter, each by itself. The slowest rank of each step would have the jitter of all ranks add up.
+    On the host a step lasts as long as on its slowest rank, on devices a block does: their events jitter, each by
+    itself, and the slowest rank of each step would have the jitter of all ranks add up.
     """
-    return typical_of_blocks(blocks) if (blocks := _device_blocks(launch)) else typical(launch.step_times)
+    return _mean_of_blocks(_device_blocks(launch) or [(seconds, 1) for seconds in launch.step_times])
+
+
+def _mean_of_blocks(blocks: Sequence[tuple[float, int]]) -> float:
+    """Seconds of a step, from seconds and steps of blocks."""
+    return math.fsum(seconds for seconds, _ in blocks) / sum(steps for _, steps in blocks)
+
+
+@once
+def step_time_median(launch: Launch) -> float:
+    """Seconds of the median step of the group."""
+    return median_step(launch.step_times)
+
+
+def long_steps_of(measurement: Measurement) -> LongSteps:
+    """The long steps of all launches."""
+    return long_steps([launch.step_times for launch in measurement.launches])
 
 
 def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
@@ -122,7 +159,7 @@ def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
 
 
 def of_steps(measurement: Measurement) -> Within:
-    """What launches know of the scatter of the typical step's logarithm."""
+    """What launches know of the scatter of the mean step's logarithm."""
     return Within(tuple(map(moved_step, measurement.launches)), OWN_ALONE)
 
 
@@ -132,11 +169,6 @@ def of_rates(measurement: Measurement) -> Within:
     return Within(moved, OWN_ALONE)
 
 
-def of_tails(measurement: Measurement) -> Within:
-    """What launches know of the scatter of the tail's logarithm."""
-    return Within(tuple(map(_moved_tail, measurement.launches)), OWN_OF_TAIL)
-
-
 def of_cpu(measurement: Measurement) -> Within:
     """What launches know of the scatter of the CPU time's logarithm."""
     return Within(tuple(map(_moved_cpu, measurement.launches)), OWN_ALONE)
@@ -144,14 +176,13 @@ def of_cpu(measurement: Measurement) -> Within:
 
 @once
 def moved_step(launch: Launch) -> Moved:
-    """How far each block of a launch moves the logarithm of its typical step."""
-    blocks = _device_blocks(launch)
-    return _without_each(blocks, typical_of_blocks) if blocks else _moved(launch, typical)
-
-
-@once
-def _moved_tail(launch: Launch) -> Moved:
-    return _moved(launch, tail)
+    """How far each block of a launch moves the logarithm of its mean step."""
+    if blocks := _device_blocks(launch):
+        return _without_each(blocks, _mean_of_blocks)
+    sizes = _sizes_of_steps(launch)
+    ends = accumulate(sizes)
+    blocks = [(math.fsum(launch.step_times[end - size : end]), size) for size, end in zip(sizes, ends, strict=True)]
+    return _without_each(blocks, _mean_of_blocks)
 
 
 @once
@@ -191,23 +222,7 @@ def _without_each(blocks: Sequence[tuple[float, int]], figure: Callable[[Sequenc
     return influences(list(map(math.log, without))) if min(without) > 0 else ()
 
 
-def _moved(launch: Launch, figure: Callable[[Sequence[float]], float]) -> Moved:
-    """How far each block moves the logarithm of a figure: the jackknife leaves out one block after the other."""
-    return moved_by_blocks(launch.step_times, _sizes_of_steps(launch), figure)
-
-
 def _sizes_of_steps(launch: Launch) -> Sequence[int]:
     """The steps of each block; even ones where the launch was not timed in blocks."""
     sizes, steps = launch.ranks[0].blocks, len(launch.step_times)
     return sizes if sizes and sum(sizes) == steps else even_sizes(steps)
-
-
-def moved_by_blocks(steps: Samples, sizes: Sequence[int], figure: Callable[[Sequence[float]], float]) -> Moved:
-    """How far each block of steps moves the logarithm of a figure of all; empty where there are too few blocks."""
-    ends = list(accumulate(sizes))
-    if len(ends) < MIN_BLOCKS or min(steps) <= 0:
-        return ()
-    starts = [0, *ends[:-1]]
-    return influences(
-        [math.log(figure((*steps[:start], *steps[end:]))) for start, end in zip(starts, ends, strict=True)]
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -12,7 +11,6 @@ from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_IN_TURNS, influences
-from pytest_ddpperf.stats.summaries import usual_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,6 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
 
     The average over ranks keeps the sum: the phases of a launch add up to its step. The slowest rank of each phase
     would not: a rank that is slow in one phase makes the others wait in another one.
-
-    Only the usual ones of the steps that were taken apart count, by the rule that ``step_time`` has for timed steps.
     """
     return lambda measurement: (
         tuple(means[phase] for means in map(_means, measurement.every) if means is not None) or None
@@ -51,19 +47,18 @@ def of_phase(phase: str) -> Callable[[Measurement], Within]:
     def within(measurement: Measurement) -> Within:
         launches = _diagnosed(measurement)
         moved = [_moved(ranks, phase) for ranks in launches]
-        steps = [_mean([rank.step_times for rank in ranks], _usual(ranks)) for ranks in launches]
+        steps = [_mean([rank.step_times for rank in ranks]) for ranks in launches]
         return Within(tuple(filter(None, moved)), OWN_IN_TURNS * fmean(steps) if steps else 0.0)
 
     return within
 
 
 def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
-    """How far each usual step moves the mean of a phase."""
-    kept = _usual(ranks)
-    if len(kept) < MIN_BLOCKS:
+    """How far each step moves the mean of a phase."""
+    steps = [fmean(of_step) for of_step in zip(*(rank.seconds[phase] for rank in ranks), strict=True)]
+    if len(steps) < MIN_BLOCKS:
         return ()
-    seconds = [rank.seconds[phase] for rank in ranks]
-    return influences([_mean(seconds, [other for other in kept if other != step]) for step in kept])
+    return influences([fmean([*steps[:left_out], *steps[left_out + 1 :]]) for left_out in range(len(steps))])
 
 
 def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
@@ -92,14 +87,13 @@ def _summary(path: str, launches: Sequence[Sequence[PhaseTimes]]) -> SectionSumm
     counts, whole, own, steps = [], [], [], []
     uses: list[MemoryUse] = []
     for phases in launches:
-        kept = _usual(phases)
         nothing = (0.0,) * len(phases[0].step_times)
         none = SectionTimes(path=path, count=0.0, seconds=nothing, own_seconds=nothing)
         found = [next((section for section in rank.sections if section.path == path), none) for rank in phases]
         counts.append(fmean(section.count for section in found))
-        whole.append(_mean([section.seconds for section in found], kept))
-        own.append(_mean([section.own_seconds for section in found], kept))
-        steps.append(_mean([rank.step_times for rank in phases], kept))
+        whole.append(_mean([section.seconds for section in found]))
+        own.append(_mean([section.own_seconds for section in found]))
+        steps.append(_mean([rank.step_times for rank in phases]))
         uses += [section.memory for section in found if section.memory is not None]
     seconds = fmean(whole)
     return SectionSummary(path, fmean(counts), seconds, fmean(own), seconds / fmean(steps), _largest(uses))
@@ -119,8 +113,7 @@ def _means(launch: Launch) -> dict[str, float] | None:
     ranks = _ranks(launch)
     if ranks is None:
         return None
-    kept = _usual(ranks)
-    return {phase: _mean([rank.seconds[phase] for rank in ranks], kept) for phase in PHASES}
+    return {phase: _mean([rank.seconds[phase] for rank in ranks]) for phase in PHASES}
 
 
 def _diagnosed(measurement: Measurement) -> list[tuple[PhaseTimes, ...]]:
@@ -133,11 +126,6 @@ def _ranks(launch: Launch) -> tuple[PhaseTimes, ...] | None:
     return complete(rank.phases for rank in launch.ranks)
 
 
-def _usual(ranks: Sequence[PhaseTimes]) -> list[int]:
-    """The numbers of the steps that were usual for the ranks together."""
-    return usual_steps([math.fsum(step) for step in zip(*(rank.step_times for rank in ranks), strict=True)])
-
-
-def _mean(ranks: Sequence[Sequence[float]], steps: Sequence[int]) -> float:
-    """The mean over ranks of the seconds of some steps."""
-    return fmean(seconds[step] for seconds in ranks for step in steps)
+def _mean(ranks: Sequence[Sequence[float]]) -> float:
+    """The mean over ranks and steps."""
+    return fmean(seconds for of_rank in ranks for seconds in of_rank)

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from pytest_ddpperf.errors import WorkloadError
-from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, moved_step, series_from, typical_step
+from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, mean_step, moved_step, series_from
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Mode, Series
@@ -134,7 +134,7 @@ def scaling_series(base: Measurement, point: Measurement, mode: Mode, work: floa
     partners = _partners(base, point)
     if not partners:
         return ()
-    pairs = [(typical_step(old), typical_step(new)) for old, new in partners]
+    pairs = [(mean_step(old), mean_step(new)) for old, new in partners]
     within = _within(partners, turns=base.turns)
     made = partial(speedup, mode=mode, world_size=point.world_size, base_size=base.world_size, work=work)
     speedups = tuple(made(base_time, time) for base_time, time in pairs)
@@ -155,7 +155,7 @@ def speedup_series(base: Measurement, other: Measurement, *, gated: bool = False
     partners = _partners(base, other)
     sizes = base.effective_batch_size, other.effective_batch_size
     work = sizes[1] / sizes[0] if sizes[0] and sizes[1] else 1.0
-    samples = tuple(work * typical_step(old) / typical_step(new) for old, new in partners)
+    samples = tuple(work * mean_step(old) / mean_step(new) for old, new in partners)
     within = _within(partners, turns=base.turns)
     return (_relative(SPEEDUP, samples, within, gated=gated),) if samples else ()
 
@@ -168,7 +168,10 @@ def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
     if base.environment.device != other.environment.device:
         return ()
     samples = complete(_quotient(_peak(new), _peak(old)) for old, new in _partners(base, other))
-    return (replace(_relative(MEMORY, samples, None, gated=False), better="lower"),) if samples else ()
+    if not samples:
+        return ()
+    series = _relative(MEMORY, samples, None, gated=False)
+    return (replace(series, better="lower", rules=replace(series.rules, drifts=False)),)
 
 
 def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int) -> tuple[Finding, ...]:
@@ -176,7 +179,7 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
     return tuple(
         Finding("negative_scaling", {"world_size": world_size, "base_size": base_size, "speedup": series.value})
         for series in scaling
-        if series.metric == SPEEDUP and (series.value if series.interval is None else series.interval.high) < 1
+        if series.metric == SPEEDUP and series.interval is not None and series.interval.high < 1
     )
 
 
@@ -243,12 +246,11 @@ def _relative(name: str, samples: Samples, within: Within | None, *, gated: bool
         samples,
         within,
         scale="ratio",
-        outliers="both",
         metric=name,
         unit="1",
         better="higher",
         family="relative",
         gated=gated,
         min_tolerance=0.0,
-        rules=MetricRules(partnered=True, outliers="both", alarm_only=True),
+        rules=MetricRules(partnered=True, alarm_only=True),
     )

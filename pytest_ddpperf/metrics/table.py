@@ -15,7 +15,6 @@ from pytest_ddpperf.metrics.communication import (
     of_exposed,
     of_overhead,
 )
-from pytest_ddpperf.metrics.control import control_of
 from pytest_ddpperf.metrics.figures import (
     compute_to_communication,
     cpu_energy_per_step,
@@ -34,13 +33,13 @@ from pytest_ddpperf.metrics.launch_figures import (
     busiest_cpu,
     complete,
     energy_per_step,
+    mean_step,
     of_cpu,
     of_launches,
     of_rates,
     of_steps,
-    of_tails,
     series_from,
-    typical_step,
+    step_time_median,
 )
 from pytest_ddpperf.metrics.memory import (
     GROWTH_SCATTER,
@@ -56,10 +55,9 @@ from pytest_ddpperf.metrics.memory import (
 from pytest_ddpperf.metrics.phases import of_phase, phase_seconds
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Better, Control, Family, Measurement, MetricRules, Scale, Series
+from pytest_ddpperf.records.measurement import Better, Family, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import PHASES
-from pytest_ddpperf.stats.centers import Outliers
-from pytest_ddpperf.stats.summaries import quantile, tail, typical
+from pytest_ddpperf.stats.summaries import median_step, quantile
 
 Sampler = Callable[[Measurement], "Samples | None"]
 
@@ -68,12 +66,12 @@ RESIDENT = "peak_resident"
 FINAL_LOSS = "final_loss"
 
 PLAIN = MetricRules()
-_TIMED = MetricRules(timed=True, outliers="worse", shared_scatter=True)
-_STEP_TIME = replace(_TIMED, controlled=True, weight=3.0)  # slowdowns are rarely in the tail or the CPU time alone
+_TIMED = MetricRules(timed=True)
+_STEP_TIME = replace(_TIMED, weight=3.0)  # slowdowns are rarely in the CPU time alone
 # Made of the step time alone, whose verdict it has.
 _MADE_OF_STEP_TIME = replace(_STEP_TIME, repeats_step_time=True)
-_BYTES = MetricRules(deviation=0.0, weight=0.0)
-_LOSS = MetricRules(deviation=0.0, after_steps=True, weight=0.0)
+_BYTES = MetricRules(drifts=False, weight=0.0)
+_LOSS = MetricRules(drifts=False, after_steps=True, weight=0.0)
 _DIAGNOSED = MetricRules(diagnosed=True)
 
 
@@ -105,13 +103,12 @@ class Metric:
     rules: MetricRules = PLAIN
     within: Knows | None = None
 
-    def series(self, samples: Samples, within: Within | None = None, control: Control | None = None) -> Series:
+    def series(self, samples: Samples, within: Within | None = None) -> Series:
         """The series that these samples make; ``within`` is what their launches know of their scatter."""
         return series_from(
             samples,
             within,
             scale=self.scale,
-            outliers=outlying_end(self.rules, self.better),
             metric=self.name,
             unit=self.unit,
             better=self.better,
@@ -119,7 +116,6 @@ class Metric:
             gated=self.gated,
             min_tolerance=self.min_tolerance,
             rules=self.rules,
-            control=control if self.rules.controlled else None,
         )
 
 
@@ -127,30 +123,16 @@ def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None)
     """The series of a measurement, in the table's order, without the metrics that it does not have."""
     if not measurement.launches:
         return ()
-    control = control_of(measurement)
     return tuple(
-        metric.series(samples, None if metric.within is None else metric.within(measurement), control)
+        metric.series(samples, None if metric.within is None else metric.within(measurement))
         for metric in (METRICS if metrics is None else metrics)
         if (samples := metric.samples(measurement)) is not None
     )
 
 
-def outlying_end(rules: MetricRules, better: Better) -> Outliers | None:
-    """The end at which launches of a metric are out of line."""
-    if rules.outliers != "worse":
-        return rules.outliers
-    return "high" if better == "lower" else "low"
-
-
 def step_time(measurement: Measurement) -> Samples:
-    """Seconds of a typical step; a step lasts as long as its slowest rank."""
-    return tuple(map(typical_step, measurement.launches))
-
-
-@of_launches
-def step_time_tail(launch: Launch) -> float:
-    """What the typical step is blind to, such as a pause in every tenth step; see ``tail``."""
-    return tail(launch.step_times)
+    """Seconds of a step, the mean of all timed steps; a step lasts as long as its slowest rank."""
+    return tuple(map(mean_step, measurement.launches))
 
 
 def cpu_time(measurement: Measurement) -> Samples | None:
@@ -163,7 +145,7 @@ def cpu_time(measurement: Measurement) -> Samples | None:
 
 
 def throughput(measurement: Measurement) -> Samples | None:
-    """Samples per second of the whole group: those of all ranks in one step over the typical step time."""
+    """Samples per second of the whole group: those of all ranks in one step over the step time."""
     return _rate(measurement, lambda rank: rank.samples_per_step)
 
 
@@ -180,8 +162,8 @@ def throughput_per_rank(measurement: Measurement) -> Samples | None:
 
 @of_launches
 def straggler_skew(launch: Launch) -> float | None:
-    """How much longer the slowest rank's own typical step is than the median rank's: max / median - 1."""
-    times = [typical(rank.step_times) for rank in launch.ranks]
+    """How much longer the slowest rank's own median step is than the median rank's: max / median - 1."""
+    times = [median_step(rank.step_times) for rank in launch.ranks]
     return max(times) / quantile(times, 0.5) - 1 if len(times) > 1 else None
 
 
@@ -257,17 +239,8 @@ def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
 
 METRICS: tuple[Metric, ...] = (
     _step_metric(STEP_TIME, "s", step_time, within=of_steps, rules=_STEP_TIME),
-    Metric(
-        name="step_time_tail",
-        unit="1",
-        better="lower",
-        family="relative",
-        scale="ratio",
-        samples=step_time_tail,
-        within=of_tails,
-        # What makes a whole run slower cancels out in a quotient of two times of one launch.
-        rules=replace(_TIMED, shared_scatter=False, deviation=0.5, alarm_only=True),
-    ),
+    # What the usual step takes: beside the mean of all, it shows how much of that is in long steps.
+    _step_metric("step_time_median", "s", of_launches(step_time_median), gated=False, rules=_MADE_OF_STEP_TIME),
     # What a core does in a second differs by the hour, so it is gated beside a reference of the same minutes alone.
     _step_metric(
         "cpu_time",
@@ -330,14 +303,8 @@ METRICS: tuple[Metric, ...] = (
         )
         for phase in PHASES
     ),
-    # Near 0 where all of it is hidden. It is in the step time, which is gated, and deviates as that does.
-    _share_metric(
-        EXPOSED,
-        exposed_communication,
-        unit="s",
-        within=of_exposed,
-        rules=replace(_DIAGNOSED, deviates_with_step_time=True),
-    ),
+    # Near 0 where all of it is hidden. It is in the step time, which is gated.
+    _share_metric(EXPOSED, exposed_communication, unit="s", within=of_exposed, rules=_DIAGNOSED),
     _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED),
     _share_metric("compute_to_communication", compute_to_communication, better="higher", scale="ratio"),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing.

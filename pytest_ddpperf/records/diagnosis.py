@@ -65,7 +65,7 @@ class Diagnosis:
     Attributes:
         bottleneck: the cause with the largest share; where none has a third of the step, ``unclear``, or ``disturbed``
             where other processes took a third of the cores.
-        step: seconds of the typical step.
+        step: seconds of a step.
         causes: all causes, the largest first.
         advice: changes that may pay, the largest gain first; those that make room in memory come last.
         memory: the share of its memory that a rank uses at most; None where no limit is known.

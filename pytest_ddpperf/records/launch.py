@@ -82,7 +82,6 @@ class RankLaunch:
         worked: seconds from its first step to the end of what it was asked for.
         tracers: modules of what Python called for each line or function of the timed steps, such as coverage's.
         imported: the slowest import of rank 0; None on other ranks, and where nothing worth a report was imported.
-        control_times: seconds of each control step between the timed steps on this rank; empty where there were none.
         unseen: the largest share of a block's wall time that the device's events differ from, of blocks that have the
             wall time therefore; 0 where there are none; None where the host timed the steps.
         window: begin and end of its timed steps, by ``time.monotonic``; None where there were none.
@@ -114,7 +113,6 @@ class RankLaunch:
     worked: float = 0.0
     tracers: tuple[str, ...] = ()
     imported: SlowImport | None = None
-    control_times: tuple[float, ...] = ()
     unseen: float | None = None
     window: tuple[float, float] | None = None
 
@@ -129,7 +127,6 @@ class Launch:
         seconds: how long the whole launch took, start-up included.
         health: what else went on in the machine meanwhile; None where it was not read.
         step_times: seconds of each timed step; a step lasts as long as its slowest rank.
-        control_times: the same of control steps; empty where there were none.
         figures: what was computed of it so far, by name; a changed copy begins with none.
     """
 
@@ -152,11 +149,6 @@ class Launch:
             self.figures["step_times"] = tuple(map(max, zip(*(rank.step_times for rank in self.ranks), strict=True)))
         found: tuple[float, ...] = self.figures["step_times"]
         return found
-
-    @property
-    def control_times(self) -> tuple[float, ...]:
-        """Seconds of each control step of the group."""
-        return tuple(map(max, zip(*(rank.control_times for rank in self.ranks), strict=True)))
 
 
 def timed_window(launches: Sequence[Launch]) -> Window | None:

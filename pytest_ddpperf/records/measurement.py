@@ -12,6 +12,7 @@ from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import GpuHealth
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.units import format_count, format_value
 
@@ -19,6 +20,7 @@ Better = Literal["lower", "higher"]
 Family = Literal["absolute", "relative", "counted"]
 Scale = Literal["ratio", "difference", "exact"]
 Mode = Literal["strong", "weak"]
+BUSY = 0.10  # share of the cores, or of the time of a GPU, that others take at least on a busy machine
 SIMULATED = "fake"  # torch's backend whose ranks are alone: their collectives give what they got
 
 _OPTIONS = re.compile(r"\[[^\[\]]*\]")  # of a strategy in a benchmark's name
@@ -31,14 +33,6 @@ class Interval:
     low: float
     high: float
     confidence: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spread:
-    """A standard deviation that was estimated, on the scale of logarithms: 0.01 is 1 %."""
-
-    sd: float
-    df: float  # degrees of freedom of the estimate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,11 +56,6 @@ class Environment:
     cuda: str | None  # major.minor of the CUDA that torch was built for
     gpu_setup: str | None = None  # how GPUs are linked and limited, as of GpuFacts; None on CPU and where unknown
     recorded: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def shared(self) -> bool:
-        """Whether others may run on the machine's cores, for which steps on GPUs wait, too: virtual, or by quota."""
-        return self.recorded.get("machine") in {"virtual", "shared"}
 
     @property
     def simulated(self) -> bool:
@@ -158,8 +147,7 @@ class Measurement(BenchmarkId):
     Attributes:
         plan: how many steps each launch ran.
         launches: in the order measured.
-        fresh_from: the number of launches after which a metric looked worse; those that follow confirm it. 0 where none
-            did.
+        fresh_from: the number of launches after which a metric looked worse; those that follow confirm it.
         diagnoses: launches that find where the time goes and whether memory grows; no time above has their steps.
         findings: remarks that a reader of the numbers needs; ``reports.findings`` has their words.
         series: its metrics; ``measurement["step_time"]`` is one of them.
@@ -198,13 +186,42 @@ class Measurement(BenchmarkId):
 
     @property
     def lost(self) -> float:
-        """The share of the usable cores' time that other processes and a hypervisor took; of the median launch.
+        """The share of the cores' time that others took on the node that lost most, in the median launch; 0 on GPUs."""
+        return (self._lost or 0.0) if self.environment.device == "cpu" else 0.0
 
-        That of the node that lost most. 0 on GPUs and where the system does not tell.
-        """
+    @property
+    def _lost(self) -> float | None:
         seen = [launch.processors.values() for launch in self.launches if launch.health is not None]
         shares = [max((cpu.others or 0.0) + (cpu.steal or 0.0) for cpu in cpus) for cpus in seen]
-        return median(shares) if shares and self.environment.device == "cpu" else 0.0
+        return median(shares) if shares else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the machine did other things too, or nothing tells whether it did.
+
+        On the CPU others took more than ``BUSY`` of the cores; on GPUs another process used one, or its clock was held
+        back.
+        """
+        if self.environment.device == "cpu" or not self.launches:
+            return bool(self.launches) and (self._lost is None or self._lost > BUSY)
+        return not self._gpus or any(
+            gpu.mig or gpu.others or any(share > BUSY for share in gpu.throttled.values())
+            for gpus in self._gpus
+            for gpu in gpus
+        )
+
+    @property
+    def clock(self) -> float | None:
+        """The clock of the slowest GPU in Hz, the median over launches; None on the CPU and if nothing tells it."""
+        told = [[gpu.sm_clock for gpu in gpus if gpu.sm_clock is not None] for gpus in self._gpus]
+        slowest = [min(clocks) for clocks in told if clocks]
+        return median(slowest) if slowest else None
+
+    @property
+    def _gpus(self) -> list[tuple[GpuHealth, ...]]:
+        """The health of the GPUs in each launch; empty if a launch does not have it."""
+        read = [launch.health.gpus for launch in self.launches if launch.health is not None]
+        return read if len(read) == len(self.launches) and all(read) else []
 
     def __repr__(self) -> str:
         """Name, strategy, ranks and the main figure; all of it fills pages."""
@@ -262,17 +279,14 @@ class MetricRules:
         repeats_step_time: whether its verdict only repeats that of the step time.
         stands_in: whether it is worse only in place of a step time that remains undecided.
         paired_only: whether it is gated only where the reference is measured in the same rounds.
-        outliers: the end at which launches are out of line: the worse one, for other load makes times worse, or both.
-        deviation: the share of a run's deviation as a whole that it has; 0 for bytes and seeded losses.
-        deviates_with_step_time: whether that deviation is a share of the step time, and not of its own size.
-        shared_scatter: whether the scatter of other benchmarks' launches is evidence of its own.
+        drifts: whether it is another one if the machine is faster or slower: times, rates and quotients of times are,
+            bytes, counts and seeded losses are not.
         usual_scatter: standard deviation that a launch's number usually has, for few launches; None where unknown.
         negligible: the amount below which a difference means nothing.
         after_steps: whether it is comparable only after as many steps.
         weight: its share of the significance level, beside those of the others that a benchmark is gated by; 0 for what
             has no scatter that could raise a false alarm.
         alarm_only: whether it may turn a result red, and never keeps one from green while it is undecided.
-        controlled: whether it becomes worse as the control step does where the machine is slower.
     """
 
     timed: bool = False
@@ -281,29 +295,17 @@ class MetricRules:
     repeats_step_time: bool = False
     stands_in: bool = False
     paired_only: bool = False
-    outliers: Literal["worse", "both"] | None = None
-    deviation: float = 1.0
-    deviates_with_step_time: bool = False
-    shared_scatter: bool = False
+    drifts: bool = True
     usual_scatter: float | None = None
     negligible: float = 0.0
     after_steps: bool = False
     weight: float = 1.0
     alarm_only: bool = False
-    controlled: bool = False
 
     @property
     def interleaved(self) -> bool:
         """Whether it depends on whether launches were interleaved."""
         return self.timed or self.partnered
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Control:
-    """What the control step took while the launches of a series were timed."""
-
-    seconds: tuple[float, ...]  # of a typical one of each launch
-    within: tuple[tuple[float, ...], ...] = ()  # as in Series, of the logarithm of ``seconds``
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,13 +321,12 @@ class Series:
         gated: whether its verdict counts for the result's.
         min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
         samples: one number for each launch.
-        value: the typical value over launches, in ``unit``.
+        value: that of all launches together, in ``unit``.
         interval: where that value lies; None where its scatter is unknown.
         within: for each launch how far each block of its steps moves its sample, on the scale of analysis; empty where
             the metric is not made of steps. See ``stats.blocks``.
         own: standard deviation that a launch adds to that, on the same scale.
         rules: what is special to the metric.
-        control: the control step in the same launches; None where there was none.
     """
 
     metric: str
@@ -341,9 +342,8 @@ class Series:
     within: tuple[tuple[float, ...], ...] = ()
     own: float = 0.0
     rules: MetricRules = field(default=MetricRules(), compare=False)
-    control: Control | None = None
 
     @property
     def drifts(self) -> bool:
-        """Whether it is another one where the machine is faster or slower: times are, counts, bytes and losses not."""
-        return self.scale != "exact" and self.unit != "B" and self.rules.deviation > 0
+        """Whether it is another one if the machine is faster or slower: times are, counts, bytes and losses not."""
+        return self.scale != "exact" and self.unit != "B" and self.rules.drifts

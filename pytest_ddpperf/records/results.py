@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
@@ -11,8 +10,8 @@ from typing import ClassVar, TypeAlias
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.measurement import BenchmarkId, Interval, Measurement, Plan, Series
-from pytest_ddpperf.records.noise import Noise
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.units import format_change, format_count
 
@@ -24,15 +23,7 @@ class Provenance:
     date: str  # ISO 8601
     commit: str | None  # full hash; None where unknown
     dirty: bool = False  # whether tracked files differed from the commit
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredRun:
-    """One of several runs that a baseline is made of."""
-
-    launches: int
-    date: str  # ISO 8601, day
-    lost: float = 0.0  # as in Measurement
+    code: str | None = None  # as in BaselineRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,34 +40,16 @@ class BaselineRecord(BenchmarkId):
     counted: Provenance | None = None  # of the counts, where these are of another run than the rest
     turns: bool = False  # as in Measurement
     over: str | None = None  # as in Measurement
-    lost: float = 0.0  # as in Measurement; of several runs the median
-    runs: tuple[StoredRun, ...] = ()  # the oldest first, as are the samples; empty where it is of one run
-
-    @property
-    def each_run(self) -> tuple[StoredRun, ...]:
-        """The runs that it is made of, be it only one."""
-        return self.runs or (StoredRun(launches=len(self.steps), date=self.date, lost=self.lost),)
-
-    def sizes_of_runs(self, series: Series) -> tuple[int, ...]:
-        """How many samples each run has; empty where it is of one run, and where the samples do not tell."""
-        sizes = tuple(run.launches for run in self.runs)
-        return sizes if len(sizes) > 1 and sum(sizes) == len(series.samples) else ()
-
-    @property
-    def days(self) -> float:
-        """How many independent days the mean of the runs is as good as: runs of one day share what the machine did."""
-        of_day = Counter(run.date for run in self.each_run)
-        return of_day.total() ** 2 / sum(number**2 for number in of_day.values())
+    lost: float = 0.0  # as in Measurement
+    busy: bool = False  # as in Measurement
+    clock: float | None = None  # as in Measurement
+    code: str | None = None  # a digest of the project's code that was measured; None if git does not tell it
+    typical: bool = False  # whether step times are those of the usual steps, as files of version 2 have them
 
     @property
     def timed(self) -> bool:
         """Whether it has more than counts."""
         return any(series.scale != "exact" for series in self.series)
-
-    @property
-    def controlled(self) -> bool:
-        """Whether it has times of the control step."""
-        return any(series.control is not None for series in self.series)
 
     @property
     def counts_from(self) -> Provenance:
@@ -100,6 +73,9 @@ def record_of(
         turns=measured.turns,
         over=measured.over,
         lost=measured.lost,
+        busy=measured.busy,
+        clock=measured.clock,
+        code=provenance.code,
     )
 
 
@@ -121,8 +97,8 @@ class StoredBaseline:
     counted_differs: tuple[str, ...] = ()  # the facts that make its counts incomparable
     kernels_differ: tuple[str, ...] = ()  # the facts that do so for counts that depend on the kernels torch picks
     alike: tuple[str, ...] = ()  # without a record: names of records of the same test that differ in options alone
-    noise: Noise | None = None  # learned for this benchmark on this kind of machine
-    settled: PairedRevision | None = None  # its commit, where that was measured side by side to settle what was open
+    pair: PairedRevision | None = None  # its commit, measured in the rounds of the candidate, which judges times
+    unpaired: str = ""  # why its commit is not measured beside the candidate, and the cure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,6 +114,7 @@ class PairedRevision:
     commit: str | None  # full hash; None for a folder that is no git checkout
     record: BaselineRecord | None = None  # None where that revision cannot run the benchmark
     launches: int = 0  # of that revision
+    long_steps: LongSteps | None = None  # of that revision
     lacking: str = ""  # why it has no record
     # Of the project: the files that the candidate and the reference imported, by module; None for not imported.
     modules: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
@@ -195,10 +172,9 @@ class Comparison:
         df: degrees of freedom of the standard error.
         base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
             another revision, of the same rounds in the same order.
-        controlled: whether the change is that of quotients by the control step, and not that of the values.
         worse_in: in how many of the candidate's samples it was worse than the reference: than that of the same round
-            where both have the same rounds, else than the median; of quotients where ``controlled``. None where one
-            sample or none tells it, and where nothing was compared.
+            where both have the same rounds, else than the median. None where one sample or none tells it, and where
+            nothing was compared.
         paired: whether both sides were measured in the same rounds.
     """
 
@@ -220,7 +196,6 @@ class Comparison:
     base_samples: tuple[float, ...] = ()
     margin: float | None = None
     bound: float | None = None
-    controlled: bool = False
     worse_in: int | None = None
     paired: bool = False
 
@@ -258,9 +233,9 @@ class Result:
         return self.reference if isinstance(self.reference, PairedRevision) else None
 
     @property
-    def settled(self) -> PairedRevision | None:
-        """The stored baseline's commit, where that was measured side by side to settle what was open; else None."""
-        return None if isinstance(self.reference, PairedRevision) else self.reference.settled
+    def pair(self) -> PairedRevision | None:
+        """What the times are judged by: the other revision, or the stored baseline's commit; None if neither is."""
+        return self.reference if isinstance(self.reference, PairedRevision) else self.reference.pair
 
     @property
     def baseline(self) -> BaselineRecord | None:

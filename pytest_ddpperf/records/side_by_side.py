@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -134,8 +135,11 @@ class SideBySide:
         return (best, *(n for n in known if n != best and max(better * end for end in self._ends(n, metric)) >= least))
 
     def _ends(self, name: str, metric: str) -> tuple[float, float]:
+        """The ends of the interval; what has none is sure if it is of bytes or of the base itself, else not known."""
         series = self[name][metric]
-        return (series.value,) * 2 if series.interval is None else (series.interval.low, series.interval.high)
+        if series.interval is not None:
+            return series.interval.low, series.interval.high
+        return (series.value,) * 2 if name == self.over or not series.drifts else (-math.inf, math.inf)
 
     def _value(self, name: str, metric: str) -> float:
         return self[name][metric].value

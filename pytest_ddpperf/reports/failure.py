@@ -37,7 +37,7 @@ _OF_FIRST_LINE = {"broken", "does_not_fit"}
 _MOVED = (Verdict.REGRESSED, Verdict.IMPROVED)
 # The metrics that take a step apart, in words. Exposed communication is inside the phases.
 _PARTS = {EXPOSED: "exposed communication", **{f"phase_{phase}": phase.replace("_", " ") for phase in PHASES}}
-# What may be stored in answer to the failure, and the word for it. An undecided or broken benchmark may not.
+# What may be stored in answer to the failure, and the word for it. An undecided benchmark may hide a slowdown.
 _ACCEPT = {
     Verdict.REGRESSED: "accept",
     Verdict.IMPROVED: "accept",
@@ -131,10 +131,10 @@ def _measured(result: Result) -> str:
     origin = [environment_key(baseline.environment), baseline.date]
     if baseline.commit:
         origin.append(commit_text(baseline.commit, dirty=baseline.dirty))
-    if baseline.runs:
-        origin.append(f"{len(baseline.runs)} runs")
     if baseline.counted is not None:
         origin.append(counts_origin(baseline))
+    if result.pair is not None:
+        origin.append(f"times side by side with {result.pair.revision}")
     return f"{text}; baseline {', '.join(origin)}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import SlowImport
+from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, reference_text, ungated_counts
 from pytest_ddpperf.reports.lines import words_of
@@ -17,6 +18,7 @@ from pytest_ddpperf.units import (
     format_percent,
     format_value,
     format_values,
+    ordinal,
     power_of_two,
     span,
 )
@@ -82,7 +84,7 @@ def _outlying_launches(outlying: Sequence[tuple[int, float]], launches: int) -> 
     """Launches by their numbers, from 1, each with its change from the median."""
     noun, verb = ("launch", "is") if len(outlying) == 1 else ("launches", "are")
     named = ", ".join(f"{number} ({format_change(change)})" for number, change in outlying)
-    return f"{noun} {named} of {launches} {verb} far from the median step time; outlying launches hardly count"
+    return f"{noun} {named} of {launches} {verb} far from the median step time"
 
 
 def _memory_growth(  # noqa: PLR0917 - called by name
@@ -155,7 +157,7 @@ def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 
     """No number of launches, or none that somebody waits for, would decide."""
     fact, cure = "no practicable number of launches would decide it", "a quieter machine"
     if any_number:
-        fact, cure = "more launches would not decide it", "a quieter machine, a baseline of more launches"
+        fact, cure = "more launches would not decide it", "a quieter machine"
     return f"{fact}; " + (
         f"a wider tolerance or {cure} might" if paired else f"a wider tolerance, {cure} or --ddpperf-against might"
     )
@@ -166,40 +168,28 @@ def _percents(share: float | Figures) -> str:
     return span(format_percent, share if isinstance(share, Figures) else (share,))
 
 
-def _settled(commit: str, rounds: int | Figures, change: float | Figures | None) -> str:
-    """How the times were judged, and how they looked beside the stored ones."""
-    looked = () if change is None else change if isinstance(change, Figures) else (change,)
-    beside = f"; beside the stored times step_time looked {span(format_change, looked)}" if looked else ""
-    return f"settled side by side with {commit}, the commit of the baseline, in {rounds} rounds{beside}"
+def _busy(now: float | Figures | None, then: float | Figures | None) -> str:
+    """A machine that did other things, so that stored times say nothing."""
+    told = [] if now is None else [_taken(now)]
+    if then is not None:
+        told.append(f"{_percents(then) if now and then else _taken(then)} when the baseline was saved")
+    return f"stored times decide nothing: {words_of(told)}"
 
 
-def _other_pace(change: float | Figures) -> str:
-    """How the machine stands to that of the baseline."""
-    took = span(format_change, change if isinstance(change, Figures) else (change,))
-    return (
-        f"this machine took {took} time for the control step, compared with the baseline's: changes of step_time and "
-        "throughput are corrected for it"
+def _taken(share: float | Figures) -> str:
+    """What others took of a machine; 0 for a GPU, and if nothing tells it."""
+    return f"others took {_percents(share)} of the cores" if share else "the machine may have been busy"
+
+
+def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
+    """How many steps are long, how long, which share of the time they take, and how often they come."""
+    are, take = ("is", "takes") if now.number == 1 else ("are", "take")
+    told = (
+        f"{now.number} of {format_count(now.steps, 'step')} {are} on average {now.factor:.3g} times as long as the "
+        f"median step and {take} {format_percent(now.share)} of the time"
     )
-
-
-def _disturbed(lost: float | Figures, before: float | None) -> str:
-    """Cores that others took: a slowdown may be theirs."""
-    return _others_took(lost, before, "which may explain it")
-
-
-def _may_hide(lost: float | Figures, before: float | None) -> str:
-    """The same where it may have lengthened the baseline's times, or moved quotients: a slowdown may be lost."""
-    return _others_took(lost, before, "which may hide a slowdown")
-
-
-def _others_took(lost: float | Figures, before: float | None, effect: str) -> str:
-    then = "" if before is None else f", {format_percent(before)} when the baseline was made"
-    calmer = before is not None and max(lost if isinstance(lost, Figures) else (lost,)) < before
-    cure = "save the baseline again" if calmer else "run it again"
-    return (
-        f"disturbed: other processes or the hypervisor took {_percents(lost)} of the cores{then}, "
-        f"{effect}; {cure} on a quiet machine, or see --ddpperf-against"
-    )
+    reference = "" if before is None else f" (reference: {format_percent(before.share)})"
+    return f"{told}{reference}{'' if now.period is None else f'; every {ordinal(now.period)} step'}"
 
 
 def _timed_otherwise(then_in_turns: bool) -> str:  # noqa: FBT001 - called by name
@@ -452,9 +442,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: "
         f"comparisons with it will often be inconclusive; raise max_time to {enough:g} s and save again"
     ),
-    "disturbed_baseline": lambda lost: (
-        f"the stored baseline was made while others took {_percents(lost)} of the cores: comparisons "
-        "of times with it will often be inconclusive; save again on a quiet machine, or use --ddpperf-against"
+    "busy_baseline": lambda lost: (
+        f"the machine was busy while the baseline was saved (others took {_percents(lost)} of the cores): its times "
+        "alone decide nothing; its commit is the reference"
     ),
     # What a verdict rests on.
     "unconfirmed": lambda: (
@@ -471,16 +461,38 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "single_launch": lambda: "one launch on either side tells nothing about scatter; measure at least two",
     "launches_needed": _launches_needed,
     "no_launches_decide": _no_launches_decide,
-    "disturbed": _disturbed,
-    "may_hide": _may_hide,
+    "busy": _busy,
+    "other_host": lambda host: f"stored times decide nothing: they are of another machine, {host}",
+    "other_clock": lambda then, now: (
+        f"stored times decide nothing: the GPU's clock was {then / 1e6:.0f} MHz then and is {now / 1e6:.0f} MHz now"
+    ),
+    "gross": lambda: "a gross slowdown compared with the stored times, on a machine that was not busy",
+    "stored_times": lambda: "compared with stored times, which show gross slowdowns alone",
+    "not_gross": lambda gross: (
+        f"slower than the stored times, and not shown to be by more than {_percents(gross)}, which they could show"
+    ),
+    "not_the_code": lambda change: (
+        f"not this repository's code: the commit of the baseline takes as long now, {format_change(change)} compared "
+        "with the stored times; packages, data or the machine have changed: --ddpperf-against-python compares packages"
+    ),
+    "slower_than_stored": lambda change, differ: (
+        f"this run and the commit of the baseline both take {format_change(change)} compared with the stored times: "
+        f"packages, data or the machine have changed{': ' + ', '.join(differ) if differ else ''}"
+    ),
+    "unpaired": lambda reason: f"times: only gross slowdowns can fail ({reason})",
+    "long_steps": _long_steps,
+    "rare_long_steps": lambda whole: (
+        f"all steps together take {format_change(whole)}, though most launches do not: long steps come in few of them; "
+        "more steps in a launch (steps=...) show whether they come back"
+    ),
     "stands_in_for_step_time": lambda: (
         "CPU time stands in for the step time, which remains undecided: "
         "more work takes more CPU time on a busy machine, too"
     ),
-    "other_pace": _other_pace,
     # What cannot be compared.
     "incomparable": lambda differs: f"the baseline is not comparable: {', '.join(differs)}",
     "other_kind": lambda then, now: f"the baseline has this metric as {then}, not as {now}",
+    "other_step_time": lambda: "saved before step_time was the mean of all steps: save again",
     "other_base": lambda then, now: f"the baseline's speedup is over {then}, this one over {now}",
     "timed_otherwise": _timed_otherwise,
     "partners_do_not_fit": lambda names: (
@@ -508,8 +520,6 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "fewer_counted": fewer_counted,
     "ungated_counts": ungated_counts,
     # The other revision.
-    "settled": _settled,
-    "not_settled": lambda reason: f"not settled side by side with the commit of the baseline: {reason}",
     "cannot_run": cannot_run,
     "other_environment": other_environment,
     "told_counts": told_counts,

@@ -14,13 +14,15 @@ from pytest_ddpperf.reports.count_changes import reference_text
 from pytest_ddpperf.reports.findings import WORDS, Figures, finding_text
 from pytest_ddpperf.reports.phrases import could_be, named_metrics
 from pytest_ddpperf.reports.table import RowNote
-from pytest_ddpperf.units import format_percent, format_values, span
+from pytest_ddpperf.units import format_values
 
 Facts: TypeAlias = "Mapping[str, Any]"
 _Merging: TypeAlias = "Mapping[str, Callable[[Sequence[Any]], Any]]"
 """By the name of a fact, what becomes of its values."""
 
-UNSAID = frozenset({"broken", "does_not_fit", "target_met", "suspected", "effective_batch_size", "told_late"})
+UNSAID = frozenset(
+    {"broken", "does_not_fit", "target_met", "suspected", "effective_batch_size", "told_late", "unpaired"}
+)
 """Findings that change nothing for a reader of the summary; failures and the JSON file have them."""
 
 
@@ -130,15 +132,13 @@ _TOGETHER: Mapping[str, _Merging] = {
     # What a verdict rests on.
     "launches_needed": {"known": _none},
     "no_launches_decide": {},
-    "disturbed": {"before": _none},
-    "may_hide": {"before": _none},
+    "busy": {},
     "looks_better": {},
     "proven_earlier": {},
-    "other_pace": {},
     # Baselines.
     "thin_baseline": {"enough": max},
-    "disturbed_baseline": {},
-    "settled": {},
+    "busy_baseline": {},
+    "not_gross": {},
 }
 """How the facts of several benchmarks become those of a code's own words, where not by ``_figures``."""
 
@@ -146,7 +146,7 @@ _TOGETHER: Mapping[str, _Merging] = {
 def _outlying_launches(facts: Sequence[Facts]) -> str:
     outlying = sum(len(each["outlying"]) for each in facts)
     launches = sum(each["launches"] for each in facts)
-    return f"{outlying} of {launches} launches are far from the median step time; outlying launches hardly count"
+    return f"{outlying} of {launches} launches are far from the median step time"
 
 
 def _uneven_memory(facts: Sequence[Facts]) -> str:
@@ -169,11 +169,6 @@ _OTHERWISE: Mapping[str, Callable[[Sequence[Facts]], str]] = {
     "uneven_memory": _uneven_memory,
     "stale": lambda _: "better than the baseline, which is stale: --ddpperf-save renews it",
     "improved": lambda _: "",
-    "far_apart": lambda facts: (
-        "one run in 20 of the same code is slower than another by more than "
-        f"{span(format_percent, [each['floor'] for each in facts])}: calibrate again where less disturbs them, or hold "
-        "them against a revision side by side with --ddpperf-against"
-    ),
     "fewer_counted": lambda facts: f"{_metrics(facts)}: less per step than in {reference_text(facts[0]['paired'])}",
     "ungated_counts": _ungated_counts,
 }

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from pytest_ddpperf.baselines.calibration import Calibrated
+from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records.results import Result
 
 Listed: TypeAlias = "Result | Calibrated"

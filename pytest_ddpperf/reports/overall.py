@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TypeAlias
 
-from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.lines import shortened
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.phrases import bound_text, confidence_text, decisive, find
+from pytest_ddpperf.reports.phrases import bound_text, by_stored_times, confidence_text, decisive, find
 from pytest_ddpperf.stats.suites import CommonChange, common_change
 from pytest_ddpperf.units import format_change, format_count, format_percent, signed_percent, span
 
@@ -41,26 +39,13 @@ def overall(results: Sequence[Result]) -> Overall:
 
 
 def _common_change(results: Sequence[Result]) -> CommonChange | None:
-    """That of the tests that were measured side by side, or of those beside stored times, whichever are more.
-
-    Only quotients by the control step have what other processes do to a stored comparison in their standard errors.
-    """
+    """That of the tests that were measured side by side."""
     paired: dict[str, list[float]] = {}
-    stored: dict[str, list[float]] = {}
-    errors: list[Spread] = []  # each has the deviation of the run in it
     for result in results:
         step = find(result, "step_time")
-        if step is None or step.change is None:
-            continue
-        if result.paired is not None or result.settled is not None:
+        if step is not None and step.change is not None and step.paired:
             paired.setdefault(result.test, []).append(step.change)
-        elif step.controlled and step.standard_error is not None:
-            stored.setdefault(result.test, []).append(step.change)
-            errors.append(Spread(sd=step.standard_error, df=step.df))
-    if len(paired) >= len(stored):
-        return common_change([*paired.values()])
-    alike = Spread(sd=fmean(error.sd for error in errors), df=min(error.df for error in errors))
-    return common_change([*stored.values()], alike)
+    return common_change([*paired.values()])
 
 
 def overall_lines(results: Sequence[Result], accepted: Collection[str] = ()) -> list[str]:
@@ -77,8 +62,7 @@ def overall_lines(results: Sequence[Result], accepted: Collection[str] = ()) -> 
 def _together(common: CommonChange) -> str:
     ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
     change = f"{format_change(common.change)} [{confidence_text(common.interval.confidence)} {ends}]"
-    beside = "" if common.side_by_side else ", beside stored baselines"
-    return f"{common.tests} tests together{beside}: step_time {change}{' slower' if common.slower else ''}"
+    return f"{common.tests} tests together: step_time {change}{' slower' if common.slower else ''}"
 
 
 def _verdicts_line(results: Sequence[Result], accepted: Collection[str]) -> str:
@@ -100,7 +84,9 @@ def _would_have_shown(named: _Named) -> str:
     """Which slowdowns are ruled out."""
     steps = [step for _, result in named if (step := find(result, "step_time")) is not None]
     bounds = [max(step.bound, 0.0) for step in steps if step.gated and step.bound is not None]
-    return f"a slowdown beyond {span(format_percent, bounds)} would have shown" if bounds else ""
+    stored = sum(by_stored_times(result) for _, result in named)
+    told = [f"a slowdown beyond {span(format_percent, bounds)} would have shown"] if bounds else []
+    return "; ".join([*told, *([f"{stored} by stored times"] if stored else [])])
 
 
 def _could_be(named: _Named) -> str:
@@ -116,10 +102,11 @@ def _could_be(named: _Named) -> str:
 
 
 def _figure(metric: Comparison) -> tuple[str, str]:
-    """The metric, where it is not the step time, and its bound, where a disturbed machine may hide no more."""
+    """The metric, where it is not the step time, and its bound."""
     name = "" if metric.series.metric == "step_time" else metric.series.metric
-    hides = metric.note is not None and metric.note.code == "may_hide"
-    return name, bound_text(metric) if (metric.bound or 0.0) > 0 and not hides else "disturbed"
+    return name, bound_text(metric) if (metric.bound or 0.0) > 0 else "stored times" * (
+        metric.series.drifts and not metric.paired
+    )
 
 
 def _targets(results: Sequence[Result]) -> list[str]:

@@ -11,6 +11,7 @@ from pytest_ddpperf.records.measurement import Environment, Interval
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.reports.findings import finding_text, words_of_note
+from pytest_ddpperf.stats.intervals import WIDEST
 from pytest_ddpperf.units import (
     format_change,
     format_count,
@@ -25,8 +26,8 @@ ACCEPT_PAIRED = "where it is meant, give --ddpperf-fail-on=broken for this run, 
 _SHORT_COMMIT = 7  # characters
 _METRICS = 3  # with the same remark, that are named
 LISTED = 10  # lines, of more than one reads
+NOISY = "noisy"  # in place of an interval that says nothing; more launches or a quieter machine help
 _ANYTHING = 10  # a bound beyond this says no more than that anything is possible
-_CORRECTED = 0.01  # by how much a correction has to move a change to be worth its words
 _WORSE = {("s", "lower"): "slower", ("B", "lower"): "larger", ("1", "lower"): "higher"}  # by unit and better direction
 
 T = TypeVar("T")
@@ -35,6 +36,13 @@ T = TypeVar("T")
 def find(result: Result, metric: str) -> Comparison | None:
     """The comparison of a metric; None if the benchmark has no such metric."""
     return next((c for c in result.comparisons if c.series.metric == metric), None)
+
+
+def by_stored_times(result: Result) -> bool:
+    """Whether a benchmark is ok by stored times alone, which rule out gross slowdowns and nothing else."""
+    step = find(result, "step_time")
+    alone = step is not None and not step.paired and step.bound is None and step.verdict is Verdict.OK
+    return alone and result.verdict is Verdict.OK
 
 
 def without_derived(comparisons: Collection[Comparison]) -> tuple[Comparison, ...]:
@@ -110,9 +118,16 @@ def change_text(comparison: Comparison) -> str:
     text, interval = _change(comparison), comparison.change_interval
     if interval is None:
         return text
+    if ratio and is_noisy(interval):
+        return f"{text} ({NOISY})"
     ends = (interval.low, interval.high)
     low, high = (signed_percent(end) if ratio else _signed(end, comparison) for end in ends)
     return f"{text} [{confidence_text(interval.confidence)} {low} .. {high}]"
+
+
+def is_noisy(change_interval: Interval) -> bool:
+    """Whether the interval of a relative change contains more than a factor of three, and so says nothing."""
+    return 1 + change_interval.high > WIDEST * (1 + change_interval.low)
 
 
 def _change(comparison: Comparison) -> str:
@@ -137,16 +152,7 @@ def short_text(comparison: Comparison) -> str:
     if comparison.series.scale == "exact" and comparison.series.value == comparison.baseline and comparison.note:
         # As many of something else, or on another rank.
         return f"{comparison.series.metric} {finding_text(comparison.note)}"
-    told = ", ".join(filter(None, (change, _corrected(comparison))))
-    return text if comparison.series.scale == "exact" or not change else f"{text} ({told})"
-
-
-def _corrected(comparison: Comparison) -> str:
-    """Why the change is not that of the values beside it; empty where it is, or hardly differs from it."""
-    value, base, change = comparison.series.value, comparison.baseline, comparison.change
-    if not comparison.controlled or not base or change is None:
-        return ""
-    return "corrected by the control step" * (abs(value / base / (1 + change) - 1) > _CORRECTED)
+    return text if comparison.series.scale == "exact" or not change else f"{text} ({change})"
 
 
 def size_text(size: float, comparison: Comparison) -> str:
@@ -179,8 +185,7 @@ def could_be(undecided: Sequence[Comparison]) -> str:
 def seen_in(comparison: Comparison) -> str:
     """In how many rounds or launches what regressed was worse: ``slower in 18 of 20 rounds``; empty for counts.
 
-    Beside another revision of the same round; beside a stored baseline than its median launch. Where the change is that
-    of quotients by the control step, so is this.
+    In the same rounds than the reference; compared with stored launches than their median.
     """
     series = comparison.series
     if comparison.verdict is not Verdict.REGRESSED or comparison.worse_in is None:
@@ -213,9 +218,7 @@ def comparison_text(comparison: Comparison, seen: str = "") -> str:
         return _count_text(comparison)
     parts = [values_text(comparison)]
     if comparison.change is not None and judges(comparison):
-        corrected = _corrected(comparison)
-        change = f"{change_text(comparison)} ({corrected})" if corrected else change_text(comparison)
-        parts += [change, *filter(None, [seen]), tolerance_text(comparison)]
+        parts += [change_text(comparison), *filter(None, [seen]), tolerance_text(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
         parts.append(could_be([comparison]))
     elif comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, Verdict.OK}:
@@ -296,8 +299,12 @@ def interval_header(header: str, intervals: Iterable[Interval | None]) -> str:
     return f"{header} [{', '.join(map(confidence_text, sorted(levels)))}]" if levels else header
 
 
-def with_interval(number: Callable[[float], str], value: float, interval: Interval | None) -> str:
-    """A value and its interval, if it has one, as ``number`` writes them: ``41.8 [41.2, 42.4]``."""
+def with_interval(
+    number: Callable[[float], str], value: float, interval: Interval | None, *, noisy: bool = False
+) -> str:
+    """A value and its interval, if it has one, as ``number`` writes them: ``41.8 [41.2, 42.4]``, ``41.8 noisy``."""
+    if noisy:
+        return f"{number(value)} {NOISY}"
     return number(value) if interval is None else f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
 
 

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import counts_words
-from pytest_ddpperf.reports.findings import broken_reason, words_of_note
+from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_of_note
 from pytest_ddpperf.reports.gathered import UNSAID, Remark, gathered, remark_of
 from pytest_ddpperf.reports.phrases import (
     ACCEPT_PAIRED,
     could_be,
     decisive,
     every_finding,
-    find,
     incomparable_changes,
     named_metrics,
     names_by_remark,
@@ -30,6 +29,12 @@ _RED = (Verdict.BROKEN, Verdict.REGRESSED)
 _STALE = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
 _FEWER = "the baseline has more counts: if less is meant, --ddpperf-save renews it"
 _ACCEPT_STORED = "each failed test tells the cause, and the command that accepts what is meant"
+
+
+def unpaired_notes(results: Sequence[Result]) -> list[str]:
+    """Why times of some benchmarks are compared with stored ones alone, each reason once."""
+    findings = (finding for result in results for finding in result.findings if finding.code == "unpaired")
+    return list(dict.fromkeys(map(finding_text, findings)))
 
 
 def red_notes(named: Sequence[tuple[str, Result]]) -> list[str | RowNote]:
@@ -52,7 +57,14 @@ def _red_text(result: Result) -> str:
     counts, others = ([c for c in worse if (c.series.scale == "exact") is exact] for exact in (True, False))
     shown = _TOLD - 1  # counts, so that a time is among those that are told
     worse = (*counts[:shown], *others, *counts[shown:])
-    return _few([", ".join(filter(None, (short_text(metric), seen_in(metric)))) for metric in worse])
+    return _few(list(map(_worse_text, worse)))
+
+
+def _worse_text(metric: Comparison) -> str:
+    """What became of a metric that got worse; of what both sides share, why its change does not show it."""
+    if metric.note is not None and metric.note.code == "not_the_code":
+        return f"{metric.series.metric} {finding_text(metric.note)}"
+    return ", ".join(filter(None, (short_text(metric), seen_in(metric))))
 
 
 def _few(texts: Sequence[str]) -> str:
@@ -143,10 +155,6 @@ def _stale(result: Result) -> list[Remark]:
     if result.paired is not None or result.verdict in {Verdict.IMPROVED, Verdict.REGRESSED} or result.differs:
         return []
     better = [c for c in decisive(result, {Verdict.IMPROVED}) if c.series.scale != "exact"]  # counts are findings
-    step = find(result, "step_time")
-    # A tail is relative to the step: it gets shorter where the typical step gets longer.
-    shorter = step is not None and _worsening(step) < 0
-    better = [c for c in better if c.series.metric != "step_time_tail" or shorter]
     open_ones = decisive(result, {Verdict.INCONCLUSIVE})
     if not better or any(_worsening(comparison) > 0 for comparison in open_ones):
         return []

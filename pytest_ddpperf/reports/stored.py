@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.store import SavedRecord
@@ -21,7 +19,14 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.lines import CUT, INDENT, clipped, printable, shortened, whom, wrapped
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.phrases import commit_text, confidence_text, counts_origin, environment_text, named_metrics
+from pytest_ddpperf.reports.phrases import (
+    NOISY,
+    commit_text,
+    confidence_text,
+    counts_origin,
+    environment_text,
+    named_metrics,
+)
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import (
     format_change,
@@ -74,11 +79,10 @@ def record_table(test: str, record: BaselineRecord) -> Table:
             *(() if record.mode is None else (f"{record.mode} scaling",)),
         )
     )
-    runs = f"{len(record.runs)} runs since {record.runs[0].date}, " if record.runs else ""
     facts = (
         f"{test}: {record.name}",
         f"{strategy}, {format_count(record.environment.world_size, 'rank')}; {_plan(record)}",
-        f"{runs}saved {record.date} at commit {_commit(record)} as {environment_key(record.environment)}",
+        f"saved {record.date} at commit {_commit(record)} as {environment_key(record.environment)}",
         counts_origin(record),
         environment_text(record.environment),
         ", ".join(f"{name} {value}" for name, value in sorted(record.environment.recorded.items())),
@@ -96,7 +100,9 @@ def record_table(test: str, record: BaselineRecord) -> Table:
 def _metric_row(series: Series) -> tuple[str, ...]:
     common = scale([series.value], series.unit)
     interval = NOTHING
-    if series.interval is not None:
+    if series.interval is None and series.scale != "exact" and len(series.samples) > 1:
+        interval = NOISY
+    elif series.interval is not None:
         interval = f"{common.number(series.interval.low)} .. {common.number(series.interval.high)}"
     samples = NOTHING if series.scale == "exact" else str(len(series.samples))
     gated = "yes" if series.gated else "no"
@@ -122,43 +128,38 @@ def _step_time(record: BaselineRecord) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
-    """What became of baselines and of noise; files are relative to the root of the project."""
+    """What became of baselines; files are relative to the root of the project."""
 
     saved: Sequence[tuple[Result, SavedRecord]] = ()
-    undecided: Sequence[Result] = ()  # which are not stored
-    apart: Sequence[Result] = ()  # which are not added to the stored runs of their commit
     unfit: Sequence[Result] = ()  # which do not fit into memory, and whose baselines stay
     removed: Sequence[Result] = ()  # whose baselines were removed, for they do not fit any more
     failed: Collection[str] = ()  # tests of which nothing is stored
-    noise: Sequence[tuple[Calibrated, Path]] = ()
 
     @property
     def left_out(self) -> set[str]:
         """The tests of which a result that would count as accepted is not stored."""
-        return {*self.failed, *(result.test for result in (*self.apart, *self.unfit))}
+        return {*self.failed, *(result.test for result in self.unfit)}
 
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
     """How many baselines were saved where, what changed in each in a line of its own, and what was not stored."""
-    others = (stored.undecided, stored.apart, stored.unfit, stored.removed)
+    others = (stored.unfit, stored.removed)
     results = [*(result for result, _ in stored.saved), *(result for each in others for result in each)]
     names = names_of(results)
     failed = [test.partition("::")[2] for test in stored.failed]
     short = {} if width is None else shortened([*names, *failed], width // 3)
     changed = [(name, _changes(saved)) for name, (_, saved) in zip(names, stored.saved, strict=False)]
     ends = list(accumulate(map(len, others), initial=len(stored.saved)))
-    undecided, apart, unfit, removed = (
+    unfit, removed = (
         whom(those, len(results), short, width) if (those := names[begin:end]) else "" for begin, end in pairwise(ends)
     )
     left_out = {
-        "inconclusive, so not stored without --ddpperf-force-save": undecided,
-        "far from the stored runs of this commit, so not added without --ddpperf-force-save": apart,
         "does not fit into memory, so a baseline stays without --ddpperf-force-save": unfit,
         "does not fit into memory, and its baseline is removed": removed,
         "failed, so not stored": named_metrics([short.get(name, name) for name in failed]),
     }
     return [
-        *wrapped([*_places(stored.saved), *_places_of_noise(stored.noise)], width),
+        *wrapped(_places(stored.saved), width),
         *(_fitting(f"{INDENT}{short.get(name, name)}: ", changes, width) for name, changes in changed if changes),
         *(line for why, who in left_out.items() if who for line in clipped(f"{why}: {who}", width)),
     ]
@@ -177,13 +178,8 @@ def _places(saved: Sequence[tuple[Result, SavedRecord]]) -> list[str]:
 
 def _replaced(saved: Sequence[SavedRecord]) -> list[str]:
     """How many are new, how many replace older ones, and of how many nothing but counts does."""
-    kinds: dict[str, list[str]] = {
-        "{} with runs added": [],
-        "{} new": [],
-        "{} in place of {}": [],
-        "{} with new counts and the times of {}": [],
-    }
-    added, first, replaced, counted = kinds.values()
+    kinds: dict[str, list[str]] = {"{} new": [], "{} in place of {}": [], "{} with new counts and the times of {}": []}
+    first, replaced, counted = kinds.values()
     for each in saved:
         old, new = each.old, each.new
         if old is None:
@@ -191,15 +187,8 @@ def _replaced(saved: Sequence[SavedRecord]) -> list[str]:
         elif _times(new) and _times(old) == _times(new):
             counted.append(old.date)
         else:
-            (added if new.runs and not old.dirty and old.commit == new.commit else replaced).append(old.date)
-    texts = [text.format(len(dates), span(str, dates)) for text, dates in kinds.items() if dates]
-    several = [len(each.new.runs) for each in saved if each.new.runs]
-    return [*texts, f"of {span(str, several)} runs"] if several else texts
-
-
-def _places_of_noise(noise: Sequence[tuple[Calibrated, Path]]) -> list[str]:
-    files = Counter(file for _, file in noise)
-    return [f"noise of {format_count(number, 'benchmark')} stored in {file}" for file, number in files.items()]
+            replaced.append(old.date)
+    return [text.format(len(dates), span(str, dates)) for text, dates in kinds.items() if dates]
 
 
 def _fitting(before: str, changes: Sequence[str], width: int | None) -> str:
@@ -220,7 +209,8 @@ def _times(record: BaselineRecord) -> tuple[Series, ...]:
 def _changes(saved: SavedRecord) -> list[str]:
     """What changed in a baseline, what became worse by most first: gated metrics by more than noise, and counts."""
     old, new = saved.old, saved.new
-    before = {series.metric: series for series in old.series} if old else {}
+    # Times of the usual steps are another quantity.
+    before = {each.metric: each for each in old.series if not (old.typical and each.drifts)} if old else {}
     gated = [(was, series) for series in new.series if series.gated and (was := before.get(series.metric)) is not None]
     steps = any(series.metric == "step_time" and _is_news(was, series) for was, series in gated)
     return [

@@ -6,14 +6,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.instruments.memory import LABELS
+from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.detection import UNPROVEN
 from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records.batch_size import Search
 from pytest_ddpperf.records.convergence import Convergence
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.batch_sizes import batch_size_table
 from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
 from pytest_ddpperf.reports.calibration import calibration_table
 from pytest_ddpperf.reports.compared import how_it_scales, what_pays
@@ -23,12 +24,30 @@ from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.overall import overall_lines
-from pytest_ddpperf.reports.phrases import bound_text, environment_text, find, interval_header, judges, with_interval
-from pytest_ddpperf.reports.remarks import notes_of, red_notes
+from pytest_ddpperf.reports.phrases import (
+    bound_text,
+    by_stored_times,
+    environment_text,
+    find,
+    interval_header,
+    is_noisy,
+    judges,
+    with_interval,
+)
+from pytest_ddpperf.reports.remarks import notes_of, red_notes, unpaired_notes
 from pytest_ddpperf.reports.stored import Stored, stored_lines
 from pytest_ddpperf.reports.table import NOTHING, Table, render
 from pytest_ddpperf.reports.time_spent import time_part
-from pytest_ddpperf.units import Scale, format_count, format_number, format_percent, scale, signed_percent, span
+from pytest_ddpperf.units import (
+    Scale,
+    format_count,
+    format_number,
+    format_percent,
+    ordinal,
+    scale,
+    signed_percent,
+    span,
+)
 
 if TYPE_CHECKING:
     from pytest_ddpperf.analysis.candidates import StrategyAdvice
@@ -39,6 +58,8 @@ _VERDICTS = {
     Verdict.INCONCLUSIVE: "a slowdown beyond the resolution (--ddpperf-resolution) may hide",
     Verdict.DOES_NOT_FIT: "a rank ran out of memory; the others were measured without it",
 }
+_STORED_TIMES = "stored times"
+_STORED_MEANING = "not slower by more than the tolerance, of times that show gross slowdowns alone"
 # What a narrow terminal does without, the first one first: intervals, then columns.
 _NARROWER = ("step time", "speedup", "throughput", "memory", "step time", "change", "speedup")
 _NARROWEST = ("counts", "at most", "eff.", "ranks")
@@ -98,11 +119,11 @@ def summary_parts(
         "communication": "" if brief else rendered(communication_table(results)),
         "collectives": "" if brief else rendered(collective_table(results)),
         "time": "" if brief else time_part(results, width, every=verbosity > 0),
-        "batch sizes": rendered(_batch_size_table(summary.searches) if summary.searches else None),
+        "batch sizes": rendered(batch_size_table(summary.searches) if summary.searches else None),
         "convergence": rendered(convergence_table(summary.convergences) if summary.convergences else None),
         "predictions": rendered(_predictions(summary.predictions)),
         "advice": "\n\n".join(rendered(table) for table in _advice(summary.advice)),
-        "calibration": rendered(calibration_table(summary.calibrated, width) if summary.calibrated else None),
+        "calibration": rendered(calibration_table(summary.calibrated) if summary.calibrated else None),
         "traces": "\n".join(wrapped(summary.traces, width)),
         "errors": "\n".join(wrapped(summary.complaints, width)),
         "baselines": "\n".join(stored_lines(summary.stored, width)),
@@ -122,7 +143,7 @@ def summary_table(
     named = [(row[0], result) for row, result in zip(table.rows, results, strict=True)]
     return replace(
         table,
-        above=() if accepting else tuple(red_notes(named)),
+        above=() if accepting else (*unpaired_notes(results), *red_notes(named)),
         notes=(*notes_of(named, accepting=accepting), *what_pays(results), *how_it_scales(results)),
         narrower=_narrower(results),
         legend=_legend(results, here, {header.partition("\n")[0] for header in table.headers[1:]}),
@@ -221,13 +242,16 @@ def _value(comparison: Comparison, common: Scale) -> str:
 
 
 def _value_with_interval(comparison: Comparison, common: Scale) -> str:
-    return with_interval(common.number, comparison.series.value, comparison.series.interval)
+    series = comparison.series
+    noisy = series.interval is None and len(series.samples) > 1
+    return with_interval(common.number, series.value, series.interval, noisy=noisy)
 
 
 def _change(step_time: Comparison, _common: Scale) -> str:
     if step_time.change is None or not judges(step_time):
         return NOTHING
-    return with_interval(signed_percent, step_time.change, step_time.change_interval)
+    ends = step_time.change_interval
+    return with_interval(signed_percent, step_time.change, ends, noisy=ends is not None and is_noisy(ends))
 
 
 def _bound(step_time: Comparison, _common: Scale) -> str:
@@ -238,6 +262,8 @@ def _verdict(result: Result, *, stored: bool) -> str:
     if stored and result.verdict is Verdict.REGRESSED:
         return f"{result.verdict.value} (accepted)"
     words = counts_words(result) if result.verdict is Verdict.NEW else ""
+    if by_stored_times(result):
+        return f"{result.verdict.value} ({_STORED_TIMES})"
     return f"{result.verdict.value}, {words}" if words else result.verdict.value
 
 
@@ -247,21 +273,23 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
     others = " or ".join(dict.fromkeys(result.paired.named for result in results if result.paired is not None))
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
     known = {result.verdict for result in results}
+    ok = {by_stored_times(result) for result in results if result.verdict is Verdict.OK}
     meanings = {
         "compared": f"with {others}{f', this being {here}' if here else ''}" if others else "",
         "memory": "; or ".join(memory),
         "eff.": "scaling efficiency, 1 where ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
         "change": f"of the step time, from {_compared_with(results, others, here)}",
-        "at most": _BOUND_MEANING,
+        "at most": f"{_BOUND_MEANING}; long steps are seen that come at least in every {_seen(results)} step",
         "calls": "of collectives, by a rank in a step",
         "sent": "by a rank in a step's collectives",
         "peak": "of the bytes in live tensors",
         **{verdict.value: meaning for verdict, meaning in _VERDICTS.items() if verdict in known},
         "unchanged": _unchanged_meaning(results),
-        "ok": "slower by no more than the resolution (--ddpperf-resolution)" if Verdict.OK in known else "",
+        "ok": "slower by no more than the resolution (--ddpperf-resolution)" if False in ok else "",
+        _STORED_TIMES: _STORED_MEANING if True in ok else "",
     }
-    words = {*(verdict.value for verdict in Verdict), *headers}
+    words = {*(verdict.value for verdict in Verdict), _STORED_TIMES, *headers}
     if "change" not in headers:
         words.add("compared")
     return {word: meaning for word, meaning in meanings.items() if meaning and word in words}
@@ -271,10 +299,16 @@ def _compared_with(results: Sequence[Result], others: str, here: str) -> str:
     """From what the step time changed."""
     if others:
         return f"{others}{f' to {here}' if here else ''}, measured side by side"
-    runs = [len(result.baseline.each_run) for result in results if result.baseline is not None]
-    of_runs = f", of {span(str, runs)} runs" if max(runs, default=1) > 1 else ""
-    settled = "; where settled from its commit, measured side by side"
-    return f"the stored baseline{of_runs}{settled if any(result.settled for result in results) else ''}"
+    compared = [result for result in results if (step := find(result, "step_time")) and step.change is not None]
+    pairs = [result.pair is not None for result in compared]
+    if all(pairs):
+        return "the commit of the baseline, measured side by side"
+    return f"the stored baseline{'; of some from its commit, measured side by side' if any(pairs) else ''}"
+
+
+def _seen(results: Sequence[Result]) -> str:
+    """The rarest steps that each launch has."""
+    return span(ordinal, [result.measurement.plan.steps for result in results if result.measurement.launches] or [1])
 
 
 def _unchanged_meaning(results: Sequence[Result]) -> str:
@@ -299,33 +333,3 @@ def _advice(advice: Sequence[StrategyAdvice]) -> list[Table]:
     from pytest_ddpperf.reports.predictions import advice_table
 
     return [advice_table(one) for one in advice]
-
-
-def _batch_size_table(searches: Sequence[Search]) -> Table:
-    """One row for each search: what fits, what does not, what it takes and what was tried."""
-    peaks = [search.found.peak for search in searches if search.found.peak is not None]
-    limits = [search.memory_limit for search in searches if search.memory_limit is not None]
-    common = scale([*peaks, *limits], "B")
-
-    def memory(nbytes: float | None) -> str:
-        return NOTHING if nbytes is None else common.number(nbytes)
-
-    def row(search: Search) -> tuple[str, ...]:
-        found = search.found
-        too_large = min((trial.size for trial in found.tried if not trial.fits), default=None)
-        return (
-            f"{search.test.partition('::')[2]} {search.training}",
-            str(search.environment.world_size),
-            str(found.size),
-            "the limit" if too_large is None else str(too_large),
-            memory(found.peak),
-            memory(search.memory_limit),
-            ", ".join(str(trial.size) for trial in found.tried),
-        )
-
-    return Table(
-        title="the largest batch of a rank, by its number of samples",
-        headers=("search", "ranks", "fits", "does not", f"peak\n{common.unit}", f"of\n{common.unit}", "tried"),
-        rows=tuple(map(row, searches)),
-        narrower=("tried",),
-    )

@@ -63,7 +63,6 @@ class BenchmarkRun:
         part: Part | None = None,
     ) -> None:
         self.settings = settings
-        self.rest = False  # whether max_time is what an earlier measuring has left
         self.part = part_of(session.pool, test) if part is None else part
         self.sections = sections  # titles and texts for the test's report
         self.measured: tuple[Measurement, ...] = ()  # of the candidate
@@ -114,15 +113,9 @@ class BenchmarkRun:
         return found
 
     def measure(
-        self,
-        variants: Sequence[Variant],
-        judge: JudgeCall,
-        which: str = "",
-        *,
-        compared: bool = True,
-        first: int | None = None,
+        self, variants: Sequence[Variant], judge: JudgeCall, which: str = "", *, compared: bool = True
     ) -> tuple[Measurement, ...]:
-        """Measures prepared variants side by side until the judge, which looks after ``first`` launches, is content."""
+        """Measures prepared variants side by side until the judge is content."""
         __tracebackhide__ = True
         self.end_preparing()
         if self.settings.counted_only:
@@ -138,7 +131,7 @@ class BenchmarkRun:
                 progress=partial(self._tell_progress, f"{variants[0].name}{which}"),
                 clock=recording.now,
                 watch=partial(recording.watch, lambda: self._session.watch(gpus, nodes)),
-                settled=self.launches.keep,
+                grouped=self.launches.keep,
                 end=self.part.ends_at,
             )
             with self._shown():
@@ -146,7 +139,7 @@ class BenchmarkRun:
                     variants = self.profiled(variants)
                 self.prepared_variants = tuple(variants)
                 self.launches.ready()
-                budget = replace(self.launches.budget(compared=compared), first=first, rest=self.rest)
+                budget = self.launches.budget(compared=compared)
                 timed = TimedLaunches(self.launches, self.sections, recording)
                 budget = self.part.limited(budget, recording, self.settings.max_time)
                 measurements = measure(variants, budget, timed, observer, recording)

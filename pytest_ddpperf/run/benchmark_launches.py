@@ -35,7 +35,7 @@ from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import modules_of
-from pytest_ddpperf.training.jobs import RUN_LAUNCH, SIMULATE_LAUNCH, ControlPlan, LaunchJob, control_plan
+from pytest_ddpperf.training.jobs import RUN_LAUNCH, SIMULATE_LAUNCH, LaunchJob
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.units import format_count
 
@@ -273,8 +273,6 @@ class TimedLaunches:
         )
         if purpose is not Purpose.TIMES:
             job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
-        elif turns is None and self._launches.paired is None:
-            job = replace(job, control=_control(variant, plan))
         if turns is None:
             return self._launches.launch(variant, RUN_LAUNCH, job)
         # It has to sit out all other launches as well.
@@ -306,14 +304,6 @@ class TimedLaunches:
         picked = self._picked.get(size) if variant.over(self._launches.settings).picks_loading else None
         imported = self._launches.slowest_import(variant, result)
         return (replace(first, picked=picked, imported=imported), *others), result.seconds
-
-
-def _control(variant: Variant, plan: Plan) -> ControlPlan | None:
-    """How control steps alternate with timed ones; None where ranks would work on meanwhile, and have less to do."""
-    pilot = variant.pilot
-    if not variant.controlled or pilot is None or pilot.control is None or pilot.background:
-        return None
-    return control_plan(plan.steps, pilot.step / pilot.control)
 
 
 def _interleaving_hint(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:

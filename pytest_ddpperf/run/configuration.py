@@ -31,6 +31,9 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
     for knob in KNOBS.values():
         if knob.section is not None:
             group = parser.getgroup(f"ddpperf {knob.section}", f"ddpperf, {knob.section}")
+        parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
+        if knob.ini_only:
+            continue
         form: dict[str, Any] = {"action": "store_const", "const": "true"}
         if not knob.flag:
             form = {"metavar": knob.metavar, **({"action": _Lines} if knob.repeats else {})}
@@ -38,7 +41,6 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
                 form |= {"nargs": "?", "const": knob.bare}
         default = "" if knob.flag or not knob.default_text else f" (default: {knob.default_text})"
         group.addoption(knob.option, dest=knob.ini, default=None, help=f"{knob.help}{default}", **form)
-        parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
         if knob.flag:
             # Options of their own: one with an optional value would swallow the path that follows it.
             forms = [f"{knob.option}={word}" for word in (*SWITCH_WORDS[True], *SWITCH_WORDS[False])]
@@ -83,7 +85,7 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     ini = dict(_ini_values(config))
     # With nothing behind the name a setting is not given: so -o can take back what the file says.
     given = {name: ini[key] for key, name in _INI.items() if ini.get(key) not in (None, "")}
-    said = {name: raw for name, knob in KNOBS.items() if (raw := config.getoption(knob.ini)) is not None}
+    said = {name: raw for name, knob in KNOBS.items() if (raw := config.getoption(knob.ini, None)) is not None}
     settings = _asked(config, given, said) if given or said else Settings()
     if probe or settings.quick or settings.simulate is not None:  # the file's: little or nothing is measured
         settings = replace(settings, budget=None)
@@ -246,7 +248,7 @@ _OF_A_RUN |= {"require_baseline", "properties", *(name for name in KNOBS if name
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:
     """The options of ours that decide what a benchmark is compared with, as they were given."""
-    given = ((knob, config.getoption(knob.ini)) for name, knob in KNOBS.items() if name not in _OF_A_RUN)
+    given = ((knob, config.getoption(knob.ini, None)) for name, knob in KNOBS.items() if name not in _OF_A_RUN)
     return tuple(
         knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None
     )

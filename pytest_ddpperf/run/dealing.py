@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
-from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Look
-from pytest_ddpperf.judge.suspects import going_on
+from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.judge.suspects import going_on, wants_launches
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 
@@ -45,7 +45,6 @@ class Need:
     wanted: float = math.inf  # more would be of no use
     decides: float = math.inf  # so many would decide it, of which ``wanted`` may be a part
     explains: float = 0.0  # for a diagnosis, proven or not
-    settles: bool = False  # whether it is going to be measured beside the commit of its baselines
 
 
 def dealt(pool: float, needs: Sequence[Need]) -> list[float]:
@@ -70,29 +69,18 @@ def dealt(pool: float, needs: Sequence[Need]) -> list[float]:
 
 
 def need_of(
-    results: Sequence[Result],
-    look: Look,
-    made: int,
-    diagnosis: float,
-    *,
-    settles: bool = False,
-    screened: float | None = None,
+    results: Sequence[Result], look: Look, made: int, diagnosis: float, *, screened: float | None = None
 ) -> Need:
     """What a benchmark needs after ``made`` launches.
 
     ``diagnosis``: seconds of a full one. ``screened``: those of the screening, where more launches followed it.
     """
     explains = ROOM * diagnosis
-    apart = settles or any(result.paired is None for result in results)
+    apart = any(result.pair is None for result in results)
     fresh = min((len(result.measurement.fresh) for result in results if result.measurement.fresh_from), default=0)
     screening = look.elapsed if screened is None else screened
     most = max(0.0, TIMES * screening - (look.elapsed - screening))
-    need = _need_beside_reference(results, look, made, explains, counted=fresh if apart else made, most=most)
-    if not settles:
-        return need
-    # A launch ends the screening beside the baseline; then both sides are screened, confirmed and diagnosed in full.
-    least = look.round_seconds + 2 * (2 * MIN_LAUNCHES * look.round_seconds + explains)
-    return replace(need, least=least, wanted=TIMES * least, explains=0.0, settles=True)
+    return _need_beside_reference(results, look, made, explains, counted=fresh if apart else made, most=most)
 
 
 def _need_beside_reference(
@@ -103,7 +91,7 @@ def _need_beside_reference(
         (result, comparison)
         for result in results
         for comparison in result.comparisons
-        if comparison.gated and comparison.series.scale != "exact" and not _disturbed(comparison)
+        if comparison.gated and wants_launches(comparison)
     ]
     worse = [(result, each) for result, each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
     if worse:
@@ -140,9 +128,4 @@ def _launches(result: Result, made: int) -> int:
 def _round_seconds(results: Sequence[Result], look: Look, which: Sequence[tuple[Result, Comparison]]) -> float:
     """The seconds of a round that launches what is launched on for the sake of these metrics."""
     metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
-    return look.seconds_of(going_on(results, metrics) if all(result.paired is not None for result in results) else None)
-
-
-def _disturbed(comparison: Comparison) -> bool:
-    """Whether other processes keep it open: no number of launches beside them decides it."""
-    return comparison.note is not None and comparison.note.code in {"disturbed", "may_hide"}
+    return look.seconds_of(going_on(results, metrics) if all(result.pair is not None for result in results) else None)

@@ -5,40 +5,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
 from pytest_ddpperf.against.paired_launches import PairedLaunches
 from pytest_ddpperf.against.revision_side import RevisionSide
-from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, ReferenceFailed, Regression, extended
-from pytest_ddpperf.judge.benchmark import beside_unfit, broken, settled, unfit
+from pytest_ddpperf.errors import (
+    DdpperfError,
+    IncorrectTraining,
+    LaunchError,
+    ReferenceFailed,
+    ReferenceStopped,
+    Regression,
+    SameCode,
+    extended,
+)
+from pytest_ddpperf.judge.benchmark import beside_unfit, broken, unfit
+from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.decision import failing_verdict
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, UNSPENT
-from pytest_ddpperf.judge.judge import Judge, References, StoredReferences, accepted_worsening
-from pytest_ddpperf.judge.sequential import Next
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
+from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
 from pytest_ddpperf.metrics.scaling import DeriveSeries, gated_if_paired
-from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import TimeSpent
-from pytest_ddpperf.records.measurement import Measurement, Spread
+from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.benchmark import BenchmarkRun
-from pytest_ddpperf.run.calibrate import calibrated, repeated
+from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.fitting import fitting_results, under_limit_of
+from pytest_ddpperf.run.pairing import Unpaired, side_of_baselines, times_of
 from pytest_ddpperf.run.probe import focused
-from pytest_ddpperf.run.references import Lacking, PairedReferences, environment_beside, with_environments
-from pytest_ddpperf.run.settling import same_files, side_of_baselines, stopped_by, times_of, why_unsettled
+from pytest_ddpperf.run.references import Lacking, PairedReferences, cannot_run, environment_beside, with_environments
 from pytest_ddpperf.run.variant import Variant
-from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.settings import KNOBS
 
 
 class JudgedRun(BenchmarkRun):
     """A call of a verb whose benchmarks are judged."""
 
     _unfitting: dict[tuple[str, int], str]  # why candidates do not fit, by benchmark
+    _beside_baseline = False  # whether the other side is the commit of the stored baselines
 
     def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must."""
@@ -114,7 +122,7 @@ class JudgedRun(BenchmarkRun):
         """The result of a candidate that does not fit; one preparing launch tells whether another revision fits."""
         __tracebackhide__ = True
         reason, counts = self._unfitting[variant.key], self.counts.get(variant.key)
-        if self._paired is None:
+        if self._paired is None or self._beside_baseline:
             stored = self._with_baselines([variant])[1][0]
             if stored.record is not None:  # what fitted did so under its own limit: that is the question
                 stored = self._with_baselines([under_limit_of(stored.record, variant)])[1][0]
@@ -130,85 +138,75 @@ class JudgedRun(BenchmarkRun):
     def _results(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Result, ...]:
         """The results of the candidates, beside their stored baselines or the reference."""
         __tracebackhide__ = True
-        if self._paired is not None:
+        if self._paired is not None and not self._beside_baseline:
             if self.part.before is not None:
                 self._paired.learn(self.part.before.paired)
             return self._paired_results(self._paired, tuple(variants), derive)
         following, found = self._with_baselines(variants)
-        return self._stored_results(following, StoredReferences(found), derive)
-
-    def _stored_results(
-        self, variants: Sequence[Variant], references: StoredReferences, derive: DeriveSeries
-    ) -> tuple[Result, ...]:
-        """The results beside stored baselines; the times that these leave open are settled beside their commit."""
-        __tracebackhide__ = True
-        side = side_of_baselines(self._test, references.baselines, self.settings, self._session)
-        learned = partial(self._session.archive.scatter, variants[0].environment, self._session.results)
-        scatter = self.part.scatter(learned)
-        variants = self.prepared(variants)
-        judge = self._judge(references, derive, scatter, settles=isinstance(side, RevisionSide))
-        self.measure(variants, judge, compared=references.timed, first=judge.first_look)
-        stored = judge.results
-        if self.part.silent:
-            return stored
-        if judge.settling and isinstance(side, RevisionSide):
-            beside = self._beside_commit(side, variants, references.baselines, derive, judge)
-            if not isinstance(beside, Finding):
-                pairs = zip(stored, references.baselines, beside, strict=True)
-                return tuple(settled(*pair) if times_of(pair[1]) else pair[0] for pair in pairs)
-            side, rest = beside, self._rest(stored[0].seconds)
-            judge = self._judge(references, derive, scatter, settings=rest.settings, after=judge)
-            rest.launches.start(variants)
-            rest.measure(variants, judge, compared=references.timed)
-            self.measured = rest.measured
-        return tuple(
-            replace(result, findings=(*result.findings, *why_unsettled(result, side))) for result in judge.results
-        )
-
-    def _rest(self, spent: float, paired: PairedLaunches | None = None, **settings: Any) -> JudgedRun:
-        """A call for the rest of the time; half of a time that is not dealt out is left in any case."""
-        left = self.part.rest(self.settings.max_time, spent)
-        settings = {"max_time": left, "profile": False, **settings}
-        changed = replace(self.settings, **settings)
-        times = self.launches.times
-        run = JudgedRun(self._session, self._test, changed, self.sections, paired, times=times, part=self.part)
-        run.rest = True
-        return run
+        side = side_of_baselines(self._test, found, self.settings, self._session)
+        if isinstance(side, RevisionSide):
+            paired = self._beside_commit(side, following, found, derive)
+            if not isinstance(paired, Unpaired):
+                return paired
+            side = paired
+        if side.lacking:
+            self._end_if_needed(side.reason)
+        references = StoredReferences(tuple(replace(stored, unpaired=side.reason) for stored in found))
+        return self._judgement(following, references, derive)
 
     def _beside_commit(
         self,
         side: RevisionSide,
         variants: Sequence[Variant],
-        baselines: Sequence[StoredBaseline],
+        baselines: tuple[StoredBaseline, ...],
         derive: DeriveSeries,
-        after: Judge,
-    ) -> tuple[Result, ...] | Finding:
-        """The results beside the commit of the baselines, or why there are none."""
+    ) -> tuple[Result, ...] | Unpaired:
+        """The results beside the stored baselines, times beside their commit; or why that cannot be measured."""
         __tracebackhide__ = True
-        paired = PairedLaunches(side, self.sections, strict=True)
-        run = self._rest(after.results[0].seconds, paired, tolerance=accepted_worsening(self.settings))
-        # Both sides have as many steps as fit now: those of the baseline's launches may take long today.
-        free = tuple(replace(variant, steps=None) for variant in variants)
-        untimed = {each.key: "" for each, stored in zip(free, baselines, strict=True) if times_of(stored) is None}
-        derive = gated_if_paired(derive)
-        references = PairedReferences(revision=side.revision, variants=free, derive=derive, lacking=untimed)
-        judge = self._judge(references, derive, settings=run.settings, after=after)
         for launchers in side.every:
             launchers.follow(self._session.launchers)
+        paired = PairedLaunches(side, self.sections, strict=True)
+        if self.part.before is not None:
+            paired.learn(self.part.before.paired)
+        self._pair_with(paired, variants)
+        untimed = {each.key: "" for each, stored in zip(variants, baselines, strict=True) if times_of(stored) is None}
+        references = PairedReferences(
+            revision=side.revision,
+            variants=tuple(variants),
+            derive=gated_if_paired(derive),
+            lacking=untimed,
+            baselines=baselines,
+        )
         try:
-            run.launches.start(free)
-            run.measure(references.both_sides, judge, f", beside {side.revision.label}")
-        except DdpperfError as error:  # what was measured beside the stored baseline stands
-            return stopped_by(error)
-        if paired.same_files:
-            return same_files()
-        self.measured = run.measured
-        return tuple(map(paired.with_imports, judge.results))
+            results = self._all_judged(references)
+        except ReferenceStopped as error:  # it ran before
+            if self.settings.require_baseline:
+                raise
+            reason = Unpaired(f"{error.headline}; run it again")
+        except (LaunchError, SameCode, ReferenceFailed) as error:
+            reason = Unpaired(error.headline, lacking=True)
+        else:
+            return tuple(map(paired.with_imports, results))
+        self._pair_with(None, variants)
+        return reason
+
+    def _end_if_needed(self, reason: str) -> None:
+        """Ends the session if times have to be measured beside the commit of a baseline, and cannot be."""
+        if self.settings.require_baseline:
+            told = f"{KNOBS['require_baseline'].option}: {self._test}: only gross slowdowns could fail: {reason}"
+            pytest.exit(told, returncode=pytest.ExitCode.USAGE_ERROR)
+
+    def _pair_with(self, paired: PairedLaunches | None, variants: Sequence[Variant]) -> None:
+        """Has the launches from now on be those of this checkout and of the commit of the baselines; None: alone."""
+        self._paired, self._beside_baseline = paired, paired is not None
+        times = self.launches.times
+        self.launches = BenchmarkLaunches(self._session, self.settings, paired, test=self._test, times=times)
+        self.launches.start(variants)
 
     def _paired_results(
         self, paired: PairedLaunches, variants: tuple[Variant, ...], derive: DeriveSeries
     ) -> tuple[Result, ...]:
-        """The results beside the reference, measured again without each benchmark that the reference cannot run."""
+        """The results beside the reference."""
         __tracebackhide__ = True
         references = PairedReferences(
             revision=paired.revision,
@@ -217,11 +215,18 @@ class JudgedRun(BenchmarkRun):
             lacking={},
             environment=partial(environment_beside, self._session),
         )
+        return tuple(with_environments(paired.with_imports(result)) for result in self._all_judged(references))
+
+    def _all_judged(self, references: PairedReferences) -> tuple[Result, ...]:
+        """The results of both sides, measured again without each benchmark that the reference cannot run."""
+        __tracebackhide__ = True
         results = self._paired_judgement(references)
         while isinstance(results, Lacking):
+            if self._beside_baseline:
+                self._end_if_needed(cannot_run(references.revision.label, results.reason))
             references = replace(references, lacking={**references.lacking, results.benchmark: results.reason})
             results = self._paired_judgement(references)
-        return tuple(with_environments(paired.with_imports(result)) for result in results)
+        return results
 
     def _paired_judgement(self, references: PairedReferences) -> tuple[Result, ...] | Lacking:
         """The results beside the reference, or the first benchmark that it cannot run, in whichever launch."""
@@ -229,6 +234,8 @@ class JudgedRun(BenchmarkRun):
         try:
             return self._judgement(references.both_sides, references, references.derive)
         except ReferenceFailed as error:
+            if isinstance(error.__cause__, SameCode):
+                raise
             return Lacking(benchmark=error.benchmark, reason=error.headline)
 
     def _judgement(
@@ -241,50 +248,25 @@ class JudgedRun(BenchmarkRun):
         self.measure(variants, judge, compared=references.timed)
         return judge.results
 
-    def _judge(
-        self,
-        references: References,
-        derive: DeriveSeries,
-        scatter: Spread | None = None,
-        *,
-        settings: Settings | None = None,
-        settles: bool = False,
-        after: Judge | None = None,
-    ) -> Judge:
-        """A judge of the benchmarks that are compared with these references, ``after`` one of other launches."""
+    def _judge(self, references: References, derive: DeriveSeries) -> Judge:
+        """A judge of the benchmarks that are compared with these references."""
         session = self._session
-        return Judge(
-            self._test,
-            self.settings if settings is None else settings,
-            references,
-            derive,
-            session.tests,
-            # A probe of a bisection asks on which side of its tolerance a commit is.
-            margin=EQUIVALENCE_MARGIN if session.probe is None else 1.0,
-            scatter=scatter,
-            settles=settles,
-            spent=0.0 if after is None else after.results[0].seconds,
-            proofs=UNSPENT if after is None else after.proofs.on_others,
-        )
+        # A probe of a bisection asks on which side of its tolerance a commit is.
+        margin = EQUIVALENCE_MARGIN if session.probe is None else 1.0
+        return Judge(self._test, self.settings, references, derive, session.tests, margin=margin)
 
     def _calibrated(self, variants: Sequence[Variant], derive: DeriveSeries, number: int) -> tuple[Measurement, ...]:
-        """Measures the variants ``number`` times and compares them with themselves; gives all launches together."""
+        """Measures the variants ``number`` times side by side with themselves; gives the last measurements."""
         __tracebackhide__ = True
-
-        def run(variants: Sequence[Variant], turn: int) -> tuple[Measurement, ...]:
-            __tracebackhide__ = True
+        runs: list[tuple[Result, ...]] = []
+        for _ in range(number):
             printed = len(self.sections)
-            measured = self.measure(variants, lambda *_: Next("stop"), f", run {turn} of {number}")
-            if turn > 1:
+            runs.append(self._results(variants, derive))
+            if len(runs) > 1:
                 del self.sections[printed:]  # the ranks of the first run have printed the same
-            return measured
-
-        variants = self.prepared(self._with_baselines(variants)[0])
-        if self.settings.counted_only:
-            return self.measure(variants, lambda *_: Next("stop"))  # counts have no noise
-        runs = repeated(variants, number, run)
-        self._session.calibrated += calibrated(self._test, self.settings, runs, derive, self._session.provenance())
-        self.measured = derive(runs.together)
+        timed = (each for each in zip(*runs, strict=True) if each[-1].measurement.launches)  # the others only count
+        self._session.calibrated += [Calibrated(test=self._test, results=each) for each in timed]
+        self.measured = tuple(result.measurement for result in runs[-1])
         self._session.extensions.measured(self._test, self.measured, self._session.attempts.get(self._test, 1))
         return self.measured
 
@@ -292,13 +274,8 @@ class JudgedRun(BenchmarkRun):
         """The variants, each with as many steps as its baseline if that is comparable, and the baselines."""
         found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
         comparable = [None if base.differs else base.record for base in found]
-        stored = self.settings.save is not None or self.settings.calibrate is not None
         return [
-            replace(
-                variant,
-                steps=None if base is None else base.plan.steps,
-                controlled=self.settings.control and (stored or (base is not None and base.controlled)),
-            )
+            replace(variant, steps=None if base is None else base.plan.steps)
             for variant, base in zip(variants, comparable, strict=True)
         ], found
 

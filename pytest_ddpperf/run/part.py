@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.batch_size import Search
     from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.launch import TimeSpent
-    from pytest_ddpperf.records.measurement import Spread
     from pytest_ddpperf.records.results import Result
     from pytest_ddpperf.run.dealing import Need
     from pytest_ddpperf.run.planning import Budget
@@ -51,12 +50,6 @@ class Part:
     def silent(self) -> bool:
         """Whether the call is in a pass before the last."""
         return self._pool.silent
-
-    def scatter(self, known: Callable[[], Spread | None]) -> Spread | None:
-        """The scatter to judge by: that of the first pass, because what it suspected is judged again in each."""
-        if not self.kept.scatter:
-            self.kept.scatter.append(known())
-        return self.kept.scatter[0]
 
     @property
     def ends_at(self) -> End:
@@ -95,7 +88,7 @@ class Part:
             given = share / SCREENING if self._screening else share
         self._shared = given < ceiling
         given = min(ceiling, max(_LEAST_SECONDS, given))
-        self._deadline = pool.now() + given * pool.turns - before + pool.starts_of(self.before)
+        self._deadline = pool.now() + given * pool.turns - before
         return given
 
     def _dealt(self, share: float) -> float:
@@ -109,13 +102,6 @@ class Part:
             self._explains = min(need.explains, max(0.0, besides))
         return share
 
-    def rest(self, max_time: float, spent: float) -> float:
-        """The seconds for a measuring beside another reference, when as many of ``max_time`` are spent."""
-        if self._pool.seconds is None:
-            return max(max_time - spent, max_time / 2)
-        self._pool.settled()
-        return max(_LEAST_SECONDS, min(max_time, self._deadline - self._pool.now()))
-
     def limited(self, budget: Budget, recording: Recording, max_time: float) -> Budget:
         """The budget of a measuring, whose screening ends no earlier than in the pass before."""
         screening = budget.screening / budget.max_time * max_time
@@ -126,8 +112,7 @@ class Part:
         if recording.first is None:  # nothing is told again
             within = max(_LEAST_SECONDS, min(max_time, self._deadline - self._pool.now()))
             budget = replace(budget, max_time=within, screening=budget.screening / max_time * within)
-        first = recording.first or budget.first
-        return replace(budget, screening=max(budget.screening, recording.deadline), first=first)
+        return replace(budget, screening=max(budget.screening, recording.deadline), first=recording.first)
 
     def looked(self, recording: Recording, results: Sequence[Result], look: Look, made: int, action: Next) -> Next:
         """Note where a measuring stands when its judge has looked at ``made`` launches; what to do, as others need."""
@@ -141,11 +126,10 @@ class Part:
         if self._shared and not self._seen and over > look.round_seconds:  # by launches that are made in any case
             self._pool.short.append(over)
         self._seen = True
-        settles = action.action == "settle"
         screened = (
             self.before.recordings[-1][1].elapsed if self._confirming and self.before is not None else look.elapsed
         )
-        need = need_of(results, look, made, recording.plans.diagnosis_seconds, settles=settles, screened=screened)
+        need = need_of(results, look, made, recording.plans.diagnosis_seconds, screened=screened)
         if self.silent and action.action == "confirm":
             recording.suspicion = made, look
         if self.silent:
@@ -154,7 +138,7 @@ class Part:
             ended = self._confirming and action.action == "stop" and need.aim is Aim.CONFIRM
             self.kept.need = _of_confirmed(need, recording.plans.diagnosis_seconds * action.explain) if ended else need
             return action if self._screening or need.aim is Aim.CONFIRM else replace(action, action="stop")
-        if self.before is None or need.aim < Aim.PROVE or settles:
+        if self.before is None or need.aim < Aim.PROVE:
             return action
         self.before.need = replace(need, wanted=need.least, explains=0.0)
         left = self._deadline - self._pool.now()

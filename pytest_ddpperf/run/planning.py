@@ -9,13 +9,12 @@ from enum import Enum
 from typing import Protocol, TypeAlias
 
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES
-from pytest_ddpperf.metrics.launch_figures import complete, typical_step
+from pytest_ddpperf.metrics.launch_figures import complete, mean_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.stats.summaries import typical
 from pytest_ddpperf.training.jobs import CUDA_WARMUP, DIAGNOSED_STEPS, blocks_for, growth_steps
 from pytest_ddpperf.training.script import Script
 
@@ -31,7 +30,13 @@ What makes other launches differ then hits both sides. What is left is mostly ea
 out over as many steps in shorter launches (benchmarks/turns.py). More launches then tell of their scatter, and sooner.
 """
 
-FEW_STEPS = 20  # a launch of long steps takes the time for so many
+SEEN_STEPS = 40
+"""The timed steps of a launch, at least, if there is time for so many.
+
+All launches time the same steps of a training, counted from its first one. What comes in each 20th step is in each
+launch of 20 steps or more; of shorter ones it may be in none.
+"""
+EPOCHS = 2  # that a launch times at least, if its loader tells how many steps one has, and there is time for them
 FEW_LAUNCHES = 3  # a screening has time for so many, at least, rather than for longer ones
 
 WORTH = 2.0
@@ -80,7 +85,6 @@ class Budget:
     memory: int | None = None  # bytes for the ranks of launches that run at the same time; None where unknown
     first: int | None = None  # launches before the first look, where that is not after ``launches``
     shared: bool = False  # whether max_time is a share of the session's budget
-    rest: bool = False  # whether max_time is what an earlier measuring has left of the setting
 
     @property
     def few(self) -> int:
@@ -133,11 +137,14 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
             fixed = (side.fixed for other, side in zip(variants, pilots, strict=True) if other.key == variant.key)
             fixed_at_least = min(fixed)  # a first launch may have been slow to start
             # Of a session's budget there are few launches either way, and shorter ones would spend more on starting.
-            wanted = launch_seconds(fixed_at_least) if budget.shared else short_launch(pilot.step, fixed_at_least)
+            wanted = launch_seconds(fixed_at_least) if budget.shared else short_launch(fixed_at_least)
         # Timing for less than all else takes would save little, and tell little; but no launch may miss its deadline.
-        most = min(wanted, MAX_SHARE_OF_TIMEOUT * budget.timeout - pilot.fixed)
+        most = min(max(wanted, _seen_seconds(pilot)), MAX_SHARE_OF_TIMEOUT * budget.timeout - pilot.fixed)
         given, hurried = budget.steps or followed, min(most, max(share - pilot.fixed, pilot.fixed))
-        shorter, longer = (given or fitting_steps(pilot.step, each, max_steps(variant)) for each in (hurried, most))
+        shorter, longer = (
+            given or _whole_epochs(pilot, fitting_steps(pilot.step, each, max_steps(variant)), each)
+            for each in (hurried, most)
+        )
         plans.append(Plan(warmup=warmup_of(variant, budget.warmup), steps=shorter))
         unhurried.append(longer)
         agreed[variant.key] = shorter
@@ -174,8 +181,9 @@ def pilot_plan(warmup: int, steps: int | None) -> Plan:
 def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:
     """What a launch of this plan told, which took so many seconds."""
     launch = launch_of(0, ranks, seconds)
-    step = typical_step(launch)
+    step = mean_step(launch)
     known = complete(rank.device_memory for rank in ranks)
+    epochs = complete(rank.epoch_steps for rank in ranks)
     return Pilot(
         step=step,
         fixed=max(0.0, seconds - step * plan.steps),
@@ -183,7 +191,7 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
         nbytes=sum(rank.taken or 0 for rank in ranks),
         of_gpu=None if known is None else max(each.used / each.total for each in known),
         picked=ranks[0].picked,
-        control=typical(launch.control_times) if launch.control_times else None,
+        epoch=None if epochs is None else math.ceil(max(epochs)),
     )
 
 
@@ -210,9 +218,20 @@ def _settled(variant: Variant, budget: Budget, run: LaunchRunner, share: float) 
     )
 
 
-def short_launch(step: float, fixed: float) -> float:
+def _seen_seconds(pilot: Pilot) -> float:
+    """The seconds of as many steps as show what comes in some steps only."""
+    return pilot.step * max(SEEN_STEPS, EPOCHS * (pilot.epoch or 0))
+
+
+def _whole_epochs(pilot: Pilot, steps: int, seconds: float) -> int:
+    """The steps of a launch of so many seconds: whole epochs, if at least one fits."""
+    epoch = pilot.epoch
+    return steps if epoch is None or epoch * pilot.step > seconds else max(1, steps // epoch) * epoch
+
+
+def short_launch(fixed: float) -> float:
     """The seconds that a launch times, interleaved with the other side; ``fixed``: the seconds of all else in it."""
-    return max(WORTH * fixed, min(LAUNCH_SECONDS, max(SHORT_LAUNCH_SECONDS, FEW_STEPS * step)))
+    return max(WORTH * fixed, SHORT_LAUNCH_SECONDS)
 
 
 def launch_seconds(fixed: float) -> float:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
     from pytest_ddpperf.records.batch_size import Search
     from pytest_ddpperf.records.convergence import Convergence
-    from pytest_ddpperf.records.measurement import Spread
     from pytest_ddpperf.run.dealing import Need
     from pytest_ddpperf.run.recording import Recording
 
@@ -41,7 +40,6 @@ class Kept:
     """What the run of a call in one pass has left to the next."""
 
     recordings: list[tuple[list[object], Recording]] = field(default_factory=list)
-    scatter: list[Spread | None] = field(default_factory=list)  # that its first run knew, once it was asked for
     need: Need | None = None  # for more time
     sides: int = 0  # of its benchmarks
     spent: TimeSpent | None = None
@@ -55,7 +53,7 @@ class Kept:
         """Whether it has a suspect that fresh launches beside the same reference have to confirm."""
         from pytest_ddpperf.run.dealing import Aim
 
-        return self.need is not None and self.need.aim is Aim.CONFIRM and not self.need.settles
+        return self.need is not None and self.need.aim is Aim.CONFIRM
 
 
 class Pool:
@@ -73,9 +71,7 @@ class Pool:
         self._begun = 0  # runs of tests in this pass, and tests that were skipped
         self._calls: dict[str, int] = {}
         self._kept: dict[tuple[str, int], Kept] = {}
-        self._starting = 0.0  # seconds of what the session starts for all tests, and a commit of baselines again
         self._unscreened: set[str] = set()  # tests that run in the last pass alone
-        self._settled = False  # whether such a commit has been started
         self._overheads: dict[str, float] = {}  # seconds besides launches, of tests whose last run has not begun
         self._launching = 0.0  # seconds of this run of a test
         self._to_share = 0.0  # seconds that were left when screening began
@@ -84,9 +80,7 @@ class Pool:
     def start(self, start: Callable[[], None]) -> None:
         """Begin with what the session starts: it counts for none of the tests."""
         self._begin()
-        begun = self.now()
         start()
-        self._starting = self.now() - begun
 
     def leave_out(self, tests: Iterable[str]) -> None:
         """Keep a share of the last pass for each of these tests, which no other pass runs."""
@@ -138,15 +132,6 @@ class Pool:
             yield
         finally:
             self._launching += self.now() - begun
-
-    def settled(self) -> None:
-        """Note that the ranks of a baseline's commit are started."""
-        self._settled = True
-
-    def starts_of(self, kept: Kept | None) -> float:
-        """The seconds until the ranks of a baseline's commit have started, if a call settles and they have not."""
-        settles = kept is not None and kept.need is not None and kept.need.settles
-        return self._starting if settles and not self._settled else 0.0
 
     def ended(self, test: str) -> None:
         """Note the end of a test that measures; if it was skipped before it began, it leaves its share to others."""
@@ -215,11 +200,7 @@ class Pool:
         others = math.fsum(_least(kept) for _, kept in needs if not kept.to_confirm) / max(1, screened) * self._tests
         expected = to_confirm * (1 + max(0, self._tests - screened) / (screened + UNSUSPECTED))
         besides = math.fsum(self._overheads.values()) / max(1, len(self._overheads))
-        return expected + others + self._tests * besides + self._start_of_commit
-
-    @property
-    def _start_of_commit(self) -> float:
-        return max(map(self.starts_of, self._kept.values()), default=0.0)
+        return expected + others + self._tests * besides
 
     def dealt(self, place: tuple[str, int]) -> float:
         """The seconds of a call on top of its screening."""
@@ -238,7 +219,7 @@ class Pool:
         from pytest_ddpperf.run.dealing import dealt
 
         needs = {each: kept.need for each, kept in self._kept.items() if kept.need is not None}
-        left = self.left - math.fsum(self._overheads.values()) - self._start_of_commit
+        left = self.left - math.fsum(self._overheads.values())
         screened, waiting = len({test for test, _ in needs}), len(self._waiting)
         left *= screened / max(1, screened + waiting)
         return dict(zip(needs, zip(dealt(left, [*needs.values()]), needs.values(), strict=True), strict=True))

@@ -32,7 +32,7 @@ from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import KNOBS, Settings
 from pytest_ddpperf.strategies.strategy import Strategy
 from pytest_ddpperf.training.correctness.traces import compared
-from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, ControlPlan, LaunchJob, PrepareJob, RankPrepared, VerifyJob
+from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared, VerifyJob
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.verification import Discrepancy, Verification, discrepancy_text
 from pytest_ddpperf.training.workload import Workload
@@ -164,10 +164,8 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
     )
     plan = pilot_plan(warmup_of(variant, settings.warmup), settings.steps)
     counts = (variant.samples_per_step, variant.tokens_per_step)
-    controlled = variant.controlled and variant.environment.device == "cpu" and not settings.counted_only
-    control = ControlPlan(blocks=plan.steps, steps=1) if controlled else None  # tells how many later launches need
     return PrepareJob(
-        LaunchJob(variant.subject, variant.resolved, loading, plan, *counts, control=control),
+        LaunchJob(variant.subject, variant.resolved, loading, plan, *counts),
         timed=not settings.counted_only,
         counted=counted,
         verified=VerifyJob(variant.subject, variant.resolved, training) if verified and variant.resolved else None,

@@ -14,10 +14,11 @@ from pytest_ddpperf.baselines.fingerprint import (
     recorded_differences,
 )
 from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.metrics.launch_figures import long_steps_of
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Measurement
-from pytest_ddpperf.records.results import PairedRevision, Provenance, Result, record_of
+from pytest_ddpperf.records.results import PairedRevision, Provenance, Reference, Result, StoredBaseline, record_of
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import KNOBS
@@ -39,6 +40,8 @@ class PairedReferences:
     variants: tuple[Variant, ...]  # the candidates
     derive: DeriveSeries  # applied to the references too, unless one of them is lacking
     lacking: Mapping[tuple[str, int], str]  # by benchmark, why the reference cannot run it
+    # Of the candidates, whose commit the reference is; empty for another revision.
+    baselines: tuple[StoredBaseline, ...] = ()
     # By the candidate's, that of the reference, where it runs in another one.
     environment: Callable[[Environment], Environment] = lambda environment: environment
     paired: ClassVar[bool] = True
@@ -48,13 +51,26 @@ class PairedReferences:
     def both_sides(self) -> list[Variant]:
         """All that is measured: the candidates, then the references that are not lacking, in the same order."""
         kept = [variant for variant in self.variants if variant.key not in self.lacking]
+        if self.baselines:  # whose counts are stored
+            kept = [replace(variant, own={**variant.own, "counted": False}) for variant in kept]
         return [
             *self.variants,
             *(replace(each, of_reference=True, environment=self.environment(each.environment)) for each in kept),
         ]
 
-    def of(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
+    def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
         """The reference of each candidate, by the measurements of both sides."""
+        pairs = self._pairs(measured)
+        if not self.baselines:
+            return pairs
+        return tuple(
+            replace(stored, unpaired=cannot_run(pair.revision, pair.lacking) if pair.lacking else "")
+            if pair.record is None
+            else replace(stored, pair=pair)
+            for stored, pair in zip(self.baselines, pairs, strict=True)
+        )
+
+    def _pairs(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
         others = tuple(measured[len(self.variants) :])
         derived = iter(others if self.lacking else self.derive(others))
         return tuple(
@@ -71,10 +87,17 @@ class PairedReferences:
             commit=commit,
             record=record_of(measured, Provenance(date="", commit=commit)),  # it is never stored
             launches=len(measured.launches),
+            long_steps=long_steps_of(measured),
             candidate_launches=len(candidate.launches),
             counted_differs=counted_differences(measured.environment, candidate.environment),
             kernels_differ=kernel_differences(measured.environment, candidate.environment),
         )
+
+
+def cannot_run(revision: str, reason: str) -> str:
+    """Why the commit of a baseline is not measured, with the cure."""
+    cure = f"if it has to be built first, see {KNOBS['against_setup'].option}"
+    return f"{revision}, the commit of the baseline, cannot run it: {reason}; {cure}"
 
 
 def environment_beside(session: Session, environment: Environment) -> Environment:

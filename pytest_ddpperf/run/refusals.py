@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest
-from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings
+from pytest_ddpperf.settings import DEFAULT_SET, GONE, KNOBS, Knob, Settings
 
 _ALIKE = 0.8  # of difflib: what is less alike is hardly meant
 _PURPOSES = {
@@ -21,16 +21,22 @@ NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  
 
 def require_known(unknown: Iterable[str]) -> None:
     """Refuses arguments that are meant for us; ``unknown``: those that no plugin has declared."""
-    options = [knob.option for knob in KNOBS.values()]
+    options = [knob.option for knob in KNOBS.values() if not knob.ini_only]
     for argument in unknown:
         option = argument.partition("=")[0]
+        in_file = next((knob.ini for knob in KNOBS.values() if knob.ini_only and knob.option == option), None)
+        if in_file is not None:
+            raise SettingError(f"{option}: there is no such option; {in_file} is a setting of the ini file")
         require_foreign(option, options, "option")
 
 
 def require_foreign(word: str, known: list[str], kind: str) -> None:
     """Refuses a word that begins as ours do or looks like one of them."""
+    prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
+    if prefix == "ddpperf" and name in GONE:
+        raise SettingError(f"{word}: there is no such {kind} any more: {GONE[name]}")
     hint = closest(word, known, _ALIKE)
-    if hint or word.replace("_", "-").lstrip("-").startswith("ddpperf-"):
+    if hint or (prefix == "ddpperf" and name):
         raise SettingError(f"{word}: there is no such {kind}; {hint or 'pytest --help lists all of them'}".rstrip())
 
 
@@ -68,7 +74,9 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
             "counted_only": settings.counted_only,
             "history": settings.history is not None and "history" in said,
         }
-        _require_alone(f"{KNOBS['calibrate'].option}={settings.calibrate} holds benchmarks against themselves", asked)
+        _require_alone(
+            f"{KNOBS['calibrate'].option}={settings.calibrate} measures benchmarks side by side with themselves", asked
+        )
     if settings.quick:
         asked = {name: name in said for name in NOT_QUICK} | {"save": settings.save is not None}
         _require_alone(
@@ -123,7 +131,7 @@ def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) 
 def require_outputs(settings: Settings, root: Path) -> None:
     """Refuses baselines that are asked for and not there, and files and folders that cannot be written."""
     asked = settings.baseline not in {None, settings.save}
-    storing = settings.save is not None or settings.calibrate is not None
+    storing = settings.save is not None
     if asked or storing:
         from pytest_ddpperf.baselines.store import Store
 

@@ -38,7 +38,7 @@ class Observer:
     """Told the next launch, of so many, the seconds so far and in all, and the last launch of the first variant."""
     clock: Callable[[], float] = time.monotonic
     watch: Watch = lambda: lambda _: None  # called before a launch; the result after
-    settled: Callable[[int], None] = lambda _: None  # told how many launches of a side run at the same time, at most
+    grouped: Callable[[int], None] = lambda _: None  # told how many launches of a side run at the same time, at most
     end: End = End.DIAGNOSED
 
 
@@ -60,7 +60,7 @@ def measure(
         if recording is None
         else recording.planned(lambda: planned(variants, budget, run))
     )
-    observer.settled(max(len({variants[i].key for i in group}) for group in plans.groups))
+    observer.grouped(max(len({variants[i].key for i in group}) for group in plans.groups))
     sets = {} if recording is None else recording.sets
     rounds = _Rounds(variants, plans, run, observer.watch, sets)
     return _Measuring(budget, observer, plans, rounds, start, recording=recording).measured()
@@ -100,7 +100,7 @@ class _Measuring:
             made, end = self._rounds.made, self._observer.end
             if end is End.SCREENED and (verdict.action != "more" or look.last or look.screened):
                 return self._measurements()
-            if verdict.action in {"stop", "settle"} or (look.last and verdict.action == "more"):
+            if verdict.action == "stop" or (look.last and verdict.action == "more"):
                 if end is End.JUDGED:
                     return self._measurements()
                 return self._diagnosed(look, verdict)
@@ -172,7 +172,7 @@ class _Measuring:
         self._rounds.go_on(None)
         spent = self._elapsed + self._plans.diagnosis_seconds > self._budget.max_time
         purpose = Purpose.GROWTH if verdict.briefly or (spent and not verdict.explain) else Purpose.DIAGNOSIS
-        if purpose is Purpose.GROWTH and verdict.action != "settle":
+        if purpose is Purpose.GROWTH:
             self._findings.append(self._no_time())
         if purpose is Purpose.GROWTH and self._budget.shared and not self._fits(self._budget.max_time):
             self._look_at_diagnoses(look)
@@ -198,7 +198,7 @@ class _Measuring:
         measuring, of_all = self._measuring, self._of_all
         rounds = max(measuring * max(1.0, each / of_all), budget.launches * max(each, of_all))
         needed = self._elapsed - measuring + rounds + max(diagnosing, self._plans.diagnosis_seconds)
-        known = not (budget.shared or budget.rest)
+        known = not budget.shared
         setting = "budget" if budget.shared else "max_time"
         now, enough = (budget.max_time, math.ceil(needed)) if known else (None, None)
         return Finding("no_time_to_diagnose", {"setting": setting, "max_time": now, "enough": enough})
@@ -210,7 +210,7 @@ class _Measuring:
         """The measurements, with a remark where the time was up before the launches that a first look takes."""
         made, budget = self._rounds.made, self._budget
         findings = list(self._findings)
-        if made < budget.few and not budget.shared and not budget.rest:
+        if made < budget.few and not budget.shared:
             enough = math.ceil(self._elapsed + self._round_seconds * (budget.launches - made))
             wanted, now = budget.launches, budget.max_time
             findings.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.analysis.candidates import StrategyAdvice
     from pytest_ddpperf.analysis.predictions import Predicted
     from pytest_ddpperf.analysis.transfers import FittedNetwork
-    from pytest_ddpperf.baselines.calibration import Calibrated
+    from pytest_ddpperf.judge.calibration import Calibrated
     from pytest_ddpperf.launch.nodes.cluster import Cluster
     from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
     from pytest_ddpperf.launch.redirection import Redirection
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 KEPT = 4  # launchers of a side from test to test: what most comparisons take
-QUICK = {"launches": 2, "max_time": 5, "settle": False}  # the settings of a first look
+QUICK = {"launches": 2, "max_time": 5}  # the settings of a first look
 PRELOADED = (  # imported once, not on every rank of every launch
     "pytest_ddpperf.training.loop",
     "pytest_ddpperf.training.preparing",
@@ -81,7 +82,7 @@ class Session:
     ) -> None:
         self.settings = settings
         self.tests = tests  # that measure: they share the false alarms that a suite may raise
-        self.pool = Pool(settings.budget, tests * settings.runs_to_save, turns=settings.calibrate or 1)
+        self.pool = Pool(settings.budget, tests, turns=settings.calibrate or 1)
         self.extensions = Extensions(hook)
         self.limited = partial if timeout is None else timeout.limited  # of a launch, by the deadline of its test
         self.line = line  # the terminal's live line, for progress
@@ -123,7 +124,7 @@ class Session:
             self._threads.update(thread_variables(os.environ))  # of the ranks of all launches
             naming = ("save", "against", "against_python", "calibrate", "json", "report", "history")
             if any(getattr(self.settings, name) is not None for name in naming):
-                _ = self._code  # what results name is read now, as it may be changed while it is measured
+                _ = self._code, self._digest  # what results name is read now: it may be changed while it is measured
             if self.reference is not None:
                 self.reference.start()
             self._launchers = (
@@ -161,7 +162,7 @@ class Session:
 
     @property
     def archive(self) -> Archive:
-        """The stored baselines, noise and history."""
+        """The stored baselines and the history."""
         if self._archive is None:
             from pytest_ddpperf.run.archive import Archive
 
@@ -238,7 +239,7 @@ class Session:
 
     def begin_test(self, test: str, attempt: int) -> None:
         """Forgets what earlier attempts of a test have left, as of pytest-rerunfailures; no verdict failed them."""
-        self.attempts[test] = attempt if self.settings.runs_to_save == 1 else 1  # runs that were asked for are none
+        self.attempts[test] = attempt
         self.pool.end_test(test)
         self.prepared.clear()  # what an attempt that failed found out may be wrong
         self._unstored.discard(test)
@@ -248,8 +249,8 @@ class Session:
 
     @property
     def verdicts_stand(self) -> bool:
-        """Whether a test that a verdict fails is not measured again: not in silent passes, nor in runs to be saved."""
-        return not self.pool.silent and self.settings.runs_to_save == 1
+        """Whether a test that a verdict fails is not measured again: not in silent passes."""
+        return not self.pool.silent
 
     def check_out_reference(self) -> None:
         """Checks the reference revision out; LaunchError where git cannot. A search tells that of its commits later."""
@@ -318,9 +319,6 @@ class Session:
         if self.pool.silent:
             return
         self.pool.end_test(test)
-        calibrated = [found for found in self.calibrated if passed and found.test == test]
-        if calibrated:
-            self.archive.store_noise(test, calibrated)
         results = [result for result in self.results if result.test == test]
         if self.settings.save is None or not results:
             return
@@ -336,7 +334,17 @@ class Session:
         from pytest_ddpperf.records.results import Provenance
 
         commit, dirty = (None, False) if self._code is None else (self._code.commit, self._code.dirty)
-        return Provenance(date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(), commit=commit, dirty=dirty)
+        date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+        return Provenance(date=date, commit=commit, dirty=dirty, code=self._digest)
+
+    @cached_property
+    def _digest(self) -> str | None:
+        """A digest of the code that is measured; None if nothing is saved, or git does not tell it."""
+        from pytest_ddpperf.against.git import GitError, code_of
+
+        with contextlib.suppress(GitError):
+            return None if self.settings.save is None else code_of(self._root)
+        return None
 
     def collect_reports(self) -> None:
         """Asks the hooks for parts of the summary."""

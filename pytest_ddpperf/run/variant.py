@@ -24,13 +24,13 @@ CUSTOM = "custom"  # the strategy of a step that brings its own
 class Pilot:
     """What a first launch, of few timed steps, tells of a variant; its times are not those of a measurement."""
 
-    step: float  # seconds of a typical one
+    step: float  # seconds of one
     fixed: float  # seconds that a launch which only times steps takes besides them
     background: bool  # whether its ranks work on while their steps wait
     nbytes: int  # of memory that its ranks took at most, all together
     of_gpu: float | None = None  # share in use at its end of the fullest GPU's memory; None where it is not known
     picked: tuple[str, str] | None = None  # as of RankLaunch
-    control: float | None = None  # seconds of a typical control step; None where it had none
+    epoch: int | None = None  # steps of an epoch of its loader; None without a loader, or a length
 
     def seconds(self, steps: int) -> float:
         """The seconds that a launch of so many steps takes."""
@@ -49,7 +49,6 @@ class Variant(BenchmarkId):
     profile: CommunicationProfile | None = None  # None where nothing was profiled
     pilot: Pilot | None = None  # None before its first launch
     steps: int | None = None  # the baseline's, so that both sides run the same number; None where there is no baseline
-    controlled: bool = False  # whether control steps tell how fast the machine is, in launches that run alone
     of_reference: bool = False  # it then runs the code of the reference, and as many steps as the candidate
     samples_per_step: float | None = None
     tokens_per_step: float | None = None

@@ -1,1 +1,1 @@
-"""Summaries, intervals and spreads: pure functions on numbers."""
+"""Summaries of steps, centers and intervals over launches: pure functions on numbers."""

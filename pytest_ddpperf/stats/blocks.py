@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_ddpperf.records.measurement import Spread
-
 BLOCKS = 10  # of a launch that was not interleaved: each outlasts the dependence of one step on the next
 MIN_BLOCKS = 2  # one block tells nothing of scatter
 
@@ -20,11 +18,9 @@ OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
 """Standard deviation that a launch adds of its own to the scatter of its blocks, on the scale of logarithms.
 
 Interleaved it was 1.7 % over all recordings, from less than nothing to 3.3 % in single cells. Alone it was as little as
-3 % and mostly 6 to 20 %: on a shared machine the scatter of the baseline's launches and of other benchmarks takes its
-place (benchmarks/intervals.py).
+3 % and mostly 6 to 20 % (benchmarks/intervals.py).
 """
 
-OWN_OF_TAIL = 0.005  # what a launch adds to all of its steps cancels out in their shape
 OWN_APART = math.sqrt(2) * OWN_ALONE  # of the difference of two launches of a round that were not interleaved
 
 CERTAINTY = 4.0
@@ -33,7 +29,6 @@ CERTAINTY = 4.0
 With more, intervals of few launches leave the truth out too often where a launch adds far more of its own; with fewer
 they are too wide where it does not (benchmarks/intervals.py).
 """
-MAX_CERTAINTY = 10.0  # where other benchmarks tell as well: they are never quite like this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +84,18 @@ def _paired(new: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...
     )
 
 
-def expected(within: Sequence[Sequence[float]], own: float, learned: Spread | None = None) -> Expected | None:
+def expected(within: Sequence[Sequence[float]], own: float) -> Expected | None:
     """The scatter that launches are expected to have, from the blocks inside them.
 
     Args:
         within: for each launch the influences of its blocks; a launch with fewer than two tells nothing.
         own: standard deviation that a launch adds of its own.
-        learned: by how much the launches of other benchmarks scatter; None where nothing is known of them.
 
     Returns:
-        The expectation: the variance is moderated by what was learned, each with its degrees of freedom (Smyth 2004,
-        "Linear models and empirical Bayes methods"). None where no launch has two blocks and nothing was learned.
+        The expectation; None if no launch has two blocks.
     """
     telling = [moved for moved in within if len(moved) >= MIN_BLOCKS]
+    if not telling:
+        return None
     df = min(CERTAINTY, float(sum(len(moved) - 1 for moved in telling)))
-    variance = fmean(map(variance_of, telling)) + own**2 if telling else 0.0
-    if learned is None or learned.df <= 0:
-        return Expected(variance, df) if telling else None
-    both = (df * variance + learned.df * learned.sd**2) / (df + learned.df)
-    return Expected(both, min(MAX_CERTAINTY, df + learned.df))
+    return Expected(fmean(map(variance_of, telling)) + own**2, df)

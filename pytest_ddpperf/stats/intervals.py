@@ -10,25 +10,13 @@ from typing import NamedTuple
 
 from pytest_ddpperf.records.measurement import Interval, Scale
 from pytest_ddpperf.stats.blocks import Expected
-from pytest_ddpperf.stats.centers import Center, Outliers, center_of, center_of_runs, moderated
+from pytest_ddpperf.stats.centers import Center, center_of, moderated
 
 CONFIDENCE = 0.95
 LARGEST_LOG = 700.0  # exp() of it is still a finite float: JSON knows no infinity
 
-DRIFT = 0.35
-"""Of the standard deviation of a launch, what a separate run deviates by as a whole, at least.
-
-A machine whose launches lie apart is not the same in the next quarter of an hour either. In the recorded campaigns
-stretches of four launches deviated by half as much in the median, from nothing to twice as much
-(benchmarks/intervals.py): a larger share would hide what takes half as long again.
-"""
-
-
-class _OfRuns(NamedTuple):
-    """What the spread between runs adds to the squared standard error, and its degrees of freedom."""
-
-    variance: float
-    df: float
+FEW = 3  # launches: fewer do not tell their own scatter
+WIDEST = 3.0  # an interval of a value that holds more than this factor says nothing
 
 
 class _Errors(NamedTuple):
@@ -38,9 +26,6 @@ class _Errors(NamedTuple):
     base: float
     freedom: tuple[float, float]  # degrees of freedom of either
     assumed: float = 0.0  # how many of the new side's come from what is expected of launches
-
-
-NO_RUNS = _OfRuns(0.0, math.inf)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,11 +44,10 @@ class Change:
         df: degrees of freedom of ``standard_error``; infinite where none of it is estimated.
         launches: how many launches the new side has.
         sampling_variance: the part of the squared standard error that more launches of the new side would shrink.
-        fixed_variance: the part that they would not: the baseline's own error and the spread between runs.
+        fixed_variance: the part that they would not: the baseline's own error.
         paired_rounds: whether both sides were measured in the same rounds.
         freedom: degrees of freedom of the new side's error and of the base's.
         assumed: how many of the new side's come from what is expected of launches.
-        of_runs: the variance that comes from the spread between runs, and its degrees of freedom.
     """
 
     estimate: float
@@ -78,36 +62,36 @@ class Change:
     paired_rounds: bool = False
     freedom: tuple[float, float] = (math.inf, math.inf)
     assumed: float = 0.0
-    of_runs: _OfRuns = NO_RUNS
 
 
 def center(
     samples: Sequence[float],
     scale: Scale,
-    outliers: Outliers | None = None,
     expected: Expected | None = None,
     *,
+    robust: bool = False,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, Interval | None]:
-    """The typical value over launches and the t interval around it, in the samples' unit.
+    """The value over launches and the t interval around it, in the samples' unit.
 
     Geometric (mean and interval of the logarithms) for ratios of positive samples, arithmetic otherwise.
 
     Args:
         samples: one number for each launch.
         scale: how the metric is compared.
-        outliers: at which end samples are expected that something disturbed; see ``center_of``.
         expected: what launches are expected to scatter by; None to go by the samples alone.
+        robust: whether outliers hardly move the value; see ``center_of``.
         confidence: of the interval.
 
     Returns:
-        The value, and its interval: None for a single sample of which nothing is expected.
+        The value, and its interval: None for fewer than three samples that differ and of which nothing is expected, and
+        for one that contains more than a factor of three.
 
     Raises:
         ValueError: there are no samples.
     """
     logarithmic = scale == "ratio" and min(samples, default=1) > 0
-    side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, outliers)
+    side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, robust=robust)
     side = moderated(side, expected if logarithmic or scale != "ratio" else None)
     back = _exp if logarithmic else float
     # Samples without any scatter come back as they are, not as exp(log(sample)), which may differ in the last digit.
@@ -116,30 +100,21 @@ def center(
         return value, None
     if side.variance == 0:
         return value, Interval(low=value, high=value, confidence=confidence)
+    if side.n < FEW and not side.assumed:
+        return value, None
     half = t_quantile(0.5 + confidence / 2, side.df) * math.sqrt(side.variance)
+    if logarithmic and 2 * half > math.log(WIDEST):
+        return value, None
     return value, Interval(low=back(side.mean - half), high=back(side.mean + half), confidence=confidence)
 
 
 def change(
-    new: Sequence[float],
-    base: Sequence[float],
-    *,
-    scale: Scale,
-    between_runs: float = 0.0,
-    between_df: float = math.inf,
-    drift: float = 0.0,
-    outliers: Outliers | None = None,
-    expected: Expected | None = None,
-    base_runs: Sequence[int] = (),
-    independent: float = 1.0,
+    new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None
 ) -> Change | None:
-    """The change from ``base`` to ``new``, two independent runs: a t interval over launches.
+    """The change from ``base`` to ``new``, whose launches share no rounds: a t interval over launches.
 
-    Two runs on one machine differ by more than the launches within either of them say: each has a deviation of its
-    own. That adds ``(1 + 1 / independent) * between_runs**2`` to the squared standard error. The launches' part has the
-    freedom of the smaller side (Hsu 1938): Welch's approximation gives more than a few launches bear out, when the
-    scatter is looked at after each of them. Both parts together have the freedom that Satterthwaite (1946) gives for
-    their sum. A side with a single launch borrows the other side's scatter.
+    It has the freedom of the smaller side (Hsu 1938): Welch's approximation gives more than a few launches bear out,
+    when the scatter is looked at after each of them. A side with a single launch borrows the other side's scatter.
     Ratios with samples that are not positive have no logarithm: they are compared by the difference of means, relative
     to the base's, with the base's error carried over to first order.
 
@@ -147,13 +122,7 @@ def change(
         new: one number for each new launch.
         base: one number for each launch of the baseline.
         scale: ``ratio`` or ``difference``.
-        between_runs: standard deviation of a run's own deviation: relative for ratios, in the unit for differences.
-        between_df: degrees of freedom of ``between_runs``; infinite where it is assumed, not estimated.
-        drift: of the launches' own standard deviation, the share that a run deviates by at least.
-        outliers: as of ``center``, of either side.
         expected: as of ``center``, of either side.
-        base_runs: where the baseline is of several runs, how many of its launches belong to each, in their order.
-        independent: how many runs with deviations of their own the baseline's mean is as good as.
 
     Returns:
         The change, or None where there is none to speak of: a ratio to zero, or samples that are not finite.
@@ -165,8 +134,7 @@ def change(
         return None
     logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
     new_side, base_side = (
-        center_of_runs([math.log(sample) for sample in side] if logarithmic else side, sizes, outliers)
-        for side, sizes in ((new, ()), (base, base_runs))
+        center_of([math.log(sample) for sample in side] if logarithmic else side) for side in (new, base)
     )
     if scale == "ratio" and not logarithmic:
         if base_side.mean == 0 and (any(new) or any(base)):
@@ -174,35 +142,24 @@ def change(
         new_side, base_side = _relative_to(new_side, base_side)
     else:
         new_side, base_side = (moderated(side, expected) for side in (new_side, base_side))
-    errors, of_runs = _errors(new_side, base_side), _OfRuns((1 + 1 / independent) * between_runs**2, between_df)
-    if errors is not None:
-        # The drift is known as well as the launches' scatter is, so it belongs to the launches' part.
-        drifting = drift**2 * (errors.new * new_side.n + errors.base * base_side.n / independent)
-        if of_runs.variance < drifting:
-            errors, of_runs = errors._replace(base=errors.base + drifting), NO_RUNS
-    return _assemble(new_side.mean - base_side.mean, errors, of_runs, new_side.n, logarithmic=logarithmic)
+    errors = _errors(new_side, base_side)
+    return _assemble(new_side.mean - base_side.mean, errors, new_side.n, logarithmic=logarithmic)
 
 
 def paired(
-    new: Sequence[float],
-    base: Sequence[float],
-    *,
-    scale: Scale,
-    outliers: Outliers | None = None,
-    expected: Expected | None = None,
+    new: Sequence[float], base: Sequence[float], *, scale: Scale, expected: Expected | None = None, robust: bool = False
 ) -> Change | None:
     """The change from ``base`` to ``new``, measured in the same rounds: Student's interval over their differences.
 
-    What disturbs a whole round disturbs both sides of it and cancels out (Student 1908). Both belong to one run, so
-    there is no spread between runs, and more rounds shrink all of the error. Ratios as of ``change``; one without a
-    logarithm is a difference relative to the base's mean.
+    What disturbs a whole round disturbs both sides of it and cancels out (Student 1908). More rounds shrink all of the
+    error. Ratios as of ``change``; one without a logarithm is a difference relative to the base's mean.
 
     Args:
         new: one number for each round.
         base: the other side's, of the same rounds in the same order.
         scale: ``ratio`` or ``difference``.
-        outliers: as of ``center``, of the differences.
         expected: what the differences are expected to scatter by; None to go by the rounds alone.
+        robust: as of ``center``, of the differences.
 
     Returns:
         The change, or None as of ``change``.
@@ -215,14 +172,14 @@ def paired(
     logarithmic = scale == "ratio" and min((*new, *base), default=1) > 0
     size = 1.0
     if scale == "ratio" and not logarithmic:
-        size = abs(center_of(base, None).mean)
+        size = abs(center_of(base).mean)
         if size == 0 and (any(new) or any(base)):
             return None
     pairs = zip(new, base, strict=True)
     differences = [math.log(one / other) if logarithmic else (one - other) / (size or 1.0) for one, other in pairs]
-    side = moderated(center_of(differences, outliers), expected if logarithmic or scale != "ratio" else None)
+    side = moderated(center_of(differences, robust=robust), expected if logarithmic or scale != "ratio" else None)
     errors = None if side.variance is None else _Errors(side.variance, 0.0, (side.df, math.inf), side.assumed)
-    return _assemble(side.mean, errors, NO_RUNS, side.n, logarithmic=logarithmic, paired_rounds=True)
+    return _assemble(side.mean, errors, side.n, logarithmic=logarithmic, paired_rounds=True)
 
 
 def with_launches(change: Change, launches: int) -> Change:
@@ -237,14 +194,13 @@ def with_launches(change: Change, launches: int) -> Change:
     new, base = change.freedom
     least = 0.0 if change.assumed else 1.0
     freedom = change.assumed + max(least, (new - change.assumed + 1) * launches / change.launches - 1)
-    total = sampling + change.fixed_variance
     return replace(
         change,
         launches=launches,
         sampling_variance=sampling,
-        standard_error=math.sqrt(total),
+        standard_error=math.sqrt(sampling + change.fixed_variance),
         freedom=(freedom, base),
-        df=_freedom((freedom, base), total - change.of_runs.variance, change.of_runs),
+        df=min(freedom, base),
     )
 
 
@@ -283,48 +239,28 @@ def from_log(shift: float) -> float:
 
 
 def _assemble(
-    shift: float,
-    errors: _Errors | None,
-    of_runs: _OfRuns,
-    launches: int,
-    *,
-    logarithmic: bool,
-    paired_rounds: bool = False,
+    shift: float, errors: _Errors | None, launches: int, *, logarithmic: bool, paired_rounds: bool = False
 ) -> Change | None:
-    """A change from its shift and the parts of its error: of the launches, and of the runs."""
-    estimated = 0.0 if errors is None else errors.new + errors.base
-    if not math.isfinite(shift) or not math.isfinite(estimated + of_runs.variance):
+    """A change from its shift and the errors of both means."""
+    variance = 0.0 if errors is None else errors.new + errors.base
+    if not math.isfinite(shift) or not math.isfinite(variance):
         return None
     back = from_log if logarithmic else float
     unknown = Change(
-        estimate=back(shift),
-        logarithmic=logarithmic,
-        shift=shift,
-        launches=launches,
-        fixed_variance=of_runs.variance,
-        paired_rounds=paired_rounds,
+        estimate=back(shift), logarithmic=logarithmic, shift=shift, launches=launches, paired_rounds=paired_rounds
     )
     if errors is None:
         return unknown
-    standard_error = math.sqrt(estimated + of_runs.variance)
-    df = _freedom(errors.freedom, estimated, of_runs)
     known = replace(
         unknown,
-        standard_error=standard_error,
-        df=df,
+        standard_error=math.sqrt(variance),
+        df=min(errors.freedom) if variance else math.inf,
         sampling_variance=errors.new,
-        fixed_variance=errors.base + of_runs.variance,
+        fixed_variance=errors.base,
         freedom=errors.freedom,
         assumed=errors.assumed,
-        of_runs=of_runs,
     )
     return replace(known, interval=interval_at(known, 1 - CONFIDENCE))
-
-
-def _freedom(sides: tuple[float, float], estimated: float, of_runs: _OfRuns) -> float:
-    """The freedom of the sum of two variances (Satterthwaite 1946); the launches' part has its worse side's."""
-    parts = estimated**2 / min(sides) + of_runs.variance**2 / of_runs.df
-    return (estimated + of_runs.variance) ** 2 / parts if parts > 0 else math.inf
 
 
 def _errors(new: Center, base: Center) -> _Errors | None:

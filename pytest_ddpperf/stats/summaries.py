@@ -1,13 +1,16 @@
-"""The steps of one launch in one number: typical step, tail, quantiles, growth from step to step."""
+"""The steps of one launch in a few numbers: quantiles, long steps, growth from step to step."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-USUAL = 0.75  # the share of a launch's steps that a typical one is made of
-LONGEST = 2.0  # times the typical step
+from pytest_ddpperf.records.long_steps import LongSteps
+
+LONG = 2.0  # times the median step of its launch: a longer step is a long one
+REGULAR = 0.75  # the share of the distances between long steps that has to be the same for them to have a period
 LEAST = 1 / 3
 """The share of a launch's steps that its CPU time is made of: the blocks of them that took least.
 
@@ -40,48 +43,45 @@ def quantile(values: Sequence[float], q: float) -> float:
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
-def typical(step_times: Sequence[float]) -> float:
-    """The step time in seconds that stands for a whole launch: the mean of its usual steps.
+def median_step(step_times: Sequence[float]) -> float:
+    """The median of steps: what a step takes that nothing holds up."""
+    return quantile(step_times, 0.5)
 
-    A mean of many steps scatters less from launch to launch than one quantile of them, above all where steps last one
-    or two ticks of the scheduler (``benchmarks/verdict_quality.py`` prints by how much). It is blind to a slowdown of
-    a quarter of the steps or fewer.
 
-    Raises:
-        ValueError: there are no steps.
+def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
+    """The long steps of launches, from the seconds of each launch's steps in order.
+
+    A step is long if it takes more than ``LONG`` times as long as the median step of its launch, and at least half as
+    long as the mean second of such steps is in: of pauses of the code and short ones of the machine only those count
+    that take the time.
     """
-    if not step_times:
-        raise ValueError("a typical step needs at least one step")
-    usual = usual_steps(step_times)
-    return math.fsum(step_times[i] for i in usual) / len(usual)
+    usual = [median_step(times) for times in launches]
+    found = [
+        [(place, time) for place, time in enumerate(times) if time > LONG * middle > 0]
+        for times, middle in zip(launches, usual, strict=True)
+    ]
+    seconds = math.fsum(time for launch in found for _, time in launch)
+    limit = math.fsum(time * time for launch in found for _, time in launch) / seconds / 2 if seconds else 0.0
+    kept = [[(place, time) for place, time in launch if time >= limit] for launch in found]
+    number = sum(map(len, kept))
+    factors = math.fsum(time / middle for launch, middle in zip(kept, usual, strict=True) for _, time in launch)
+    distances = Counter(after - before for launch in kept for (before, _), (after, _) in pairwise(launch))
+    whole = math.fsum(math.fsum(times) for times in launches)
+    return LongSteps(
+        number=number,
+        steps=sum(map(len, launches)),
+        factor=factors / number if number else 0.0,
+        share=math.fsum(time for launch in kept for _, time in launch) / whole if number else 0.0,
+        period=_period(distances),
+    )
 
 
-def typical_of_blocks(blocks: Sequence[tuple[float, int]]) -> float:
-    """The step time that stands for a launch, from seconds and steps of its blocks: the mean step of the usual ones.
-
-    A quarter of the blocks, rounded down, is left out: the slowest. Work that comes back within a block is in all of
-    them, and so in the mean, however few steps have it.
-    """
-    usual = sorted(blocks, key=lambda block: block[0] / block[1])[: len(blocks) - int((1 - USUAL) * len(blocks))]
-    return math.fsum(seconds for seconds, _ in usual) / sum(steps for _, steps in usual)
-
-
-def tail(step_times: Sequence[float]) -> float:
-    """The mean step over the typical one: what the typical step is blind to, such as a pause in every tenth step.
-
-    No step counts as longer than twice the typical one: a single long pause of the machine says nothing about the code.
-
-    Raises:
-        ValueError: there are no steps.
-    """
-    usual = typical(step_times)
-    return math.fsum(min(step / usual, LONGEST) for step in step_times) / len(step_times) if usual > 0 else 1.0
-
-
-def usual_steps(step_times: Sequence[float]) -> list[int]:
-    """The numbers of the faster three quarters of steps, rounded: other load only ever makes steps longer."""
-    fastest_first = sorted(range(len(step_times)), key=step_times.__getitem__)
-    return fastest_first[: max(1, math.ceil(USUAL * len(step_times) - 0.5))]
+def _period(distances: Counter[int]) -> int | None:
+    """The distance that nearly all long steps have from the one before; None of fewer than two distances."""
+    if distances.total() < 2:  # noqa: PLR2004
+        return None
+    ((distance, times_seen),) = distances.most_common(1)
+    return distance if times_seen >= REGULAR * distances.total() else None
 
 
 def least(blocks: Sequence[float], sizes: Sequence[int], share: float = LEAST) -> float:

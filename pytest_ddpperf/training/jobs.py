@@ -33,30 +33,10 @@ COUNTED_STEPS = 6  # of a step without a period, at most: two to learn, two coun
 # prints by how much two sides of the same code differ.
 BLOCKS = 45
 
-CONTROL_EVERY = 5  # timed steps that take so many times as long as a control step have one
-
 # Of the steps with and without synchronisation of gradients.
 _SHARE = 0.5  # of the timed steps
 _MIN_PAIRS, _MAX_PAIRS = 4, 8  # enough to know their scatter; parameters are restored after each
 _BLOCK_STEPS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class ControlPlan:
-    """How control steps alternate with the timed steps of a launch."""
-
-    blocks: int  # the most that the timed steps are divided into
-    steps: int  # control steps before each block
-
-
-def control_plan(steps: int, length: float) -> ControlPlan:
-    """The plan for so many timed steps, each of which lasts as long as ``length`` control steps.
-
-    Long steps are blocks of their own, with several control steps before each.
-    """
-    wanted = steps * length / CONTROL_EVERY
-    blocks = max(1, min(steps, round(wanted)))
-    return ControlPlan(blocks, max(1, round(wanted / blocks)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +56,6 @@ class LaunchJob:
     times_matter: bool = True  # if not, the steps only have to be of full size in memory
     turns: TurnSlot | None = None  # where an interleaved launch asks for its turns; None for a launch alone
     blocks: int = BLOCKS  # the most blocks that the timed steps are divided into, where there are turns
-    control: ControlPlan | None = None  # of a launch alone; None for no control steps
     roots: tuple[str, ...] = ()  # of the project and its tests as these ranks have them; files are told relative to it
     stands_for: int | None = None  # the timed steps of the launches that a diagnosis describes; None for this launch
 

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.records.measurement import Plan
     from pytest_ddpperf.strategies.parallel import RankView
-    from pytest_ddpperf.training.control import ControlStep
     from pytest_ddpperf.training.jobs import LaunchJob
     from pytest_ddpperf.training.step import Step
 
@@ -67,7 +66,6 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """
     from pytest_ddpperf.training.step import build_step
 
-    control = control_step(job)
     memory = watch_memory(ctx.device)
     with ExitStack() as opened:
         opened.enter_context(within_limit(ctx, job))
@@ -84,7 +82,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
             step = replace(step, run=keeping_loss(step.run, told_step, kept))
         warmup = warm_up(ctx, job, step)
         begin_peaks(ctx.device)
-        timed = time_steps(ctx, job, step, warmup=warmup, turns=turns, control=control)
+        timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
         peaks = memory()
         require_within(peaks, job)
         # Neither the passes below nor the end of ranks may disturb another launch's steps.
@@ -136,24 +134,7 @@ def require_within(peaks: Mapping[str, float], job: LaunchJob) -> None:
         raise MemoryError(f"steps took {format_value(peak, 'B')}, above memory_limit={format_value(limit, 'B')}")
 
 
-def control_step(job: LaunchJob) -> ControlStep | None:
-    """The control step of a launch that has one; made before memory is watched, so that no peak has it."""
-    if job.control is None:
-        return None
-    from pytest_ddpperf.training.control import ControlStep
-
-    return ControlStep()
-
-
-def time_steps(
-    ctx: RankView,
-    job: LaunchJob,
-    step: Step,
-    *,
-    warmup: int,
-    turns: TurnClient | None,
-    control: ControlStep | None = None,
-) -> RankLaunch:
+def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns: TurnClient | None) -> RankLaunch:
     """Times the steps of the job, in whole periods, after ``warmup`` steps; the result has no figures of memory.
 
     Raises a WorkloadError for times that are not those of training.
@@ -163,9 +144,6 @@ def time_steps(
     begin = partial(begin_together, ctx.device, turns, step)
     if turns is not None:
         sizes = turn_sizes(steps, step.period, job.blocks) if ctx.device.type == "cpu" else sizes
-    elif control is not None and job.control is not None:
-        sizes = turn_sizes(steps, step.period, job.control.blocks, least=1)
-        begin = partial(control.run, job.control.steps, step.group)
     clock = clock_for(ctx.device, marks=steps + len(sizes))
     graphs = compiled_graphs()
     end_watch()
@@ -207,7 +185,6 @@ def time_steps(
         blocks=blocks,
         cpu_blocks=timed.cpu_blocks if cpu_known and blocks else (),
         tracers=tracing,
-        control_times=() if control is None else control.seconds,
         unseen=max(clock.missed, default=0.0) if on_device else None,
         window=window,
     )

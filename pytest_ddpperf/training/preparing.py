@@ -24,14 +24,7 @@ from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared, TraceJob, rank_file
-from pytest_ddpperf.training.loop import (
-    begin_together,
-    control_step,
-    require_within,
-    time_steps,
-    within_limit,
-    works_in_background,
-)
+from pytest_ddpperf.training.loop import begin_together, require_within, time_steps, within_limit, works_in_background
 from pytest_ddpperf.training.timing import checked_run, warm_up
 
 if TYPE_CHECKING:
@@ -194,8 +187,7 @@ def _timed_and_counted(
 
         warmup = warm_up(ctx, job.training, step, look)
         before = _at_work()
-        control = control_step(job.training)
-        timed = time_steps(ctx, job.training, step, warmup=warmup, turns=None, control=control)
+        timed = time_steps(ctx, job.training, step, warmup=warmup, turns=None)
         require_within(memory(), job.training)
         timed = replace(timed, background=works_in_background(), taken=most_taken())
         timed = replace(timed, device_memory=read_device_memory(ctx.device))

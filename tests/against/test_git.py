@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.against.git import Checkout, checkout
+from pytest_ddpperf.against.git import Checkout, GitError, checkout, code_of
 from tests.factories import git
 
 module = importlib.import_module("pytest_ddpperf.against.git")  # its package has a function of that name
@@ -162,3 +162,97 @@ def test_what_is_no_time_is_no_date(repository: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "git", changed)
     state = found(repository)
     assert (state.branch, state.commit_date) == ("trunk", None)
+
+
+@pytest.fixture
+def project(repository: Path) -> Path:
+    """A repository with all kinds of files that a project has beside its code."""
+    (repository / "package").mkdir()
+    for name in ("package/module.py", "package/kernel.cu", "pyproject.toml", "config.yaml"):
+        (repository / name).write_text(f"{name}\n")
+    (repository / "README.md").write_text("words\n")
+    (repository / ".gitignore").write_text("ignored*\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "second")
+    return repository
+
+
+def test_the_code_of_a_work_tree_is_that_of_its_commit(project: Path) -> None:
+    """In whatever folder of it one asks."""
+    assert code_of(project) == code_of(project, "HEAD") == code_of(project / "package")
+    assert code_of(project, "HEAD~1") != code_of(project)
+
+
+def test_what_is_no_code_does_not_count(project: Path) -> None:
+    before = code_of(project)
+    (project / "baselines").mkdir()
+    for name in ("baselines/a.json", "README.md", "run.log", "ignored.py", "notes.txt"):
+        (project / name).write_text("new\n")
+    assert code_of(project) == before
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "words and baselines")
+    assert code_of(project) == code_of(project, "HEAD") == before
+
+
+@pytest.mark.parametrize("name", ["code.py", "package/kernel.cu", "config.yaml", "new.py", "package/new.cpp"])
+def test_a_file_of_code_or_configuration_that_changes_or_comes_counts(project: Path, name: str) -> None:
+    """Whether git tracks it or not."""
+    before = code_of(project)
+    (project / name).write_text("changed\n")
+    changed = code_of(project)
+    assert changed != before
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "changed")
+    assert code_of(project, "HEAD") == changed
+    assert code_of(project, "HEAD~1") == before
+
+
+def test_a_file_that_goes_or_gets_another_name_counts(project: Path) -> None:
+    before = code_of(project)
+    (project / "code.py").rename(project / "other.py")
+    renamed = code_of(project)
+    (project / "other.py").unlink()
+    assert len({before, renamed, code_of(project)}) == 3
+
+
+def test_names_with_spaces_and_letters_of_all_kinds_do_not_break_it(project: Path) -> None:
+    for name in ("a b.py", "ä.py", "x\ny.py", "'quoted'.py"):
+        (project / name).write_text("code\n")
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "names")
+    assert code_of(project) == code_of(project, "HEAD")
+
+
+def test_links_and_submodules_do_not_break_it(project: Path) -> None:
+    """Even one whose folder has the name of a file, and links to files, folders and nothing."""
+    for name, target in (("link.py", "code.py"), ("folder.py", "package"), ("broken.py", "nothing")):
+        (project / name).symlink_to(target)
+    git(project, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", f"file://{project}", "sub.py")
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "third")
+    assert (project / "sub.py" / "code.py").exists()
+    assert code_of(project) == code_of(project, "HEAD")
+    git(project, "clone", "-q", f"file://{project}", str(project.parent / "clone"))  # without the submodule's files
+    assert code_of(project.parent / "clone") == code_of(project)
+
+
+def test_a_checkout_with_other_line_ends_has_the_same_code(project: Path) -> None:
+    git(project.parent, "clone", "-q", "-c", "core.autocrlf=true", f"file://{project}", "clone")
+    clone = project.parent / "clone"
+    assert (clone / "code.py").read_bytes() == b"old\r\n"
+    assert code_of(clone) == code_of(project)
+    (clone / "code.py").write_bytes(b"new\r\n")
+    assert code_of(clone) != code_of(project)
+
+
+def test_a_repository_without_code_has_a_digest_too(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "nothing")
+    assert code_of(tmp_path) == code_of(tmp_path, "HEAD")
+
+
+def test_a_commit_that_is_not_there_has_no_code(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(GitError):
+        code_of(repository, "b" * 40)
+    with pytest.raises(GitError, match="not a git repository"):
+        code_of(tmp_path)

@@ -47,23 +47,6 @@ def test_a_file_of_this_checkout_on_the_other_side_is_an_error(paired: PairedLau
         _require_own(paired._reference, paired._of_reference)
 
 
-@pytest.mark.parametrize(
-    ("there", "same"), [("a = 1\n", True), ("a = 2\n", False), (None, False)], ids=["alike", "another", "missing"]
-)
-def test_both_sides_are_the_same_where_each_file_has_the_same_content(
-    tmp_path: Path, there: str | None, *, same: bool
-) -> None:
-    reference: Any = SimpleNamespace(redirection=Redirection(root="/here", target=str(tmp_path)))
-    paired = PairedLaunches(reference, [])
-    files = tmp_path / "here.py", tmp_path / "there.py"
-    for file, content in zip(files, ("a = 1\n", there), strict=True):
-        if content is not None:
-            file.write_text(content)
-    paired._of_candidate["demo"] = str(files[0])
-    paired._of_reference["demo"] = str(files[1])
-    assert paired.same_files is same
-
-
 MODULE = """
 def outer(seconds):
     def inner(ctx):

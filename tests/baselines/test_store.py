@@ -16,18 +16,17 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.runs import with_run
-from pytest_ddpperf.baselines.store import SavedRecord, Store, acceptable, baseline_record, module_folder, warned
+from pytest_ddpperf.baselines.store import SavedRecord, Store, baseline_record, module_folder, warned
 from pytest_ddpperf.baselines.store import test_file as file_name
 from pytest_ddpperf.errors import BaselineError, SettingError
 from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.measurement import SIMULATED, Environment, Interval
-from pytest_ddpperf.records.results import BaselineRecord, Comparison, Provenance, Result, StoredBaseline
+from pytest_ddpperf.records.measurement import SIMULATED, Environment
+from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment, make_launch, make_measurement, make_series
+from tests.factories import make_environment, make_launch, make_measurement
 
 TEST = "perf/test_a.py::test_step[ddp]"
 KEY = "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
@@ -448,44 +447,35 @@ def result(launches: int = 6, *, verdict: Verdict = Verdict.UNCHANGED, counts: C
     )
 
 
-@pytest.mark.parametrize("verdict", Verdict)
-def test_only_what_is_undecided_has_to_be_forced(verdict: Verdict) -> None:
-    assert acceptable(result(verdict=verdict), 0.1) is (verdict is not Verdict.INCONCLUSIVE)
-
-
-@pytest.mark.parametrize(("width", "expected"), [(0.19, True), (0.21, False)])
-def test_what_is_undecided_for_the_machines_drift_alone_may_be_stored(width: float, *, expected: bool) -> None:
-    """Its own times are known to within 10 %."""
-    known = Interval(low=1 - width / 2, high=1 + width / 2, confidence=0.95)
-    times = replace(STEP_TIME.series((1.0, 1.0)), interval=known)
-    loss = make_series("final_loss", 1.0, scale="difference")
-    undecided = [
-        Comparison(series=series, tolerance=0.03, verdict=Verdict.INCONCLUSIVE, gated=True) for series in (times, loss)
-    ]
-    open_result = result(verdict=Verdict.INCONCLUSIVE)
-    assert acceptable(replace(open_result, comparisons=(undecided[0],)), 0.1) is expected
-    assert not acceptable(replace(open_result, comparisons=tuple(undecided)), 0.1)
+def with_health(one: Result, others: float) -> Result:
+    """A result of launches beside which other processes took this share of the cores."""
+    health = Health(cpu=CpuHealth(others=others))
+    launches = tuple(replace(launch, health=health) for launch in one.measurement.launches)
+    return replace(one, measurement=replace(one.measurement, launches=launches))
 
 
 def test_a_baseline_of_few_launches_is_warned_of() -> None:
-    few, many = replace(result(launches=2), seconds=14.0), result(launches=20)
-    assert warned(few, baseline_record(few, NOW)).findings == (Finding("thin_baseline", {"launches": 2, "enough": 21}),)
-    assert warned(many, baseline_record(many, NOW)) == many
-    again = baseline_record(few, NOW)
-    assert warned(few, with_run(again, again)).findings == ()
+    few, many = with_health(replace(result(launches=2), seconds=14.0), 0.0), with_health(result(launches=20), 0.0)
+    assert warned(few).findings == (Finding("thin_baseline", {"launches": 2, "enough": 21}),)
+    assert warned(many) == many
 
 
-def test_a_baseline_that_was_made_beside_much_load_is_warned_of() -> None:
-    one = result(launches=20)
-    launches = tuple(replace(launch, health=Health(cpu=CpuHealth(others=0.5))) for launch in one.measurement.launches)
-    busy = replace(one, measurement=replace(one.measurement, launches=launches))
-    assert warned(busy, baseline_record(busy, NOW)).findings == (Finding("disturbed_baseline", {"lost": 0.5}),)
-    assert baseline_record(busy, NOW).lost == 0.5
+@pytest.mark.parametrize(("others", "busy"), [(0.1, False), (0.11, True)])
+def test_a_busy_machine_is_stored_with_the_baseline_and_warned_of(others: float, *, busy: bool) -> None:
+    """A tenth of the cores is what a quiet machine takes too."""
+    one = with_health(result(launches=20), others)
+    assert warned(one).findings == (Finding("busy_baseline", {"lost": others}),) * busy
+    record = baseline_record(one, NOW)
+    assert (record.lost, record.busy) == (others, busy)
+
+
+def test_a_machine_of_which_nothing_is_told_counts_as_busy() -> None:
+    assert baseline_record(result(), NOW).busy
 
 
 def test_a_record_tells_the_steps_of_each_launch_and_when_it_was_made() -> None:
     record = baseline_record(result(launches=3), NOW)
-    assert (record.date, record.commit) == ("2026-01-13", "9d8c7b6")
+    assert (record.date, record.commit, record.code) == ("2026-01-13", "9d8c7b6", None)
     assert [launch["p50"] for launch in record.steps] == pytest.approx([0.2, 0.21, 0.22])
 
 

@@ -2,69 +2,100 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from benchmarks import decision
-from benchmarks.decision import Goal, Row, beside_baseline, cells, goal_text, proven, red, rows, side_by_side, simulated
-from benchmarks.quality.simulate import of_pairs
+from benchmarks.decision import pausing_little, rows, simulated
+from benchmarks.quality.laws import Draw, Machine, Slower
+from benchmarks.quality.rows import UNCHANGED, Found, Goal, Made, Row, alarms, needed, proven
 from benchmarks.quality.verdicts import Outcome, Verdict
 from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.stats.rates import clopper_pearson
+from tests.benchmarks.quality.test_laws import Silent
 
 
-def draw() -> np.random.Generator:
-    return np.random.default_rng(1)
+def quiet(_: Draw) -> Machine:
+    return Silent()
+
+
+def first(row: Row) -> Made:
+    return next(row.outcomes(np.random.default_rng(1)))
 
 
 def test_a_quiet_machine_gives_the_right_answers() -> None:
-    quiet = side_by_side(0.002, 60.0)
-    assert quiet(0.0, draw()).verdict is Verdict.UNCHANGED
-    assert quiet(0.05, draw()).verdict is Verdict.REGRESSED
+    same, slower, pausing = (
+        first(Row("60 s", quiet, "any", lambda _, code=code: code))  # type: ignore[misc]
+        for code in (Slower(), Slower(0.05), Slower(pause=1.0, every=20))
+    )
+    assert (same[0].verdict, same[1]) == (Verdict.UNCHANGED, 0.0)
+    assert slower[0].verdict is pausing[0].verdict is Verdict.REGRESSED
+    assert slower[1] == pytest.approx(0.05)
+    assert slower[0].change == pytest.approx(0.05)
+    assert pausing[0].change == pytest.approx(pausing[1])
 
 
-@pytest.mark.slow
-def test_a_control_step_and_several_runs_find_what_a_virtual_machine_hides() -> None:
-    assert beside_baseline(0.05)(0.1, draw()).verdict is Verdict.INCONCLUSIVE
-    told = beside_baseline(0.001, control=True, runs=5, suite=3)
-    assert told(0.1, draw()).verdict is Verdict.REGRESSED
+def test_a_suite_tells_of_the_slow_one_alone() -> None:
+    row = Row("suite", quiet, "+10%", lambda _: Slower(0.1), budget=20.0)
+    outcome, slower = first(row)
+    assert outcome.verdict is Verdict.REGRESSED
+    assert slower == pytest.approx(0.1)
+    assert row.cost == 26
+    every = Row("suite", quiet, UNCHANGED, budget=20.0)
+    told = list(itertools.islice(every.outcomes(np.random.default_rng(1)), 26))
+    assert {outcome.verdict for outcome, _ in told} == {Verdict.UNCHANGED}
 
 
-def test_pairs_scatter_by_what_is_asked_for() -> None:
-    """0.08 ** 2 is twice what a launch adds of its own, 0.25 of it, and twice what its 44 steps do, 0.75 of it."""
-    machine = of_pairs(0.08, 0.25)
-    assert machine.scatter == pytest.approx(0.08 * 0.125**0.5)
-    assert machine.of_steps == pytest.approx(0.08 * (0.375 * 44) ** 0.5 / 1.045)
-    assert machine.of_cpu == pytest.approx(0.75 * 0.08 / 2**0.5)
-    assert of_pairs(0.08, 0.25, cpu=False).of_cpu is None
+def test_pauses_that_add_too_little_are_left_out() -> None:
+    row = Row("60 s", quiet, "small pauses", pausing_little, least=0.1)
+    slower = [by for _, by in itertools.islice(row.outcomes(np.random.default_rng(1)), 5)]
+    assert min(slower) >= 0.1
 
 
-def test_every_condition_that_the_goals_name_has_a_row() -> None:
-    named = {(row.setting, row.condition) for row in rows()}
+def test_every_row_has_a_name_of_its_own() -> None:
+    named = {(row.setting, row.slower) for row in rows()}
     assert len(named) == len(rows())
-    assert {("60 s, pairs by 6%", "+3.0%"), ("stored, runs by 5%, control, 5 runs", "+10.0%")} <= named
+    assert {
+        ("60 s, pairs by 6%", "+3.0%"),
+        ("60 s, recorded", "pauses"),
+        ("budget of 26 x 20 s, mixed", UNCHANGED),
+    } <= named
 
 
-MADE = [
-    Outcome(Verdict.UNCHANGED, 10.0, 6, 0.05, 0.0, 0.02, Interval(low=-0.01, high=0.01, confidence=0.95)),
-    Outcome(
-        Verdict.REGRESSED, 20.0, 12, 0.05, 0.04, 0.06, Interval(low=0.02, high=0.05, confidence=0.95), settled=True
-    ),
+MADE: list[Made] = [
+    (Outcome(Verdict.UNCHANGED, 10.0, 6, 0.05, 0.0, 0.02, Interval(low=-0.01, high=0.01, confidence=0.95)), 0.0),
+    (Outcome(Verdict.REGRESSED, 20.0, 12, 0.05, 0.04, 0.06, Interval(low=0.02, high=0.05, confidence=0.95)), 0.0),
 ]
 
 
 def test_a_row_and_its_goals() -> None:
-    row = Row("here", lambda *_: MADE[0], 0.0, (Goal("red", 0.005, red, at_least=False), Goal("proven", 0.5, proven)))
-    table = ("here", "unchanged", "2", "50.0%", "50.0%", "0.0%", "50.0%", "+4.0%", "100.0%", "50.0%", "15")
-    assert cells(row, MADE) == table
-    assert [goal_text(row, goal, MADE) for goal in row.goals] == [
-        "goal, here, unchanged: red at most 0.5%: 50.0% [1.3% .. 98.7%], missed",
-        "goal, here, unchanged: proven at least 50.0%: 50.0% [1.3% .. 98.7%], reached, though not for certain",
+    row = Row("here", quiet, UNCHANGED, goals=(alarms(0.005), Goal("proven", 0.5, proven)))
+    found = Found(row, MADE)
+    assert found.cells == (
+        *("here", "unchanged", "2", "50.00%", "50.0%", "0.0%", "+4.0%", "100.0%", "50.0%", "9", "15"),
+    )
+    told, rate = [found.goal_text(goal) for goal in row.goals], "1 of 2, 50.00% [1.26% .. 98.74%]"
+    assert told == [
+        f"goal, here, unchanged: red at most 0.5%: {rate}, missed",
+        f"goal, here, unchanged: proven at least 50.0%: {rate}, reached, though not for certain",
     ]
+    none = Found(row, MADE[:1]).goal_text(row.goals[0])
+    assert none.endswith("reached, though not for certain: that takes 736 comparisons with so many")
+
+
+@pytest.mark.parametrize(("hits", "share", "number"), [(0, 0.001, 3688), (0, 0.005, 736), (3, 0.001, None)])
+def test_how_many_comparisons_show_a_share(hits: int, share: float, number: int | None) -> None:
+    """0 of n: the upper end is 1 - 0.025 ** (1 / n)."""
+    found = needed(hits, share)
+    assert number in (None, found)
+    assert clopper_pearson(hits, found).high <= share < clopper_pearson(hits, found - 1).high
 
 
 @pytest.mark.slow
 def test_any_number_of_processes_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    number = next(i for i, row in enumerate(rows()) if row.setting == "60 s, pairs by 2%" and row.slower)
-    monkeypatch.setattr(decision, "MORE", 1)
+    number = next(i for i, row in enumerate(rows()) if row.setting == "60 s, pairs by 2%")
+    monkeypatch.setattr(decision, "PART", 1)
     (alone,), (two,) = (list(simulated([number], 2, 3, processes)) for processes in (1, 2))
-    assert alone[1] == two[1]
+    assert alone.made == two.made

@@ -92,7 +92,7 @@ def test_two_runs_are_compared_metric_by_metric(run: Path, tmp_path: Path, capsy
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "aaaaaaa, 2026-01-12, 1 benchmark -> bbbbbbb, 2026-01-12, 2 benchmarks"
     assert [line.split() for line in lines[3:5]] == [
-        ["test_a", "ddp", "step_time", "40.0", "ms", "50.0", "ms", "+25.0", "%", "[+21.3", "%", "..", "+28.8", "%]"],
+        ["test_a", "ddp", "step_time", "40.0", "ms", "50.0", "ms", "+25.0", "%", "[+22.7", "%", "..", "+27.3", "%]"],
         ["test_a", "ddp", "collective_calls", "2", "8", "+300.0", "%", "[counted]"],
     ]
     assert "only in the second run: test_b ddp" in lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,12 +11,14 @@ from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Reference, Result, StoredBaseline
-from tests.factories import make_environment
+from pytest_ddpperf.stats.intervals import Change
+from tests.factories import make_environment, make_launch
 
 ROWS = {metric.name: metric for metric in METRICS}
-ENVIRONMENT = make_environment(cpu_model="some cpu")
+ENVIRONMENT = make_environment(cpu_model="some cpu", recorded={"host": "here"})
 STEADY = (1.000, 1.001, 0.999, 1.000, 1.001, 0.999, 1.000, 1.000)
 UNSTEADY = (1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 1.0, 0.7)
 
@@ -37,6 +40,13 @@ def measured(
         findings=findings,
         series=metrics,
     )
+
+
+def on_machine(one: Measurement, others: float = 0.0, launches: int = 8) -> Measurement:
+    """The same with launches of one step, during which other processes took so much of the cores."""
+    health = Health(cpu=CpuHealth(others=others))
+    made = tuple(make_launch((1.0,), round=number, health=health) for number in range(launches))
+    return replace(one, launches=made)
 
 
 def stored(*metrics: Series, plan: Plan = Plan(warmup=3, steps=60)) -> BaselineRecord:  # noqa: B008 - frozen
@@ -65,3 +75,39 @@ def beside(*metrics: Series, then: Counts | None = None) -> PairedRevision:
     """The other side of this very run."""
     record = replace(stored(*metrics), counts=then)
     return PairedRevision(revision="3f2a1c0 (main)", commit=None, record=record)
+
+
+def with_commit(base: StoredBaseline, *metrics: Series, turns: bool = False) -> StoredBaseline:
+    """The baseline whose commit was measured in the rounds of the candidate, and has these metrics there."""
+    pair = beside(*metrics)
+    assert pair.record is not None
+    return replace(base, pair=replace(pair, record=replace(pair.record, turns=turns)))
+
+
+def difference(shift: float, standard_error: float | None, *, fixed: float = 0.0, launches: int = 4) -> Change:
+    """A change on the plain scale whose scatter is known as well as can be."""
+    sampling = 0.0 if standard_error is None else standard_error**2 - fixed
+    return Change(
+        estimate=shift,
+        logarithmic=False,
+        shift=shift,
+        standard_error=standard_error,
+        df=math.inf,
+        launches=launches,
+        sampling_variance=sampling,
+        fixed_variance=fixed,
+    )
+
+
+def quotient(factor: float, standard_error: float) -> Change:
+    """The same of a ratio."""
+    shift = math.log(factor)
+    return Change(
+        estimate=factor - 1,
+        logarithmic=True,
+        shift=shift,
+        standard_error=standard_error,
+        df=math.inf,
+        launches=4,
+        sampling_variance=standard_error**2,
+    )

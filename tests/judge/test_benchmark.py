@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.benchmark import compare, settled, unfit
+from pytest_ddpperf.judge.benchmark import LONG_SHARE, compare, unfit
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Series
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, StoredBaseline
+from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import findings
 from tests.factories import make_launch
-from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, series
+from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, on_machine, series
 
 
 @pytest.mark.parametrize(
     ("factor", "expected"), [(1.2, Verdict.REGRESSED), (1.0, Verdict.UNCHANGED), (0.8, Verdict.IMPROVED)]
 )
 @pytest.mark.parametrize("metric", ["step_time", "throughput"])
-def test_a_benchmark_is_judged_against_its_baseline(metric: str, factor: float, expected: Verdict) -> None:
+def test_a_benchmark_is_judged_against_its_reference(metric: str, factor: float, expected: Verdict) -> None:
     slower = factor if metric == "step_time" else 1 / factor
-    result = judged(measured(series(metric, STEADY, factor=slower)), found(series(metric, STEADY)))
+    result = judged(measured(series(metric, STEADY, factor=slower)), beside(series(metric, STEADY)))
 
     assert result.verdict is expected
     assert result[metric].verdict is expected
@@ -79,27 +80,28 @@ def test_without_a_baseline_everything_is_new() -> None:
 
 
 def test_a_metric_that_the_baseline_lacks_is_new_and_the_others_are_judged() -> None:
-    new = measured(series("step_time", STEADY), series("peak_resident", [5e8] * 8))
-    result = judged(new, found(series("step_time", STEADY)))
+    new = measured(series("peak_allocated", STEADY), series("peak_resident", [5e8] * 8))
+    result = judged(new, found(series("peak_allocated", STEADY)))
 
-    assert result["step_time"].verdict is Verdict.UNCHANGED
+    assert result["peak_allocated"].verdict is Verdict.UNCHANGED
     assert result["peak_resident"].verdict is Verdict.NEW
     assert words_of_note(result["peak_resident"].note) == "not in the baseline"
 
 
-def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges() -> None:
-    base = found(series("step_time", STEADY), differs=("torch 2.11 -> 2.13", "cores 4 -> 8"))
-    result = judged(measured(series("step_time", STEADY, factor=3.0)), base)
+@pytest.mark.parametrize("metric", ["step_time", "peak_allocated"])
+def test_a_foreign_baseline_is_shown_with_its_differences_but_never_judges(metric: str) -> None:
+    base = found(series(metric, STEADY), differs=("torch 2.11 -> 2.13", "cores 4 -> 8"))
+    result = judged(on_machine(measured(series(metric, STEADY, factor=3.0))), base)
 
     assert result.verdict is Verdict.INCOMPATIBLE
-    assert result["step_time"].change == pytest.approx(2.0)
-    assert result["step_time"].mde is None
-    assert words_of_note(result["step_time"].note) == "the baseline is not comparable: torch 2.11 -> 2.13, cores 4 -> 8"
+    assert result[metric].change == pytest.approx(2.0)
+    assert result[metric].mde is None
+    assert words_of_note(result[metric].note) == "the baseline is not comparable: torch 2.11 -> 2.13, cores 4 -> 8"
 
 
 def test_ungated_metrics_never_decide() -> None:
     skewed = measured(series("step_time", STEADY), series("straggler_skew", [0.9] * 8))
-    result = judged(skewed, found(series("step_time", STEADY), series("straggler_skew", [0.1] * 8)))
+    result = judged(skewed, beside(series("step_time", STEADY), series("straggler_skew", [0.1] * 8)))
 
     assert result["straggler_skew"].verdict is Verdict.REGRESSED
     assert result.verdict is Verdict.UNCHANGED
@@ -107,7 +109,7 @@ def test_ungated_metrics_never_decide() -> None:
 
 def test_the_worst_gated_metric_decides() -> None:
     new = measured(series("step_time", STEADY, factor=0.5), series("peak_allocated", [1.2e9] * 8))
-    result = judged(new, found(series("step_time", STEADY), series("peak_allocated", [1e9] * 8)))
+    result = judged(new, beside(series("step_time", STEADY), series("peak_allocated", [1e9] * 8)))
 
     assert [one.verdict for one in result.comparisons] == [Verdict.IMPROVED, Verdict.REGRESSED]
     assert result.verdict is Verdict.REGRESSED
@@ -144,8 +146,8 @@ def test_without_gated_metrics_the_baseline_alone_decides(base: StoredBaseline, 
 
 
 def test_a_metric_that_vanished_does_not_pass_in_silence() -> None:
-    base = found(series("step_time", STEADY), series("final_loss", [1.0] * len(STEADY)))
-    result = judged(measured(series("step_time", STEADY)), base)
+    base = found(series("peak_allocated", STEADY), series("final_loss", [1.0] * len(STEADY)))
+    result = judged(measured(series("peak_allocated", STEADY)), base)
 
     assert result.verdict is Verdict.INCOMPATIBLE
     assert any(text.startswith("the baseline has final_loss, this run does not") for text in findings(result))
@@ -161,8 +163,8 @@ def test_a_baseline_that_differs_in_options_alone_is_hinted_at() -> None:
 
 
 def test_facts_that_leave_a_baseline_comparable_are_told_where_they_differ() -> None:
-    base = replace(found(series("step_time", STEADY)), recorded_differ=("NCCL 2.27.5 -> 2.28.9",))
-    result = judged(measured(series("step_time", STEADY)), base)
+    base = replace(found(series("peak_allocated", STEADY)), recorded_differ=("NCCL 2.27.5 -> 2.28.9",))
+    result = judged(measured(series("peak_allocated", STEADY)), base)
     assert result.verdict is Verdict.UNCHANGED
     assert "the environment differs from the baseline's: NCCL 2.27.5 -> 2.28.9" in findings(result)
 
@@ -171,32 +173,36 @@ def test_what_is_undecided_does_not_hide_what_is_better_than_the_other_revision(
     """Nor is it hidden itself; beside a baseline, the whole of which would be stale, it stays undecided."""
     wild = (1.0, 3.0, 0.5, 2.0)
     new = measured(
-        series("step_time", STEADY, factor=0.8), series("peak_resident", [5e8 * each for each in wild[::-1]])
+        series("peak_allocated", STEADY, factor=0.8), series("peak_resident", [5e8 * each for each in wild[::-1]])
     )
-    then = (series("step_time", STEADY), series("peak_resident", [5e8 * each for each in wild]))
+    then = (series("peak_allocated", STEADY), series("peak_resident", [5e8 * each for each in wild]))
     result = judged(new, beside(*then))
     assert (result.verdict, result["peak_resident"].verdict) == (Verdict.IMPROVED, Verdict.INCONCLUSIVE)
     assert judged(new, found(*then)).verdict is Verdict.INCONCLUSIVE
 
 
+def quotient(samples: Sequence[float]) -> Series:
+    """An efficiency, which may turn a result red and keeps none from green while it is undecided."""
+    rules = MetricRules(partnered=True, alarm_only=True)
+    return replace(series("throughput", samples), metric="scaling_efficiency", unit="1", rules=rules)
+
+
+WILD = (1.0, 3.0, 0.5, 2.0, 1.5, 0.7)
+
+
 @pytest.mark.parametrize(
     ("factor", "expected"), [(1.0, Verdict.UNCHANGED), (0.8, Verdict.IMPROVED), (1.2, Verdict.REGRESSED)]
 )
-def test_an_undecided_tail_leaves_the_verdict_to_the_step_time(factor: float, expected: Verdict) -> None:
-    wild = (1.0, 3.0, 0.5, 2.0, 1.5, 0.7)
-    new = measured(series("step_time", STEADY, factor=factor), series("step_time_tail", wild[::-1]))
-    result = judged(new, found(series("step_time", STEADY), series("step_time_tail", wild)))
-    assert (result.verdict, result["step_time_tail"].verdict) == (expected, Verdict.INCONCLUSIVE)
+def test_an_undecided_alarm_leaves_the_verdict_to_the_step_time(factor: float, expected: Verdict) -> None:
+    new = measured(series("step_time", STEADY, factor=factor), quotient(WILD[::-1]))
+    result = judged(new, beside(series("step_time", STEADY), quotient(WILD)))
+    assert (result.verdict, result["scaling_efficiency"].verdict) == (expected, Verdict.INCONCLUSIVE)
 
 
-def test_a_tail_turns_a_result_red_and_stays_undecided_alone() -> None:
-    longer = measured(series("step_time", STEADY), series("step_time_tail", STEADY, factor=1.2))
-    assert judged(longer, found(series("step_time", STEADY), series("step_time_tail", STEADY))).verdict is (
-        Verdict.REGRESSED
-    )
-    wild = (1.0, 3.0, 0.5, 2.0, 1.5, 0.7)
-    alone = judged(measured(series("step_time_tail", wild[::-1])), found(series("step_time_tail", wild)))
-    assert alone.verdict is Verdict.INCONCLUSIVE
+def test_an_alarm_turns_a_result_red_and_stays_undecided_alone() -> None:
+    less = measured(series("step_time", STEADY), quotient([0.8 * sample for sample in STEADY]))
+    assert judged(less, beside(series("step_time", STEADY), quotient(STEADY))).verdict is Verdict.REGRESSED
+    assert judged(measured(quotient(WILD[::-1])), beside(quotient(WILD))).verdict is Verdict.INCONCLUSIVE
 
 
 def test_what_the_other_revision_alone_measures_is_named() -> None:
@@ -251,8 +257,8 @@ def test_a_step_that_is_shorter_is_proven_whatever_its_work_looks_like() -> None
 
 def test_what_no_launch_diagnosed_is_not_missed() -> None:
     """A budget of a session may have no time for it."""
-    base = found(series("step_time", STEADY), series("memory_growth", [0.0] * 4))
-    new = measured(series("step_time", STEADY))
+    base = found(series("peak_allocated", STEADY), series("memory_growth", [0.0] * 4))
+    new = measured(series("peak_allocated", STEADY))
     assert judged(new, base).verdict is Verdict.UNCHANGED
     diagnosed = replace(new, diagnoses=(make_launch((1.0,)),))
     assert judged(diagnosed, base).verdict is Verdict.INCOMPATIBLE
@@ -279,11 +285,11 @@ def test_what_a_probe_is_after_counts_whatever_the_step_time_says() -> None:
     step, cpu_time = (replace(series(name, STEADY), gated=name == "cpu_time") for name in ("step_time", "cpu_time"))
     ten_times = replace(series("step_time", STEADY, factor=10), gated=False)
     result = judged(
-        measured(step, replace(series("cpu_time", STEADY, factor=1.1), gated=True)), found(ten_times, cpu_time)
+        measured(step, replace(series("cpu_time", STEADY, factor=1.1), gated=True)), beside(ten_times, cpu_time)
     )
     assert result.verdict is Verdict.REGRESSED
     assert result["cpu_time"].tolerance == 0.05
-    wide = judged(measured(step, cpu_time), found(series("step_time", STEADY, factor=10), cpu_time))
+    wide = judged(measured(step, cpu_time), beside(series("step_time", STEADY, factor=10), cpu_time))
     assert wide["cpu_time"].tolerance == pytest.approx(0.5, rel=0.01)
 
 
@@ -291,7 +297,7 @@ def test_what_steps_wait_for_cores_is_no_reason_to_accept_more_work() -> None:
     """A step of 2 s has 1 s of CPU time, for others took half of the cores: 5 % of the step are 5 % of the work."""
     step, cpu_time = series("step_time", STEADY, factor=2), series("cpu_time", STEADY)
     busy = replace(measured(step, cpu_time), launches=(make_launch((2.0,), health=Health(cpu=CpuHealth(others=0.5))),))
-    base = found(step, cpu_time)
+    base = beside(step, cpu_time)
     assert judged(busy, base)["cpu_time"].tolerance == pytest.approx(0.05, rel=0.01)
     assert judged(measured(step, cpu_time), base)["cpu_time"].tolerance == pytest.approx(0.1, rel=0.01)
 
@@ -334,55 +340,52 @@ def test_a_metric_that_this_side_alone_has_hides_nothing_beside_another_revision
     assert judged(measured(ours), beside).verdict is Verdict.INCOMPATIBLE  # it lacks what the other one has
 
 
-def test_a_settled_result_has_the_times_of_both_sides_and_else_the_stored_ones() -> None:
-    """The machine became slower by a half; the code did not, and it holds more memory."""
-    metrics = {"step_time": STEADY, "peak_resident": [5e8] * 4, "final_loss": [1.0] * 4}
-    base = found(*(series(metric, samples) for metric, samples in metrics.items()))
-    now = [series("step_time", STEADY, factor=1.5), series("peak_resident", [6e8] * 4), series("final_loss", [1.0] * 4)]
-    stored = judged(measured(*now), base)
-    assert [comparison.verdict for comparison in stored.comparisons] == [
-        Verdict.REGRESSED,
-        Verdict.REGRESSED,
-        Verdict.UNCHANGED,
-    ]
-    paired = judged(measured(*now), replace(beside(*now), launches=8))
-
-    result = settled(stored, base, paired)
-
-    assert result["step_time"].verdict is Verdict.UNCHANGED
-    assert result["step_time"].change == pytest.approx(0.0)
-    assert result["peak_resident"] == stored["peak_resident"], "bytes do not follow the machine's mood"
-    assert result["final_loss"] == stored["final_loss"]
-    assert result.verdict is Verdict.REGRESSED
-    assert (result.baseline, result.settled, result.paired) == (base.record, paired.reference, None)
-    (told,) = (finding for finding in result.findings if finding.code == "settled")
-    assert told.facts == {"commit": "3f2a1c0 (main)", "rounds": 8, "change": pytest.approx(0.5)}
+def paused(share: float, launches: int = 2) -> Measurement:
+    """Launches of twenty steps of a second, the fifth and the fifteenth of which take so large a share of the time."""
+    long = share / (1 - share) * 18 / 2
+    times = tuple(long if step in {4, 14} else 1.0 for step in range(20))
+    made = tuple(make_launch(times, round=number) for number in range(launches))
+    return replace(measured(series("step_time", STEADY)), launches=made)
 
 
-def test_bytes_that_the_stored_baseline_left_open_are_judged_beside_its_commit() -> None:
-    """Two launches of 500 and 600 MB beside the stored baseline tell nothing, four beside its commit do."""
-    base = found(series("step_time", STEADY), series("peak_resident", [5e8] * 4))
-    few = [series("step_time", STEADY[:2]), series("peak_resident", [5e8, 6e8])]
-    stored = judged(measured(*few), base)
-    assert stored["peak_resident"].verdict is Verdict.INCONCLUSIVE
-    now = [series("step_time", STEADY), series("peak_resident", [5.1e8] * 4)]
-    paired = judged(measured(*now), replace(beside(*now), launches=4))
-    result = settled(stored, base, paired)
-    assert result["peak_resident"] == paired["peak_resident"]
-    assert result.verdict is Verdict.UNCHANGED
+NO_LONG = LongSteps(number=0, steps=40, factor=0.0, share=0.0, period=None)
 
 
-def test_what_the_commit_of_a_baseline_lacks_is_no_suspect_any_more() -> None:
-    """One look made it suspicious, and no fresh launch confirmed it."""
-    base = found(series("step_time", STEADY), series("cpu_time", STEADY))
-    now = [series("step_time", STEADY, factor=1.5), replace(series("cpu_time", STEADY, factor=1.5), gated=True)]
-    stored = judged(measured(*now), base)
-    result = settled(stored, base, judged(measured(*now), beside(series("step_time", STEADY, factor=1.5))))
-    assert stored["cpu_time"].verdict is Verdict.REGRESSED
-    assert (result["cpu_time"].verdict, words_of_note(result["cpu_time"].note)) == (
-        Verdict.INCONCLUSIVE,
-        "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again",
-    )
+def long_steps(result: Result) -> list[Finding]:
+    return [finding for finding in result.findings if finding.code == "long_steps"]
+
+
+def test_long_steps_that_the_reference_does_not_have_are_told() -> None:
+    """4 of 40 take 84 % of the time: 47.25 s each."""
+    side = replace(beside(series("step_time", STEADY)), long_steps=NO_LONG)
+    of_commit = replace(found(series("step_time", STEADY)), pair=side)
+    for reference in (side, of_commit):
+        (told,) = long_steps(judged(paused(0.84), reference))
+        now = told.facts["now"]
+        assert (now.number, now.steps, now.period) == (4, 40, 10)
+        assert (now.factor, now.share) == pytest.approx((47.25, 0.84))
+        assert told.facts["before"] == NO_LONG
+
+
+@pytest.mark.parametrize(("before", "told"), [(0.0, True), (0.199, True), (0.201, False), (0.9, False)])
+def test_long_steps_are_told_if_they_take_a_tenth_more_of_the_time(before: float, *, told: bool) -> None:
+    assert LONG_SHARE == 0.1
+    side = replace(beside(series("step_time", STEADY)), long_steps=replace(NO_LONG, share=before))
+    assert bool(long_steps(judged(paused(0.3), side))) is told
+
+
+def test_without_a_pair_nothing_is_known_of_the_references_long_steps() -> None:
+    assert long_steps(judged(paused(0.84), found(series("step_time", STEADY)))) == []
+    assert long_steps(judged(paused(0.84), StoredBaseline(record=None, origin=""))) == []
+
+
+def test_why_times_are_not_paired_is_told_with_the_result() -> None:
+    reason = "3f2a1c0 is not in this clone: fetch-depth: 0"
+    base = replace(found(series("step_time", STEADY)), unpaired=reason)
+    told = Finding("unpaired", {"reason": reason})
+    assert told in judged(on_machine(measured(series("step_time", STEADY))), base).findings
+    assert told not in judged(measured(), base).findings, "nothing was timed"
+    assert told not in judged(on_machine(measured()), replace(base, record=None)).findings
 
 
 @pytest.mark.parametrize(

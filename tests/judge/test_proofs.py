@@ -10,32 +10,34 @@ from pytest_ddpperf.judge.proofs import SharedTime
 A, B = ("a", 2), ("b", 2)
 
 
-def test_a_benchmark_that_waits_spends_nothing_and_the_most_is_told() -> None:
+def test_a_benchmark_that_waits_spends_nothing() -> None:
     """Both spend a tenth of 5 % at a tenth of the time, and a alone more at half of it."""
-    proofs = SharedTime(60.0, UNSPENT)
-    assert proofs[A] == proofs.most == UNSPENT
+    proofs = SharedTime(60.0)
+    assert proofs[A] == UNSPENT
     proofs.begin({A: 4, B: 4}, 6.0, last=False)
     assert proofs[A].level == proofs[B].level == pytest.approx(0.005)
     proofs.tell()
     proofs.begin({A: 9, B: 4}, 30.0, last=False)
     assert proofs[B].level == pytest.approx(0.005)
     assert proofs[A].level > 2 * proofs[B].level
-    proofs.tell()
-    assert proofs.most == proofs[A]
-    assert proofs.most.spent > proofs[B].spent
+    assert proofs[A].spent > proofs[B].spent
 
 
 def test_what_a_look_spends_counts_once_it_is_told() -> None:
-    proofs = SharedTime(60.0, UNSPENT)
-    proofs.begin({A: 4}, 30.0, last=False)
-    assert proofs.most == UNSPENT
-    proofs.tell()
-    assert proofs.most.spent == pytest.approx(0.025)
+    """A look that is not told leaves the next one all that could be spent until then."""
+    untold, told = SharedTime(60.0), SharedTime(60.0)
+    for proofs in (untold, told):
+        proofs.begin({A: 4}, 30.0, last=False)
+    told.tell()
+    for proofs in (untold, told):
+        proofs.begin({A: 5}, 60.0, last=True)
+    assert untold[A].level == 0.05
+    assert told[A].level == pytest.approx(0.03)
 
 
 def test_a_last_look_at_the_same_launches_never_has_less_than_the_one_before() -> None:
     """The first look, at 70 % of the time, has all of the errors until then; 0.6 of all of them is less."""
-    proofs = SharedTime(60.0, UNSPENT)
+    proofs = SharedTime(60.0)
     proofs.begin({A: 4, B: 4}, 42.0, last=False)
     proofs.tell()
     proofs.begin({A: 5, B: 4}, 60.0, last=True)
@@ -44,7 +46,7 @@ def test_a_last_look_at_the_same_launches_never_has_less_than_the_one_before() -
 
 
 def test_another_look_at_the_same_launches_takes_the_place_of_the_one_before() -> None:
-    proofs, once = SharedTime(60.0, UNSPENT), SharedTime(60.0, UNSPENT)
+    proofs, once = SharedTime(60.0), SharedTime(60.0)
     proofs.begin({A: 4}, 20.0, last=False)
     proofs.tell()
     for each in (proofs, once):

@@ -99,34 +99,60 @@ def test_the_target_of_what_does_not_fit_says_why() -> None:
         targets(unfit, {"throughput": 5})
 
 
+@pytest.mark.parametrize(("launches", "outcome"), [(1, "open"), (2, "open"), (3, "met")])
+def test_what_drifts_is_open_below_three_launches(launches: int, outcome: str) -> None:
+    """Whatever its interval says."""
+    series = replace(metric("throughput", 89, 91, unit="samples/s"), samples=(90.0,) * launches)
+    assert targets(measured(series), {"throughput": 80})[0].outcome == outcome
+
+
+def test_what_is_diagnosed_in_one_launch_and_bytes_are_not_open_for_it() -> None:
+    phase = metric("phase_forward", 0.010, 0.011, better="lower", unit="s")
+    phase = replace(phase, samples=(0.0105,), rules=MetricRules(diagnosed=True))
+    memory = replace(make_series("peak_allocated", 3 * 2**30, unit="B"), samples=(3.0 * 2**30,))
+    found = targets(measured(phase, memory), {"phase_forward": 0.02, "peak_allocated": "2GiB"})
+    assert [each.outcome for each in found] == ["met", "missed"]
+
+
+def while_others_took(share: float, series: Series) -> Measurement:
+    """Three launches, in which others took so much of the cores."""
+    health = Health(cpu=CpuHealth(others=share), gpus=())
+    return measured(series, launches=tuple(make_launch((1.0,), round=number, health=health) for number in range(3)))
+
+
 @pytest.mark.parametrize(
-    ("taken", "partnered", "wanted", "outcome"),
+    ("share", "wanted", "outcome"),
     [
-        (0.0, False, 95.0, "missed"),
-        (0.1, False, 95.0, "open"),  # (0.97 / 0.9) ** 2 = 1.16
-        (0.1, False, 120.0, "missed"),
-        (0.5, False, 120.0, "open"),
-        (0.5, False, 80.0, "met"),  # others make no step faster
-        (0.5, True, 80.0, "open"),  # and may have slowed the partner
-        (0.0, True, 80.0, "met"),
+        (0.0, 95.0, "missed"),
+        (0.10, 95.0, "missed"),
+        (0.11, 95.0, "open"),
+        (0.11, 120.0, "open"),
+        (0.5, 80.0, "met"),  # others make no step faster
     ],
 )
-def test_what_the_cores_that_others_took_may_explain_is_open(
-    taken: float, wanted: float, outcome: str, *, partnered: bool
+@pytest.mark.parametrize("partnered", [False, True])
+def test_what_is_missed_while_others_take_cores_is_open(
+    share: float, wanted: float, outcome: str, *, partnered: bool
 ) -> None:
     """A throughput of 90, which others may have cut."""
     series = replace(metric("throughput", 89, 91, unit="samples/s"), rules=MetricRules(timed=True, partnered=partnered))
-    health = Health(cpu=CpuHealth(others=taken), gpus=())
-    launches = tuple(replace(make_launch((1.0,), round=number), health=health) for number in range(3))
-    (target,) = targets(measured(series, launches=launches), {"throughput": wanted})
+    (target,) = targets(while_others_took(share, series), {"throughput": wanted})
     assert target.outcome == outcome
-    assert ("; others took 50 % of the cores" in target.text) is (taken == 0.5 and outcome == "open")
+    assert target.text.endswith("; others took 11 % of the cores") is (outcome == "open")
     assert target.finding.code == f"target_{outcome}"
 
 
-def test_memory_is_missed_whoever_uses_the_cores() -> None:
-    health = Health(cpu=CpuHealth(others=0.5), gpus=())
-    launches = (replace(make_launch((1.0,)), health=health),)
-    series = replace(make_series("peak_allocated", 3 * 2**30, unit="B"), better="lower")
-    (target,) = targets(measured(series, launches=launches), {"peak_allocated": "2GiB"})
+@pytest.mark.parametrize(
+    ("series", "wanted"),
+    [
+        (replace(make_series("peak_allocated", 3 * 2**30, unit="B"), better="lower"), "2GiB"),
+        (
+            replace(metric("memory_ratio", 0.8, 0.9, better="lower"), rules=MetricRules(partnered=True, drifts=False)),
+            0.7,
+        ),
+    ],
+    ids=lambda given: given.metric if isinstance(given, Series) else "",
+)
+def test_memory_is_missed_whoever_uses_the_cores(series: Series, wanted: object) -> None:
+    (target,) = targets(while_others_took(0.5, series), {series.metric: wanted})
     assert target.outcome == "missed"

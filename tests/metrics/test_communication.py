@@ -51,13 +51,13 @@ def measurement(*launches: tuple[BlockTimes | None, ...]) -> Measurement:
 
 
 def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank() -> None:
-    """Synchronised: 5, 5, 9, typically 5; alone: 4, 3 and 4, typically 3.5. Share: 1.5 / 5."""
-    first = BlockTimes(synchronised=(5.0, 4.0, 9.0), unsynchronised=(4.0, 1.0, 3.0), still_sent="parameters")
-    second = BlockTimes(synchronised=(4.0, 5.0, 7.0), unsynchronised=(2.0, 3.0, 4.0), still_sent="parameters")
-    measured = measurement((first, second), (first, first))
-    # Of the second launch: 4, 5, 9 and 1, 3, 4, typically 4.5 and 2.
-    assert exposed_communication(measured) == (1.5, 2.5)
-    assert communication_overhead(measured) == pytest.approx((0.3, 2.5 / 4.5))
+    """Synchronised: 5, 5 and 11, on average 7; alone: 4, 3 and 5, on average 4. Share: 3 / 7."""
+    first = BlockTimes(synchronised=(5.0, 4.0, 11.0), unsynchronised=(4.0, 1.0, 3.0), still_sent="parameters")
+    second = BlockTimes(synchronised=(4.0, 5.0, 7.0), unsynchronised=(2.0, 3.0, 5.0), still_sent="parameters")
+    measured = measurement((first, second), (second, second))
+    # Of the second launch: on average 16 / 3 and 10 / 3.
+    assert exposed_communication(measured) == pytest.approx((3.0, 2.0))
+    assert communication_overhead(measured) == pytest.approx((3 / 7, 6 / 16))
     assert still_sent(measured) == "parameters"
 
 
@@ -74,16 +74,17 @@ def test_it_is_told_by_launches_that_diagnose() -> None:
 
 
 def test_pairs_of_blocks_know_its_scatter() -> None:
-    """Of pairs 5 and 4, 5 and 3, 6 and 4 s; without one after the other typically 5 - 3, 5 - 4 and 5 - 3.
+    """Of pairs 5 and 4, 5 and 3, 6 and 3 s; without one after the other 5.5 - 3, 5.5 - 3.5 and 5 - 3.5.
 
-    Their mean is 5 / 3: 2 * (5 / 3 - 2) and 2 * (5 / 3 - 1). Of the shares 2 / 5, 1 / 5 and 2 / 5 it is 1 / 3.
+    Their mean is 2: 2 * (2 - 2.5), 0 and 2 * (2 - 1.5). So it is of the shares 5 / 11, 4 / 11 and 3 / 10.
     """
-    known = BlockTimes(synchronised=(5.0, 5.0, 6.0), unsynchronised=(4.0, 3.0, 4.0), pairs=3)
+    known = BlockTimes(synchronised=(5.0, 5.0, 6.0), unsynchronised=(4.0, 3.0, 3.0), pairs=3)
     measured = measurement((known, known))
     (moved,) = of_exposed(measured).moved
-    assert moved == pytest.approx((-2 / 3, 4 / 3, -2 / 3))
+    assert moved == pytest.approx((-1.0, 0.0, 1.0))
     (moved,) = of_overhead(measured).moved
-    assert moved == pytest.approx((-2 / 15, 4 / 15, -2 / 15))
+    shares = (5 / 11, 4 / 11, 3 / 10)
+    assert moved == pytest.approx([2 * (sum(shares) / 3 - share) for share in shares])
     by_name = {one.metric: one for one in series_of(measured)}
     assert by_name["exposed_communication"].within == of_exposed(measured).moved
     assert by_name["exposed_communication"].interval is not None

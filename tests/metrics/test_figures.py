@@ -51,7 +51,7 @@ def test_the_mean_loss_is_that_of_steps_and_ranks() -> None:
 
 
 def test_an_epoch_lasts_for_as_many_steps_as_the_longest_loader_has() -> None:
-    """A typical step of 2 s; the loaders of the ranks have batches for 10 and 10.5 steps."""
+    """A step of 2 s; the loaders of the ranks have batches for 10 and 10.5 steps."""
     ranks = tuple(make_rank_launch(i, (2.0,), epoch_steps=steps) for i, steps in enumerate((10.0, 10.5)))
     epoch = found(measurement(ranks))["epoch_time"]
     assert (epoch.samples, epoch.unit, epoch.gated) == ((21.0,), "s", False)

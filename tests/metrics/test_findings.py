@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.metrics.findings import findings_of, thin_baseline, traced_steps
+from pytest_ddpperf.metrics.findings import busy_baseline, findings_of, thin_baseline, traced_steps
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from tests.factories import make_environment
@@ -154,3 +155,12 @@ def test_a_baseline_of_two_launches_is_warned_of_and_one_of_counts_alone_is_not(
     assert thin_baseline(measurement(SETTLED, SETTLED), 23.0) == Finding("thin_baseline", {"launches": 2, "enough": 35})
     assert thin_baseline(measurement(SETTLED, SETTLED, SETTLED), 23.0) is None
     assert thin_baseline(replace(measurement(SETTLED), launches=()), 23.0) is None
+
+
+@pytest.mark.parametrize(("others", "told"), [(0.10, False), (0.11, True)])
+def test_a_baseline_of_a_busy_machine_is_warned_of(others: float, *, told: bool) -> None:
+    base = measurement(SETTLED, SETTLED, SETTLED)
+    health = Health(cpu=CpuHealth(others=others))
+    base = replace(base, launches=tuple(replace(launch, health=health) for launch in base.launches))
+    assert busy_baseline(base) == (Finding("busy_baseline", {"lost": 0.11}) if told else None)
+    assert busy_baseline(replace(base, launches=())) is None

@@ -12,20 +12,20 @@ from pytest_ddpperf.metrics.launch_figures import (
     Moved,
     Within,
     busiest_cpu,
-    moved_by_blocks,
+    long_steps_of,
+    mean_step,
     moved_step,
     of_cpu,
     of_rates,
     of_steps,
-    of_tails,
     once,
-    typical_step,
+    step_time_median,
 )
 from pytest_ddpperf.metrics.table import series_of
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
-from pytest_ddpperf.stats.blocks import OWN_ALONE, OWN_IN_TURNS, variance_of
-from pytest_ddpperf.stats.summaries import typical
+from pytest_ddpperf.stats.blocks import OWN_ALONE, variance_of
 from tests.factories import make_environment
 
 
@@ -54,12 +54,26 @@ def test_a_figure_is_computed_once_for_each_launch() -> None:
     assert asked == [some, none]
 
 
+def test_the_mean_step_is_that_of_all_steps_however_long_they_are() -> None:
+    """Nine of 10 ms and one of 0.7 s, in two blocks: 0.79 s of ten steps. The median step hardly knows of it."""
+    times = (0.01,) * 9 + (0.7,)
+    one = Launch(round=0, ranks=(rank(times, [4, 6]),), seconds=1.0)
+    assert mean_step(one) == pytest.approx(0.079, rel=1e-12)
+    assert step_time_median(one) == 0.01
+
+
+def test_a_step_of_the_mean_and_of_the_median_lasts_as_long_as_its_slowest_rank() -> None:
+    """1 3 2 and 2 1 5 are 2 3 5."""
+    one = Launch(round=0, ranks=(rank([1.0, 3.0, 2.0]), rank([2.0, 1.0, 5.0], number=1)), seconds=1.0)
+    assert (mean_step(one), step_time_median(one)) == (10 / 3, 3.0)
+
+
 def test_what_is_kept_changes_no_launch_and_follows_no_copy() -> None:
     one = launch(1.0, 2.0, 3.0, 4.0, 5.0)
-    assert typical_step(one) == 2.5
+    assert mean_step(one) == 3.0
     assert one == launch(1.0, 2.0, 3.0, 4.0, 5.0)
-    assert "typical" not in repr(one)
-    assert typical_step(replace(one, ranks=launch(7.0).ranks)) == 7.0
+    assert "mean_step" not in repr(one)
+    assert mean_step(replace(one, ranks=launch(7.0).ranks)) == 7.0
 
 
 def test_figures_of_one_name_are_kept_apart() -> None:
@@ -142,12 +156,9 @@ def test_a_launch_that_ran_alone_is_cut_into_equal_blocks() -> None:
 
 
 def test_blocks_that_took_turns_are_those_that_count() -> None:
-    """Of 1 1, 4 4 4 and 2: without one after the other 4 4 4 2, 1 1 2 and 1 1 4 4 4.
-
-    The typical steps are the means of the faster three quarters: 10 / 3, (1 + 1) / 2 and (1 + 1 + 4 + 4) / 4.
-    """
+    """Of 1 1, 4 4 4 and 2: without one after the other 4 4 4 2, 1 1 2 and 1 1 4 4 4, with means of 3.5, 4/3 and 2.8."""
     moved = known(of_steps(measurement(rank([1.0, 1.0, 4.0, 4.0, 4.0, 2.0], [2, 3, 1]))))
-    without = [math.log(10 / 3), math.log(1.0), math.log(2.5)]
+    without = [math.log(3.5), math.log(4 / 3), math.log(2.8)]
     assert moved == pytest.approx([2 * (sum(without) / 3 - one) for one in without])
     assert sum(moved) == pytest.approx(0.0)
 
@@ -170,9 +181,9 @@ def test_a_single_block_or_a_clock_that_stands_still_tells_nothing(times: tuple[
 def test_of_a_mean_it_is_the_textbooks_standard_error() -> None:
     """Relative to the mean, for it is the logarithm that they move."""
     draw = np.random.default_rng(3)
-    means = tuple(float(one) for one in draw.normal(0.1, 0.002, 45))
-    moved = moved_by_blocks(means, [1] * 45, fmean)
-    assert math.sqrt(variance_of(moved)) == pytest.approx(stdev(means) / math.sqrt(45) / 0.1, rel=0.02)
+    times = [float(one) for one in draw.normal(0.1, 0.002, 45)]
+    moved = known(of_steps(measurement(rank(times, [1] * 45))))
+    assert math.sqrt(variance_of(moved)) == pytest.approx(stdev(times) / math.sqrt(45) / 0.1, rel=0.02)
 
 
 def test_blocks_tell_by_how_much_the_cpu_time_of_launches_scatters() -> None:
@@ -193,15 +204,14 @@ def test_a_longer_step_is_a_lower_rate() -> None:
     assert of_rates(one).own == OWN_ALONE
 
 
-def test_a_block_with_a_pause_moves_the_tail() -> None:
-    """Four blocks of a second a step, and a pause of another second in one of eight: 9 / 8 of the typical step.
+def test_a_pause_counts_in_the_scatter_of_a_launch_as_far_as_it_moves_the_mean() -> None:
+    """Four blocks of two steps of 1 s, and a pause of 7 s in the last: 15 s of eight steps.
 
-    Without its block there is none, 1; without another one it is 7 / 6.
+    Without its block a step takes 1 s; without another one 13 / 6 s.
     """
-    within = of_tails(measurement(rank([1.0] * 7 + [2.0], [2] * 4)))
-    without = [math.log(7 / 6)] * 3 + [0.0]
-    assert known(within) == pytest.approx([3 * (sum(without) / 4 - one) for one in without])
-    assert within.own < OWN_IN_TURNS  # what makes a whole launch slower cancels out in it
+    without = [math.log(13 / 6)] * 3 + [0.0]
+    moved = known(of_steps(measurement(rank([1.0] * 7 + [8.0], [2] * 4))))
+    assert moved == pytest.approx([3 * (sum(without) / 4 - one) for one in without])
 
 
 def test_cpu_time_is_that_of_the_least_blocks_of_the_busiest_rank() -> None:
@@ -267,16 +277,18 @@ def test_jitter_of_eight_ranks_is_no_loss_of_efficiency() -> None:
     By the slowest rank of each step eight ranks would seem 4 % less efficient than one.
     """
     one, eight = (on_devices(ranks, 100, jitter=2e-4) for ranks in (1, 8))
-    assert typical(one.step_times) / typical(eight.step_times) < 0.96
-    assert typical_step(one) / typical_step(eight) == pytest.approx(1.0, abs=1e-3)
-    assert typical_step(eight) == pytest.approx(0.01, rel=1e-3)
+    assert fmean(one.step_times) / fmean(eight.step_times) < 0.97
+    assert mean_step(one) / mean_step(eight) == pytest.approx(1.0, abs=1e-3)
+    assert mean_step(eight) == pytest.approx(0.01, rel=1e-3)
 
 
-def test_work_that_comes_back_within_a_block_is_in_the_typical_step_of_a_device() -> None:
-    """Every tenth step takes twice as long: 10 % more, which the fastest 75 % of steps are blind to."""
+def test_pauses_are_in_the_mean_step_of_a_device_as_of_the_host() -> None:
+    """Every tenth step takes twice as long: 10 % more."""
     pausing = on_devices(2, 20, pauses=range(0, 200, 10))
-    assert typical(pausing.step_times) == pytest.approx(0.01)
-    assert typical_step(pausing) == pytest.approx(0.011)
+    on_host = replace(pausing, ranks=tuple(replace(each, unseen=None) for each in pausing.ranks))
+    assert mean_step(pausing) == pytest.approx(0.011)
+    assert mean_step(on_host) == pytest.approx(0.011)
+    assert step_time_median(pausing) == pytest.approx(0.01)
 
 
 def test_a_block_on_devices_lasts_as_long_as_on_its_slowest_rank() -> None:
@@ -286,11 +298,11 @@ def test_a_block_on_devices_lasts_as_long_as_on_its_slowest_rank() -> None:
         replace(rank([2.0, 2.0, 1.0, 2.0, 1.0], [2, 3], number=1), unseen=0.0),
     ]
     one = Launch(round=0, ranks=tuple(ranks), seconds=1.0)
-    assert typical_step(one) == pytest.approx(9 / 5)
+    assert mean_step(one) == pytest.approx(9 / 5)
     half = math.log(2 / (5 / 3)) / 2
     assert known(of_steps(measurement(*ranks))) == pytest.approx((half, -half))
     single = Launch(round=0, ranks=(replace(rank([1.0] * 4, [4]), unseen=0.0),), seconds=1.0)
-    assert (typical_step(single), moved_step(single)) == (1.0, ())
+    assert (mean_step(single), moved_step(single)) == (1.0, ())
 
 
 def by_name(one: Measurement) -> dict[str, Series]:
@@ -303,9 +315,76 @@ def test_series_know_their_scatter_and_single_launches_have_an_interval() -> Non
     step = series["step_time"]
     assert (step.within, step.own) == (of_steps(one).moved, OWN_ALONE)
     assert series["throughput"].within == of_rates(one).moved
-    assert (series["step_time_tail"].within, series["step_time_tail"].own) == (of_tails(one).moved, of_tails(one).own)
     assert step.interval is not None
     assert step.interval.low < step.value < step.interval.high
+
+
+def test_the_median_step_of_few_launches_has_no_interval() -> None:
+    one = measurement(rank([0.1, 0.11] * 10))
+    two = replace(one, launches=(one.launches[0], replace(one.launches[0], ranks=(rank([0.12] * 20),))))
+    median = by_name(two)["step_time_median"]
+    assert (median.within, median.interval, median.gated) == ((), None, False)
+
+
+LONG = [0.01] * 9 + [0.11]  # the mean is 0.02 s, the median 0.01
+
+
+def of_launches(*launches: Sequence[float]) -> Measurement:
+    """Of one rank, whose launches have these steps."""
+    one = measurement(rank(launches[0]))
+    made = tuple(Launch(round=i, ranks=(rank(times),), seconds=1.0) for i, times in enumerate(launches))
+    return replace(one, launches=made)
+
+
+def test_values_are_those_of_all_steps_of_all_launches() -> None:
+    """Of launches of equal length: the mean of all steps, and all samples over all seconds; each step has 8 samples.
+
+    Long steps in one launch alone count as much as if they were in each.
+    """
+    launches = [0.01] * 10, [0.012] * 10, LONG
+    steps = [time for times in launches for time in times]
+    series = by_name(of_launches(*launches))
+    assert series["step_time"].value == pytest.approx(fmean(steps), rel=1e-12)
+    assert series["throughput"].value == pytest.approx(8 * len(steps) / math.fsum(steps), rel=1e-12)
+    assert series["throughput_per_rank"].value == series["throughput"].value
+    assert series["step_time"].value * series["throughput"].value == pytest.approx(8)
+    assert series["step_time_median"].value == pytest.approx((0.01 + 0.012 + 0.01) / 3)
+
+
+def test_the_interval_of_a_mean_is_that_of_the_logarithms_around_it() -> None:
+    """Samples of 1, 1.1 and 1.21 s: the geometric mean is 1.1, the mean 3.31 / 3. Of single steps no scatter is known.
+
+    Student's t of 2 degrees is 4.3027, and the error of the mean of logarithms ln 1.1 / sqrt(3).
+    """
+    series = by_name(of_launches([1.0], [1.1], [1.21]))
+    half = 4.3027 * math.log(1.1) / math.sqrt(3)
+    for name, value in (("step_time", 3.31 / 3), ("throughput", 8 * 3 / 3.31)):
+        found = series[name]
+        assert found.value == pytest.approx(value)
+        assert found.interval is not None
+        assert math.log(found.interval.high / value) == pytest.approx(half, rel=1e-4)
+        assert math.log(value / found.interval.low) == pytest.approx(half, rel=1e-4)
+
+
+def test_an_epoch_and_a_rate_of_flops_are_made_of_the_mean_step_too() -> None:
+    """10 steps of an epoch; 3e9 FLOPs in each step."""
+    one = of_launches([0.01] * 10, LONG)
+    ranks = [replace(launch.ranks[0], epoch_steps=10.0) for launch in one.launches]
+    counts = Counts(totals={"flops": 3e9}, details={}, unstable={})
+    launches = tuple(replace(each, ranks=(own,)) for each, own in zip(one.launches, ranks, strict=True))
+    series = by_name(replace(one, launches=launches, counts=counts))
+    assert series["epoch_time"].value == pytest.approx(0.15)
+    assert series["flops_rate"].value == pytest.approx(3e9 / 0.015)
+
+
+def test_long_steps_are_those_of_the_group_in_all_launches() -> None:
+    """Rank 1 has the long step of 0.11 s of the second launch: 0.11 s of 0.1 + 0.2 s."""
+    calm, paused = (rank(times, number=number) for number, times in ((0, [0.01] * 10), (1, LONG)))
+    one = measurement(calm, replace(calm, rank=1))
+    one = replace(one, launches=(*one.launches, Launch(round=1, ranks=(calm, paused), seconds=1.0)))
+    found = long_steps_of(one)
+    assert (found.number, found.steps, found.period) == (1, 20, None)
+    assert (found.factor, found.share) == pytest.approx((11.0, 0.11 / 0.3))
 
 
 def test_what_is_not_made_of_steps_knows_nothing() -> None:

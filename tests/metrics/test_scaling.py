@@ -106,7 +106,8 @@ def test_the_work_of_a_model_that_grows_is_what_is_counted_of_a_rank() -> None:
 
 def test_a_model_that_grows_and_loses_is_told_by_the_work_from_point_to_point() -> None:
     """From 2 to 4 ranks work doubles and time quintuples: 4/2 x 2 / 5 = 0.8 of the work per second."""
-    points = [counted(measurement(n, {0: time}), flops) for n, time, flops in ((1, 1.0, 1), (2, 1.0, 1), (4, 5.0, 2))]
+    sizes = ((1, 1.0, 1), (2, 1.0, 1), (4, 5.0, 2))
+    points = [counted(measurement(n, {0: time, 1: time}), flops) for n, time, flops in sizes]
     lost = [one for one in with_efficiency(points, "weak", grows=True)[2].findings if one.code == "negative_scaling"]
     assert [(one.facts["base_size"], one.facts["speedup"]) for one in lost] == [(2, pytest.approx(0.8))]
 
@@ -142,8 +143,9 @@ def test_ranks_that_share_a_core_are_not_held_to_their_efficiency(cores: int, ga
 
 
 def test_negative_scaling_is_named() -> None:
-    """Strong: 1.0 / 2.0 and 1.0 / 2.1; the geometric mean is 0.488."""
-    series = scaling_series(measurement(1, {0: 1.0, 1: 1.0}), measurement(4, {0: 2.0, 1: 2.1}), "strong")
+    """Strong: 1.0 / 2.0, 1.0 / 2.1 and 1.0 / 2.05; the geometric mean is 0.488."""
+    rounds = {0: 2.0, 1: 2.1, 2: 2.05}
+    series = scaling_series(measurement(1, dict.fromkeys(rounds, 1.0)), measurement(4, rounds), "strong")
 
     (finding,) = negative_scaling(series, 1, 4)
     assert (finding.code, finding.facts["world_size"], finding.facts["base_size"]) == ("negative_scaling", 4, 1)
@@ -154,11 +156,13 @@ def test_negative_scaling_is_named() -> None:
     "times",
     [
         {0: 0.5, 1: 0.5},  # twice as fast
-        {0: 1.04, 1: 1.0},  # 2 % slower, but two launches that differ by 4 % do not prove it
+        {0: 1.04, 1: 1.0, 2: 1.02},  # 2 % slower, but three launches that differ by 4 % do not prove it
+        {0: 2.0, 1: 2.1},  # half as fast in two launches, whose scatter nothing tells
+        {0: 2.0, 1: 9.0, 2: 1.0},  # an interval of more than a factor of three is none
     ],
 )
 def test_what_may_be_chance_is_not_called_negative_scaling(times: dict[int, float]) -> None:
-    series = scaling_series(measurement(1, {0: 1.0, 1: 1.0}), measurement(4, times), "strong")
+    series = scaling_series(measurement(1, dict.fromkeys(times, 1.0)), measurement(4, times), "strong")
 
     assert negative_scaling(series, 1, 4) == ()
 
@@ -177,15 +181,15 @@ def in_blocks(times: tuple[float, ...], *, turns: bool) -> Measurement:
 
 @pytest.mark.parametrize(("turns", "own"), [(True, OWN_IN_TURNS), (False, OWN_APART)])
 def test_pairs_of_blocks_know_the_scatter_of_a_quotient(own: float, *, turns: bool) -> None:
-    """Blocks of 1 and 2 s a step move the base by half of ln 2 to either side; of 1 and 4 s the other one by ln 2.
+    """Without one block a step takes 1.01 s or 1 s: the mean of the logarithms lies half of ln 1.01 from either.
 
-    A longer step of the other one is a lower speedup.
+    Blocks of the other one differ by twice as much, and move it so. A longer step of the other one is a lower speedup.
     """
-    base, other = (in_blocks((1.0, 1.0, slow, slow), turns=turns) for slow in (2.0, 4.0))
+    base, other = (in_blocks((1.0, 1.0, slow, slow), turns=turns) for slow in (1.01, 1.01**2))
     (speedup_of,) = speedup_series(base, other)
     assert speedup_of.own == own
     (moved,) = speedup_of.within
-    assert moved == pytest.approx((math.log(2) / 2, -math.log(2) / 2))
+    assert moved == pytest.approx((math.log(1.01) / 2, -math.log(1.01) / 2))
     assert speedup_of.interval is not None
     assert [one.within for one in scaling_series(base, other, "weak")] == [speedup_of.within] * 2
 
@@ -224,6 +228,7 @@ def test_the_memory_of_a_way_is_that_of_the_rank_that_takes_most() -> None:
     (found,) = memory_series(base, taking(1.0, memory={"peak_resident": 10, "peak_allocated": 300}))
     assert (found.metric, found.better, found.gated) == ("memory_ratio", "lower", False)
     assert found.samples == pytest.approx((1.5,))
+    assert not found.drifts
     assert memory_series(base, taking(1.0)) == ()
 
 

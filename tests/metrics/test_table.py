@@ -47,10 +47,10 @@ def named(series: Sequence[Series]) -> dict[str, Series]:
 
 
 def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
-    """Slowest: 3, 4, 5, 6, 7; the mean of the fastest four is 4.5. Ranks alone have 3.5 and 3.25."""
+    """Slowest: 3, 4, 5, 6, 7; their mean is 5. Ranks alone have 4.2 and 3.8."""
     both = [rank(0, [3, 2, 5, 4, 7]), rank(1, [1, 4, 3, 6, 5])]
 
-    assert named(series_of(measurement(both)))["step_time"].samples == (4.5,)
+    assert named(series_of(measurement(both)))["step_time"].samples == (5.0,)
 
 
 def test_rates_count_the_whole_group() -> None:
@@ -71,17 +71,22 @@ def test_the_origins_example_of_throughput() -> None:
     assert series["throughput"].value / (4 * 32) == pytest.approx(22.12, abs=0.005)
 
 
-def test_the_value_over_launches_is_geometric() -> None:
-    """Of the slower of two, half is cut: the exponential of (log 1 + log 4 / 2) / 1.5."""
-    step_time, *_ = series_of(measurement([rank(0, [1.0])], [rank(0, [4.0])]))
+def test_the_value_over_launches_is_the_mean_of_times_and_the_harmonic_mean_of_rates() -> None:
+    """Steps of 1 and 4 s, on average 2.5 s: 6 samples in each are 2.4 in a second, and the mean of 6 and 1.5 is 3.75.
 
-    assert step_time.value == pytest.approx(4 ** (1 / 3))
-    assert step_time.interval is not None
-    assert step_time.interval.low < 4 ** (1 / 3) < step_time.interval.high
+    Bytes are compared by quotients too, and their value stays geometric.
+    """
+    launches = [[rank(0, [seconds], {"peak_allocated": 100 * seconds}, samples=6, cpu=seconds)] for seconds in (1, 4)]
+    series = named(series_of(measurement(*launches)))
+
+    assert (series["step_time"].value, series["throughput"].value) == pytest.approx((2.5, 2.4))
+    assert series["cpu_time"].value == pytest.approx(2.5)
+    assert series["step_time"].interval is None  # of two launches with single steps
+    assert series["peak_allocated"].value == pytest.approx(200)
 
 
 def test_stragglers_are_told_by_the_ranks_own_steps() -> None:
-    """Own typical steps of 1, 1.2 and 1.5 s: 1.5 / 1.2 - 1."""
+    """Own median steps of 1, 1.2 and 1.5 s: 1.5 / 1.2 - 1."""
     ranks = [rank(0, [1.0]), rank(1, [1.2]), rank(2, [1.5])]
     skew = named(series_of(measurement(ranks)))["straggler_skew"]
 
@@ -120,7 +125,7 @@ def test_what_one_rank_does_not_know_the_group_does_not_have() -> None:
     ranks = [rank(0, [1], {"peak_resident": 1}, loss=1.0, samples=1, tokens=1), rank(1, [1])]
 
     found = set(named(series_of(measurement(ranks))))
-    assert found == {"step_time", "step_time_tail", "step_time_min", "step_time_max", "straggler_skew"}
+    assert found == {"step_time", "step_time_median", "step_time_min", "step_time_max", "straggler_skew"}
 
 
 def test_without_launches_there_are_no_series() -> None:
@@ -147,14 +152,22 @@ def test_names_are_unique_and_every_row_is_well_formed() -> None:
     assert all(math.isfinite(metric.min_tolerance) and metric.min_tolerance >= 0 for metric in METRICS)
 
 
-def test_a_pause_in_every_tenth_step_shows_in_the_tail_alone() -> None:
-    """Nine steps of 1 s and one of 1.5: the mean is 1.05 times the typical step; one of 100 counts as 2."""
+def test_a_pause_in_every_tenth_step_is_in_the_step_time_however_long_it_is() -> None:
+    """Nine steps of 1 s and one of 1, 1.5 or 100 s: the mean is 1, 1.05 and 10.9; the median step knows none of it."""
     even, paused, stuck = ([*[1.0] * 9, last] for last in (1.0, 1.5, 100.0))
-    series = named(series_of(measurement([rank(0, even)], [rank(0, paused)], [rank(0, stuck)])))
+    launches = [[rank(0, times, samples=2)] for times in (even, paused, stuck)]
+    series = named(series_of(measurement(*launches)))
 
-    assert series["step_time"].samples == (1.0, 1.0, 1.0)
-    assert series["step_time_tail"].samples == pytest.approx((1.0, 1.05, 1.1))
-    assert series["step_time_tail"].gated
+    assert series["step_time"].samples == pytest.approx((1.0, 1.05, 10.9))
+    assert series["throughput"].samples == pytest.approx((2.0, 2 / 1.05, 2 / 10.9))
+    assert series["step_time_median"].samples == (1.0, 1.0, 1.0)
+    assert [series[name].gated for name in ("step_time", "throughput", "step_time_median")] == [True, True, False]
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_times_rates_and_quotients_drift_and_bytes_and_losses_do_not(metric: Metric) -> None:
+    steady = metric.unit == "B" or metric.name in {"final_loss", "mean_loss"}
+    assert metric.series((1.0, 2.0)).drifts is not steady
 
 
 def test_each_count_is_one_exact_number() -> None:

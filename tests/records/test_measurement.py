@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Measurement, Plan, Series
-from tests.factories import make_environment
+from pytest_ddpperf.records.measurement import BUSY, Measurement, MetricRules, Plan, Series
+from tests.factories import make_environment, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 STEP_TIME = Series(
@@ -82,3 +83,105 @@ def test_options_are_taken_off_a_name(name: str, recipe: dict[str, str]) -> None
 
 def test_a_name_is_left_as_it_was_given() -> None:
     assert replace(MEASURED, name="weak w2 precision=mine").plain_name == "weak w2 precision=mine"
+
+
+def on_cpu(*launches: Health | None) -> Measurement:
+    """Launches in which so much went on besides; None if nobody looked."""
+    return replace(MEASURED, launches=tuple(replace(LAUNCH, health=health) for health in launches))
+
+
+def others(share: float | None, steal: float | None = None, **nodes: float) -> Health:
+    """Others took so much of the cores, and a hypervisor; of nodes of these names others alone."""
+    return Health(
+        cpu=CpuHealth(others=share, steal=steal), nodes={node: CpuHealth(others=each) for node, each in nodes.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("launches", "lost"),
+    [
+        pytest.param([others(0.3)], 0.3, id="other processes"),
+        pytest.param([others(0.1, 0.15)], 0.25, id="and a hypervisor"),
+        pytest.param([others(0.0), others(0.3), others(0.9)], 0.3, id="the launch in the middle"),
+        pytest.param([None, others(0.3), None], 0.3, id="of those that know"),
+        pytest.param([others(0.1, b=0.3, c=0.2)], 0.3, id="the node that lost most"),
+        pytest.param([others(None)], 0.0, id="a system that tells neither"),
+        pytest.param([None], 0.0, id="nobody looked"),
+    ],
+)
+def test_lost_is_what_others_take_of_the_cores(launches: list[Health | None], lost: float) -> None:
+    assert on_cpu(*launches).lost == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(
+    ("launches", "busy"),
+    [
+        pytest.param([others(0.0)], False, id="quiet"),
+        pytest.param([others(0.10)], False, id="a tenth is usual"),
+        pytest.param([others(0.101)], True, id="more is not"),
+        pytest.param([others(0.06, 0.06)], True, id="together with a hypervisor"),
+        pytest.param([others(0.9), others(0.0), others(0.0)], False, id="one disturbed launch of three"),
+        pytest.param([None], True, id="unknown counts as busy"),
+        pytest.param([], False, id="nothing was timed"),
+    ],
+)
+def test_a_machine_is_busy_if_others_take_more_than_a_tenth_of_its_cores(
+    launches: list[Health | None], *, busy: bool
+) -> None:
+    assert BUSY == 0.10
+    assert on_cpu(*launches).busy is busy
+
+
+GPU = GpuHealth(device="0000:1b:00.0", readings=9, sm_clock=1.98e9)
+
+
+def on_gpus(*launches: tuple[GpuHealth, ...] | None) -> Measurement:
+    """Launches on GPUs of this health, on a machine whose cores are busy; None if nobody looked."""
+    environment = make_environment(device="cuda", device_model="NVIDIA H100", device_count=8)
+    busy = CpuHealth(others=0.9)
+    made = (replace(LAUNCH, health=None if gpus is None else Health(cpu=busy, gpus=gpus)) for gpus in launches)
+    return replace(MEASURED, environment=environment, launches=tuple(made))
+
+
+@pytest.mark.parametrize(
+    ("launches", "busy"),
+    [
+        pytest.param([(GPU,), (GPU, GPU)], False, id="busy cores are no busy GPU"),
+        pytest.param([(GPU,), (GPU, replace(GPU, others={4711: None}))], True, id="another process on one of them"),
+        pytest.param([(replace(GPU, throttled={"power": 0.10}),)], False, id="a tenth of the time held back"),
+        pytest.param([(replace(GPU, throttled={"idle": 0.0, "power": 0.11}),)], True, id="more of it"),
+        pytest.param([(replace(GPU, mig=True),)], True, id="others of an instance are not known"),
+        pytest.param([(GPU,), None], True, id="nobody looked in one launch"),
+        pytest.param([(GPU,), ()], True, id="the driver does not tell"),
+    ],
+)
+def test_gpus_are_busy_if_another_process_is_there_or_their_clocks_are_held_back(
+    launches: list[tuple[GpuHealth, ...] | None], *, busy: bool
+) -> None:
+    measured = on_gpus(*launches)
+    assert measured.busy is busy
+    assert measured.lost == 0.0
+
+
+def test_the_clock_is_that_of_the_slowest_gpu_in_the_median_launch() -> None:
+    """Of launches at 1.5, 1.9 and 1.98 GHz, each with a faster GPU beside it."""
+    launches = [(GPU, replace(GPU, sm_clock=clock)) for clock in (1.9e9, 1.5e9, 1.98e9)]
+    assert on_gpus(*launches).clock == 1.9e9
+    assert on_gpus((GPU, replace(GPU, sm_clock=None))).clock == 1.98e9
+    assert on_gpus((replace(GPU, sm_clock=None),)).clock is None
+    assert on_gpus((GPU,), None).clock is None
+    assert on_cpu(others(0.0)).clock is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "scale", "drifts", "expected"),
+    [
+        ("s", "ratio", True, True),
+        ("1", "difference", True, True),
+        ("1", "difference", False, False),  # a loss
+        ("B", "ratio", True, False),
+        ("FLOP", "exact", True, False),
+    ],
+)
+def test_bytes_counts_and_losses_do_not_drift(unit: str, scale: str, expected: bool, *, drifts: bool) -> None:  # noqa: FBT001
+    assert make_series("x", 1.0, unit=unit, scale=scale, rules=MetricRules(drifts=drifts)).drifts is expected

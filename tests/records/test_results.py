@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
-from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
-from tests.factories import make_environment
+from tests.factories import make_environment, make_launch, make_measurement
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 STEP_TIME = Series(
@@ -57,3 +60,34 @@ def test_shown_in_a_prompt_a_result_is_its_verdict_and_its_change() -> None:
             reference=StoredBaseline(record=None, origin="nothing"),
         )
     ).endswith(" in 0 launches>")
+
+
+def test_a_record_keeps_what_tells_whether_its_times_can_be_compared() -> None:
+    """That others took 30 % of the cores, or the clock of the GPUs; and the digest of the code."""
+    health = Health(cpu=CpuHealth(others=0.3))
+    on_cpu = make_measurement(launches=(make_launch((1.0,), health=health),), series=(STEP_TIME,))
+    record = record_of(on_cpu, Provenance(date="2026-01-12", commit="3f2a1c0", dirty=True, code="d1ce"))
+    assert (record.busy, record.lost, record.clock) == (True, 0.3, None)
+    assert (record.commit, record.dirty, record.code, record.typical) == ("3f2a1c0", True, "d1ce", False)
+    assert (record.series, record.timed) == ((STEP_TIME,), True)
+    health = replace(health, gpus=(GpuHealth(device="0000:1b:00.0", readings=1, sm_clock=1.5e9),))
+    on_gpu = replace(
+        on_cpu,
+        environment=make_environment(device="cuda", device_count=2),
+        launches=(make_launch((1.0,), health=health),),
+    )
+    record = record_of(on_gpu, Provenance(date="2026-01-12", commit=None))
+    assert (record.busy, record.lost, record.clock) == (False, 0.0, 1.5e9)
+
+
+def test_the_pair_of_a_result_is_the_revision_that_its_times_are_judged_by() -> None:
+    pair = PairedRevision(revision="3f2a1c0", commit="3f2a1c0")
+    stored = StoredBaseline(record=None, origin="")
+    result = Result(
+        test="t.py::test_x", measurement=MEASURED, comparisons=(), verdict=Verdict.UNCHANGED, reference=stored
+    )
+    assert (result.pair, result.paired) == (None, None)
+    beside_commit = replace(result, reference=replace(stored, pair=pair))
+    assert (beside_commit.pair, beside_commit.paired) == (pair, None)
+    beside_revision = replace(result, reference=pair)
+    assert (beside_revision.pair, beside_revision.paired) == (pair, pair)

@@ -122,5 +122,14 @@ def test_what_pays_is_what_no_other_beats() -> None:
     assert compared.unbeaten == ("quick", "lean")
 
 
+def test_a_speedup_that_is_not_known_makes_none_the_fastest_alone() -> None:
+    """An interval that says nothing is none, and the one that is best by its value may be any of them."""
+    noisy = measured("noisy", 2, speedup=3.0, memory_ratio=1.0)
+    ways = (measured("base", 2), noisy, way("quick", (1.8, 2.0, 2.2), (0.7, 0.8, 0.9)))
+    compared = SideBySide(over="base", names=tuple(each.name for each in ways), measurements=ways)
+    assert compared.fastest == ("noisy", "base", "quick")
+    assert replace(compared, names=("base", "quick"), measurements=(ways[0], ways[2])).fastest == ("quick",)
+
+
 def test_what_was_only_counted_pays_nothing() -> None:
     assert (COMPARED.fastest, COMPARED.leanest, COMPARED.unbeaten) == ((), (), ())

@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
-from pytest_ddpperf.metrics.table import METRICS, series_of
+from pytest_ddpperf.judge.calibration import Calibrated
+from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Interval, Measurement, MetricRules, Plan, Series, Spread
-from pytest_ddpperf.records.noise import Calibration
+from pytest_ddpperf.records.measurement import Interval, Measurement, MetricRules, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.table import Table
-from pytest_ddpperf.stats.rates import Rate
 from tests.factories import make_environment
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
@@ -101,6 +99,20 @@ def notes_of(table: Table) -> tuple[str, ...]:
     return tuple(note if isinstance(note, str) else note.line(len(table.rows)) for note in table.notes)
 
 
+def as_before(document: dict[str, Any]) -> dict[str, Any]:
+    """A results document as it was written before step_time was the mean of all steps."""
+    for result in document["results"]:
+        result["settled"] = result.pop("paired_with")
+        del result["unpaired"]
+        for metric in result["metrics"].values():
+            del metric["paired"]
+            metric["controlled"] = False
+    common = document["overall"]["common_change"]
+    if common is not None:
+        common["side_by_side"] = True
+    return document
+
+
 @pytest.fixture
 def make_comparison() -> Callable[..., Comparison]:
     """Makes a judged metric: name, value, verdict, then any field."""
@@ -133,34 +145,21 @@ def make_result() -> Callable[..., Result]:
 
 
 @pytest.fixture
-def make_calibrated() -> Callable[..., Calibrated]:
-    """Makes a benchmark that was held against itself: any field."""
-    calibration = Calibration(
-        name="bucketed",
-        date="2026-01-12",
-        commit="3f2a1c0",
-        runs=5,
-        launches=8,
-        steps=24,
-        seconds=51.0,
-        within=Spread(sd=0.15, df=900),
-        between_launches=Spread(sd=0.02, df=35),
-        between_runs=Spread(sd=0.004, df=4),
-        floor=0.042,
-    )
-    default = Calibrated(
-        test="perf_tests/test_strategies.py::test_step[bucketed]",
-        measurement=replace(MEASUREMENT, series=series_of(MEASUREMENT)),
-        calibration=calibration,
-        runs=((0.04, 0.05), (0.04, 0.05)),
-        alarms=Rate(0, 20, 2),
-        inconclusive=Rate(3, 20, 2),
-        mde=0.061,
-        recommended=Recommended(8, 24, None),
-        findings=(Finding("cores_used_by_others", {"least": 0.371, "most": 0.371, "seen": 1, "launches": 8}),),
-    )
+def make_calibrated(make_result: Callable[..., Result]) -> Callable[..., Calibrated]:
+    """Makes a benchmark that was held against itself: a run for each pair of the value of its step time and a verdict.
 
-    def make(**fields: Any) -> Calibrated:
-        return replace(default, **fields)
+    Each run rules out 3 % and would have found 5 %; ``fields`` are of its results.
+    """
+
+    def make(*runs: tuple[float, Verdict], **fields: Any) -> Calibrated:
+        results = []
+        for seconds, verdict in runs or ((0.05, Verdict.UNCHANGED), (0.05, Verdict.OK)):
+            step = comparison("step_time", seconds, verdict, bound=0.03, mde=0.05)
+            results.append(
+                make_result(
+                    **{"comparisons": (step,), "verdict": verdict, "measured": {"series": (step.series,)}, **fields}
+                )
+            )
+        return Calibrated(test=results[0].test, results=tuple(results))
 
     return make

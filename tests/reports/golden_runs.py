@@ -7,21 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.baselines.calibration import Calibrated, Recommended
 from pytest_ddpperf.baselines.store import SavedRecord
+from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
 from pytest_ddpperf.records.communication import BlockTimes
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, TimeSpent
-from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan, Spread
-from pytest_ddpperf.records.noise import Calibration
+from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.stored import Stored
 from pytest_ddpperf.reports.summary import SummaryData
-from pytest_ddpperf.stats.rates import Rate
 from tests.factories import PROFILE, make_environment, make_launch, make_measurement, make_rank_launch, make_series
 
 MIB = 2.0**20
@@ -30,6 +28,12 @@ UNITS = {row.name: row.unit for row in METRICS}
 OTHERS = {"least": 0.48, "most": 0.73, "seen": 6, "launches": 6}
 AGAIN = {"steps": 40, "launches": 2}
 LONG = "perf/test_language_model.py::TestPretraining::test_step_of_a_decoder_with_rotary_embeddings"
+COMMIT = "3f2a1c0" + "0" * 33
+COMMIT_OF_BASELINE = PairedRevision(revision="3f2a1c0", commit=COMMIT, launches=6, candidate_launches=6)
+SHALLOW = (
+    "3f2a1c0, the commit of the baseline, is not in this clone, which is shallow: git fetch --unshallow (in CI: "
+    "fetch-depth: 0), or --ddpperf-recheck=fetch"
+)
 PHASE_SHARES = dict(zip(PHASES, (0.01, 0.3, 0.45, 0.18, 0.058, 0.002), strict=True))
 
 
@@ -49,7 +53,9 @@ def metric(name: str, value: float, verdict: Verdict, change: float | None = Non
         scale="exact" if exact else "ratio",
         rules=RULES.get(name, MetricRules()),
         samples=fields.pop("samples", (value,)),
-        interval=None if exact else Interval(low=0.99 * value, high=1.01 * value, confidence=0.95),
+        interval=fields.pop(
+            "interval", None if exact else Interval(low=0.99 * value, high=1.01 * value, confidence=0.95)
+        ),
     )
     known = {}
     if change is not None:
@@ -80,14 +86,17 @@ def result(
     measured: dict[str, Any] = fields.pop("measured", {})
     world_size = fields.pop("world_size", 2)
     step_fields: Mapping[str, Any] = fields.pop("step_time", {})
+    differs, unpaired = fields.pop("differs", ()), fields.pop("unpaired", "")
+    stored = verdict not in {Verdict.NEW, Verdict.BROKEN}
+    paired = stored and change is not None and not differs and not unpaired
     comparisons: list[Comparison] = []
     launches: tuple[Launch, ...] = ()
     if step:
         judged = Verdict(step_fields.get("verdict", verdict))
         others = {key: value for key, value in step_fields.items() if key != "verdict"}
         comparisons = [
-            metric("step_time", step, judged, change, **others),
-            metric("throughput", 32 / step, judged, None if change is None else 1 / (1 + change) - 1),
+            metric("step_time", step, judged, change, paired=paired, **others),
+            metric(*("throughput", 32 / step, judged, None if change is None else 1 / (1 + change) - 1), paired=paired),
             metric("peak_resident", 100 * MIB + 1e9 * step, Verdict.UNCHANGED, None if change is None else 0.001),
         ]
         comparisons = [c for c in comparisons if c.series.metric not in {m.series.metric for m in more}]
@@ -109,22 +118,25 @@ def result(
         **{**measurement.identity_fields, "environment": environment(world_size)},
         plan=measurement.plan,
         series=(),
-        commit="3f2a1c0" + "0" * 33,
+        commit=COMMIT,
         date="2026-01-12",
         steps=({"min": step},),
     )
     known = fields.pop("reference", None) or StoredBaseline(
-        record=None if verdict in {Verdict.NEW, Verdict.BROKEN} else record,
+        record=record if stored else None,
         origin="cpu-amd-epyc-2c-t1-gloo-w2-torch2.13",
-        differs=fields.pop("differs", ()),
+        differs=differs,
+        pair=COMMIT_OF_BASELINE if paired else None,
+        unpaired=unpaired,
     )
+    reasons = (Finding("unpaired", {"reason": unpaired}),) if unpaired else ()
     return Result(
         test=test,
         measurement=measurement,
         comparisons=(*comparisons, *more),
         verdict=verdict,
         reference=known,
-        findings=fields.pop("findings", ()),
+        findings=(*fields.pop("findings", ()), *reasons),
     )
 
 
@@ -155,7 +167,7 @@ REGRESSED = result(
     measured=strategy("naive", profile=PROFILE),
     step_time={
         "samples": (0.0469, 0.0473, 0.0478, 0.0474, 0.0471, 0.0476),
-        "base_samples": (0.0416, 0.0418, 0.0482),
+        "base_samples": (0.0416, 0.0418, 0.0482, 0.0414, 0.0417, 0.0419),
         "worse_in": 6,
     },
     findings=(Finding("suspected", {"metrics": ("step_time",), "launches": 6}), disturbed()),
@@ -202,15 +214,13 @@ def _pretraining(number: int) -> Result:
         change,
         SAME,
         measured=strategy(name),
-        step_time={"half": 0.12 + 0.01 * number, "note": _note(number)} if undecided else {},
+        step_time={"half": 0.12 + 0.01 * number, "note": _needed(number)} if undecided else {},
         findings=(disturbed(least=0.48 + 0.01 * number, most=0.6 + 0.01 * number),),
     )
 
 
-def _note(number: int) -> Finding:
+def _needed(number: int) -> Finding:
     """Why it is undecided."""
-    if number % 8 == 3:
-        return Finding("disturbed", {"lost": 0.3 + 0.01 * number, "before": 0.1})
     return Finding("launches_needed", {"launches": 20 + number, "max_time": 60 + 3 * number, "known": None})
 
 
@@ -314,37 +324,20 @@ def _saved(result: Result, number: int) -> tuple[Result, SavedRecord]:
 
 
 def calibrated(number: int) -> Calibrated:
-    """A calibrated benchmark."""
-    measured = _pretraining(number).measurement
-    step_time = make_series("step_time", 0.4 + 0.01 * number, samples=(0.4, 0.41))
-    return Calibrated(
-        test=_pretraining(number).test,
-        measurement=make_measurement(
-            **{**measured.identity_fields, "environment": environment()}, plan=measured.plan, series=(step_time,)
-        ),
-        calibration=Calibration(
-            name=measured.name,
-            date="2026-01-12",
-            commit="3f2a1c0",
-            runs=5,
-            launches=8,
-            steps=24,
-            seconds=51.0,
-            within=Spread(sd=0.15, df=900),
-            between_launches=Spread(sd=0.02, df=35),
-            between_runs=Spread(sd=0.00004, df=4),
-            floor=0.042 + 0.01 * number,
-        ),
-        runs=((0.04, 0.05), (0.04, 0.05)),
-        alarms=Rate(0, 20, 2),
-        inconclusive=Rate(3, 20, 2),
-        mde=0.061,
-        recommended=Recommended(8 + number // 5, 24, None),
-        findings=(disturbed(most=0.6 + 0.01 * number),),
-    )
+    """A calibrated benchmark: four runs, a step time that scatters by 5 % from run to run; each seventh is noisier."""
+    noisy = number % 7 == 3
+    apart = (1.0, 1.05, 0.98, 1.45 if noisy else 1.02)
+    verdicts = (Verdict.UNCHANGED, Verdict.OK, Verdict.UNCHANGED, Verdict.REGRESSED if noisy else Verdict.OK)
+    runs = []
+    for factor, verdict in zip(apart, verdicts, strict=True):
+        one = replace(_pretraining(number), verdict=verdict)
+        step = metric("step_time", factor * (0.4 + 0.01 * number), verdict, 0.004 * number, half=0.01 + 0.002 * number)
+        measured = replace(one.measurement, series=(step.series,))
+        runs.append(replace(one, comparisons=(step,), measurement=measured))
+    return Calibrated(test=runs[0].test, results=tuple(runs))
 
 
-PAIRED = PairedRevision(revision="3f2a1c0 (main)", commit="3f2a1c0" + "0" * 33, launches=6, candidate_launches=6)
+PAIRED = PairedRevision(revision="3f2a1c0 (main)", commit=COMMIT, launches=6, candidate_launches=6)
 BESIDE = result(
     "perf/test_trainer.py::test_step",
     Verdict.REGRESSED,
@@ -357,7 +350,6 @@ BESIDE = result(
         "samples": (0.0471, 0.0466, 0.0349, 0.0495, 0.0502, 0.0488),
         "base_samples": (0.0349, 0.0351, 0.0357, 0.0347, 0.0352, 0.0353),
         "worse_in": 5,
-        "paired": True,
     },
     reference=PAIRED,
 )
@@ -395,7 +387,62 @@ SUITE = (
         samples=(0.0471, 0.0466, 0.0398, 0.0495, 0.0502, 0.0488),
         base_samples=(0.0399, 0.0401, 0.0402, 0.0397, 0.0404, 0.0403),
         worse_in=5,
-        paired=True,
+    ),
+)
+
+
+STORED_TIMES = (
+    result(
+        "perf/test_trainer.py::test_step",
+        Verdict.OK,
+        0.041,
+        -0.012,
+        SAME,
+        step_time={"bound": None, "mde": None, "note": Finding("stored_times")},
+        unpaired=SHALLOW,
+    ),
+    result(
+        "perf/test_trainer.py::test_slow_step",
+        Verdict.REGRESSED,
+        0.082,
+        1.03,
+        SAME,
+        step_time={
+            "half": 0.2,
+            "bound": None,
+            "mde": None,
+            "note": Finding("gross"),
+            "worse_in": 6,
+            "margin": None,
+            "samples": (0.082, 0.081, 0.083, 0.082, 0.08, 0.084),
+        },
+        unpaired=SHALLOW,
+    ),
+    result(
+        "perf/test_trainer.py::test_step_with_pauses",
+        Verdict.INCONCLUSIVE,
+        0.052,
+        0.21,
+        SAME,
+        step_time={
+            "half": 0.8,
+            "bound": None,
+            "mde": None,
+            "note": Finding("not_gross", {"gross": 0.5}),
+            "samples": (0.03, 0.12, 0.045),
+            "interval": None,
+        },
+        unpaired=SHALLOW,
+    ),
+    result(
+        "perf/test_trainer.py::test_step_beside_others",
+        Verdict.INCONCLUSIVE,
+        0.047,
+        0.14,
+        SAME,
+        step_time={"bound": None, "mde": None, "note": Finding("busy", {"now": 0.41, "then": None})},
+        findings=(disturbed(),),
+        unpaired="this checkout is the commit of the baseline, so nothing of this repository has changed",
     ),
 )
 
@@ -408,39 +455,39 @@ def _timed(*results: Result) -> tuple[Result, ...]:
     )
 
 
-SAVED = (*(result for result in THIRTY if result is not BROKEN), *map(_pretraining, range(15, 17)))
+def _alone(result: Result) -> Result:
+    """The result of a run that saves, in which the commit of the baseline is not measured."""
+    stored = result.reference
+    assert isinstance(stored, StoredBaseline)
+    comparisons = tuple(replace(each, paired=False) for each in result.comparisons)
+    return replace(result, reference=replace(stored, pair=None), comparisons=comparisons)
+
+
+SAVED = tuple(
+    _alone(result) for result in (*THIRTY, *map(_pretraining, range(15, 17))) if result.verdict is not Verdict.BROKEN
+)
 RUNS = {
     1: SummaryData(results=_timed(BESIDE), here="8be01d2+changes"),
+    4: SummaryData(results=STORED_TIMES, here="8be01d2+changes"),
     7: SummaryData(results=SUITE, here="8be01d2+changes"),
     6: SummaryData(
         results=_timed(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW),
         searches=(_search(0),),
-        stored=Stored(undecided=(UNDECIDED,)),
         complaints=(
             "ddpperf_history: /home/somebody/projects/training/.ddpperf/history.sqlite is locked: it is skipped",
         ),
         recorded="this run is number 31 of .ddpperf/history.sqlite",
     ),
-    30: SummaryData(
-        results=_timed(*THIRTY), searches=tuple(map(_search, range(4))), stored=Stored(undecided=THIRTY[2:4])
-    ),
-    15: SummaryData(
-        calibrated=tuple(map(calibrated, range(15))),
-        stored=Stored(
-            noise=[
-                (calibrated(number), Path("baselines/cpu-amd-epyc-2c-t1-gloo-w2-torch2.13/noise.json"))
-                for number in range(15)
-            ]
-        ),
-    ),
+    30: SummaryData(results=_timed(*THIRTY), searches=tuple(map(_search, range(4)))),
+    15: SummaryData(calibrated=tuple(map(calibrated, range(15)))),
     31: SummaryData(
         results=SAVED,
         accepting=True,
         stored=Stored(
-            saved=[_saved(result, number) for number, result in enumerate(SAVED) if result is not UNDECIDED],
-            undecided=(UNDECIDED,),
+            saved=[_saved(result, number) for number, result in enumerate(SAVED)],
             failed=(f"{LONG}[zero1-bf16-4-1024]",),
         ),
     ),
 }
-"""By their numbers of benchmarks; 7 are a suite beside another revision, 15 are calibrated, and 31 are saved."""
+"""By their numbers of benchmarks; 4 have stored times alone, 7 are a suite beside another revision, 15 are calibrated,
+and 31 are saved."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import Interval, MetricRules
 from pytest_ddpperf.records.phases import PHASES, PhaseTimes
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.compared import how_it_scales, what_pays
@@ -13,7 +14,14 @@ from tests.factories import make_environment, make_new_result, make_rank_launch,
 
 def way(name: str, speedup: float | None, memory: float = 1.0, test: str = "t.py::test_ways") -> Result:
     """Of a comparison over base; None for the base itself."""
-    series = [] if speedup is None else [make_series("speedup", speedup), make_series("memory_ratio", memory)]
+    series = []
+    if speedup is not None:
+        sure = Interval(low=0.99 * speedup, high=1.01 * speedup, confidence=0.95)
+        of_bytes = MetricRules(drifts=False)
+        series = [
+            make_series("speedup", speedup, better="higher", interval=sure),
+            make_series("memory_ratio", memory, rules=of_bytes),
+        ]
     result = make_new_result(test, *series)
     measurement = replace(result.measurement, name=name, over=None if speedup is None else "base", series=tuple(series))
     return replace(result, measurement=measurement)

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from pytest_ddpperf.against.git import Checkout
-from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.quality import QualityRules, held, trained
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
@@ -23,7 +23,7 @@ from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import DeviceMemory, Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
-from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import Document, about, write
@@ -191,15 +191,22 @@ def test_trainings_are_told_with_curves_last_values_and_verdicts(validate: Calla
 def test_a_calibrated_benchmark_keeps_to_the_schema(
     make_calibrated: Callable[..., Calibrated], validate: Callable[[Any], None]
 ) -> None:
-    document = results_document([], CODE, calibrated=[make_calibrated(), make_calibrated(mde=None)])
+    runs = ((0.04, Verdict.OK), (0.08, Verdict.REGRESSED))
+    document = results_document([], CODE, calibrated=[make_calibrated(), make_calibrated(*runs)])
     validate(json.loads(json.dumps(document)))
     first, second = document["calibration"]
     assert document["environment"]["cpu_model"] == "AMD EPYC"
-    assert first["between_runs"] == {"sd": 0.004, "df": 4}
-    assert first["false_alarms"]["interval"]["high"] == pytest.approx(0.841886)  # (1 - p)^2 = 0.025
-    assert (first["false_alarms"]["of"], first["false_alarms"]["independent"]) == (20, 2)
-    assert first["recommended"] == {"launches": 8, "steps": 24, "max_time": None}
-    assert (first["step_time"], second["mde"]) == ([[0.04, 0.05], [0.04, 0.05]], None)
+    assert (first["test"], first["name"], first["world_size"]) == (
+        "perf_tests/test_strategies.py::test_step[bucketed]",
+        "bucketed",
+        2,
+    )
+    found = first["false_alarms"]
+    assert (found["found"], found["of"], found["value"]) == (0, 2, 0)
+    assert found["interval"]["high"] == pytest.approx(0.841886)  # (1 - p)^2 = 0.025
+    assert (first["bound"], first["mde"], first["gross"], first["green"]["found"]) == (0.03, 0.05, 0.5, 2)
+    # Twice as long in one of two runs; half as much again as this doubling.
+    assert (second["false_alarms"]["value"], second["green"]["value"], second["gross"]) == (0.5, 0.5, 1.5)
 
 
 def test_steps_are_told_one_by_one_with_a_line_for_each_launch(make_result: Make, tmp_path: Path) -> None:
@@ -321,7 +328,7 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
         "change_interval": {"low": 0.119, "high": 0.146, "confidence": 0.95},
         "standard_error": None,
         "df": None,
-        "controlled": False,
+        "paired": False,
         "worse_in": None,
         "min_tolerance": 0.0,
         "tolerance": 0.03,
@@ -378,6 +385,22 @@ def test_the_other_side_is_told_with_what_was_imported(results: list[Result]) ->
         "environment": None,
         "packages": {},
     }
+
+
+def test_the_commit_of_the_baseline_is_told_or_why_it_was_not_measured(
+    make_result: Make, validate: Callable[[Any], None]
+) -> None:
+    commit = PairedRevision(revision="3f2a1c0", commit="3f2a1c0", launches=6)
+    stored = [
+        StoredBaseline(record=None, origin="cpu", pair=commit),
+        StoredBaseline(record=None, origin="cpu", unpaired="git is not installed"),
+    ]
+    document = results_document([make_result(reference=each) for each in (*stored, commit)], None)
+    validate(json.loads(json.dumps(document)))
+    paired, alone, against = document["results"]
+    assert (paired["against"], paired["paired_with"]["launches"], paired["unpaired"]) == (None, 6, "")
+    assert (alone["paired_with"], alone["unpaired"]) == (None, "git is not installed")
+    assert (against["against"]["launches"], against["paired_with"], against["unpaired"]) == (6, None, "")
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)

@@ -47,13 +47,20 @@ def test_a_regression_names_fact_origin_and_cure(make_result: Make) -> None:
     ]
 
 
-@pytest.mark.parametrize("settled", [False, True])
-def test_in_how_many_rounds_a_step_was_slower_stands_beside_its_change(make_result: Make, *, settled: bool) -> None:
+def test_a_failure_names_the_commit_that_times_were_measured_beside(make_result: Make) -> None:
+    side = PairedRevision(revision="3f2a1c0", commit=None, launches=4)
+    result = make_result()
+    beside = replace(result, reference=StoredBaseline(record=stored(result), origin="", pair=side))
+    assert f"{MEASURED}; {ORIGIN}, times side by side with 3f2a1c0" in failure_text(beside, accept="")
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_in_how_many_rounds_a_step_was_slower_stands_beside_its_change(make_result: Make, *, stored: bool) -> None:
     side = PairedRevision(revision="3f2a1c0", commit=None, launches=4)
     then, now = (0.041, 0.042, 0.048, 0.041), (0.047, 0.043, 0.047, 0.049)
     step = comparison("step_time", 0.047, Verdict.REGRESSED, samples=now)
     step = replace(step, change=0.1, base_samples=then, worse_in=3, paired=True)
-    reference = StoredBaseline(record=None, origin="", settled=side) if settled else side
+    reference = StoredBaseline(record=None, origin="", pair=side) if stored else side
     result = make_result(comparisons=(step,), reference=reference)
     assert failure_text(result, accept="").splitlines()[0] == (
         "step_time regressed: 47.0 ms, +10.0 %, slower in 3 of 4 rounds, tolerance 3 %"
@@ -75,16 +82,6 @@ def test_beside_separate_launches_a_step_is_slower_than_the_median_one(make_resu
     assert "slower than the reference's median in 3 of 4 launches" in failure_text(
         make_result(comparisons=(replace(step, paired=True),), reference=side), accept=""
     )
-
-
-def test_launches_are_slower_by_what_the_control_step_corrects(make_result: Make) -> None:
-    """The times alone fell, on a machine that is twice as fast; their quotients by the control step rose."""
-    step = comparison("step_time", 0.025, Verdict.REGRESSED, samples=(0.025, 0.025), baseline=0.042)
-    step = replace(step, change=0.2, base_samples=(0.042, 0.042), worse_in=2, controlled=True)
-    text = failure_text(make_result(comparisons=(step,)), accept="")
-    assert "+20.0 % (corrected by the control step), slower than the baseline's median in 2 of 2 launches," in text
-    alone = replace(step, worse_in=None)
-    assert " in 2 of" not in failure_text(make_result(comparisons=(alone,)), accept="")
 
 
 def test_a_change_that_was_found_by_luck_says_nothing_of_what_could_have_been_seen(

@@ -106,7 +106,7 @@ def test_names_and_messages_cannot_write_to_the_terminal() -> None:
         told = SummaryData(
             results=(result, named, broken),
             complaints=(evil,),
-            stored=Stored(undecided=(named,), failed=(f"t.py::{evil}",)),
+            stored=Stored(unfit=(named,), failed=(f"t.py::{evil}",)),
             recorded=evil,
         )
         text = "\n".join(text for _, text in summary_parts(told, width))

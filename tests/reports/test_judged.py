@@ -75,23 +75,18 @@ BESIDE = PairedRevision(revision="3f2a1c0 (main)", commit="3f2a1c0")
     ("reference", "told"),
     [
         pytest.param(BESIDE, {}, id="beside another revision"),
-        pytest.param(StoredBaseline(record=None, origin="cpu", settled=BESIDE), {}, id="settled"),
+        pytest.param(StoredBaseline(record=None, origin="cpu", pair=BESIDE), {}, id="beside the baseline's commit"),
         pytest.param(
-            StoredBaseline(record=None, origin="cpu"),
-            {"standard_error": 0.01, "df": 5.5, "controlled": True},
-            id="stored",
-        ),
-        pytest.param(
-            StoredBaseline(record=None, origin="cpu"),
-            {"standard_error": 0.01, "df": math.inf, "controlled": True},
-            id="stored, with an error that is known",
+            BESIDE, {"standard_error": 0.01, "df": math.inf}, id="beside another revision, with an error that is known"
         ),
     ],
 )
 def test_the_common_change_is_the_same_when_it_is_read_again(
     make_result: Make, make_comparison: Compare, reference: Reference, told: dict[str, Any]
 ) -> None:
-    steps = [make_comparison("step_time", 1.0, Verdict.OK, change=0.01 * number, **told) for number in range(4)]
+    steps = [
+        make_comparison("step_time", 1.0, Verdict.OK, change=0.01 * number, paired=True, **told) for number in range(4)
+    ]
     results = [
         make_result(test=f"t.py::test_{number}", reference=reference, comparisons=(step,))
         for number, step in enumerate(steps)
@@ -102,3 +97,21 @@ def test_the_common_change_is_the_same_when_it_is_read_again(
 
 def test_a_full_name_tells_benchmarks_apart(make_result: Make) -> None:
     assert full_name(make_result()) == "perf_tests/test_strategies.py::test_step[bucketed] bucketed w2"
+
+
+def test_what_times_are_judged_by_is_told_when_it_is_read_again(make_result: Make) -> None:
+    stored = StoredBaseline(record=None, origin="cpu", pair=replace(BESIDE, launches=6))
+    alone = StoredBaseline(record=None, origin="cpu", unpaired="git is not installed")
+    paired, unpaired = again(make_result(reference=stored), make_result(reference=alone))
+    assert (paired.paired, paired.pair and paired.pair.launches) == (None, 6)
+    assert (unpaired.pair, unpaired.reference) == (None, alone)
+
+
+def test_a_benchmark_that_is_ok_by_stored_times_is_so_when_it_is_read_again(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    step = make_comparison("step_time", 0.04, Verdict.OK, baseline=0.041, change=-0.02, note="stored_times")
+    result = make_result(verdict=Verdict.OK, comparisons=(step,))
+    table = benchmark_table([result])
+    assert table.rows[0][-1] == "ok (stored times)"
+    assert benchmark_table(again(result)) == table

@@ -66,20 +66,32 @@ def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them(timed: 
 
 
 def test_regressions_that_became_the_baseline_are_accepted(timed: Make) -> None:
-    results = [timed(Verdict.REGRESSED, name="a"), timed(Verdict.REGRESSED, name="b"), timed(Verdict.OK, name="c")]
-    for left_out in (Stored(failed=(results[1].test,)), Stored(apart=(results[1],))):
+    results = [timed(Verdict.REGRESSED, name="a"), timed(Verdict.REGRESSED, name="b"), timed(Verdict.NEW, name="c")]
+    for left_out in (Stored(failed=(results[1].test,)), Stored(unfit=(results[1],))):
         data = SummaryData(results=results, accepting=True, stored=left_out)
-        assert data.last == ["3 benchmarks: 2 regressed (1 accepted), 1 ok"]
-    assert SummaryData(results=results).last == ["3 benchmarks: 2 regressed, 1 ok"]
+        assert data.last == ["3 benchmarks: 2 regressed (1 accepted), 1 new"]
+    assert SummaryData(results=results).last == ["3 benchmarks: 2 regressed, 1 new"]
     assert SummaryData(complaints=["no commit is known"]).last == ["no commit is known"]
 
 
-def test_what_the_machine_may_hide_has_no_bound_in_the_last_line(make_result: Make) -> None:
-    step = comparison("step_time", 0.04, Verdict.INCONCLUSIVE, bound=0.02, note="may_hide")
+def test_what_stored_times_leave_open_has_no_bound_in_the_last_line(make_result: Make) -> None:
+    step = comparison("step_time", 0.04, Verdict.INCONCLUSIVE, note="busy")
     result = make_result(test="t.py::test_a[bucketed]", verdict=Verdict.INCONCLUSIVE, comparisons=(step,))
     assert overall_lines([result])[0] == (
-        "1 benchmark: 0 regressed, 1 inconclusive (could be slower: test_a[bucketed] disturbed)"
+        "1 benchmark: 0 regressed, 1 inconclusive (could be slower: test_a[bucketed] stored times)"
     )
+    memory = comparison("peak_resident", 4e8, Verdict.INCONCLUSIVE)
+    result = make_result(test="t.py::test_a[bucketed]", verdict=Verdict.INCONCLUSIVE, comparisons=(memory,))
+    assert overall_lines([result])[0] == (
+        "1 benchmark: 0 regressed, 1 inconclusive (could be worse: test_a[bucketed] peak_resident)"
+    )
+
+
+def test_how_many_are_ok_by_stored_times_alone_is_told(make_result: Make, timed: Make) -> None:
+    step = replace(timed(Verdict.OK, 0.049).comparisons[0], paired=True)
+    paired = make_result(test="t.py::test_b", verdict=Verdict.OK, comparisons=(step,))
+    line, *_ = overall_lines([timed(Verdict.OK), paired, timed(Verdict.OK, name="c")])
+    assert line == ("3 benchmarks: 0 regressed, 3 ok (a slowdown beyond 4.9 % would have shown; 2 by stored times)")
 
 
 def test_of_many_undecided_benchmarks_those_that_could_be_slowest_are_named(timed: Make) -> None:
@@ -110,8 +122,11 @@ BESIDE = PairedRevision(revision="3f2a1c0", commit=None, launches=6)
 
 
 def changed(make_result: Make, test: str, change: float | None, **fields: Any) -> Result:
-    step = comparison("step_time", 0.04, Verdict.OK, change=change)
-    return make_result(test=f"t.py::{test}", verdict=Verdict.OK, comparisons=(step,), **{"paired": BESIDE, **fields})
+    """A benchmark that was measured side by side; beside stored times alone if neither side is given."""
+    given = {"paired": BESIDE, **fields}
+    beside = given["paired"] is not None or "reference" in given
+    step = comparison("step_time", 0.04, Verdict.OK, change=change, paired=beside)
+    return make_result(test=f"t.py::{test}", verdict=Verdict.OK, comparisons=(step,), **given)
 
 
 def test_a_slowdown_that_no_test_shows_alone_is_found_in_all_of_them(make_result: Make) -> None:
@@ -134,31 +149,10 @@ def test_what_is_no_part_of_the_common_change(make_result: Make) -> None:
     assert (found.tests, round(found.change, 3)) == (3, 0.01)
 
 
-def test_what_was_settled_side_by_side_has_a_common_change(make_result: Make) -> None:
-    settled = StoredBaseline(record=None, origin="cpu", settled=BESIDE)
-    results = [changed(make_result, f"test_{i}", 0.03 + 0.001 * i, paired=None, reference=settled) for i in range(3)]
+def test_what_was_measured_beside_the_baselines_commit_has_a_common_change(make_result: Make) -> None:
+    stored = StoredBaseline(record=None, origin="cpu", pair=BESIDE)
+    results = [changed(make_result, f"test_{i}", 0.03 + 0.001 * i, paired=None, reference=stored) for i in range(3)]
     assert overall_lines(results)[0] == "3 tests together: step_time +3.1 % [95 % CI +2.9 .. +3.3] slower"
-
-
-def test_beside_stored_baselines_the_common_change_has_the_error_of_a_run_in_it(make_result: Make) -> None:
-    """Of one standard error of 2 % and one of 4 % the mean; of 10 and 4 degrees of freedom the fewer."""
-
-    def stored(test: str, change: float, error: float, df: float) -> Result:
-        step = comparison("step_time", 0.04, Verdict.OK, change=change, standard_error=error, df=df, controlled=True)
-        return make_result(test=f"t.py::{test}", verdict=Verdict.OK, comparisons=(step,))
-
-    errors = ((0.02, 10.0), (0.03, 10.0), (0.04, 4.0))
-    results = [stored(f"test_{i}", 0.1, *error) for i, error in enumerate(errors)]
-    line = overall_lines([*results, changed(make_result, "test_paired", 0.5)])[0]
-    # 1.1 * exp(t(97.5 %, 4 df) * 0.03) with t = 2.776
-    assert line == "3 tests together, beside stored baselines: step_time +10.0 % [95 % CI +1.2 .. +19.6] slower"
-
-
-def test_times_that_no_control_step_corrects_have_no_common_change(make_result: Make) -> None:
-    """What other processes do to them is in no standard error."""
-    step = comparison("step_time", 0.04, Verdict.INCONCLUSIVE, change=0.4, standard_error=0.01, note="disturbed")
-    results = [make_result(test=f"t.py::test_{number}", comparisons=(step,)) for number in range(3)]
-    assert overall(results).common_change is None
 
 
 def test_the_figures_of_a_session_have_every_verdict(make_result: Make) -> None:

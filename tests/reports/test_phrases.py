@@ -6,16 +6,14 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.measurement import Environment, Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.phrases import (
     change_text,
-    comparison_text,
     environment_text,
     findings,
     first_of,
-    short_text,
     tolerance_text,
     values_text,
 )
@@ -33,22 +31,21 @@ def test_change_of_a_difference_is_in_its_unit(make_comparison: Callable[..., Co
 
 
 @pytest.mark.parametrize(
-    ("controlled", "change", "told"),
-    [(True, 0.05, True), (True, 0.122, False), (True, 0.12, True), (False, 0.05, False)],
+    ("low", "high", "told"),
+    [
+        (-0.5, 0.499, "+5.0 % [95 % CI -50.0 .. +49.9]"),
+        (-0.5, 0.501, "+5.0 % (noisy)"),
+        (0.0, 1.99, "+5.0 % [95 % CI +0.0 .. +199.0]"),
+        (-1.2, 3.0, "+5.0 % (noisy)"),  # of what has no logarithm
+    ],
 )
-def test_a_change_that_is_not_that_of_the_values_says_what_corrected_it(
-    make_comparison: Callable[..., Comparison],
-    controlled: bool,  # noqa: FBT001 - a parameter
-    change: float,
-    told: bool,  # noqa: FBT001 - a parameter
+def test_an_interval_of_more_than_a_factor_of_three_says_nothing(
+    make_comparison: Callable[..., Comparison], low: float, high: float, told: str
 ) -> None:
-    """From 41.8 to 47.3 ms are 13.16 %: 1.1316 is 0.86 % more than 1.122, and 1.03 % more than 1.120."""
-    step = make_comparison(
-        "step_time", 0.0473, Verdict.REGRESSED, baseline=0.0418, change=change, controlled=controlled
-    )
-    words = "corrected by the control step"
-    assert (f" % ({words}), tolerance" in comparison_text(step)) is told
-    assert (f" %, {words})" in short_text(step)) is told
+    """From half the time to 1.5 times it is a factor of three."""
+    interval = Interval(low=low, high=high, confidence=0.95)
+    step = make_comparison("step_time", 0.042, Verdict.OK, baseline=0.04, change=0.05, change_interval=interval)
+    assert change_text(step) == told
 
 
 @pytest.mark.parametrize(

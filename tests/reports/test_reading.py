@@ -10,10 +10,16 @@ import pytest
 
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.metrics.table import counted_series
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.reading import read_results
 from pytest_ddpperf.reports.documents.results import results_document
+from tests.reports.conftest import as_before, comparison
 
+COUNTS = Counts(totals={"flops": 2.0}, details={}, unstable={})
 Make = Callable[..., Result]
 
 
@@ -48,6 +54,44 @@ def test_fields_that_older_files_lack_are_empty(file: Path) -> None:
     file.write_text(json.dumps(data))
     document = read_results(file)
     assert (document.date, document.environments) == (None, {})
+
+
+def test_a_file_of_before_is_read_without_the_fields_that_are_gone(tmp_path: Path, make_result: Make) -> None:
+    """What was settled beside the baseline's commit is paired with it; its counts never were."""
+    commit = PairedRevision(revision="3f2a1c0", commit=None, launches=6)
+    steps = [comparison("step_time", 0.04, Verdict.OK, change=0.01 * i, paired=True) for i in range(3)]
+    flops = Comparison(series=counted_series(COUNTS)[0], tolerance=0.0, verdict=Verdict.UNCHANGED, gated=True)
+    results = [
+        make_result(
+            test=f"t.py::test_{i}",
+            comparisons=(step, flops),
+            measured={"counts": COUNTS},
+            reference=StoredBaseline(record=None, origin="cpu", pair=commit),
+        )
+        for i, step in enumerate(steps)
+    ]
+    path = tmp_path / "before.json"
+    document = results_document(results, None)
+    assert document["overall"]["common_change"] is not None
+    path.write_text(render(as_before(document)))
+    read = read_results(path)
+    assert (read.results[0].paired_with is not None, read.results[0].unpaired) == (True, "")
+    assert read.results[0].metrics["step_time"].paired is None
+    (first, *_) = results_of(read)
+    assert first.pair is not None
+    assert (first["step_time"].paired, first["flops"].paired) == (True, False)
+
+
+def test_a_calibration_of_before_is_refused_with_its_field(file: Path) -> None:
+    data = json.loads(file.read_text())
+    data["calibration"] = [{"test": "t.py::test_a", "noise_floor": 0.04}]
+    file.write_text(json.dumps(data))
+    with pytest.raises(BaselineError) as caught:
+        read_results(file)
+    assert str(caught.value) == (
+        f"results file {file}: field calibration[0].noise_floor: is not known here; write it again with "
+        "--ddpperf-json=FILE"
+    )
 
 
 def test_standard_input_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from pytest_ddpperf.baselines.codec import BaselineFile
 from pytest_ddpperf.baselines.store import SavedRecord
-from pytest_ddpperf.metrics.table import counted_series
+from pytest_ddpperf.metrics.table import counted_series, rules_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Interval, Plan
-from pytest_ddpperf.records.results import BaselineRecord, StoredRun
+from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.stored import Stored, list_tables, record_table, stored_lines
 from tests.factories import make_environment, make_new_result, make_series
 
@@ -79,6 +79,12 @@ def test_record_shows_origin_plan_and_all_metrics(record: BaselineRecord) -> Non
     )
 
 
+def test_a_value_whose_interval_would_say_nothing_is_noisy(record: BaselineRecord) -> None:
+    step, skew = record.series
+    noisy = replace(record, series=(replace(step, samples=(0.01, 0.2), interval=None), replace(skew, samples=(0.01,))))
+    assert [row[2] for row in record_table("t.py::test_a", noisy).rows] == ["noisy", "-"]
+
+
 def test_a_record_of_changed_code_is_marked(record: BaselineRecord) -> None:
     changed = replace(record, dirty=True)
     (table,) = list_tables([BaselineFile(test="t.py::test_a", records=(changed,))])
@@ -110,6 +116,13 @@ def test_saved_baselines_are_counted_once_and_each_that_changed_has_a_line(recor
     ]
 
 
+def test_times_of_the_usual_steps_and_of_all_steps_are_no_change_of_each_other(record: BaselineRecord) -> None:
+    memory = make_series("peak_resident", 1e8, unit="B", rules=rules_of("peak_resident"))
+    old = replace(record, series=(*record.series, memory), typical=True)
+    new = replace(slower(record, 0.0473), series=(*slower(record, 0.0473).series, replace(memory, value=2e8)))
+    assert saved((old, new))[1:] == ["  test_0 ddp: peak_resident 95.4 MiB -> 191 MiB (+100.0 %)"]
+
+
 def counted(record: BaselineRecord, totals: dict[str, float], **parts: float) -> BaselineRecord:
     counts = Counts(totals=totals, details={"collective_calls": parts} if parts else {}, unstable={})
     return replace(record, series=counted_series(counts), counts=counts)
@@ -119,19 +132,6 @@ def test_of_counts_those_that_changed_are_told(record: BaselineRecord) -> None:
     old = counted(record, {"collective_calls": 3, "flops": 1e9})
     new = counted(record, {"collective_calls": 4, "flops": 1e9, "operators": 20})
     assert saved((old, new))[1:] == ["  test_0 ddp: collective_calls 3 -> 4"]
-
-
-def test_runs_that_were_added_are_told(record: BaselineRecord) -> None:
-    runs = tuple(StoredRun(launches=1, date=day) for day in ("2026-01-12", "2026-01-13"))
-    more = replace(slower(record, 0.0419), date="2026-01-13", runs=runs)
-    third = replace(more, runs=(*runs, runs[-1]))
-    assert saved((record, more), (replace(more, series=record.series), third)) == [
-        "2 baselines saved in baselines/cpu-2c: 2 with runs added, of 2 to 3 runs"
-    ]
-    title = record_table("t.py::test_a", more).title.splitlines()
-    assert title[2] == (
-        "2 runs since 2026-01-12, saved 2026-01-13 at commit 3f2a1c0 as cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
-    )
 
 
 def test_counts_that_were_saved_beside_older_times_are_told_apart(record: BaselineRecord) -> None:
@@ -158,8 +158,8 @@ def test_a_line_tells_as_many_changes_as_it_has_room_for(record: BaselineRecord)
 
 
 def test_what_is_not_stored_is_said_once_for_all() -> None:
-    undecided = [make_new_result(f"t.py::test_{number}") for number in range(2)]
-    assert stored_lines(Stored(undecided=undecided, failed=("t.py::test_b", "t.py::test_c"))) == [
-        "inconclusive, so not stored without --ddpperf-force-save: both benchmarks",
+    unfit = [make_new_result(f"t.py::test_{number}") for number in range(2)]
+    assert stored_lines(Stored(unfit=unfit, failed=("t.py::test_b", "t.py::test_c"))) == [
+        "does not fit into memory, so a baseline stays without --ddpperf-force-save: both benchmarks",
         "failed, so not stored: test_b, test_c",
     ]

@@ -25,7 +25,7 @@ from pytest_ddpperf.run.planning import Purpose
 from pytest_ddpperf.run.pool import Pool
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.jobs import ControlPlan, LaunchJob, PrepareJob, RankPrepared
+from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared
 from tests.factories import make_rank_launch, make_variant
 
 STEP = LaunchResult((make_rank_launch(),), (), 1.0)
@@ -92,30 +92,6 @@ def test_launches_that_take_turns_have_a_launcher_each_and_time_for_all(monkeypa
         asked.clear()
         run([(variant, Plan(warmup=1, steps=90)) for variant in order], Purpose.TIMES)
         assert sorted(asked) == sorted((one.name, one.of_reference, "ab".index(one.name), 4, True) for one in both)
-
-
-def test_control_steps_come_with_what_is_timed_alone_beside_a_stored_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loader that works in the background would have its data ready after the control."""
-    plans: list[ControlPlan | None] = []
-
-    def launch(_launches: BenchmarkLaunches, _variant: Variant, _function: Any, job: LaunchJob, **_: Any) -> Any:
-        plans.append(job.control)
-        return STEP
-
-    monkeypatch.setattr(BenchmarkLaunches, "launch", launch)
-    pilot = Pilot(step=0.1, fixed=0.1, background=False, nbytes=0, control=0.005)
-    ours = make_variant("a", controlled=True, pilot=pilot)
-    run = timed()
-    run([(ours, PLAN)], Purpose.TIMES)
-    assert plans.pop() == ControlPlan(blocks=5, steps=4)
-    run([(ours, PLAN)], Purpose.DIAGNOSIS)
-    run([(replace(ours, pilot=replace(pilot, background=True)), PLAN)], Purpose.TIMES)
-    run([(replace(ours, pilot=replace(pilot, control=None)), PLAN)], Purpose.TIMES)
-    run([(replace(ours, pilot=None), PLAN)], Purpose.TIMES)
-    run([(replace(ours, controlled=False), PLAN)], Purpose.TIMES)
-    run([(ours, PLAN), (replace(ours, name="b"), PLAN)], Purpose.TIMES)
-    TimedLaunches(launches(paired=object()), [])([(ours, PLAN)], Purpose.TIMES)
-    assert plans == [None] * 8
 
 
 MIB = 2**20

@@ -68,18 +68,11 @@ def test_what_the_system_does_not_tell_is_not_counted() -> None:
     assert planned(BOTH, make_budget(5, 0, 2, 60, 30, memory=0), Machine(0.5, [None, None]).run).groups == ((0, 1),)
 
 
-@pytest.mark.parametrize(
-    ("step", "fixed", "expected"),
-    [
-        pytest.param(0.012, 0.2, 0.5, id="half a second"),
-        pytest.param(0.04, 0.2, 0.8, id="20 steps"),
-        pytest.param(0.08, 0.2, 1.0, id="a second, for long steps"),
-        pytest.param(0.012, 0.8, 1.6, id="twice what it takes besides"),
-        pytest.param(0.08, 0.6, 1.2, id="of long steps as well"),
-    ],
-)
-def test_launches_that_take_turns_with_their_other_side_are_short(step: float, fixed: float, expected: float) -> None:
-    assert short_launch(step, fixed) == pytest.approx(expected)
+@pytest.mark.parametrize(("fixed", "expected"), [(0.2, 0.5), (0.25, 0.5), (0.8, 1.6)])
+def test_launches_that_take_turns_with_their_other_side_last_half_a_second_or_twice_what_they_take_besides(
+    fixed: float, expected: float
+) -> None:
+    assert short_launch(fixed) == expected
 
 
 @pytest.mark.parametrize(("fixed", "expected"), [(0.2, 1.0), (0.5, 1.0), (0.8, 1.6)])
@@ -92,7 +85,7 @@ def test_launches_that_take_no_turns_last_a_second_or_twice_what_they_take_besid
 @pytest.mark.parametrize(
     ("timeout", "steps"),
     [
-        pytest.param(120.0, 20, id="4 s, twice what it takes besides"),
+        pytest.param(120.0, 28, id="5.5 s, the rest of its part of the time: 40 steps would take 8 s"),
         pytest.param(5.0, 9, id="1.75 s, the rest of three quarters of the deadline"),
         pytest.param(2.0, 5, id="the fewest, as the pilot had them"),
     ],
@@ -100,6 +93,52 @@ def test_launches_that_take_no_turns_last_a_second_or_twice_what_they_take_besid
 def test_launches_are_planned_to_end_well_before_their_deadline(timeout: float, steps: int) -> None:
     plans = planned(known(2.0), make_budget(None, 0, 2, 60, 30, timeout=timeout, turns=False), Machine(0.5, []).run)
     assert {plan.steps for plan in plans.plans} == {steps}
+
+
+def steps_of(step: float, *, epoch: int | None = None, turns: bool = False, seconds: float = 60.0) -> int:
+    """The steps of launches that take 0.25 s besides, of a benchmark alone or in turns with its other side."""
+    sides = (False, True) if turns else (False,)
+    known = [
+        make_variant(
+            "a", environment=ENVIRONMENT, of_reference=other, pilot=replace(pilot(step=step, fixed=0.25), epoch=epoch)
+        )
+        for other in sides
+    ]
+    budget = make_budget(None, 0, 6, 2 * seconds * len(sides), seconds * len(sides))
+    (steps,) = {plan.steps for plan in planned(known, budget, Machine(0.5, []).run).plans}
+    return steps
+
+
+def test_a_launch_times_as_many_steps_as_show_what_comes_in_each_40th() -> None:
+    """Steps of 10 ms fill a second, in turns half a second, with more of them; of those of 100 ms 40 take 4 s.
+
+    There is time for three launches: of 9 s each has 3 s, which leaves 2.75 s for 28 steps of 100 ms.
+    """
+    assert [steps_of(0.01), steps_of(0.01, turns=True)] == [100, 50]
+    assert [steps_of(0.1), steps_of(0.1, turns=True)] == [40, 40]
+    assert steps_of(0.1, seconds=9.0) == 28
+
+
+@pytest.mark.parametrize(
+    ("step", "epoch", "steps"),
+    [
+        pytest.param(0.01, 30, 90, id="three of the 3.3 that fit into a second"),
+        pytest.param(0.01, 150, 300, id="two, which take 3 s"),
+        pytest.param(0.1, 33, 66, id="two, which take 6.6 s"),
+        pytest.param(0.1, 150, 150, id="one of the 1.3 that fit into its part of 20 s"),
+        pytest.param(0.1, 300, 198, id="no whole one fits"),
+    ],
+)
+def test_a_launch_times_whole_epochs_of_its_loader(step: float, epoch: int, steps: int) -> None:
+    assert steps_of(step, epoch=epoch) == steps
+
+
+@pytest.mark.parametrize(("of_ranks", "epoch"), [((12.0, 12.5), 13), ((None, 12.0), None), ((None, None), None)])
+def test_a_pilot_tells_the_steps_of_an_epoch_of_the_rank_that_has_most(
+    of_ranks: tuple[float | None, ...], epoch: int | None
+) -> None:
+    ranks = tuple(make_rank_launch(rank=rank, epoch_steps=steps) for rank, steps in enumerate(of_ranks))
+    assert pilot_of(ranks, 1.0, Plan(warmup=1, steps=1)).epoch == epoch
 
 
 def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> None:

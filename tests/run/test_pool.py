@@ -13,7 +13,6 @@ from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.records.batch_size import BatchSize, Search
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.dealing import Aim, Need
@@ -519,33 +518,6 @@ def test_a_benchmark_that_is_measured_anew_has_no_more_than_it_was_dealt(clock: 
     assert (budget.max_time, budget.screening) == (5.0, 2.5)
 
 
-def test_settling_has_what_is_left_of_a_share_and_the_start_of_the_commit_comes_on_top(clock: Clock) -> None:
-    """The start takes as long as that of the session: 6 s. A share of 8 s has 5 s left."""
-
-    def start() -> None:
-        clock.now += 6.0
-
-    pool = Pool(60.0, 2, clock)
-    assert part_of(Pool(None, 1, clock), "a").rest(60.0, 50.0) == 30.0, "nobody deals this out"
-    pool.start(start)
-    pool.begin_pass(Pass.SCREEN)
-    screened(pool, clock, Need(aim=Aim.SEE, least=8.0, wanted=8.0, settles=True), "a", setup=0.0)
-    screened(pool, clock, Need(aim=Aim.SEE), "b", setup=0.0)
-    pool.begin_pass(Pass.LAST)
-    pool.begin_test("a")
-    part = part_of(pool, "a")
-    assert part.max_time(1000.0) == 4.0 + 8.0
-    clock.now += 3.0  # launches beside the baseline
-    assert part.rest(12.0, 7.0) == 5.0 + 6.0
-    clock.now += 6.0
-    settling = part.limited(make_budget(None, 5, 6, 11.0, 5.5), Recording(clock), 11.0)
-    assert (settling.max_time, settling.screening) == (5.0, 2.5)
-    clock.now += 5.0
-    pool.end_test("a")
-    pool.begin_test("b")
-    assert part_of(pool, "b").max_time(1000.0) == 4.0 + 60.0 - 6.0 - 8.0 - 8.0 - 6.0
-
-
 def test_a_failure_of_a_preparing_launch_is_raised_again_at_its_turn(clock: Clock) -> None:
     pool, launches = Pool(60.0, 2, clock), list[int]()
 
@@ -655,18 +627,3 @@ def test_a_limit_of_its_own_is_no_lack_of_the_budget(clock: Clock, ceiling: floa
     clock.now = took
     part.looked(recording, [], Look(elapsed=took, round_seconds=2.0, last=True), 2, Next("stop"))
     assert (pool.complaint is not None) == lacks
-
-
-def test_all_passes_judge_by_the_scatter_of_the_first(clock: Clock) -> None:
-    """A later one knows the results of tests before it, and would clear what the first one suspected."""
-    pool = Pool(60.0, 2, clock)
-    pool.begin_pass(Pass.SCREEN)
-    pool.begin_test("a")
-    assert part_of(pool, "a").scatter(lambda: None) is None
-    pool.end_test("a")
-    pool.begin_pass(Pass.LAST)
-    known = Spread(sd=0.12, df=20.0)
-    for test, scatter in (("a", None), ("b", known)):
-        pool.begin_test(test)
-        assert part_of(pool, test).scatter(lambda: known) == scatter
-        pool.end_test(test)

@@ -26,12 +26,11 @@ from pytest_ddpperf.launch.payload import dump_call
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.planning import pilot_of
 from pytest_ddpperf.run.preparation import Prepared, identity, prepare_job, prepared, task_text
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.jobs import ControlPlan, PrepareJob, RankPrepared
+from pytest_ddpperf.training.jobs import PrepareJob, RankPrepared
 from pytest_ddpperf.training.preparing import prepare_launch
 from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.verification import Discrepancy, Leniency, Verification
@@ -379,25 +378,3 @@ def test_what_is_compared_loads_as_the_first_was_found_to_load_best() -> None:
     jobs = [job for job in ranks.jobs if job.verified is not None]
     assert [str(job.training.settings.loader) for job in jobs] == ["auto", "workers=2"]
     assert [str(job.verified.settings.loader) for job in jobs if job.verified] == ["auto", "auto"]
-
-
-@pytest.mark.parametrize(
-    ("changed", "settings", "control"),
-    [
-        ({}, Settings(), None),
-        ({"controlled": True}, Settings(), ControlPlan(blocks=5, steps=1)),
-        ({"controlled": True}, Settings(counted_only=True), None),
-        ({"controlled": True, "environment": make_environment(device="cuda")}, Settings(), None),
-    ],
-)
-def test_a_pilot_tells_how_many_control_steps_later_launches_need(
-    changed: Any, settings: Settings, control: ControlPlan | None
-) -> None:
-    """By the quotient of a step and a control step of the same moment."""
-    assert prepare_job(settings, replace(training(), **changed)).training.control == control
-    ranks = tuple(
-        make_rank_launch(rank, (0.03,) * 4, control_times=(0.004, 0.003, 0.009, 0.004) if control else ())
-        for rank in range(2)
-    )
-    pilot = pilot_of(ranks, 1.0, Plan(warmup=1, steps=4))
-    assert pilot.control == (pytest.approx(0.011 / 3) if control else None)

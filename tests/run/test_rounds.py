@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, ReferenceStopped, WorkloadError
-from pytest_ddpperf.judge.sequential import SETTLE, Look, Next
+from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, SlowImport
@@ -107,10 +107,10 @@ def run_script(
 
 
 def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
-    """A second of 50 ms steps is 20 of them; the pilot's launch is not among those measured."""
+    """40 steps, of 50 ms each: a second would be 20 of them. The pilot's launch is not among those measured."""
     (measured,), machine, _, _ = run_script([variant()], make_budget(None, 5, 3, 60, 60), [Next("stop")])
-    assert machine.asked == [("ddp", Plan(warmup=5, steps=PILOT_STEPS))] + [("ddp", Plan(warmup=5, steps=20))] * 3
-    assert measured.plan == Plan(warmup=5, steps=20)
+    assert machine.asked == [("ddp", Plan(warmup=5, steps=PILOT_STEPS))] + [("ddp", Plan(warmup=5, steps=40))] * 3
+    assert measured.plan == Plan(warmup=5, steps=40)
     assert [launch.round for launch in measured.launches] == [0, 1, 2]
 
 
@@ -296,7 +296,7 @@ def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
     sides = [variant("a"), variant("b", steps=7), variant("a", of_reference=True), variant("b", of_reference=True)]
     observer = Observer(judge=Script([Next("stop")]), clock=machine.clock)
     measured = measure(sides, make_budget(None, 5, 2, 120, 120), run, observer)
-    assert [one.plan for one in measured] == [Plan(warmup=5, steps=20), Plan(warmup=5, steps=7)] * 2
+    assert [one.plan for one in measured] == [Plan(warmup=5, steps=40), Plan(warmup=5, steps=7)] * 2
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
@@ -494,7 +494,7 @@ def test_a_slow_pilot_leaves_as_many_steps_as_fill_a_launch() -> None:
     """A first launch 6 s slower than others takes more than half of the 10 s that each has: it is made again."""
     machine = Machine(cold=6.0)
     measure([variant()], make_budget(None, 0, 6, 60, 30), machine.run, Observer(judge=Script([Next("stop")])))
-    assert [plan.steps for _, plan in machine.asked] == [PILOT_STEPS, PILOT_STEPS, *[20] * 6]  # of 0.05 s
+    assert [plan.steps for _, plan in machine.asked] == [PILOT_STEPS, PILOT_STEPS, *[40] * 6]  # of 0.05 s
 
 
 @pytest.mark.parametrize("paired_rounds", [False, True])
@@ -538,16 +538,10 @@ def test_whoever_sets_the_time_that_a_diagnosis_needs_gets_one(max_time: float) 
 
 
 def test_of_a_part_of_the_time_nobody_knows_how_much_would_do() -> None:
-    for kind, setting in (("shared", "budget"), ("rest", "max_time")):
-        budget = replace(make_budget(5, 0, 2, 1.2, 1.2), **{kind: True})
-        (measured,), _, judge, _ = run_script([variant()], budget, [Next("stop")])
-        told = Finding("no_time_to_diagnose", {"setting": setting, "max_time": None, "enough": None})
-        assert measured.findings == judge.diagnosed[-1][0].findings == (told,)
-
-
-def test_what_is_settled_by_other_launches_is_diagnosed_there() -> None:
-    (measured,), machine, _, _ = run_script([variant()], make_budget(5, 0, 2, 60, 60), [SETTLE])
-    assert (machine.told[-1], measured.findings) == (Purpose.GROWTH, ())
+    budget = replace(make_budget(5, 0, 2, 1.2, 1.2), shared=True)
+    (measured,), _, judge, _ = run_script([variant()], budget, [Next("stop")])
+    told = Finding("no_time_to_diagnose", {"setting": "budget", "max_time": None, "enough": None})
+    assert measured.findings == judge.diagnosed[-1][0].findings == (told,)
 
 
 def test_a_judge_may_look_before_the_launches_of_a_first_look_are_made() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +12,13 @@ import pytest
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.against.interpreter import Interpreter
 from pytest_ddpperf.against.worktree import Revision
-from pytest_ddpperf.baselines import noise
-from pytest_ddpperf.baselines.history.database import HistoryRun, record
-from pytest_ddpperf.errors import BaselineError, LaunchError
+from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
-from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Measurement, Plan, Spread
-from pytest_ddpperf.records.noise import Calibration, Noise
+from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import Comparison, Provenance, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.progress import LiveLine
@@ -102,55 +98,6 @@ def test_a_commit_of_a_search_runs_in_the_environment_of_the_good_end(tmp_path: 
     assert Probe("3", python=other).revision(here) == Revision("this checkout", "0" * 40, tmp_path, tmp_path, other)
 
 
-def noise_known(session: Session) -> Noise | None:
-    return session.archive.find(TEST, DDP).noise
-
-
-def test_noise_is_learned_from_the_history_and_from_calibrations(tmp_path: Path) -> None:
-    session = Session(Settings(history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
-    assert noise_known(session) is None  # no history yet
-    for second, time in enumerate((0.1, 0.101, 0.099, 0.1, 0.102)):
-        run = HistoryRun(
-            date=f"2026-01-12T00:00:0{second}+00:00", commit="3f2a1c0", commit_date=None, branch="main", dirty=False
-        )
-        record(tmp_path / "runs.sqlite", run, [result(time)])
-    learned = noise_known(session)
-    assert learned is not None
-    assert learned.between_runs.beyond.sd == pytest.approx(0.0114, rel=0.01)
-    assert learned.between_runs.beyond.df == 4
-    assert noise_known(Session(Settings(), tmp_path, LiveLine(None, None))) is None
-
-    spread = Spread(sd=0.004, df=4)
-    found = Calibration(
-        name="ddp",
-        date="2026-01-12",
-        commit=None,
-        runs=5,
-        launches=8,
-        steps=24,
-        seconds=51.0,
-        within=spread,
-        between_launches=spread,
-        between_runs=spread,
-        floor=0.02,
-        strategy="ddp",
-    )
-    for other in (replace(found, strategy="fsdp2"), replace(found, recipe={"precision": "bf16"})):
-        noise.save(tmp_path / "baselines", TEST, [(CPU, other)])
-        other_training = noise_known(session)  # the same name trained otherwise then
-        assert other_training is not None
-        assert other_training.between_runs.beyond.df == 4 + 8  # of its own runs, and of both benchmarks
-    noise.save(tmp_path / "baselines", TEST, [(CPU, found)])
-    known = noise_known(session)
-    assert known is not None
-    assert known.between_runs.beyond.sd == pytest.approx(
-        0.0085, rel=0.01
-    )  # variances of 0.66 %, 0.4 % explained, and 1.13 %
-    assert known.between_runs.beyond.df == pytest.approx(8 * (7.23 / 8.59) ** 2, rel=0.01)
-    noise.save(tmp_path / "baselines", TEST, [(replace(CPU, cores=4), replace(found, floor=0.5))])
-    assert noise_known(session) == known
-
-
 def counted(calls: float) -> Counts:
     return Counts(totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={})
 
@@ -215,36 +162,6 @@ def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkey
     assert kept(anew) == ([0.5, 1.0], counted(1.0), "2026-01-16", "2026-01-16")
 
 
-def test_saving_again_on_a_commit_adds_a_run_and_on_another_replaces_the_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is undecided beside the first run is one more of them; what is far from it is not, unless it is forced."""
-
-    def runs(day: str, seconds: float, **how: Any) -> tuple[list[float], list[str]]:
-        found = saved(tmp_path, day, monkeypatch, seconds=seconds, **{"commit": "3f2a1c0", **how}).record
-        assert found is not None
-        return list(found.series[0].samples), [run.date for run in found.each_run]
-
-    first, second, third = "2026-01-12", "2026-01-13", "2026-01-14"
-    assert runs(first, 0.25, calls=2.0) == ([0.25], [first])
-    assert runs(second, 0.5, verdict=Verdict.INCONCLUSIVE) == ([0.25, 0.5], [first, second])
-    assert runs(third, 1.0, verdict=Verdict.REGRESSED) == ([0.25, 0.5], [first, second])
-    assert runs(third, 1.0, verdict=Verdict.REGRESSED, forced=True) == ([0.25, 0.5, 1.0], [first, second, third])
-    with pytest.raises(BaselineError, match="collective_calls of this run differ from those of the stored runs of the"):
-        runs(third, 0.25, calls=3.0)
-    counts_alone = saved(tmp_path, third, monkeypatch, calls=2.0, commit="3f2a1c0").record
-    assert counts_alone is not None
-    assert len(counts_alone.runs) == 3
-    assert runs(third, 0.5, commit="9d8c7b6") == ([0.5], [third])
-
-
-@pytest.mark.parametrize("content", [b"", b"no database"])
-def test_a_history_that_cannot_be_read_spoils_no_benchmark(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "runs.sqlite").write_bytes(content)
-    session = Session(Settings(history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
-    assert noise_known(session) is None
-
-
 @pytest.mark.parametrize(
     ("settings", "read"),
     [
@@ -286,62 +203,6 @@ def test_a_commit_held_against_itself_is_told(
         Settings(against="v1"), tmp_path, LiveLine(None, None), revision=Revision("v1", "1" * 40, tmp_path)
     )
     assert session.summary().here == here
-
-
-def measured_before(times: tuple[float, ...], *, turns: bool = False, env: Environment = CPU) -> Result:
-    """A result of so many launches."""
-    launches = tuple(
-        Launch(round=i, ranks=(make_rank_launch(rank=0, step_times=(one,)),), seconds=1.0)
-        for i, one in enumerate(times)
-    )
-    before = result(times[0])
-    measured = replace(
-        before.measurement, environment=env, launches=launches, series=(STEP_TIME.series(times),), turns=turns
-    )
-    return replace(before, measurement=measured)
-
-
-def test_scatter_is_that_of_benchmarks_before_and_of_calibrations(tmp_path: Path) -> None:
-    """Of logarithms 0 and 0.2 the squares are 0.02 with 1 degree, of three equal times nothing with 2: 0.02 / 3.
-
-    With a calibration of 10 % and 3 degrees (0.02 + 0.03) / 6.
-    """
-    session = Session(Settings(), tmp_path, LiveLine(None, None))
-    assert session.archive.scatter(CPU, session.results) is None
-    apart = (1.0, math.exp(0.2))
-    others = [
-        measured_before((1.0, 2.0), turns=True),
-        measured_before((1.0, 2.0), env=replace(CPU, cores=4)),
-        measured_before((1.0,)),
-        replace(result(1.0), measurement=replace(result(1.0).measurement, series=(), counts=counted(1.0))),
-    ]
-    session.results.extend(others)
-    assert session.archive.scatter(CPU, session.results) is None
-    session.results.extend([measured_before(apart), measured_before((0.5, 0.5, 0.5))])
-    found = session.archive.scatter(CPU, session.results)
-    assert found is not None
-    assert (found.sd, found.df) == pytest.approx((math.sqrt(0.02 / 3), 3))
-    told = Calibration(
-        name="ddp",
-        date="2026-01-12",
-        commit=None,
-        runs=5,
-        launches=8,
-        steps=24,
-        seconds=51.0,
-        within=Spread(sd=1.0, df=9),
-        between_launches=Spread(sd=0.1, df=3),
-        between_runs=Spread(sd=1.0, df=9),
-        floor=0.02,
-        strategy="ddp",
-    )
-    noise.save(tmp_path / "baselines", TEST, [(CPU, told), (replace(CPU, cores=4), told)])
-    found = session.archive.scatter(CPU, session.results)
-    assert found is not None
-    assert (found.sd, found.df) == pytest.approx((math.sqrt(0.05 / 6), 6))
-    calibrated = Session(Settings(), tmp_path, LiveLine(None, None)).archive.scatter(CPU, [])
-    assert calibrated is not None
-    assert (calibrated.sd, calibrated.df) == pytest.approx((0.1, 3))
 
 
 class FoundMachine:

@@ -9,10 +9,8 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
-from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.stats.blocks import (
     CERTAINTY,
-    MAX_CERTAINTY,
     OWN_IN_TURNS,
     even_sizes,
     expected,
@@ -69,9 +67,9 @@ def test_what_disturbs_both_blocks_of_a_pair_cancels_out() -> None:
 HALVES = (0.3, -0.3)  # variance (0.09 + 0.09) / (2 * 1) = 0.09
 
 
-def told(within: Sequence[Sequence[float]], own: float, learned: Spread | None = None) -> tuple[float, float]:
+def told(within: Sequence[Sequence[float]], own: float) -> tuple[float, float]:
     """The variance that is expected, and its degrees of freedom."""
-    found = expected(within, own, learned)
+    found = expected(within, own)
     assert found is not None
     return found.variance, found.df
 
@@ -88,17 +86,6 @@ def test_however_many_blocks_there_are_the_expectation_counts_for_few_launches()
 @pytest.mark.parametrize("within", [[], [()], [(0.0,), ()]])
 def test_without_two_blocks_in_a_launch_nothing_is_expected(within: list[tuple[float, ...]]) -> None:
     assert expected(within, 0.015) is None
-    assert expected(within, 0.015, Spread(sd=0.0, df=0.0)) is None
-    assert told(within, 0.015, Spread(sd=0.05, df=3.0)) == pytest.approx((0.0025, 3.0))
-    assert told(within, 0.015, Spread(sd=0.05, df=90.0)) == pytest.approx((0.0025, MAX_CERTAINTY))
-
-
-def test_what_other_benchmarks_tell_counts_by_its_degrees_of_freedom() -> None:
-    """0.09 with 1 and 0.2 squared with 3: (0.09 + 3 * 0.04) / 4."""
-    assert told([HALVES], 0.0, Spread(sd=0.2, df=3.0)) == pytest.approx((0.0525, 4.0))
-    assert told([HALVES] * 9, 0.0, Spread(sd=0.2, df=60.0)) == pytest.approx(
-        ((4 * 0.09 + 60 * 0.04) / 64, MAX_CERTAINTY)
-    )
 
 
 # Rounds of two sides that take turns: pairs of blocks differ by 8 % and each launch adds something of its own.
@@ -117,7 +104,7 @@ def rounds(rng: np.random.Generator, launches: int, own: float) -> Rounds:
 
 def side_by_side(differences: Sequence[float], within: Sequence[tuple[float, ...]]) -> Change:
     new, base = list(map(math.exp, differences)), [1.0] * len(differences)
-    found = paired(new, base, scale="ratio", outliers="both", expected=expected(within, OWN_IN_TURNS))
+    found = paired(new, base, scale="ratio", robust=True, expected=expected(within, OWN_IN_TURNS))
     assert found is not None
     return found
 
@@ -166,7 +153,7 @@ def test_separate_runs_hold_what_they_promise_too() -> None:
         means = blocks.mean(axis=1)
         moved = [tuple(map(float, row)) for row in (blocks - means[:, None])[:6]]
         times = [math.exp(float(one)) for one in means + rng.normal(0.0, 0.03, 12)]
-        found = change(times[:6], times[6:], scale="ratio", outliers="high", expected=expected(moved, 0.03))
+        found = change(times[:6], times[6:], scale="ratio", expected=expected(moved, 0.03))
         assert found is not None
         assert found.interval is not None
         held += found.interval.low <= 0 <= found.interval.high

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pytest_ddpperf.judge.decision import decide
 from pytest_ddpperf.judge.detection import looks_better, looks_worse, mde
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.centers import Outliers
 from pytest_ddpperf.stats.intervals import Change, change, half_width, paired, with_launches
 
 # The same examples in every run: a suite that is run all day must not fail by luck.
@@ -21,7 +20,6 @@ TOLERANCE, ALPHA = 0.03, 0.01
 MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
 
 times = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=24)
-ends = st.sampled_from([None, "high", "both"])
 differences = st.builds(
     lambda shift, error, launches, freedom, share, paired_rounds: Change(
         estimate=shift,
@@ -50,13 +48,11 @@ def verdict(found: Change | None) -> Verdict:
     return decide(found, better="lower", tolerance=TOLERANCE, alpha=ALPHA)
 
 
-@given(new=times, base=times, outliers=ends, factor=st.sampled_from([1e-6, 1e-3, 0.5, 60.0, 1e3]))
+@given(new=times, base=times, factor=st.sampled_from([1e-6, 1e-3, 0.5, 60.0, 1e3]))
 @steadily
-def test_the_unit_does_not_matter(
-    new: list[float], base: list[float], outliers: Outliers | None, factor: float
-) -> None:
-    plain = change(new, base, scale="ratio", outliers=outliers)
-    scaled = change([factor * one for one in new], [factor * one for one in base], scale="ratio", outliers=outliers)
+def test_the_unit_does_not_matter(new: list[float], base: list[float], factor: float) -> None:
+    plain = change(new, base, scale="ratio")
+    scaled = change([factor * one for one in new], [factor * one for one in base], scale="ratio")
 
     assert plain is not None
     assert scaled is not None
@@ -68,27 +64,27 @@ def test_the_unit_does_not_matter(
     assert verdict(scaled) is verdict(plain)
 
 
-@given(new=times, base=times, outliers=ends)
+@given(new=times, base=times)
 @steadily
-def test_the_order_of_launches_does_not_matter(new: list[float], base: list[float], outliers: Outliers | None) -> None:
-    assert change(new[::-1], sorted(base), scale="ratio", outliers=outliers) == change(
-        new, base, scale="ratio", outliers=outliers
-    )
+def test_the_order_of_launches_does_not_matter(new: list[float], base: list[float]) -> None:
+    """But for the last digits of the mean, which is computed from the first sample."""
+    as_made, in_order = change(new, base, scale="ratio"), change(new[::-1], sorted(base), scale="ratio")
+
+    assert as_made is not None
+    assert in_order is not None
+    assert in_order.shift == pytest.approx(as_made.shift, abs=1e-12)
+    assert in_order.standard_error == pytest.approx(as_made.standard_error, abs=1e-12)
+    assert in_order.df == as_made.df
 
 
 @given(
-    pairs=st.lists(st.tuples(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0)), min_size=2, max_size=24),
-    outliers=st.sampled_from([None, "both"]),
+    pairs=st.lists(st.tuples(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0)), min_size=2, max_size=24), robust=st.booleans()
 )
 @steadily
-def test_in_rounds_both_sides_are_each_others_mirror(
-    pairs: list[tuple[float, float]], outliers: Outliers | None
-) -> None:
+def test_in_rounds_both_sides_are_each_others_mirror(pairs: list[tuple[float, float]], *, robust: bool) -> None:
     new, base = zip(*pairs, strict=True)
-    there, back = (
-        paired(new, base, scale="ratio", outliers=outliers),
-        paired(base, new, scale="ratio", outliers=outliers),
-    )
+    there = paired(new, base, scale="ratio", robust=robust)
+    back = paired(base, new, scale="ratio", robust=robust)
 
     assert there is not None
     assert back is not None
@@ -113,8 +109,8 @@ def test_better_and_worse_are_symmetric(found: Change) -> None:
 @given(samples=times, other=times)
 @steadily
 def test_a_time_and_its_rate_get_the_same_verdict(samples: list[float], other: list[float]) -> None:
-    slower = change(samples, other, scale="ratio", outliers="high")
-    rate = change([1 / one for one in samples], [1 / one for one in other], scale="ratio", outliers="low")
+    slower = change(samples, other, scale="ratio")
+    rate = change([1 / one for one in samples], [1 / one for one in other], scale="ratio")
 
     assert slower is not None
     assert rate is not None
@@ -145,26 +141,26 @@ def test_red_takes_both_keys_and_comes_under_suspicion_first(found: Change) -> N
         assert looks_worse(found, better="lower", tolerance=TOLERANCE)
 
 
-@given(value=st.floats(1e-4, 10.0), factor=st.floats(0.5, 2.0), n=st.integers(2, 12), outliers=ends)
+@given(value=st.floats(1e-4, 10.0), factor=st.floats(0.5, 2.0), n=st.integers(2, 12))
 @steadily
-def test_without_any_scatter_the_size_decides(value: float, factor: float, n: int, outliers: Outliers | None) -> None:
+def test_without_any_scatter_the_size_decides(value: float, factor: float, n: int) -> None:
     assume(abs(abs(math.log(factor)) - math.log1p(TOLERANCE)) > 1e-9)
     expected = Verdict.REGRESSED if factor > 1 + TOLERANCE else Verdict.UNCHANGED
     if factor < 1 / (1 + TOLERANCE):
         expected = Verdict.IMPROVED
 
-    assert verdict(change([factor * value] * n, [value] * n, scale="ratio", outliers=outliers)) is expected
+    assert verdict(change([factor * value] * n, [value] * n, scale="ratio")) is expected
 
 
-@given(new=st.floats(1e-4, 10.0), base=st.floats(1e-4, 10.0), outliers=ends)
+@given(new=st.floats(1e-4, 10.0), base=st.floats(1e-4, 10.0))
 @steadily
-def test_a_single_launch_on_either_side_tells_nothing(new: float, base: float, outliers: Outliers | None) -> None:
-    assert verdict(change([new], [base], scale="ratio", outliers=outliers)) is Verdict.INCONCLUSIVE
+def test_a_single_launch_on_either_side_tells_nothing(new: float, base: float) -> None:
+    assert verdict(change([new], [base], scale="ratio")) is Verdict.INCONCLUSIVE
 
 
-@given(samples=times, outliers=ends, strange=st.sampled_from([math.nan, math.inf, -math.inf]))
+@given(samples=times, strange=st.sampled_from([math.nan, math.inf, -math.inf]))
 @steadily
-def test_what_is_no_number_makes_no_change(samples: list[float], outliers: Outliers | None, strange: float) -> None:
-    assert change([*samples, strange], samples, scale="ratio", outliers=outliers) is None
-    assert change(samples, [strange, *samples], scale="ratio", outliers=outliers) is None
-    assert paired([strange], [1.0], scale="ratio", outliers=outliers) is None
+def test_what_is_no_number_makes_no_change(samples: list[float], strange: float) -> None:
+    assert change([*samples, strange], samples, scale="ratio") is None
+    assert change(samples, [strange, *samples], scale="ratio") is None
+    assert paired([strange], [1.0], scale="ratio") is None

@@ -7,7 +7,6 @@ import random
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Spread
 from pytest_ddpperf.stats.suites import MIN_TESTS, common_change
 
 T_OF_2 = 4.302652729911275  # the 97.5 % quantile of Student's t with 2 degrees of freedom
@@ -26,25 +25,6 @@ def test_three_tests_have_the_mean_of_their_logarithms_and_students_interval() -
     assert found.interval.low == pytest.approx(math.expm1(0.02 - half), rel=1e-9)
     assert found.interval.high == pytest.approx(math.expm1(0.02 + half), rel=1e-9)
     assert found.interval.confidence == 0.95
-
-
-def test_what_all_tests_may_deviate_by_alike_is_in_the_interval_however_many_there_are() -> None:
-    tests = [relative(shift) for shift in (0.01, 0.02, 0.03)]
-    found = common_change(tests, Spread(sd=0.03, df=4))
-    assert found is not None
-    half = math.hypot(T_OF_2 * 0.01 / math.sqrt(3), 2.7764451051977987 * 0.03)  # t(97.5 %, 4 df)
-    assert found.change == pytest.approx(math.expm1(0.02), rel=1e-9)
-    assert not found.side_by_side
-    assert found.interval.low == pytest.approx(math.expm1(0.02 - half), rel=1e-9)
-    assert found.interval.high == pytest.approx(math.expm1(0.02 + half), rel=1e-9)
-    same = common_change([relative(0.02)] * 1000, Spread(sd=0.03, df=math.inf))
-    assert same is not None
-    assert same.interval.high == pytest.approx(math.expm1(0.02 + 1.959964 * 0.03), rel=1e-6)
-
-
-@pytest.mark.parametrize("df", [0.0, 0.05, 0.2, 1.0])
-def test_an_error_that_few_runs_tell_leaves_no_common_change(df: float) -> None:
-    assert common_change([relative(0.01)] * 3, Spread(sd=0.2, df=df)) is None
 
 
 def test_a_test_of_many_variants_is_one_figure() -> None:

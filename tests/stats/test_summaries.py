@@ -4,17 +4,8 @@ from itertools import accumulate
 
 import pytest
 
-from pytest_ddpperf.stats.summaries import (
-    LONGEST,
-    growth_per_step,
-    least,
-    quantile,
-    step_summary,
-    tail,
-    typical,
-    typical_of_blocks,
-    usual_steps,
-)
+from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.stats.summaries import growth_per_step, least, long_steps, median_step, quantile, step_summary
 
 
 @pytest.mark.parametrize(
@@ -41,29 +32,59 @@ def test_a_quantile_of_nothing_or_beyond_the_ends_is_refused(values: list[float]
         quantile(values, q)
 
 
-def test_the_typical_step_does_not_see_disturbed_steps() -> None:
-    """Of eight steps the six fastest count, whose mean is 10.25."""
-    calm = [10.0, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6, 10.7]
-
-    assert typical(calm) == typical([40.0, *calm[:6], 90.0]) == pytest.approx(10.25)
+def test_the_median_step_is_the_middle_one_or_between_two() -> None:
+    assert median_step([9.0, 1.0, 2.0]) == 2.0
+    assert median_step([9.0, 1.0, 2.0, 4.0]) == 3.0
 
 
-@pytest.mark.parametrize(("steps", "expected"), [(1, [0]), (2, [1]), (3, [2, 1]), (5, [4, 3, 2, 1]), (6, [5, 4, 3, 2])])
-def test_three_quarters_of_the_steps_are_usual(steps: int, expected: list[int]) -> None:
-    """Rounded, a half down: of the two steps only one, of six 4.5. Each step is faster than the one before it."""
-    assert usual_steps([float(-number) for number in range(steps)]) == expected
+def with_long(*places: int, steps: int = 20, long: float = 11.0) -> list[float]:
+    """The seconds of so many steps: one each, but at these places, counted from 0."""
+    return [long if place in places else 1.0 for place in range(steps)]
 
 
-def test_the_slowest_quarter_of_blocks_rounded_down_is_left_out() -> None:
-    """Of blocks of 2, 1, 1 and 1 steps: 8 s for 2 are 4 s a step, the slowest; of three blocks none is left out."""
-    blocks = [(8.0, 2), (1.0, 1), (2.0, 1), (3.0, 1)]
-    assert typical_of_blocks(blocks) == 2.0
-    assert typical_of_blocks(blocks[:3]) == 11 / 4
+def test_long_steps_are_counted_and_measured_by_the_median_step_of_their_launch() -> None:
+    """Three of 11 s among twenty, the rest takes 17 s: 33 of 50 s; they are 5 steps apart, and 10."""
+    assert long_steps([with_long(2, 7, 17)]) == LongSteps(number=3, steps=20, factor=11.0, share=0.66, period=None)
+    slow = [2 * time for time in with_long(9, 19)]
+    found = long_steps([with_long(4), slow])  # 11 s and two of 22 s, of 30 s and 80 s
+    assert (found.number, found.steps, found.factor) == (3, 40, 11.0)
+    assert found.share == pytest.approx(55 / (30 + 80))
 
 
-def test_no_steps_have_no_typical_one() -> None:
-    with pytest.raises(ValueError, match="at least one step"):
-        typical([])
+@pytest.mark.parametrize(("blip", "number"), [(2.5, 2), (4.8, 2), (5.5, 3), (11.0, 3)])
+def test_short_pauses_beside_long_ones_do_not_count(blip: float, number: int) -> None:
+    """Two of 11 s and one of 2.5: the mean second is in one of 248.25 / 24.5 s, half of which is 5.07; of 5.5 4.95."""
+    times = with_long(2, 12)
+    times[7] = blip
+    found = long_steps([times])
+    assert found.number == number
+    seconds = 22 + blip * (number - 2)
+    assert (found.factor, found.share) == pytest.approx((seconds / number, seconds / (22 + blip + 17)))
+
+
+def test_no_step_is_long_that_takes_twice_the_median() -> None:
+    nothing = LongSteps(number=0, steps=20, factor=0.0, share=0.0, period=None)
+    assert long_steps([with_long(9, 19, long=2.0)]) == nothing
+    assert long_steps([[0.0] * 20]) == nothing  # a clock that stands still
+    assert long_steps([with_long(9, 19, long=2.01)]).number == 2
+
+
+@pytest.mark.parametrize(
+    ("launches", "period"),
+    [
+        pytest.param([with_long(0, 5, 10, 15)], 5, id="each fifth"),
+        pytest.param([with_long(9, 19), with_long(2, 12)], 10, id="of two launches, which begin at other places"),
+        pytest.param([with_long(9, 19)], None, id="one distance is no period"),
+        pytest.param([with_long(2), with_long(12), with_long(7)], None, id="nor is there one between launches"),
+        pytest.param([with_long(1, 4, 7, 10, 19)], 3, id="three of four distances"),
+        pytest.param([with_long(1, 4, 7, 19)], None, id="two of three"),
+        pytest.param([with_long(2, 5, 14)], None, id="irregular"),
+    ],
+)
+def test_long_steps_have_a_period_if_three_quarters_of_their_distances_agree(
+    launches: list[list[float]], period: int | None
+) -> None:
+    assert long_steps(launches).period == period
 
 
 @pytest.mark.parametrize(
@@ -84,15 +105,6 @@ def test_the_least_blocks_have_a_third_of_the_steps(blocks: list[float], sizes: 
 def test_no_blocks_or_sizes_of_others_are_refused(blocks: list[float], sizes: list[int], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         least(blocks, sizes)
-
-
-def test_the_tail_is_the_mean_step_over_the_typical_one() -> None:
-    """A pause of half a step in one of ten: 1.05. However long it is, it counts for one step: (9 + 2) / 10."""
-    assert tail([1.0] * 9 + [1.5]) == pytest.approx(1.05)
-    assert LONGEST == 2.0
-    assert tail([1.0] * 9 + [70.0]) == pytest.approx(1.1)
-    assert tail([3.0] * 5) == 1.0
-    assert tail([0.0] * 5) == 1.0  # a clock that stands still
 
 
 def test_the_summary_of_steps_holds_quantiles_and_mean() -> None:

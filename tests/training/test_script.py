@@ -8,7 +8,6 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from pytest_ddpperf.records.counts import merged
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, RUN_LAUNCH, ControlPlan, LaunchJob, PrepareJob
+from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, RUN_LAUNCH, LaunchJob, PrepareJob
 
 FILE = """
 import os, signal, sys
@@ -128,8 +127,7 @@ def test_ranks_that_measure_meet_without_a_warning_where_there_is_a_gpu(launcher
             train(each=lambda step: warnings.warn("of its own", stacklevel=1) if step == 2 else None)
         print(*(one.message for one in said), sep="; ")
 
-    measured = replace(job(Script(warned)), control=ControlPlan(blocks=2, steps=1))
-    result = launched(launcher, measured)
+    result = launched(launcher, job(Script(warned)))
     assert [output.stdout for output in result.outputs] == ["of its own\n"] * 2
 
 

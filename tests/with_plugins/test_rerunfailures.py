@@ -138,10 +138,3 @@ def test_a_verdict_of_a_later_attempt_stands_as_well(inner: pytest.Pytester, run
     run = run_with(MODULE, "--reruns=2")
     assert run.parseoutcomes() == {"failed": 1, "rerun": 2}
     run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 2", STANDS])
-
-
-def test_runs_that_are_saved_are_each_measured(inner: pytest.Pytester, run_with: Run) -> None:
-    """Several runs of a baseline are no attempts: one that fails ends in no baseline, and the others are measured."""
-    inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT + EXPECTS)
-    run = run_with(MODULE, "--ddpperf-save", "--ddpperf-runs=2")
-    run.assert_outcomes(passed=1, failed=1)

@@ -17,7 +17,7 @@ from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, has_plan, make_tables, open_history
 from pytest_ddpperf.errors import HistoryError
-from pytest_ddpperf.metrics.table import FINAL_LOSS
+from pytest_ddpperf.metrics.table import FINAL_LOSS, rules_of
 from pytest_ddpperf.records.measurement import Better, Interval, Mode, Scale
 from pytest_ddpperf.records.results import Comparison, Result
 
@@ -35,6 +35,9 @@ _TABLES: dict[Column, str] = {
 }
 # Columns that are fields of a Benchmark as they are.
 _SAME_NAME = ("test", "name", "strategy", "mode", "recipe", "world_size", "metric", "unit", "better", "scale")
+
+
+_TYPICAL = "EXISTS (SELECT 1 FROM metric AS tail WHERE tail.result = result.id AND tail.metric = 'step_time_tail')"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +68,7 @@ class Benchmark:
     scale: Scale
     steps: int | None = None  # before a final_loss, warm-up included; None for other metrics and in files of version 1
     interleaved: bool = False  # whether its steps, which then last a little longer, were interleaved; False for counts
+    typical: bool = False  # whether its times are those of the usual steps, as runs had them that recorded their tail
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +174,7 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
                 SELECT test, name, strategy, mode, recipe, world_size, key, metric, unit, better, scale,
                        {"warmup + steps" if planned and metric == FINAL_LOSS else "NULL"} AS total_steps,
                        {"beside AND scale <> 'exact'" if planned else "0"} AS interleaved,
+                       {_TYPICAL if rules_of(metric).timed else "0"} AS typical,
                        date, commit_hash, commit_date, branch, dirty, value, low, high, confidence, slack, gated
                 FROM {tables} ON result.id = metric.result JOIN run ON run.id = result.run
                      JOIN environment ON environment.id = result.environment
@@ -192,6 +197,7 @@ def _entry(row: dict[str, Any]) -> Entry:
         environment_key=row["key"],
         steps=row["total_steps"],
         interleaved=bool(row["interleaved"]),
+        typical=bool(row["typical"]),
     )
     bounded = row["low"] is not None and row["high"] is not None
     return Entry(
@@ -235,7 +241,6 @@ def _metric_row(comparison: Comparison) -> dict[str, Any]:
     """A series as a baseline file has it, judged; None for numbers that are not finite."""
     series = data_of(comparison.series)
     interval = series.pop("interval") or {}
-    series.pop("control", None)  # a trend is of the times as they were
     row = {**series, **interval, "gated": comparison.gated, "verdict": comparison.verdict.value}
     row["samples"] = _json([_finite(sample) for sample in series["samples"]])
     return {column: _finite(value) for column, value in row.items()}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from pytest_ddpperf.metrics.table import METRICS, STEP_TIME, outlying_end, rules_of
+from pytest_ddpperf.metrics.table import METRICS, STEP_TIME, rules_of
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, across, numbered, point
 from pytest_ddpperf.reports.documents.results import MetricData, ResultData
@@ -37,12 +37,12 @@ def now_of(metric: MetricData, x: float) -> ChartPoint | None:
     return None if metric.value is None else point(x, metric.value, metric.interval)
 
 
-def before_of(name: str, metric: MetricData, x: float) -> ChartPoint | None:
+def before_of(metric: MetricData, x: float) -> ChartPoint | None:
     """The baseline of a metric, at ``x``, with the interval over its launches; None where there is none."""
     if metric.baseline is None:
         return None
     samples = [sample for sample in metric.baseline_samples if sample is not None and math.isfinite(sample)]
-    interval = center(samples, metric.scale, outlying_end(rules_of(name), metric.better))[1] if samples else None
+    interval = center(samples, metric.scale)[1] if samples else None
     within = interval is not None and interval.low <= metric.baseline <= interval.high
     return point(x, metric.baseline, interval if within else None)
 
@@ -79,32 +79,32 @@ def launches(result: ResultData, subject: str, sides: tuple[str, str] | None = N
             continue
         theirs = numbered(before, metric.baseline_samples, first=1)
         ends = (1, max(each.x for one in (ours, theirs) for each in one.points))
-        typical = {one.name: middle for one, middle in zip((ours, theirs), _middles(name, metric), strict=True)}
+        middles = {one.name: middle for one, middle in zip((ours, theirs), _middles(metric), strict=True)}
         yield Chart(
             kind="launches",
             title=f"{name} by launch",
             subject=f"{subject} {name}",
             style="points",
-            x=Axis(name="launch" if result.against is None else "round"),
+            x=Axis(name="round" if metric.paired or result.against is not None else "launch"),
             y=Axis(name=name, unit=metric.unit),
             series=(ours, theirs),
             references=tuple(
-                across(f"{one}, typical", mid, ends, one) for one, mid in typical.items() if mid is not None
+                across(f"{one}, all launches", mid, ends, one) for one, mid in middles.items() if mid is not None
             ),
             confidence=confidence_of(metric),
             note=BEFORE_NOTE if theirs.points else "",
         )
 
 
-def _middles(name: str, metric: MetricData) -> tuple[ChartPoint | None, ChartPoint | None]:
-    return now_of(metric, 0), before_of(name, metric, 0)
+def _middles(metric: MetricData) -> tuple[ChartPoint | None, ChartPoint | None]:
+    return now_of(metric, 0), before_of(metric, 0)
 
 
 def phase_change(result: ResultData, subject: str, sides: tuple[str, str] | None = None) -> Iterator[Chart]:
     """The phases of a step upon each other, before and now; where the baseline has them."""
     there, here = sides or sides_of(result)
     known = phases_of(result)
-    before = {phase: before_of(f"phase_{phase}", metric, 0) for phase, metric in known.items()}
+    before = {phase: before_of(metric, 0) for phase, metric in known.items()}
     if not known or None in before.values():
         return
     now = {phase: now_of(metric, 0) for phase, metric in known.items()}

@@ -173,7 +173,7 @@ def _side_by_side(kind: str, title: str, subject: str, points: Sequence[Placed],
             y=Axis(name=metric.replace("_", " "), unit=known[0][2].unit),
             series=(
                 _points(THIS_RUN, (now_of(each, x) for x, _, each in known)),
-                _points(" and ".join(before), (before_of(metric, each, x) for x, _, each in known)),
+                _points(" and ".join(before), (before_of(each, x) for x, _, each in known)),
             ),
             confidence=confidence_of(*(each for *_, each in known)),
             benchmarks=tuple(i for i, _ in some),
@@ -205,7 +205,7 @@ def bucket_sizes(document: ResultsData) -> Iterator[Chart]:
             y=Axis(name="step time", unit="s"),
             series=(
                 _points(THIS_RUN, (now_of(each, size) for size, each in known)),
-                _points(reference_of(swept[0][1]), (before_of(STEP_TIME, each, size) for size, each in known)),
+                _points(reference_of(swept[0][1]), (before_of(each, size) for size, each in known)),
             ),
             confidence=confidence_of(*(each for _, each in known)),
             benchmarks=tuple(i for i, _ in swept),

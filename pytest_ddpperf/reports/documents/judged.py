@@ -17,7 +17,7 @@ from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRev
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import IntervalData
 from pytest_ddpperf.reports.documents.parts import AgainstData, EnvironmentData
-from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
+from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
 
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 _NAMES = (*COUNTS, *(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY)
@@ -52,13 +52,13 @@ def _result(data: ResultData, document: ResultsData) -> Result:
         over=data.over,
         turns=data.turns,
     )
-    paired, settled = (None if one is None else _revision(one, measurement) for one in (data.against, data.settled))
+    paired, pair = (None if one is None else _revision(one, measurement) for one in (data.against, data.paired_with))
     return Result(
         test=data.test,
         measurement=measurement,
         comparisons=comparisons,
         verdict=_VERDICTS[data.verdict],
-        reference=paired or StoredBaseline(record=None, origin=data.origin, settled=settled),
+        reference=paired or StoredBaseline(record=None, origin=data.origin, pair=pair, unpaired=data.unpaired),
         findings=tuple(Finding("read_again", {"text": text}) for text in data.findings),
         seconds=data.seconds,
     )
@@ -102,10 +102,14 @@ def _comparison(name: str, result: ResultData) -> Comparison:
         verdict=_VERDICTS[metric.verdict],
         note=Finding("read_again", {"text": metric.note}) if metric.note else None,
         base_samples=_numbers(metric.baseline_samples),
-        controlled=metric.controlled,
         worse_in=metric.worse_in,
-        paired=result.against is not None,
+        paired=_paired(metric, result) if metric.paired is None else metric.paired,
     )
+
+
+def _paired(metric: MetricData, result: ResultData) -> bool:
+    """Whether a metric of a file of before was compared in the same rounds."""
+    return metric.scale != "exact" and (result.against or result.paired_with) is not None
 
 
 def _numbers(samples: Iterable[float | None]) -> tuple[float, ...]:

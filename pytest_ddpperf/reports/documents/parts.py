@@ -197,7 +197,7 @@ class DiagnosisData(Document):
     """What a step is bound by."""
 
     bottleneck: Bottleneck = about("The cause with the largest share; unclear or disturbed where none has a third.")
-    step: NotNegative = about("Seconds of the typical step.")
+    step: NotNegative = about("Seconds of a step.")
     causes: list[CauseData] = about("All causes, the largest first; they add up to the step.")
     memory: float | None = about("The share of its memory that a rank uses at most; null where no limit is known.")
     lost: float = about("The share of the cores' time that other processes took.")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.analysis.diagnosis import diagnosis_of
-from pytest_ddpperf.baselines.calibration import Calibrated
 from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
@@ -118,8 +118,10 @@ class MetricData(Document, inside="series"):
         "differences in the unit; exact ones must be equal."
     )
     gated: bool = about("Whether this verdict counts for the benchmark's.")
-    value: float | None = about("Typical value over the launches; null where it is not finite.")
-    interval: IntervalData | None = about("Where the value lies; null with fewer than two launches.")
+    value: float | None = about("The value over all launches; null where it is not finite.")
+    interval: IntervalData | None = about(
+        "Where the value lies; null if its scatter is not known, or too large to say anything."
+    )
     samples: list[float | None] = about("One value for each launch that tells the metric: all, or the first ones.")
     baseline: float | None = about("The baseline's value.")
     baseline_samples: list[float | None] = about(
@@ -131,10 +133,7 @@ class MetricData(Document, inside="series"):
     change_interval: IntervalData | None = about("Where the change lies, with 95 % confidence over all looks.")
     standard_error: NotNegative | None = about("Of the change; where scale is ratio, of its logarithm.", optional=True)
     df: NotNegative | None = about("Degrees of freedom of the standard error; null for no end.", optional=True)
-    controlled: bool = about(
-        "Whether the change is that of quotients by the control step, which ran in turns with the steps; then it is "
-        "not that from baseline to value."
-    )
+    paired: bool | None = about("Whether both sides were measured in the same rounds.", optional=True)
     worse_in: Natural | None = about("In how many samples it was worse than the reference.", optional=True)
     min_tolerance: NotNegative | None = about(
         "The smallest tolerance that makes sense: a fraction, or where scale is difference an amount.",
@@ -199,9 +198,15 @@ class ResultData(BenchmarkData):
     against: AgainstData | None = about(
         "The other side of a run with --ddpperf-against or --ddpperf-against-python; null without.", "paired"
     )
-    settled: AgainstData | None = about(
-        "The commit of the stored baseline, where times were settled side by side with it, and what else its launches "
-        "left open; null elsewhere."
+    paired_with: AgainstData | None = about(
+        "The commit of the stored baseline, if times were measured side by side with it; null elsewhere.",
+        lambda result: None if result.paired is not None else result.pair,
+        optional=True,
+    )
+    unpaired: str = about(
+        "Why the commit of the stored baseline was not measured, with the cure; empty if it was, and for no baseline.",
+        lambda result: getattr(result.reference, "unpaired", ""),
+        optional=True,
     )
     baseline: BaselineData | None = about("The record compared with; null for none.")
     origin: str = about("Where the baseline comes from, or in words why there is none.")
@@ -223,8 +228,7 @@ class ResultData(BenchmarkData):
         lambda result: diagnosis_of(result.measurement),
     )
     sections: list[SectionData] = about(
-        "The parts of a step that the user named, averaged over ranks, launches and the faster three quarters of "
-        "steps.",
+        "The parts of a step that the user named, averaged over ranks, launches and steps.",
         lambda result: sections_of(result.measurement),
     )
     memory_by_rank: dict[str, list[float]] = about(
@@ -271,7 +275,6 @@ class CommonChangeData(Document):
     change: float = about("The relative change: 0.031 is +3.1 %.")
     interval: IntervalData = about("Where the change lies.")
     slower: bool = about("Whether the whole interval lies above +1 %.")
-    side_by_side: bool = about("Whether they were measured side by side; else beside stored times.", optional=True)
 
 
 class OverallData(Document):
@@ -279,8 +282,7 @@ class OverallData(Document):
 
     verdicts: dict[VerdictWord, Natural] = about("How many benchmarks have each verdict.")
     common_change: CommonChangeData | None = about(
-        "The change of the step time that tests have in common: of those that were measured side by side, or of those "
-        "beside stored baselines, whichever are more; null for fewer than three tests."
+        "The change of the step time that tests measured side by side have in common; null for fewer than three."
     )
 
 
@@ -306,8 +308,7 @@ class ResultsData(Document):
         "One entry for each search for the largest batch that fits, in the order made."
     )
     calibration: list[CalibratedData] = about(
-        "One entry for each benchmark that --ddpperf-calibrate held against itself, in the order measured; empty "
-        "otherwise."
+        "One entry for each benchmark that --ddpperf-calibrate measured beside itself, in the order measured."
     )
     convergences: list[ConvergenceData] = about(
         "One entry for each call of converge, which trains by several strategies, in the order made."

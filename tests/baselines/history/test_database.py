@@ -15,7 +15,7 @@ import pytest
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.history.database import HistoryRun, ensure_recordable, entries, record, recorded, run_of
 from pytest_ddpperf.errors import HistoryError
-from pytest_ddpperf.records.measurement import Control, Interval, Plan, Series
+from pytest_ddpperf.records.measurement import Interval, Plan, Series
 from pytest_ddpperf.records.results import Result
 from tests.factories import make_environment, make_history_run, make_new_result, make_series
 
@@ -67,12 +67,6 @@ def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path) -> None:
         assert version
         assert connection.execute("SELECT warmup, steps FROM result").fetchall() == [(5, 60)]
     connection.close()
-
-
-def test_times_beside_a_control_step_are_recorded_as_they_were(tmp_path: Path) -> None:
-    file = tmp_path / "history.sqlite"
-    record(file, RUN, [result("t.py::test_a", replace(STEP_TIME, control=Control(seconds=(0.006, 0.007))))])
-    assert [entry.value for entry in entries(file, "step_time")] == [0.0414]
 
 
 def test_entries_are_in_the_order_of_commits_and_can_be_chosen(tmp_path: Path) -> None:
@@ -194,3 +188,13 @@ def test_the_run_of_a_checkout_is_what_it_was_when_it_was_looked_at() -> None:
     assert run.date.endswith("+00:00")
     unknown = run_of(None)
     assert unknown == HistoryRun(date=unknown.date)
+
+
+def test_times_from_before_step_time_was_the_mean_of_all_steps_are_apart_and_bytes_are_not(tmp_path: Path) -> None:
+    """Runs that recorded a tail had the time of the usual steps as their step time: it is another quantity."""
+    file = tmp_path / "history.sqlite"
+    tail, memory = replace(STEP_TIME, metric="step_time_tail", unit="1"), replace(STEP_TIME, metric="peak_resident")
+    record(file, RUN, [result("t.py::test_a", STEP_TIME, tail, memory)])
+    record(file, RUN, [result("t.py::test_a", STEP_TIME, memory)])
+    assert [entry.benchmark.typical for entry in entries(file, "step_time")] == [True, False]
+    assert [entry.benchmark.typical for entry in entries(file, "peak_resident")] == [False, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from benchmarks.gpu_pieces import clocks, failures, launches, several, turns, ve
 from benchmarks.gpu_pieces.failures import reported
 from benchmarks.gpu_pieces.profiles import event_data, summary
 from benchmarks.gpu_pieces.pytest_runs import outcome_lines, read_junit
+from pytest_ddpperf.against.git import git
 from pytest_ddpperf.errors import RankFailed
 
 
@@ -72,24 +74,24 @@ def test_the_parts_of_a_launch_are_told_with_the_first_apart() -> None:
 
 
 def run(verdict: str, change: float | None, share: float = 0.0, **more: Any) -> dict[str, Any]:
-    kept = {"test": "t.py::test", "red": [], "findings": [], "launches": 6, "seconds": 10.0, "samples": [0.99, 1.01]}
-    return {**kept, "verdict": verdict, "change": change, "share": share, "value": 1.0, **more}
+    kept = {"red": [], "findings": [], "launches": 6, "seconds": 10.0, "samples": [0.99, 1.01], "bound": 0.08}
+    return {**kept, "verdict": verdict, "change": change, "share": share, **more}
 
 
-def test_detection_and_false_alarms_are_counted_by_share() -> None:
+def test_verdicts_are_told_by_share() -> None:
     runs = [run("regressed", 0.02, red=["step_time"]), run("ok", 0.01), *[run("regressed", 0.1, 0.1)] * 2]
-    told = verdicts.slower_lines({"runs": runs})
+    told = verdicts.lines({"runs": runs})
     assert told[0].startswith("+0%: red in 50.0 % [")
-    assert told[1] == "  RED t.py::test: step_time"
-    assert told[2].startswith("+10%: red in 100.0 % [")
-    assert told[2].endswith("changed by +10.0% (median): 2 regressed")
+    assert told[0].endswith("], changed by +1.5%, at most +8.0% (medians): 1 regressed, 1 ok")
+    assert told[1:3] == ["  launches scatter by 1.4%, 6 a side", "  RED: step_time"]
+    assert told[3].startswith("+10%: red in 100.0 % [")
+    assert told[3].endswith("changed by +10.0%, at most +8.0% (medians): 2 regressed")
 
 
-def test_unchanged_code_is_told_with_its_scatter() -> None:
-    saved = [[run("new", None, value=value)] for value in (0.9, 1.1)]
-    told = verdicts.unchanged_lines({"saved": saved, "compared": [[run("ok", 0.0)]]})
-    assert told[0] == "t.py::test: 2 runs of 10 s, step 1000.00 ms; launches scatter by 1.4%, runs by 14.1%"
-    assert told[1].startswith("unchanged code was red in 0.0 % [")
+def test_each_share_has_a_branch_that_differs_from_the_base(tmp_path: Path) -> None:
+    verdicts.make_project(tmp_path / "project", [0.0, 0.1], batch=2)
+    for share, changed in ((0.0, "2\t0\twork.py"), (0.1, "3\t1\twork.py")):
+        assert git(tmp_path / "project", "diff", "--numstat", verdicts.BASE, verdicts.branch_of(share)) == changed
 
 
 def test_an_error_is_kept_in_words() -> None:

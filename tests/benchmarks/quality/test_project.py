@@ -15,7 +15,6 @@ from benchmarks.quality.project import (
     CHANGES,
     HELD,
     ROOT,
-    USUAL,
     busy,
     check_out,
     make_project,
@@ -28,20 +27,12 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch.processes import children
 
 CALIBRATION = Calibration(step=0.012, product=2e-6, reduces={16: 1e-4, 4096: 6e-4})
-LONG = Calibration(step=0.060, product=2e-6, reduces={16: 1e-4})
-BOTH = {"12ms": CALIBRATION, "60ms": LONG}
 
 
-def test_what_is_usual_stays_and_a_group_stands_for_its_changes() -> None:
-    assert USUAL[:4] == ("unchanged", "+5%", "+10%", "+10% undone")
-    assert (len(USUAL), sum(CHANGES[name].weight for name in USUAL)) == (11, 18)
-    gross = ["+20%", "+50%", "+100%", "stored: +20%", "stored: +50%", "stored: +100%"]
-    assert picked(None) == [*USUAL]
-    assert picked(["gross"]) == gross
-    assert picked(["+50%", "gross", "unchanged", "perf_tests"]) == [
-        *("+50%", "+20%", "+100%", *gross[3:], "unchanged", "perf_tests")
-    ]
-    with pytest.raises(SettingError, match=r"^--changes 'no': there are 'unchanged', .*'gross', 'perf_tests'$"):
+def test_changes_are_picked_by_name() -> None:
+    assert picked(None) == [*CHANGES]
+    assert picked(["+10%", "unchanged", "+10%", "perf_tests"]) == ["+10%", "unchanged", "perf_tests"]
+    with pytest.raises(SettingError, match=r"^--changes 'no': there are 'unchanged', .*'perf_tests'$"):
         picked(["no"])
 
 
@@ -50,27 +41,26 @@ def test_what_is_slower_is_only_timed() -> None:
 
 
 def test_every_change_is_between_two_branches_that_are_there(tmp_path: Path) -> None:
-    make_project(tmp_path, BOTH)
+    make_project(tmp_path, "12ms", CALIBRATION)
     assert git(tmp_path, "status", "--porcelain") == ""
     for change in CHANGES.values():
         assert commit_of(tmp_path, change.here) is not None, change.name
-        assert change.against is None or commit_of(tmp_path, change.against) is not None, change.name
+        assert commit_of(tmp_path, change.against) is not None, change.name
 
 
 @pytest.mark.parametrize(
-    ("branch", "constant"),
+    ("branch", "line"),
     [
-        (BASE, f"INJECTIONS = {{'12ms': {Injection()}, '60ms': {Injection()}}}"),
-        ("slower-50", f"INJECTIONS = {{'12ms': {Injection(products=3000)}, '60ms': {Injection(products=15000)}}}"),
-        ("slower-10", f"INJECTIONS = {{'12ms': {Injection(products=600)}, '60ms': {Injection(products=3000)}}}"),
-        ("all-reduce", f"INJECTIONS = {{'12ms': {Injection(elements=16)}, '60ms': {Injection(elements=16)}}}"),
+        (BASE, f"    step = Training(LENGTHS['12ms'], {Injection()})(ctx)"),
+        ("slower", f"    step = Training(LENGTHS['12ms'], {Injection(products=600)})(ctx)"),
+        ("all-reduce", f"    step = Training(LENGTHS['12ms'], {Injection(elements=16)})(ctx)"),
         ("memory", f"HELD = {HELD}  # bytes"),
     ],
 )
-def test_a_branch_differs_from_the_base_in_its_own_constant_alone(tmp_path: Path, branch: str, constant: str) -> None:
-    make_project(tmp_path, BOTH)
+def test_a_branch_differs_from_the_base_in_its_own_line_alone(tmp_path: Path, branch: str, line: str) -> None:
+    make_project(tmp_path, "12ms", CALIBRATION)
     check_out(tmp_path, branch)
-    assert constant in (tmp_path / "src" / "training.py").read_text(encoding="utf-8").splitlines()
+    assert line in (tmp_path / "src" / "training.py").read_text(encoding="utf-8").splitlines()
     differing = git(tmp_path, "diff", "--numstat", BASE)
     assert differing == ("" if branch == BASE else "1\t1\tsrc/training.py")
 

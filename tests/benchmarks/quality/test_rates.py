@@ -9,24 +9,11 @@ import pytest
 
 from benchmarks.quality import rates
 from benchmarks.quality.campaign import Cell, Sides
-from benchmarks.quality.rates import (
-    COLUMNS,
-    ONE_OF_SUITE,
-    OURS,
-    PAIRED,
-    RULES,
-    STORED,
-    Tallies,
-    Tally,
-    goal_lines,
-    judged,
-    rule_rows,
-    suite_rate,
-)
+from benchmarks.quality.rates import COLUMNS, OURS, RULES, Tallies, Tally, goal_lines, judged, rule_rows
 from benchmarks.quality.simulate import CELL
 from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED
 from benchmarks.quality.verdicts import Outcome, Verdict
-from benchmarks.verdict_quality import CPU_TIME, SHOWN, STATISTICS, TYPICAL, cell_text, effect_of, scatters
+from benchmarks.verdict_quality import CPU_TIME, SHOWN, STATISTICS, cell_text, effect_of, scatters
 from pytest_ddpperf.stats.rates import Rate
 from tests.benchmarks.quality.synthetic import campaign
 
@@ -40,11 +27,9 @@ def tallies() -> Tallies:
 
 
 def test_steady_launches_give_no_false_alarm_and_every_find(tallies: Tallies) -> None:
-    for rule in (STORED, PAIRED):
-        rates = {name: tally.alarms.value for name, tally in tallies[rule].items()}
-        assert rates[UNCHANGED] == rates[FIRST] == 0
-        assert rates["+10%"] == 1
-    assert tallies[PAIRED]["+5%"].alarms.value == 1
+    rates = {name: tally.alarms.value for name, tally in tallies[OURS].items()}
+    assert rates[UNCHANGED] == rates[FIRST] == 0
+    assert rates["+5%"] == rates["+10%"] == 1
 
 
 def test_a_slower_first_launch_alarms_those_who_have_no_other(tallies: Tallies) -> None:
@@ -52,9 +37,8 @@ def test_a_slower_first_launch_alarms_those_who_have_no_other(tallies: Tallies) 
 
 
 def test_independent_comparisons_are_counted(tallies: Tallies) -> None:
-    """180 unchanged launches; A/A takes 51 of them for a baseline and 7 for a run, 60 pairs last for 60 // 7."""
-    assert tallies[STORED][UNCHANGED].alarms.independent == 180 // (51 + 7)
-    assert tallies[PAIRED][UNCHANGED].alarms.independent == 60 // 7
+    """A/A takes a pilot and six launches; 60 pairs last for 60 // 7 such runs."""
+    assert tallies[OURS][UNCHANGED].alarms.independent == 60 // 7
     assert tallies["median + 5%"]["+5%"].alarms.independent == 60
 
 
@@ -69,13 +53,11 @@ def test_the_same_seed_draws_the_same_comparisons_and_another_seed_others(monkey
         began = sum(launch.started for launch in (*sides.base, *sides.new))
         return Outcome(Verdict.UNCHANGED, seconds=began, launches=7, mde=None, change=None)
 
-    monkeypatch.setattr(rates, "stored", lambda *_: None)
-    monkeypatch.setattr(rates, "beside", lambda _stored, sides, *_: dated(sides))
-    monkeypatch.setattr(rates, "against_partner", lambda sides, *_: dated(sides))
+    monkeypatch.setattr(rates, "of_recorded", lambda sides, *_: dated(sides))
     first, again, other = map(seconds_of_seed, (0, 0, 1))
     assert first == again
     ours = [(one, another) for one, another in zip(first, other, strict=True) if one is not None]
-    assert len(ours) == len(OURS) * len(CONDITIONS)
+    assert len(ours) == len(CONDITIONS)
     assert all(one != another for one, another in ours)
 
 
@@ -88,29 +70,22 @@ def test_the_effect_is_that_of_the_round() -> None:
     drifting = campaign(30, drift=lambda number: 1 + number).launches
     effect = effect_of(drifting, CELL, "+5%")
     assert effect is not None
-    assert effect.typical == pytest.approx(0.05, abs=0.005)
+    assert effect.mean == pytest.approx(0.05, abs=0.005)
     seldom = effect_of(drifting, CELL, "1 step in 10")
     assert seldom is not None
     assert seldom.mean == pytest.approx(0.05, abs=0.005)
-    assert abs(seldom.typical) < 0.01
+    assert abs(seldom.median) < 0.01
     assert effect_of(drifting, CELL, UNCHANGED) is None
 
 
 def test_the_report_holds_goals_and_rates(tallies: Tallies) -> None:
     text = cell_text(CAMPAIGN, CELL, tallies)
     assert re.search(r"^12ms w2: \d+\.\d ms a step, 60 rounds$", text, re.MULTILINE)
-    assert "goal, stored baseline: +10% found, at least 99.5%: 100.0 % [" in text
-    assert "goal, stored baseline: unchanged false alarms, at most 0.5%: 0.0 % [0 .. " in text
+    assert "goal, side by side: +10% found, at least 99.5%: 100.0 % [" in text
+    assert "goal, side by side: unchanged false alarms, at most 0.5%: 0.0 % [0 .. " in text
     assert "though not for certain" in text
     for rule in RULES:
         assert f"{rule}: alarms" in text
-
-
-def test_a_suite_sees_only_larger_slowdowns(tallies: Tallies) -> None:
-    alone, of_suite = (tallies[rule]["+10%"].mde for rule in (STORED, ONE_OF_SUITE))
-    assert alone is not None
-    assert of_suite is not None
-    assert of_suite > alone
 
 
 def test_a_campaign_of_one_round_is_judged_as_far_as_it_goes() -> None:
@@ -124,7 +99,7 @@ def test_the_scatter_is_that_of_launches_alone_and_of_what_two_in_turns_differ_b
     drifting = campaign(60, launch_spread=0.02, drift=lambda number: 1 + 0.01 * number).launches
     found = scatters(drifting, drifting[0].cell)
     assert list(found) == list(STATISTICS)
-    for name in (TYPICAL, "median"):
+    for name in ("mean", "median"):
         assert found[name].paired == pytest.approx(0.02 * 2**0.5, rel=0.1)
         assert found[name].alone > 0.1
         assert found[name].shown == pytest.approx(0.1, abs=0.01)
@@ -142,8 +117,8 @@ def test_the_busiest_rank_s_cpu_time_scatters_too_where_all_tell_it() -> None:
 
 def test_what_was_not_gathered_is_not_shown() -> None:
     launches = [launch for launch in campaign(10).launches if launch.condition != SHOWN]
-    assert scatters(launches, launches[0].cell)[TYPICAL].shown is None
-    other = scatters(launches, Cell("another", 8))[TYPICAL]
+    assert scatters(launches, launches[0].cell)["mean"].shown is None
+    other = scatters(launches, Cell("another", 8))["mean"]
     assert (other.alone, other.paired, other.shown) == (0, 0, None)
 
 
@@ -202,33 +177,15 @@ def test_the_ranks_alone_do_not_alarm_asv() -> None:
     assert RULES[ASV]([1.11 * step for step in steady], steady)
 
 
-def tally(found: int, of: int, seconds: float | None = None) -> Tally:
-    return Tally(Rate(found, of, of), seconds=seconds)
-
-
-@pytest.mark.parametrize(
-    ("found", "of", "words"),
-    [
-        (0, 1000, "0.0%, at most 17%; reached, though not for certain"),
-        (0, 10_000, "0.0%, at most 2%; reached"),  # 1.8 %
-        (1, 1000, "4.9%, at most 24%; missed by 2.9 points, though not for certain"),
-        (10, 1000, "39.5%, at most 60%; missed by 37.5 points"),
-    ],
-)
-def test_a_suite_raises_more_false_alarms_than_one_benchmark(found: int, of: int, words: str) -> None:
-    """At least one of 50: 1 - 0.999 ** 50 is 4.9 %."""
-    (line,) = goal_lines({ONE_OF_SUITE: {UNCHANGED: tally(found, of)}})
-    assert line == f"goal, a suite of 50 independent benchmarks with a false alarm, at most 2%: {words}"
+def tally(found: int, of: int) -> Tally:
+    return Tally(Rate(found, of, of))
 
 
 def test_only_goals_of_which_the_tallies_tell_have_a_line() -> None:
     assert goal_lines({}) == []
-    assert goal_lines({PAIRED: {"+3%": tally(90, 100)}}) == [
-        "goal, side by side: +3% found, at least 95.0%: 90.0 % [82 .. 95], missed by 5.0 points, though not for certain"
-    ]
-    assert goal_lines({STORED: {UNCHANGED: tally(0, 1000, seconds=16.0)}}) == [
-        "goal, stored baseline: unchanged false alarms, at most 0.5%: 0.0 % [0.0 .. 0.4], reached",
-        "goal, seconds to the verdict on an unchanged step, at most 15: 16.0, missed by 1.0",
+    assert goal_lines({OURS: {"+5%": tally(50, 100), UNCHANGED: tally(0, 1000)}}) == [
+        "goal, side by side: unchanged false alarms, at most 0.5%: 0.0 % [0.0 .. 0.4], reached",
+        "goal, side by side: +5% found, at least 95.0%: 50.0 % [40 .. 60], missed by 45.0 points",
     ]
 
 
@@ -237,17 +194,8 @@ def test_rows_that_say_nothing_are_left_out() -> None:
     tallies = {UNCHANGED: Tally(Rate(0, 4, 4), improved=Rate(0, 4, 4))}
     labels = ("alarms", "improved", "seconds")
     assert set(labels) <= set(COLUMNS)
-    assert rule_rows(STORED, tallies, (UNCHANGED, "+3%"), labels) == [
-        ("stored baseline: alarms", "0.0 % [0 .. 60]", "-")
-    ]
+    assert rule_rows(OURS, tallies, (UNCHANGED, "+3%"), labels) == [("side by side: alarms", "0.0 % [0 .. 60]", "-")]
     rest = {UNCHANGED: Tally(Rate(1, 8, 8), inconclusive=Rate(2, 8, 8), improved=Rate(1, 8, 8))}
-    assert rule_rows(STORED, rest, (UNCHANGED,), ("unchanged",)) == [
-        ("stored baseline: unchanged", "50.0 % [16 .. 84]")
-    ]
+    assert rule_rows(OURS, rest, (UNCHANGED,), ("unchanged",)) == [("side by side: unchanged", "50.0 % [16 .. 84]")]
     faster = {UNCHANGED: Tally(Rate(0, 4, 4), improved=Rate(4, 4, 4))}
-    assert rule_rows(STORED, faster, (UNCHANGED,), labels)[1] == ("stored baseline: improved", "100.0 % [40 .. 100]")
-
-
-def test_a_suite_alarms_when_any_of_its_benchmarks_does() -> None:
-    assert suite_rate(0.0004, 50) == pytest.approx(1 - 0.9996**50)
-    assert (suite_rate(0, 50), suite_rate(1, 50)) == (0, 1)
+    assert rule_rows(OURS, faster, (UNCHANGED,), labels)[1] == ("side by side: improved", "100.0 % [40 .. 100]")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,18 +13,7 @@ import pytest
 
 from benchmarks.quality import runs
 from benchmarks.quality.campaign import BrokenFile
-from benchmarks.quality.project import (
-    BASELINES,
-    CHANGES,
-    ROOT,
-    SUITE,
-    USUAL,
-    Change,
-    RunError,
-    check_out,
-    make_project,
-    node_id,
-)
+from benchmarks.quality.project import BASE, CHANGES, ROOT, SUITE, RunError, check_out, make_project
 from benchmarks.quality.runs import (
     KEPT,
     Run,
@@ -34,11 +22,9 @@ from benchmarks.quality.runs import (
     code_version,
     in_turn,
     joined,
-    made,
     read,
     require_same,
     run_change,
-    save_baseline,
     write,
 )
 from benchmarks.quality.runs_report import report, rounds_of
@@ -46,8 +32,8 @@ from benchmarks.quality.steps import Calibration
 from pytest_ddpperf.errors import SettingError
 
 CALIBRATION = Calibration(step=0.012, product=2e-6, reduces={16: 1e-4})
-RUN = Run("+5%", "12ms", "2026-01-12T10:00:00+00:00", 41.5, ({"verdict": "regressed"},))
-SHORT = Terms(("4ms",))
+RUN = Run("+10%", "12ms", "2026-01-12T10:00:00+00:00", 41.5, ({"verdict": "regressed"},))
+SHORT = Terms("4ms")
 RUNS = Runs("cpu-2c", "3f2a1c0", {"12ms": CALIBRATION}, (RUN, replace(RUN, change=SUITE, length="")))
 
 
@@ -61,7 +47,7 @@ def test_files_of_one_machine_are_reported_together() -> None:
 
 
 def test_runs_are_read_as_they_were_written(tmp_path: Path) -> None:
-    loaded = replace(RUN, length="12ms 60ms", max_time=20.0, load=2)
+    loaded = replace(RUN, length="60ms", max_time=20.0, load=2)
     for some in (RUNS, replace(RUNS, runs=(loaded,))):
         write(some, tmp_path / "runs.gz")
         assert read(tmp_path / "runs.gz") == some
@@ -106,10 +92,10 @@ def test_runs_by_other_rules_or_of_another_machine_are_kept_apart(there: Runs, w
 def test_the_version_is_the_tree_of_the_package_as_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(runs, "PACKAGE", "src")
-    make_project(tmp_path, {"12ms": CALIBRATION})
+    make_project(tmp_path, "12ms", CALIBRATION)
     version = code_version()
     assert re.fullmatch("[0-9a-f]{7,}", version)
-    check_out(tmp_path, "slower-10")
+    check_out(tmp_path, BASE)
     assert code_version() != version
     (tmp_path / "src" / "training.py").touch()
     (tmp_path / "src" / "more.py").touch()
@@ -124,60 +110,6 @@ def test_a_round_has_every_change_as_often_as_its_weight_says() -> None:
     assert Counter(first) == Counter(second) == weights
     assert first != second
     assert list(islice(in_turn([SUITE], "0"), 2)) == [SUITE, SUITE]
-    assert sorted(islice(in_turn(USUAL, "0", alike=True), 22)) == sorted([*USUAL, *USUAL])
-
-
-def test_a_baseline_is_stored_for_every_five_runs_and_each_length_comes_first_as_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[tuple[str, tuple[str, ...]]] = []
-
-    def run_(_: Path, change: Change, terms: Terms) -> Run:
-        done.append((change.name, terms.lengths))
-        return replace(RUN, change=change.name, load=terms.load)
-
-    monkeypatch.setattr(runs, "run_change", run_)
-    monkeypatch.setattr(runs, "save_baseline", lambda _, terms: done.append(("saved", terms.lengths)))
-    terms = Terms(("12ms", "60ms"), 20.0, load=2)
-    names = ["+50%", *["stored: +50%"] * 6]
-    assert [run.change for run in made(tmp_path, names, terms)] == names
-    assert [name for name, _ in done] == ["+50%", "saved", *["stored: +50%"] * 5, "saved", "stored: +50%"]
-    firsts = [lengths[0] for name, lengths in done if name != "saved"]
-    assert firsts == ["12ms", "60ms", "12ms", "60ms", "12ms", "60ms", "12ms"]
-
-
-@pytest.mark.parametrize(("others", "started"), [(False, 2), (True, 0)])
-def test_processes_of_others_are_told_and_not_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, others: bool, started: int
-) -> None:
-    load: list[int] = []
-
-    def busy(number: int) -> AbstractContextManager[None]:
-        load.append(number)
-        return nullcontext()
-
-    monkeypatch.setattr(runs, "busy", busy)
-    monkeypatch.setattr(runs, "check_out", lambda *_: None)
-    result = dict.fromkeys(("test", "metrics", "launches", "seconds", "findings")) | {"verdict": "ok"}
-    monkeypatch.setattr(runs, "pytest_results", lambda *_: [result])
-    run = run_change(tmp_path, CHANGES["stored: unchanged"], Terms(("4ms",), load=2, others=others))
-    assert (load, run.load) == ([started], 2)
-
-
-def test_a_kept_baseline_is_stored_once_and_runs_tell_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved: list[Path] = []
-
-    def save(project: Path, _: Terms) -> None:
-        (project / BASELINES).mkdir()
-        saved.append(project)
-
-    monkeypatch.setattr(runs, "run_change", lambda _, change, terms: replace(RUN, change=change.name, load=terms.load))
-    monkeypatch.setattr(runs, "save_baseline", save)
-    for _ in range(2):
-        ages = [run.age for run in made(tmp_path, ["+50%", *["stored: +50%"] * 6], SHORT, kept=True)]
-        assert ages[0] is None
-        assert all(age is not None and 0 <= age < 1 for age in ages[1:])
-    assert saved == [tmp_path]
 
 
 def test_options_of_pytest_are_those_of_the_terms() -> None:
@@ -186,20 +118,8 @@ def test_options_of_pytest_are_those_of_the_terms() -> None:
     assert both.options == ("--ddpperf-max-time=20", "--ddpperf-budget=5min")
 
 
-def test_a_run_of_several_lengths_is_one_run_of_each() -> None:
-    """100 s, of which 20 and 40 s were measured: each bears half of the other 40 s."""
-    results = tuple({"test": node_id(name), "seconds": seconds} for name, seconds in (("60ms", 20.0), ("12ms", 40.0)))
-    both = replace(RUN, length="60ms 12ms", seconds=100.0, results=results)
-    assert both.by_length() == [
-        replace(RUN, length="60ms", seconds=40.0, results=results[:1]),
-        replace(RUN, length="12ms", seconds=60.0, results=results[1:]),
-    ]
-    assert RUN.by_length() == [RUN]
-    assert replace(RUN, length="").by_length() == [replace(RUN, length="")]
-
-
 @pytest.mark.parametrize(
-    "file", sorted((ROOT / "benchmarks" / "results").glob("against*.json.gz")), ids=lambda path: path.name
+    "file", sorted((ROOT / "benchmarks" / "results").glob("against_suite*.json.gz")), ids=lambda path: path.name
 )
 def test_files_that_are_older_than_terms_are_read(file: Path) -> None:
     found = read(file)
@@ -211,7 +131,7 @@ def test_files_that_are_older_than_terms_are_read(file: Path) -> None:
 @pytest.mark.slow
 def test_a_real_run_finds_what_is_counted_and_keeps_both_sides_of_each_round(tmp_path: Path) -> None:
     project = tmp_path / "project"
-    make_project(project, {"4ms": CALIBRATION})
+    make_project(project, "4ms", CALIBRATION)
     few = ("--ddpperf-launches=2",)
     run = run_change(project, CHANGES["all-reduce"], replace(SHORT, max_time=4.0, load=1), few)
     assert (run.length, run.max_time, run.load) == ("4ms", 4.0, 1)
@@ -225,24 +145,11 @@ def test_a_real_run_finds_what_is_counted_and_keeps_both_sides_of_each_round(tmp
 
 
 @pytest.mark.slow
-def test_a_real_run_beside_the_baseline_that_was_stored_on_the_base(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    make_project(project, {"4ms": CALIBRATION})
-    save_baseline(project, SHORT, ("--ddpperf-counted-only",))
-    run = run_change(project, CHANGES["stored: unchanged"], SHORT, ("--ddpperf-counted-only",))
-    assert [result["verdict"] for result in run.results] == ["unchanged"]
-    check_out(project, "all-reduce")
-    assert (project / "baselines").is_dir()
-
-
-@pytest.mark.slow
 def test_a_run_without_a_verdict_is_no_run(tmp_path: Path) -> None:
     project = tmp_path / "project"
-    make_project(project, {"4ms": CALIBRATION})
+    make_project(project, "4ms", CALIBRATION)
     with pytest.raises(RunError, match=r"(?s)all-reduce: pytest ended with status 4.*--no-such-option"):
         run_change(project, CHANGES["all-reduce"], SHORT, ("--no-such-option",))
-    (project / "perf" / "test_training.py").write_text(
-        "import pytest\n@pytest.mark.parametrize('length', ['4ms'])\ndef test_step(ddpperf, length): pass\n"
-    )
+    (project / "perf" / "test_training.py").write_text("def test_step(ddpperf): pass\n")
     with pytest.raises(RunError, match="unchanged: pytest ended with status 0"):
         run_change(project, CHANGES["unchanged"], SHORT)

@@ -137,7 +137,7 @@ class Simulated:
                 self.rounds += 1
             state = replace(state, launches=fresh)
             change, of_fresh = (
-                paired(*zip(*some, strict=True), scale="ratio", outliers="both") for some in (pairs, pairs[first:])
+                paired(*zip(*some, strict=True), scale="ratio", robust=True) for some in (pairs, pairs[first:])
             )
             assert change is not None
             last = self._seconds(before) + self.round_seconds > deadline

@@ -110,18 +110,18 @@ def slower(**step: Any) -> Result:
 
 def test_launches_stand_beside_those_of_the_baseline() -> None:
     memory = metric(
-        "peak_resident", 200.0, Verdict.REGRESSED, 0.25, samples=(190.0, 210.0), base_samples=(150.0, 170.0)
+        "peak_resident", 200.0, Verdict.REGRESSED, 0.25, samples=(190.0, 210.0), base_samples=(150.0, 160.0, 512 / 3)
     )
     (chart,) = charts("launches", document(result("t.py::test_a", Verdict.REGRESSED, 0.2, 0.25, (memory,))))
     ours, theirs = chart.series
     assert (ours.name, points(ours)) == ("this run", [(1, 190), (2, 210)])
-    assert (theirs.name, points(theirs)) == ("baseline", [(1, 150), (2, 170)])
-    typical, base = chart.references
-    assert (typical.name, points(typical)) == ("this run, typical", [(1, 200, 198, 202), (2, 200, 198, 202)])
-    # The logarithms of 150 and 170 lie 0.0625816 to both sides of that of 159.687, the root of their product: that is
-    # the standard error, and the quantile of Student's t with one degree of freedom is 12.7062.
-    assert base.name == "baseline, typical"
-    assert points(base)[0] == pytest.approx((1, 160, 159.687 * math.exp(-0.795174), 159.687 * math.exp(0.795174)), 1e-4)
+    assert (theirs.name, points(theirs)) == ("baseline", [(1, 150), (2, 160), (3, 170.666667)])
+    now, base = chart.references
+    assert (now.name, points(now)) == ("this run, all launches", [(1, 200, 198, 202), (3, 200, 198, 202)])
+    # The logarithms of the others lie 0.0645385 to both sides of that of 160: the standard error is 0.0372613, and the
+    # quantile of Student's t with two degrees of freedom is 4.30265.
+    assert base.name == "baseline, all launches"
+    assert points(base)[0] == pytest.approx((1, 160, 160 * math.exp(-0.160322), 160 * math.exp(0.160322)), 1e-4)
     assert (chart.title, chart.x.name, chart.y.unit) == ("peak_resident by launch", "launch", "B")
 
 
@@ -221,7 +221,7 @@ def test_throughput_of_ways_to_train_is_side_by_side() -> None:
 
 
 def test_an_epoch_is_seen_before_and_now() -> None:
-    epoch = metric("epoch_time", 10.0, Verdict.REGRESSED, 0.25, samples=(9.9, 10.1), base_samples=(7.9, 8.1))
+    epoch = metric("epoch_time", 10.0, Verdict.REGRESSED, 0.25, samples=(9.9, 10.1), base_samples=(7.9, 8.0, 8.1))
     (chart,) = charts("epoch_time", document(result("t.py::test_d", Verdict.REGRESSED, 0.2, 0.25, (epoch,))))
     now, before = chart.series
     assert (before.name, [point[:2] for point in points(before)]) == ("baseline", [(0, 8.0)])
@@ -231,8 +231,8 @@ def test_an_epoch_is_seen_before_and_now() -> None:
 
 
 def test_trainings_converge_step_by_step() -> None:
-    final = FinalValue(value=0.5, interval=None, samples=(0.4, 0.6))
-    curves = (Curve(steps=(10, 20), values={LOSS: (2.0, 0.4)}), Curve(steps=(10, 20), values={LOSS: (2.0, 0.6)}))
+    final = FinalValue(value=0.5, interval=None, samples=(0.4, 0.5, 0.6))
+    curves = tuple(Curve(steps=(10, 20), values={LOSS: (2.0, last)}) for last in final.samples)
     found = Convergence(
         test="t.py::test_e",
         world_size=2,
@@ -244,8 +244,8 @@ def test_trainings_converge_step_by_step() -> None:
     assert [each.name for each in chart.series] == ["a", "b"]
     first, last = points(chart.series[0])
     assert first == (10, 2.0, 2.0, 2.0)
-    # Half the difference of the two, times the quantile 12.7062 of Student's t with one degree of freedom.
-    assert last == pytest.approx((20, 0.5, 0.5 - 1.27062, 0.5 + 1.27062), rel=1e-5)
+    # Their standard error 0.1 / 3 ** 0.5, times the quantile 4.30265 of Student's t with two degrees of freedom.
+    assert last == pytest.approx((20, 0.5, 0.5 - 0.248414, 0.5 + 0.248414), rel=1e-5)
     assert chart.confidence == 0.95
 
 

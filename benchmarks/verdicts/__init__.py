@@ -1,0 +1,1 @@
+"""What ``benchmarks/verdicts_real.py`` is made of."""

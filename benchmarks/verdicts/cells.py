@@ -1,0 +1,128 @@
+"""The cells of real runs: what is run under which terms, how often, and what has to come out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from benchmarks.verdicts.programs import LATENCY, Program
+
+LENGTHS = ("4ms", "12ms", "60ms")
+PAUSES, EACH = (5, 20, 100), (5, 10, 20)  # typical steps, in one step of so many
+MANY = 40  # runs, in which all lengths of steps are drawn
+WORSE = 0.10  # by how much pauses lengthen the mean step at least, in runs that count
+
+Sides: TypeAlias = "tuple[Program, Program]"
+"""The reference, and what is compared with it."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How often something has to come out."""
+
+    what: str  # red, or green: unchanged, ok or improved
+    share: float
+    at_least: bool
+
+
+NEVER_RED, NEVER_GREEN = Goal("red", 0.0, at_least=False), Goal("green", 0.0, at_least=False)
+FOUND, ALWAYS = Goal("red", 0.95, at_least=True), Goal("red", 1.0, at_least=True)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs under one set of terms."""
+
+    name: str
+    wanted: int  # runs
+    sides: Callable[[random.Random, int], Sides]  # of a run, by its number
+    busy: bool  # whether two processes compute beside the comparison
+    goals: tuple[Goal, ...] = ()
+    max_time: float = 60.0  # s
+    saved_busy: bool | None = None  # the same of the run that saves the baseline; None beside another revision
+    git: bool = True  # whether there is a repository
+    counted: bool = False  # whether steps are counted: what is slower would be told at once
+    least: float | None = None  # runs whose mean step got longer by less do not count
+
+    @property
+    def quiet(self) -> bool:
+        """Whether one of its runs takes a quiet machine."""
+        return not self.busy or self.saved_busy is False
+
+    @property
+    def lengths(self) -> set[str]:
+        """The lengths of steps of which its programs have to know what they take."""
+        drawn = (program for number in range(MANY) for program in self.drawn(number))
+        return {program.length for program in drawn if program.calibrated}
+
+    def drawn(self, number: int) -> Sides:
+        """The programs of run ``number``, from 0; always the same."""
+        return self.sides(random.Random(f"{self.name} {number}"), number)  # noqa: S311  no secret
+
+
+def _same(_: random.Random, number: int) -> Sides:
+    program = Program(LENGTHS[number % len(LENGTHS)])
+    return program, program
+
+
+def _of(program: Program) -> Callable[[random.Random, int], Sides]:
+    return lambda *_: (program, program)
+
+
+def _slower(work: float, length: str | None = None) -> Callable[[random.Random, int], Sides]:
+    def sides(_: random.Random, number: int) -> Sides:
+        of = length or LENGTHS[number % len(LENGTHS)]
+        return Program(of), Program(of, work=work)
+
+    return sides
+
+
+def _pauses(draw: random.Random, _: int) -> Sides:
+    length = draw.choice(LENGTHS)
+    pausing = Program(
+        length, pause=draw.choice(PAUSES), every=draw.choice(EACH), spins=draw.random() < 0.5, alone=draw.random() < 0.5
+    )
+    return Program(length), pausing
+
+
+def _both_pause(draw: random.Random, number: int) -> Sides:
+    _, pausing = _pauses(draw, number)
+    return pausing, pausing
+
+
+def _of_kind(kind: str) -> Callable[[random.Random, int], Sides]:
+    return lambda *_: (Program("4ms", kind=kind), Program("4ms", kind=kind, worse=True))
+
+
+def _cells() -> list[Cell]:
+    made: list[Cell] = []
+    for busy, where in ((False, "quiet"), (True, "busy")):
+        made.append(Cell(f"same-20s-{where}", 100, _same, busy, (NEVER_RED,), 20.0, counted=True))
+        for share in (5, 10, 50):
+            goals = (ALWAYS,) if share == 50 else ()
+            for seconds in (20, 60):
+                name = f"{share}%-{seconds}s-{where}"
+                made.append(Cell(name, 30, _slower(share / 100), busy, goals, float(seconds)))
+        made += [
+            Cell(f"pauses-{where}", 40, _pauses, busy, (FOUND, NEVER_GREEN), least=WORSE),
+            Cell(f"pauses-same-{where}", 40, _both_pause, busy, (NEVER_RED,), counted=True),
+            Cell(f"loader-{where}", 10, _of_kind("loader"), busy, (FOUND,)),
+            Cell(f"validation-{where}", 10, _of_kind("validation"), busy, (FOUND,)),
+            Cell(f"stored-50%-{where}", 20, _slower(0.5), busy, (ALWAYS,), 20.0, saved_busy=False),
+        ]
+        for length, kind in ((LATENCY, "latency"), ("12ms", "compute")):
+            for git in (True, False):
+                name = f"stored-{kind}-{'busy' if not busy else 'quiet'}-{where}-{'git' if git else 'no-git'}"
+                sides = _of(Program(length))
+                made.append(Cell(name, 12, sides, busy, (NEVER_RED,), 20.0, saved_busy=not busy, git=git, counted=True))
+    return [
+        *made,
+        Cell("stored-10%-busy-quiet", 20, _slower(0.1), False, (FOUND,), saved_busy=True),  # noqa: FBT003  a column
+        Cell("stored-doubled-no-git", 20, _slower(1.0), False, (ALWAYS,), 20.0, saved_busy=False, git=False),  # noqa: FBT003
+    ]
+
+
+CELLS: Mapping[str, Cell] = {cell.name: cell for cell in _cells()}
+"""By name: of a stored baseline, the machine while it is saved comes before that of the comparison."""

@@ -1,0 +1,181 @@
+"""What a real run came to, as far as the tables need it, and the file that keeps it: a JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from benchmarks.quality.campaign import BrokenFile, calibration_from
+from benchmarks.quality.steps import Calibration
+from benchmarks.verdicts.cells import Cell
+from benchmarks.verdicts.programs import SAMPLES
+
+QUIET = 0.10  # of the cores, that others may use
+WITHIN = 0.01  # of what the result's own step times say
+GREEN = ("unchanged", "ok", "improved")
+LONG = "times as long as the median step"  # in a finding on long steps
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run; shares are fractions, times seconds, and changes those of the step time."""
+
+    cell: str
+    number: int  # of the run in its cell, which decides its programs
+    tree: str  # of the package, as git names it
+    machine: str  # the environment's key
+    began: str  # UTC, ISO 8601
+    seconds: float  # with start-up and all that is not measuring
+    verdict: str  # none if there was none; ``said`` tells why
+    programs: Mapping[str, Any] = field(default_factory=dict)  # of what is compared, where not by default
+    left_out: str = ""  # why the run does not count
+    red: Sequence[str] = ()  # gated metrics
+    change: float | None = None
+    true: float | None = None  # by the means of all timed steps of both sides
+    bound: float | None = None
+    mde: float | None = None
+    paired: bool = False
+    launches: int = 0
+    steps: int = 0  # timed, of a launch
+    measuring: float = 0.0
+    others: float | None = None  # share of the cores that other processes took, of the median launch
+    others_saved: float | None = None  # the same of the run that saved the baseline
+    apart: Sequence[float] = ()  # by how much step time and throughput differ from what its own step times say
+    long: bool = False  # whether the report tells of long steps
+    said: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts in its cell."""
+        return not self.left_out
+
+    @property
+    def is_red(self) -> bool:
+        """Whether the test failed for the benchmark's own verdict."""
+        return self.verdict in ("regressed", "broken")
+
+    @property
+    def is_green(self) -> bool:
+        """Whether it was shown to be no slower, or said to be ok."""
+        return self.verdict in GREEN
+
+    @property
+    def agrees(self) -> bool:
+        """Whether what is told agrees with the result's own step times."""
+        return all(apart <= WITHIN for apart in self.apart)
+
+
+def told(result: Mapping[str, Any], samples: int = SAMPLES) -> dict[str, Any]:
+    """What the result of a run says, in fields of an outcome; ``samples``: of a step of each of two ranks."""
+    metrics, steps = result["metrics"], [times for times in result["step_times"] if times]
+    step, throughput = metrics.get("step_time", {}), metrics.get("throughput")
+    if not steps or not step:
+        return {"verdict": result["verdict"], "said": "; ".join(result["findings"])[-500:]}
+    mean = _mean(steps)
+    told_values = [(step["value"], mean), *([] if throughput is None else [(throughput["value"], 2 * samples / mean)])]
+    base = [sample for sample in step["baseline_samples"] if sample]
+    return {
+        "verdict": result["verdict"],
+        "red": [name for name, each in metrics.items() if each["gated"] and each["verdict"] == "regressed"],
+        "change": step["change"],
+        "true": mean / statistics.fmean(base) - 1 if base else None,
+        "bound": step["bound"],
+        "mde": step["mde"],
+        "paired": bool(step.get("paired")),
+        "launches": result["launches"],
+        "steps": len(steps[0]),
+        "measuring": result["seconds"],
+        "others": others_of(result),
+        "apart": [abs(value / own - 1) for value, own in told_values],
+        "long": any(LONG in finding for finding in result["findings"]),
+    }
+
+
+def _mean(launches: Sequence[Sequence[float]]) -> float:
+    return math.fsum(map(math.fsum, launches)) / sum(map(len, launches))
+
+
+def others_of(result: Mapping[str, Any]) -> float | None:
+    """The share of the cores that others and a hypervisor took, of the median launch; None if nothing tells it."""
+    seen = [each["cpu"] for each in result.get("health") or [] if each is not None and each.get("cpu")]
+    shares = [(cpu["others"] or 0.0) + (cpu["steal"] or 0.0) for cpu in seen]
+    return statistics.median(shares) if shares else None
+
+
+def why_left_out(cell: Cell, outcome: Outcome) -> str:
+    """Why a run does not count in its cell; empty if it does. A run without a verdict counts."""
+    for busy, others, when in (
+        (cell.busy, outcome.others, "compared"),
+        (cell.saved_busy, outcome.others_saved, "saved"),
+    ):
+        if busy is False and others is not None and others > QUIET:
+            return f"not quiet: others used {others:.0%} of the cores while it was {when}"
+    if cell.least is not None and outcome.true is not None and outcome.true < cell.least:
+        return f"its mean step is {outcome.true:+.1%}: it takes {cell.least:+.0%}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a file holds."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    calibrations: Mapping[tuple[str, str], Calibration] = field(default_factory=dict)  # by machine and length
+
+    def of(self, cell: str, tree: str) -> list[Outcome]:
+        """The runs of a cell by one tree, those that do not count too."""
+        return [each for each in self.outcomes if (each.cell, each.tree) == (cell, tree)]
+
+
+def read(file: Path) -> Kept:
+    """What was written so far; nothing if there is no file. A last line that was cut off is left out."""
+    if not file.exists():
+        return Kept()
+    names = {column.name for column in fields(Outcome)}
+    outcomes: list[Outcome] = []
+    calibrations: dict[tuple[str, str], Calibration] = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(keepends=True), 1):
+        if not line.endswith("\n"):
+            break
+        try:
+            data = json.loads(line)
+            if "calibration" in data:
+                calibrations[data["machine"], data["calibration"]] = calibration_from(data)
+            else:
+                outcomes.append(Outcome(**{name: value for name, value in data.items() if name in names}))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BrokenFile(f"{file}, line {number}: not a real run: {type(error).__name__}: {error}") from None
+    return Kept(tuple(outcomes), calibrations)
+
+
+def append(file: Path, outcome: Outcome) -> None:
+    """Add a run."""
+    defaults = {column.name: column.default for column in fields(Outcome)}
+    found = {
+        name: value for name, value in asdict(outcome).items() if value != defaults[name] and value not in ([], {})
+    }
+    _append(file, {name: _rounded(value) for name, value in found.items()})
+
+
+def append_calibration(file: Path, machine: str, length: str, calibration: Calibration) -> None:
+    """Add what steps of a length take on a machine."""
+    _append(file, {"calibration": length, "machine": machine, **asdict(calibration)})
+
+
+def _append(file: Path, data: Mapping[str, Any]) -> None:
+    """Add a line, in place of one that was cut off."""
+    with file.open("ab+") as out:
+        out.seek(0)
+        out.truncate(out.read().rfind(b"\n") + 1)
+        out.write(json.dumps(data, separators=(",", ":")).encode() + b"\n")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value

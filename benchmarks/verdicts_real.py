@@ -1,0 +1,98 @@
+"""Whether verdicts are right in real runs, added up over days.
+
+    python benchmarks/verdicts_real.py run --all --minutes 60
+    python benchmarks/verdicts_real.py run --cell same-20s-quiet --number 5
+    python benchmarks/verdicts_real.py table
+
+Each run makes a small git project whose test trains with two gloo ranks, in two commits: the same code, slower code, or
+code that pauses in some steps. It runs pytest there against the first commit or beside a baseline of it, and keeps what
+the verdict was and what both sides' own step times say. What is slower is only timed (``--ddpperf-counted=false``):
+counts would tell at once. "Busy" runs have two processes beside them that compute, with short rests. Runs on a quiet
+machine wait while others use it, and do not count if others took more than a tenth of the cores meanwhile; the table
+says how many these are. Runs add up in one file, a line for each, with the git tree of the package; ``run --all`` makes
+those that the package's own tree lacks, in turn. It may be stopped at any time. ``--package`` is the folder of another
+checkout whose package is run in place of this one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.verdicts
+
+from benchmarks.quality.campaign import BrokenFile
+from benchmarks.quality.project import ROOT
+from benchmarks.verdicts.cells import CELLS
+from benchmarks.verdicts.outcomes import read
+from benchmarks.verdicts.runs import Bench, chosen, machine_here, made, tree_of
+from benchmarks.verdicts.tables import report
+from pytest_ddpperf.against.git import GitError
+from pytest_ddpperf.errors import DdpperfError, SettingError
+
+FILE = Path(__file__).parent / "results" / "verdicts_real.jsonl"
+DAYS = 60.0 * 24 * 30
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # pytest and busy processes are ended too
+    try:
+        options.command(options)
+    except (BrokenFile, GitError, DdpperfError, OSError) as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("stopped; the runs that have ended are kept, and can be added to")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=f"cells: {', '.join(CELLS)}"
+    )
+    verbs = parser.add_subparsers(required=True, metavar="run|table")
+    run = verbs.add_parser("run", help="make runs and keep them")
+    which = run.add_mutually_exclusive_group(required=True)
+    which.add_argument("--cell", metavar="NAME", help="runs of this cell")
+    which.add_argument("--all", action="store_true", help="runs of all cells that lack some, in turn")
+    run.add_argument(
+        "--number", type=_positive, metavar="N", help="so many of each that count (default: what it lacks)"
+    )
+    run.add_argument("--minutes", type=float, default=DAYS, metavar="M", help="after which no run is begun")
+    run.add_argument("--package", type=Path, default=ROOT, metavar="FOLDER", help="a checkout (default: this one)")
+    run.set_defaults(command=_run)
+    table = verbs.add_parser("table", help="print what the runs came to")
+    table.add_argument("--tree", metavar="HASH", help="of the package (default: all, one after the other)")
+    table.set_defaults(command=_table)
+    for verb in (run, table):
+        verb.add_argument("--file", type=Path, default=FILE, help="what runs are kept in (default: %(default)s)")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    cells = chosen(options.cell)
+    if not options.file.parent.is_dir():
+        raise SettingError(f"--file {options.file}: there is no folder {options.file.parent}")
+    package = options.package.resolve()
+    bench = Bench(options.file, package, tree_of(package), machine_here(), lambda text: print(text, flush=True))
+    for each in made(bench, cells, time.monotonic() + 60 * options.minutes, options.number):
+        true = "" if each.true is None else f", truly {each.true:+.1%}"
+        why = f" (left out: {each.left_out})" if each.left_out else ""
+        print(f"{each.began} {each.cell} #{each.number}: {each.verdict}{true}, {each.seconds:.0f} s{why}", flush=True)
+
+
+def _table(options: argparse.Namespace) -> None:
+    print(report(read(options.file).outcomes, options.tree))
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: takes one or more")
+    return number
+
+
+if __name__ == "__main__":
+    main()

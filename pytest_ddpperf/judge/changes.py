@@ -1,0 +1,75 @@
+"""The change of a metric from its reference, and what its launches are expected to scatter by."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+
+from pytest_ddpperf.records.measurement import Measurement, Series
+from pytest_ddpperf.stats import intervals
+from pytest_ddpperf.stats.blocks import CERTAINTY, OWN_IN_TURNS, Expected, expected, paired_blocks
+from pytest_ddpperf.stats.intervals import Change
+
+CERTAIN = 100.0  # degrees of freedom of a scatter that was measured thousands of times, for a launch that is alone
+
+
+def change_from(series: Series, base: Series, measurement: Measurement, *, paired: bool) -> Change | None:
+    """The change from the reference: by rounds where both sides were measured in the same ones."""
+    if paired and len(series.samples) == len(base.samples):
+        return intervals.paired(
+            series.samples,
+            base.samples,
+            scale=series.scale,
+            robust=series.rules.interleaved,  # either side may be disturbed
+            expected=_expected_of_pairs(series, base, turns=measurement.turns),
+        )
+    return intervals.change(series.samples, base.samples, scale=series.scale, expected=_expected_alone(series))
+
+
+def part_of(series: Series, launches: slice) -> Series:
+    """The series of some of its launches."""
+    return replace(series, samples=series.samples[launches], within=series.within[launches])
+
+
+def worsening_of_all_steps(series: Series, base: Series) -> float | None:
+    """The worsening of all steps together, in the tolerance's terms: of all rounds but the worst.
+
+    Each round counts as much as it took, and no long step is capped. A pause of the machine is in one round; pauses of
+    the code come back.
+    """
+    new, old = series.samples, base.samples
+    if not series.rules.timed or series.scale != "ratio" or len(new) != len(old) or min((*new, *old)) <= 0:
+        return None
+    seconds = [(1 / a, 1 / b) if series.better == "higher" else (a, b) for a, b in zip(new, old, strict=True)]
+    kept = sorted(seconds, key=lambda pair: pair[0] / pair[1])[: max(1, len(seconds) - 1)]
+    return math.fsum(one for one, _ in kept) / math.fsum(other for _, other in kept) - 1
+
+
+def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
+    """In how many launches it was worse: than in the same round, else than the base's median; None of fewer than 2."""
+    new, old = series.samples, base.samples
+    if len(new) < 2 or not old:  # noqa: PLR2004
+        return None
+    others = old if paired and len(old) == len(new) else (statistics.median(old),) * len(new)
+    sign = 1 if series.better == "lower" else -1
+    return sum(sign * one > sign * other for one, other in zip(new, others, strict=True))
+
+
+def _expected_alone(series: Series) -> Expected | None:
+    """What launches of a separate run are expected to scatter by; None where nothing is known."""
+    if series.rules.usual_scatter is not None and series.scale != "ratio" and len(series.samples) == 1:
+        return Expected(series.rules.usual_scatter**2, CERTAIN)
+    return expected(series.within, series.own) if series.within else None
+
+
+def _expected_of_pairs(series: Series, base: Series, *, turns: bool) -> Expected | None:
+    """What the differences of launches of a round are expected to scatter by; of interleaved ones by their blocks."""
+    usual, alone = series.rules.usual_scatter, len(series.samples) == 1
+    if usual is not None and alone != (series.scale == "ratio"):
+        return Expected(2 * usual**2, CERTAIN if alone else CERTAINTY)
+    if series.scale != "ratio":  # steps of diagnoses, which did not alternate with the other side's
+        new, old = (expected(side.within, side.own) for side in (series, base))
+        return None if new is None or old is None else Expected(new.variance + old.variance, min(new.df, old.df))
+    moved = paired_blocks(series.within, base.within)
+    return expected(moved, min(series.own, OWN_IN_TURNS) if turns else math.sqrt(2) * series.own)

@@ -1,0 +1,96 @@
+"""What more launches would make of an undecided metric, and the smallest slowdown that they would find."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from pytest_ddpperf.judge.decision import DecisionContext, Evidence, decide
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, ONE_LOOK, Proofs, mde
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Better, Series
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.stats.intervals import Change, with_launches
+
+FEW = 6  # launches; by the scatter of fewer, little can be foreseen
+PRACTICABLE = 200  # launches for which somebody may still wait: some minutes of short steps
+MAX_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
+
+
+def what_it_takes(
+    evidence: Evidence, change: Change, context: DecisionContext, *, paired: bool, launches: int
+) -> Finding:
+    """What would decide a metric; ``launches`` were made for the times."""
+    series, told = evidence.series, len(evidence.series.samples)
+    if told < launches:
+        return Finding("told_late", {"launches": told})
+    if change.standard_error is None:
+        return Finding("single_launch")
+    wanted = enough(evidence, change, context, context.resolution_of(series))
+    if wanted is None or wanted > PRACTICABLE:
+        return Finding("no_launches_decide", {"any_number": wanted is None, "paired": paired})
+    max_time = None
+    if series.gated and context.last and context.max_time_for is not None:
+        max_time = math.ceil(context.max_time_for(wanted - told))
+    return Finding("launches_needed", {"launches": wanted, "max_time": max_time, "known": told if told < FEW else None})
+
+
+def enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
+    """About how many launches would decide a metric; ``resolution``: the worsening that it is enough to rule out."""
+    return needed(
+        change,
+        better=evidence.series.better,
+        tolerance=evidence.tolerance,
+        alpha=context.alpha_of(evidence.series),
+        margin=context.margin,
+        resolution=resolution,
+        proofs=context.proofs.at(1.0, last=True),
+    )
+
+
+def needed(
+    change: Change,
+    *,
+    better: Better,
+    tolerance: float,
+    alpha: float,
+    margin: float = EQUIVALENCE_MARGIN,
+    resolution: float | None = None,
+    proofs: Proofs = ONE_LOOK,
+) -> int | None:
+    """About how many launches the candidate needs in all for a verdict, if estimate and scatter stay what they are.
+
+    A rough figure, for the estimate will move. More launches have more degrees of freedom; the baseline's own error
+    stays. At least one more than there are; None where ``MAX_LAUNCHES`` would not do, or the scatter is unknown.
+    """
+    if change.standard_error is None:
+        return None
+
+    def decided(launches: int) -> bool:
+        verdict = decide(
+            with_launches(change, launches),
+            better=better,
+            tolerance=tolerance,
+            alpha=alpha,
+            margin=margin,
+            resolution=resolution,
+            last=True,
+            proofs=replace(proofs, proves=True),
+        )
+        return verdict is not Verdict.INCONCLUSIVE
+
+    low, high = change.launches, change.launches + 1
+    while not decided(high):
+        if high >= MAX_LAUNCHES:
+            return None
+        low, high = high, min(MAX_LAUNCHES, 2 * high)
+    while high - low > 1:  # more launches hardly ever make a decided change undecided
+        middle = (low + high) // 2
+        low, high = (low, middle) if decided(middle) else (middle, high)
+    return high
+
+
+def smallest_found(change: Change, tolerance: float, series: Series, context: DecisionContext) -> float | None:
+    """What this run would have found, with as many launches as there is time for."""
+    best = with_launches(change, context.affordable or change.launches)
+    return mde(best, alpha=context.alpha_of(series), tolerance=tolerance)

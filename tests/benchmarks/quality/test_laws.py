@@ -1,0 +1,110 @@
+"""The laws of simulated launches: exact where they have no noise, and with the scatter that was asked for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.quality.laws import Array, Machine, Moody, Pairs, Replayed, Skewed, Slower, World, pairs_of, recordings
+from benchmarks.quality.simulate import CELL
+from benchmarks.quality.verdicts import Rounds
+from tests.benchmarks.quality.synthetic import campaign
+
+
+class Silent:
+    """A machine without any noise, whose steps take 10 ms."""
+
+    step = 0.01
+
+    def sides(self, number: int, steps: int) -> tuple[Array, Array]:
+        return np.ones((number, steps)), np.ones(number)
+
+
+def drawing(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def times_of(rounds: Rounds) -> list[list[float]]:
+    return [list(ranks[0].step_times) for ranks, _ in rounds]
+
+
+def quotients(machine: Machine, number: int = 2000, steps: int = 40) -> list[float]:
+    found = (machine.sides(2, steps)[0] for _ in range(number))
+    return [math.log(new.mean() / base.mean()) for new, base in found]
+
+
+def test_the_new_side_has_the_work_and_the_pauses() -> None:
+    """Of 20 timed steps after five of warm-up the fifth and the fifteenth are the tenth and twentieth of all."""
+    world = World(Silent(), Slower(0.1, pause=3.0, every=10))
+    rounds = world.launched([False, True], 20)
+    new, base = times_of(rounds)
+    assert base == pytest.approx([0.01] * 20)
+    assert new == pytest.approx([0.044 if step in (4, 14) else 0.011 for step in range(20)])
+    assert world.slower == pytest.approx((18 * 1.1 + 2 * 4.4) / 20 - 1)
+    assert [seconds for _, seconds in rounds] == pytest.approx([0.27 + sum(new), 0.27 + 0.2])
+    assert [ranks[0].cpu_time for ranks, _ in rounds] == pytest.approx([0.011, 0.01])
+
+
+def test_a_pause_in_the_warm_up_takes_its_time() -> None:
+    ((_, seconds),) = World(Silent(), Slower(pause=7.0, every=5)).launched([False], 4)
+    assert seconds == pytest.approx(0.27 + 0.07 + 0.04)
+
+
+def test_both_sides_may_pause_and_a_gpu_tells_no_cpu_time() -> None:
+    pausing = Slower(pause=1.0, every=2)
+    world = World(Silent(), pausing, pausing, cpu=False)
+    rounds = world.launched([True, False], 4)
+    assert times_of(rounds)[0] == times_of(rounds)[1] == pytest.approx([0.02, 0.01, 0.02, 0.01])
+    assert world.slower == 0.0
+    assert {ranks[0].cpu_time for ranks, _ in rounds} == {None}
+
+
+def test_pairs_are_those_of_a_file_without_what_made_one_side_slower() -> None:
+    """Ten rounds of seven kinds of pairs, of which those with a long step now and then are left out."""
+    pairs = pairs_of(campaign(10), CELL)
+    assert pairs.steps.shape == (60, 2, 10)
+    apart = pairs.steps[:, 1].mean(axis=1) - pairs.steps[:, 0].mean(axis=1)
+    assert abs(apart.mean()) < 0.002
+    assert pairs.cpu is None
+    assert np.exp(pairs.steps).mean() == pytest.approx(1.0)
+
+
+def made_up(scatter: float, steps: int = 80) -> Pairs:
+    draw = drawing()
+    return Pairs(0.01, draw.normal(0, scatter * math.sqrt(40 / 2), (400, 2, steps)), None)
+
+
+@pytest.mark.parametrize("scatter", [0.02, 0.06])
+def test_recorded_pairs_scatter_by_what_is_asked_for(scatter: float) -> None:
+    pairs = made_up(0.03)
+    assert pairs.scatter == pytest.approx(0.03, rel=0.1)
+    found = [np.std(quotients(Replayed(pairs, drawing(seed), scatter), 1000)) for seed in range(4)]
+    assert found == pytest.approx([scatter] * 4, rel=0.15)
+
+
+def test_launches_longer_than_the_recorded_ones_are_made_of_several() -> None:
+    factors, cpu = Replayed(made_up(0.03, steps=16), drawing()).sides(2, 50)
+    assert factors.shape == (2, 50)
+    assert cpu.shape == (2,)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_launches_add_of_their_own_is_skewed_and_0_on_average(seed: int) -> None:
+    found = Skewed(0.02, drawing(seed))(200_000)
+    assert found.mean() == pytest.approx(0.0, abs=5e-4)
+    assert found.std() == pytest.approx(0.02, rel=0.05)
+    assert ((found / 0.02) ** 3).mean() > 1.5
+
+
+def test_a_machine_with_moods_favours_no_side() -> None:
+    for seed in range(5):
+        found = quotients(Moody(drawing(seed)), 1500)
+        assert abs(np.mean(found)) < 4 * np.std(found) / math.sqrt(len(found))
+
+
+def test_recordings_are_those_whose_blocks_alternate_as_now() -> None:
+    found = recordings()
+    assert len(found) >= 4
+    assert all(0.01 < pairs.scatter < 0.2 for pairs in found)

@@ -1,0 +1,146 @@
+"""Which run comes next, what is refused, and one real run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.quality.project import ROOT
+from benchmarks.quality.steps import Calibration
+from benchmarks.verdicts import runs
+from benchmarks.verdicts.cells import CELLS, Cell
+from benchmarks.verdicts.outcomes import Outcome, append, append_calibration, read
+from benchmarks.verdicts.programs import make_project
+from benchmarks.verdicts.runs import Bench, chosen, compared, made, tree_of
+from pytest_ddpperf.against.git import git
+from pytest_ddpperf.errors import SettingError
+
+OUTCOME = Outcome("", 0, "3f2a1c0", "cpu-2c", "2026-01-12T10:00:00+00:00", 40.0, "ok")
+QUIET, BUSY = (replace(CELLS[f"same-20s-{where}"], wanted=3) for where in ("quiet", "busy"))
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What others use of the cores, at each look; the last for all that follow."""
+    shares = [0.0]
+    monkeypatch.setattr(runs, "others_now", lambda: shares.pop(0) if len(shares) > 1 else shares[0])
+    return shares
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Where each run takes a second, and nothing is run; what is said is in its file's folder."""
+    seconds = iter(range(10_000))
+
+    def run_next(bench: Bench, cell: Cell) -> Outcome:
+        kept = read(bench.file).of(cell.name, bench.tree)
+        outcome = replace(
+            OUTCOME, tree=bench.tree, cell=cell.name, number=len(kept), left_out="for once" if len(kept) == 1 else ""
+        )
+        append(bench.file, outcome)
+        return outcome
+
+    monkeypatch.setattr(runs, "run_next", run_next)
+    monkeypatch.setattr("benchmarks.verdicts.runs.time.sleep", lambda _: None)
+    said = tmp_path / "said"
+    return Bench(
+        tmp_path / "runs.jsonl",
+        ROOT,
+        "3f2a1c0",
+        "cpu-2c",
+        said.write_text,  # type: ignore[arg-type]
+        lambda: float(next(seconds)),
+    )
+
+
+def names(bench: Bench, cells: list[Cell], until: float = 1e9, number: int | None = None) -> list[str]:
+    return [outcome.cell for outcome in made(bench, cells, until, number)]
+
+
+def test_cells_take_turns_until_each_has_what_counts(bench: Bench, used: list[float]) -> None:
+    """The second run of each does not count, so that four are made of each."""
+    found = names(bench, [QUIET, BUSY])
+    assert Counter(found) == {QUIET.name: 4, BUSY.name: 4}
+    assert found[:3] == [QUIET.name, BUSY.name, QUIET.name]
+    assert names(bench, [QUIET, BUSY]) == []
+    assert names(replace(bench, tree="0000000"), [BUSY]) == [BUSY.name] * 4
+
+
+def test_more_can_be_asked_for_than_are_lacking(bench: Bench, used: list[float]) -> None:
+    assert len(names(bench, [BUSY])) == 4
+    assert len(names(bench, [BUSY], number=2)) == 2
+
+
+def test_quiet_runs_wait_while_others_use_the_machine(bench: Bench, used: list[float]) -> None:
+    used[:] = [0.5, 0.5, 0.0]
+    found = names(bench, [QUIET, replace(BUSY, wanted=1)])
+    assert found[0] == BUSY.name
+    assert found[1:] == [QUIET.name] * 4
+    said = bench.file.with_name("said").read_text()
+    assert said == f"not quiet: others use 50% of the cores; waiting: {QUIET.name}"
+
+
+def test_what_steps_take_is_found_out_on_a_quiet_machine(bench: Bench, used: list[float]) -> None:
+    used[:] = [0.5]
+    cell = replace(CELLS["stored-10%-busy-quiet"], saved_busy=None, busy=True, wanted=1)
+    assert names(bench, [cell], until=5.5) == []
+    for length in ("4ms", "12ms", "60ms"):
+        append_calibration(bench.file, "cpu-2c", length, Calibration(0.01, 2e-6, {}))
+    assert names(bench, [cell], until=30.5) == [cell.name]
+
+
+def test_no_run_is_begun_when_the_time_is_up(bench: Bench, used: list[float]) -> None:
+    """The clock is read before each run."""
+    assert len(names(bench, [BUSY], until=2.5)) == 3
+    used[:] = [1.0]
+    assert names(bench, [QUIET], until=50.0) == []
+
+
+def test_the_package_is_named_by_its_tree_and_has_no_changes(tmp_path: Path) -> None:
+    make_project(tmp_path, "x = 1\n", "x = 2\n")
+    (tmp_path / "pytest_ddpperf").mkdir()
+    (tmp_path / "pytest_ddpperf" / "rules.py").write_text("")
+    with pytest.raises(SettingError, match="pytest_ddpperf has changes: commit them"):
+        tree_of(tmp_path)
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "rules")
+    assert git(tmp_path, "rev-parse", "HEAD:pytest_ddpperf").startswith(tree_of(tmp_path))
+
+
+def test_a_cell_is_chosen_by_name() -> None:
+    assert chosen("pauses-busy") == [CELLS["pauses-busy"]]
+    assert chosen(None) == [*CELLS.values()]
+    with pytest.raises(SettingError, match="--cell 'no': there are same-20s-quiet, "):
+        chosen("no")
+
+
+def test_the_programs_of_a_run_are_always_the_same_and_those_of_a_cell_differ() -> None:
+    cell = CELLS["pauses-quiet"]
+    drawn = [cell.drawn(number) for number in range(40)]
+    assert drawn == [cell.drawn(number) for number in range(40)]
+    assert len({after for _, after in drawn}) > 20
+    assert {(after.pause, after.every) for _, after in drawn} == {(p, e) for p in (5, 20, 100) for e in (5, 10, 20)}
+    assert all(before == replace(after, pause=0.0, every=10, spins=False, alone=False) for before, after in drawn)
+
+
+def test_stored_baselines_are_saved_and_compared_on_other_machines() -> None:
+    eight = [cell for name, cell in CELLS.items() if name.startswith(("stored-latency", "stored-compute"))]
+    assert len(eight) == 8
+    assert all(cell.saved_busy is not cell.busy and cell.wanted == 12 for cell in eight)
+    assert sum(cell.git for cell in eight) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("git_there", [True, False])
+def test_a_stored_baseline_is_compared_with_and_without_git(tmp_path: Path, *, git_there: bool) -> None:
+    program = CELLS["same-20s-busy"].drawn(0)[0].text({})
+    make_project(tmp_path / "project", program, program)
+    cell = replace(CELLS["stored-latency-quiet-busy-git"], max_time=3.0, git=git_there, counted=False)
+    found = compared(ROOT, tmp_path / "project", cell)
+    assert found["paired"] is git_there
+    assert max(found["apart"]) < 0.01
+    assert found["others_saved"] is not None
+    assert (tmp_path / "project" / ".git").is_dir()

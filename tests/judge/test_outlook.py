@@ -1,0 +1,103 @@
+"""How many launches would decide, with numbers worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pytest_ddpperf.judge.decision import decide
+from pytest_ddpperf.judge.detection import LAST_SHARE, SEPARATE_LOOKS
+from pytest_ddpperf.judge.outlook import needed
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.stats.blocks import Expected
+from pytest_ddpperf.stats.intervals import Change, change, paired, with_launches
+from tests.judge.made_up import difference
+
+# As in test_decision: levels of all looks together that make 0.05 of one before the last, and of the last one.
+ALPHA, ALPHA_LAST = 0.05 * SEPARATE_LOOKS / (1 - LAST_SHARE), 0.05 / LAST_SHARE
+
+
+def test_what_has_no_known_scatter_takes_no_known_number() -> None:
+    assert needed(difference(0.0, None), better="lower", tolerance=0.03, alpha=ALPHA_LAST) is None
+
+
+@pytest.mark.parametrize(
+    ("shift", "expected"),
+    [
+        (0.0, 11),  # 4 * 0.01 / (0.1 / 1.64485)^2 = 10.8
+        (0.05, 44),  # half the margin, four times the launches: 43.3
+        (0.15, 7),  # beyond the tolerance what matters is the distance from no change: 6.8
+        (0.1, None),  # right on the limit: no number would do
+    ],
+)
+def test_launches_needed_worked_by_hand(shift: float, expected: int | None) -> None:
+    assert needed(difference(shift, 0.1), better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
+
+
+def test_launches_needed_to_rule_out_the_margin() -> None:
+    """Of 4 launches with an error of 0.1: 4 (0.1 * 1.64485 / 0.2)^2 = 2.7, but one more at least; of 0.2: 10.8."""
+    one, other = difference(0.0, 0.1), difference(0.0, 0.2)
+    assert needed(one, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 5
+    assert needed(other, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 11
+
+
+def test_launches_do_not_shrink_the_error_of_the_baseline() -> None:
+    """(0.1 / 1.64485)^2 = 0.003696: less than 0.005 that stays, and 0.002696 more than 0.001 that stays."""
+    hopeless = difference(0.0, 0.1, fixed=0.005)
+    slow = difference(0.0, 0.1, fixed=0.001)
+
+    assert needed(hopeless, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) is None
+    assert needed(slow, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == math.ceil(4 * 0.009 / 0.002696)
+
+
+def test_launches_needed_do_decide_if_estimate_and_scatter_stay() -> None:
+    now = difference(0.02, 0.1)
+    enough = needed(now, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0)
+    assert enough is not None
+
+    then = difference(0.02, 0.1 * math.sqrt(4 / enough))
+    one_less = difference(0.02, 0.1 * math.sqrt(4 / (enough - 1)))
+
+    assert decide(then, better="lower", tolerance=0.1, alpha=ALPHA, margin=1.0) is Verdict.UNCHANGED
+    assert decide(one_less, better="lower", tolerance=0.1, alpha=ALPHA, margin=1.0) is Verdict.INCONCLUSIVE
+
+
+def brute_force(found: Change, alpha: float, most: int) -> int | None:
+    """The first number of launches, counted up one by one, with which a last look decides."""
+    for launches in range(found.launches + 1, most + 1):
+        then = with_launches(found, launches)
+        if decide(then, better="lower", tolerance=0.03, alpha=alpha, last=True) is not Verdict.INCONCLUSIVE:
+            return launches
+    return None
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_launches_needed_are_those_that_trying_each_number_finds(*, together: bool) -> None:
+    """Also with few launches, whose degrees of freedom grow, and with what is expected of them, which do not."""
+    rng, most, told = np.random.default_rng(5), 300, []
+    for _ in range(20):
+        spread, launches = float(rng.choice([0.01, 0.02, 0.04])), int(rng.integers(2, 9))
+        new = [math.exp(one) for one in rng.normal(rng.choice([0.0, 0.02, 0.06]), spread, launches)]
+        base = [math.exp(one) for one in rng.normal(0.0, spread, launches if together else 16)]
+        known = Expected(float(rng.uniform(0.5, 2.0)) * spread**2, 4.0) if rng.random() < 0.5 else None
+        found = (
+            paired(new, base, scale="ratio", robust=True, expected=known)
+            if together
+            else change(new, base, scale="ratio", expected=known)
+        )
+        assert found is not None
+        alpha = float(rng.choice([0.01, 0.001]))
+        enough = needed(found, better="lower", tolerance=0.03, alpha=alpha)
+        told.append(enough if enough is None or enough <= most else None)
+        assert told[-1] == brute_force(found, alpha, most)
+    assert len(set(told)) > 5  # not all of them at once, nor never
+
+
+def test_three_launches_do_where_the_degrees_of_freedom_of_two_say_hundreds() -> None:
+    """Rounds of +30.1 and +30.2 %, which any third one like them proves."""
+    found = paired([1.301, 1.302], [1.0, 1.0], scale="ratio")
+    assert found is not None
+    assert decide(found, better="lower", tolerance=0.03, alpha=0.0005) is Verdict.INCONCLUSIVE
+    assert needed(found, better="lower", tolerance=0.03, alpha=0.0005) == 3

@@ -1,0 +1,201 @@
+"""Whole runs beside a stored baseline: its commit is measured in the same rounds, or its times say little.
+
+No time has to be lucky: the machine of the baseline's file is 20 times as slow, and the slower code six times as slow.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.baselines.store import Store
+from pytest_ddpperf.records.measurement import Series
+from tests.factories import git
+from tests.run.conftest import SetLoad
+
+CODE = """
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+def steps(products, calls=1):
+    def build(ctx):
+        matrix, product = torch.ones(256, 256), torch.empty(256, 256)
+
+        def step():
+            for _ in range(products):
+                torch.mm(matrix, matrix, out=product)
+            for _ in range(calls):
+                dist.all_reduce(torch.ones(4))
+            return 1.0
+
+        return step
+
+    return build
+
+
+def same(ctx):
+    return steps(10)(ctx)
+
+
+def slower(ctx):
+    return steps(2)(ctx)
+
+
+def fragile(ctx):
+    assert not Path("newer_package").exists(), "this package is too new"
+    return steps(2)(ctx)
+"""
+CHANGED = CODE.replace("steps(2)(ctx)", "steps(12, calls=3)(ctx)", 1).replace("    assert not", "    Path and not")
+SUITE = """
+import pytest
+import training
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, steps=20, warmup=1, max_time=2, tolerance=0.5, backend="gloo", device="cpu", verify=False
+)
+
+
+def test_same(ddpperf):
+    ddpperf.check(training.same, counted=False)
+
+
+def test_slower(ddpperf):
+    ddpperf.check(training.slower)
+
+
+def test_fragile(ddpperf):
+    ddpperf.check(training.fragile, counted=False)
+
+
+def test_local(ddpperf):
+    ddpperf.check(lambda ctx: training.same(ctx), counted=False)
+"""
+
+
+def on_a_slow_machine(series: Series) -> Series:
+    if series.unit != "s":
+        return series
+    return replace(series, samples=tuple(20 * each for each in series.samples), value=20 * series.value)
+
+
+@pytest.fixture
+def project(inner: pytest.Pytester, set_load: SetLoad) -> pytest.Pytester:
+    """A project whose baselines are of its last commit but one, saved on a busy and slow machine."""
+    root = inner.path
+    git(root, "init", "-q")
+    (root / "training.py").write_text(CODE)
+    (root / "test_it.py").write_text(SUITE)
+    (root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    (root / ".gitignore").write_text("__pycache__\nresults.json\nnewer_package\n")
+    commit(root, "the code")
+    set_load(0.5)
+    inner.runpytest("-q", "--ddpperf-save").assert_outcomes(passed=4)
+    set_load(0.0)
+    store = Store(root / "baselines")
+    for content in map(store.read, store.files()):
+        assert all(record.busy and not record.dirty and record.code is not None for record in content.records)
+        slow = [replace(each, series=tuple(map(on_a_slow_machine, each.series))) for each in content.records]
+        store.save(content.test, slow)
+    commit(root, "the baselines")
+    (root / "training.py").write_text(CHANGED)
+    (root / "test_it.py").write_text(f"{SUITE}\n")
+    (root / "newer_package").touch()
+    return inner
+
+
+def commit(root: Path, message: str) -> None:
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", message)
+
+
+def results(root: Path) -> dict[str, dict[str, Any]]:
+    found = json.loads((root / "results.json").read_text())["results"]
+    return {result["test"].partition("::")[2]: result for result in found}
+
+
+def test_times_are_those_of_both_commits_and_counts_those_that_are_stored(project: pytest.Pytester) -> None:
+    """Beside the stored times alone nothing would be slower: they are 20 times as long."""
+    root, saved = project.path, git(project.path, "rev-parse", "--short=7", "HEAD~1")
+    run = project.runpytest("-q", "--ddpperf-json=results.json")
+    run.assert_outcomes(passed=3, failed=1)
+    found = results(root)
+
+    same, slower = found["test_same"], found["test_slower"]
+    assert same["verdict"] in {"unchanged", "ok", "inconclusive", "improved"}
+    assert same["metrics"]["step_time"]["change"] > -0.7, "the change is that of the code, not that of the machine"
+    assert slower["verdict"] == "regressed"
+    for result in (same, slower):
+        assert (result["paired_with"]["revision"], result["unpaired"]) == (saved, "")
+        assert result["paired_with"]["modules"]["training"]["there"].endswith("/checkout/training.py")
+        assert result["metrics"]["step_time"]["paired"]
+    judged = {name: (metric["verdict"], metric["paired"]) for name, metric in slower["metrics"].items()}
+    assert (judged["step_time"], judged["collective_calls"]) == (("regressed", True), ("regressed", False))
+    assert slower["metrics"]["collective_calls"]["baseline"] == 1
+
+    # The commit's own step does not run; of the local one both sides would run this checkout's.
+    fragile, local = found["test_fragile"], found["test_local"]
+    for result, words in ((fragile, "cannot run it: *this package is too new*"), (local, "*move it to the top of its")):
+        assert result["verdict"] == "inconclusive", "the baseline was saved on a busy machine"
+        assert result["paired_with"] is None
+        assert not result["metrics"]["step_time"]["paired"]
+        run.stdout.fnmatch_lines([f"*{words}*"])
+    assert "this package is too new" in fragile["unpaired"]
+    assert local["unpaired"].startswith("test_local.<locals>.<lambda> (test_it.py:")
+    assert len(git(root, "worktree", "list").splitlines()) == 1
+
+    run = project.runpytest("-q", "-k", "fragile", "--ddpperf-require-baseline")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stdout.fnmatch_lines([f"*test_fragile: only gross slowdowns could fail: {saved}, the * cannot run it: *"])
+
+
+@pytest.mark.slow
+def test_a_baseline_that_is_needed_ends_the_run_if_its_commit_is_gone(project: pytest.Pytester) -> None:
+    root, gone = project.path, git(project.path, "rev-parse", "--short=7", "HEAD~1")
+    shutil.rmtree(root / ".git")
+    git(root, "init", "-q")
+    commit(root, "squashed")
+    squashed = git(root, "rev-parse", "--short=7", "HEAD")
+    run = project.runpytest("-q", "--ddpperf-require-baseline", "--ddpperf-json=results.json")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    only = "*--ddpperf-require-baseline: test_it.py::test_same: only gross slowdowns could fail"
+    other = f"{squashed}, which added the baseline, has other code"
+    run.stdout.fnmatch_lines([f"{only}: {gone}, the * is gone after a squash or a rebase, and {other}: *"])
+    assert results(root) == {}
+
+    project.runpytest("-q", "-k", "same or slower", "--ddpperf-json=results.json").assert_outcomes(passed=1, failed=1)
+    found = results(root)
+    assert (found["test_same"]["verdict"], found["test_slower"]["verdict"]) == ("inconclusive", "regressed")
+    assert found["test_slower"]["metrics"]["step_time"]["verdict"] == "inconclusive", "a count is worse"
+    assert found["test_same"]["unpaired"].startswith(f"{gone}, the commit of the baseline, is gone")
+
+    # What is undecided, and what is slower, is the next baseline if it is asked for.
+    run = project.runpytest("-q", "-k", "same or slower", "--ddpperf-save", "--ddpperf-json=results.json")
+    run.assert_outcomes(passed=2)
+    assert results(root)["test_same"]["verdict"] == "inconclusive"
+    records = [
+        record for file in Store(root / "baselines").files() for record in Store(root / "baselines").read(file).records
+    ]
+    assert sorted(str(record.commit)[:7] == squashed for record in records) == [False, False, True, True]
+
+
+@pytest.mark.slow
+def test_a_calibration_pairs_this_checkout_with_itself(inner: pytest.Pytester, set_load: SetLoad) -> None:
+    set_load(0.0)
+    (inner.path / "training.py").write_text(CODE)
+    (inner.path / "test_it.py").write_text(SUITE)
+    (inner.path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    run = inner.runpytest("-q", "-k", "same", "--ddpperf-calibrate=2", "--ddpperf-json=results.json")
+    run.assert_outcomes(passed=1)
+    document = json.loads((inner.path / "results.json").read_text())
+    (calibrated,) = document["calibration"]
+    assert (calibrated["name"], calibrated["false_alarms"]["of"]) == ("custom", 2)
+    assert document["results"] == []
+    assert not (inner.path / "baselines").exists()
