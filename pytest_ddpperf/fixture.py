@@ -140,9 +140,8 @@ class Ddpperf:
         self._runs.append(run)
         measured = run.measure(run.prepared(variants), lambda *_: Next("stop", explain=True), compared=False)
         self._last = measured[-1]
-        if not run.part.silent:
-            self._session.measured.setdefault(self._test, []).extend(measured)
-            self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
+        self._session.measured.setdefault(self._test, []).extend(measured)
+        self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
         self._put_on_network(call, subject, strategy, name)
         return measured[-1]
 
@@ -308,10 +307,9 @@ class Ddpperf:
         environment = self._session.environment(call.settings, max(self._session.world_sizes(call.settings)))
         variants = {name: call.variant(subject, environment, strategy=way, name=name) for name, way in ways.items()}
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
-        run.end_preparing()
-        known = None if run.part.before is None else run.part.before.convergence
-        found = known or converged(run, self._test, plan, variants)
-        run.part.converged(found, self._session.convergences)
+        found = run.progress.kept.get("convergence") or converged(run, self._test, plan, variants)
+        run.progress.kept["convergence"] = found
+        self._session.convergences.append(found)
         require_quality(found, call.settings.failing)
         return found
 
@@ -501,8 +499,6 @@ class Ddpperf:
         __tracebackhide__ = True
         from pytest_ddpperf.reports.findings import finding_text
 
-        if self._runs and self._runs[-1].part.silent:  # the last run tells
-            return
         for target in wanted:
             self._session.remark(self._test, target.measurement.key, target.finding)
         open_fails = Verdict.INCONCLUSIVE in self._settings.fail_on
@@ -551,10 +547,9 @@ class Ddpperf:
         environment = self._environment(call, strategy)
         most = required_limit(call.settings.memory_limit, environment.device)
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
-        run.end_preparing()
-        if run.part.before is not None and run.part.before.search is not None:
-            run.part.searched(run.part.before.search, self._session.searches)
-            return run.part.before.search.found
+        if "search" in run.progress.kept:
+            self._session.searches.append(run.progress.kept["search"])
+            return self._session.searches[-1].found
         tried: list[Variant] = []
 
         def probe(batch_size: int) -> Sequence[RankLaunch]:
@@ -568,17 +563,15 @@ class Ddpperf:
             found = search(probe, start=start, limit=limit, memory_limit=most, resolution=resolution)
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
-        run.part.searched(
-            Search(
-                test=self._test,
-                training=tried[0].name,
-                environment=environment,
-                limit=limit,
-                memory_limit=most,
-                found=found,
-            ),
-            self._session.searches,
+        run.progress.kept["search"] = Search(
+            test=self._test,
+            training=tried[0].name,
+            environment=environment,
+            limit=limit,
+            memory_limit=most,
+            found=found,
         )
+        self._session.searches.append(run.progress.kept["search"])
         return found
 
     def _call(
@@ -654,7 +647,6 @@ class Ddpperf:
     def _judged(self, call: VerbCall, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
         __tracebackhide__ = True
         from pytest_ddpperf.run.judging import JudgedRun
-        from pytest_ddpperf.run.part import part_of
 
         for benchmark in variants:  # results and baselines of this test could not tell them apart
             if benchmark.key in self._names:
@@ -662,9 +654,8 @@ class Ddpperf:
                 raise SettingError(f"{twice}; tell them apart with name=...")
             self._names.add(benchmark.key)
         paired = self._session.paired_launches(self._sections)
-        part = part_of(self._session.pool, self._test)
-        times = TimeSheet(call.begun, before=part.before.spent if part.before else None)
-        run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=times, part=part)
+        times = TimeSheet(call.begun)
+        run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=times)
         self._runs.append(run)
         return run.judged(variants, derive)
 

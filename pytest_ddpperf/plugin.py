@@ -107,10 +107,6 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_ddpperf.run.refusals import require_outputs
 
             require_outputs(settings, config.rootpath)
-        if settings.budget is not None:
-            from pytest_ddpperf.run.screening import Screening
-
-            config.pluginmanager.register(Screening(partial(session_of, config)))
         if may_be_task(settings):
             from pytest_ddpperf.run.launched import Launched
 
@@ -145,6 +141,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if follows(session) or config.option.collectonly or not ours:
         return
     timeout_of(config)
+    if config.stash[SETTINGS].budget is not None and not hasattr(config, "workerinput"):
+        from pytest_ddpperf.run.passes import Passes
+
+        config.pluginmanager.register(Passes(partial(session_of, config)))
     try:
         if config.stash[TESTS] and REVISION in config.stash and not hasattr(config, "workerinput"):
             session_of(config).check_out_reference()
@@ -187,7 +187,7 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
         request.node.stash[IN_WORKER] = True
         pytest.skip("benchmarks disturb each other in the workers of pytest-xdist; run them with -n 0")
     session = session_of(request.config)
-    session.pool.begin_test(request.node.nodeid)
+    session.budget.begin_test(request.node.nodeid)
     return Ddpperf(session, request.node.nodeid, *_of_test(request), (request.path.parent, request.config.rootpath))
 
 
@@ -213,7 +213,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Forget an earlier attempt of the test, which another plugin runs again."""
     known = item.config.stash.get(SESSION, None)
-    attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (known is None or not known.pool.silent)
+    attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (known is None or not known.budget.defers)
     item.stash[FAILED] = False
     item.config.stash.setdefault(UNMEASURED, {})[item.nodeid] = []
     if STANDS in item.stash:
@@ -276,10 +276,10 @@ def pytest_runtest_makereport(
     measures = "ddpperf" in getattr(item, "fixturenames", ())
     if call.when == "teardown" and SESSION in item.config.stash:
         if measures:
-            item.config.stash[SESSION].pool.ended(item.nodeid)
+            item.config.stash[SESSION].budget.ended(item.nodeid)
         try:
             item.config.stash[SESSION].end_test(item.nodeid, passed=not item.stash[FAILED])
-        except BaselineError as problem:
+        except (BaselineError, SettingError) as problem:  # of what is stored, or of a hook
             error, report.outcome, report.longrepr = problem, "failed", str(problem)
     if measures:
         unmeasured = report.failed and isinstance(error, DdpperfError) and verdict is None

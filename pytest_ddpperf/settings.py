@@ -223,18 +223,22 @@ class Settings:
         "N",
     )
     max_time: float = _knob(
-        60.0, seconds, "approximate seconds of measuring for a benchmark. Counting and verifying come on top", "SECONDS"
+        60.0,
+        seconds,
+        "seconds for a benchmark, from when its ranks can start: the first import of torch and the checkout of the "
+        "other side come on top. Two launches, and those that confirm or explain what is worse, are made in any case",
+        "SECONDS",
     )
     budget: float | None = _knob(
         None,
         optional(duration, "none"),
-        "time for the tests of the session, such as 90s, 10min or 1h: all benchmarks are screened first; then suspects "
-        "are measured on, then what no verdict is sure of. max-time is then unlimited by default",
+        "time for the tests of the session, such as 90s, 10min or 1h: all have equal shares; what is open at the end "
+        "runs once more, suspects first. max-time is then unlimited by default",
         "TIME",
         per_test=False,
     )
     quick: bool = _switch(
-        "a first look in seconds: 2 launches and 5 s of measuring for a benchmark, whatever its test and the ini file "
+        "a first look in seconds: 2 launches and about 5 s for a benchmark, whatever its test and the ini file "
         "say. Counts are as exact as ever; verdicts on times tell what so few launches can rule out. Nothing is stored",
         per_test=False,
     )
@@ -385,7 +389,7 @@ class Settings:
         "verdicts that fail a test, or none. A verdict besides regressed and broken is in addition to these two",
         "VERDICT[,...]",
     )
-    require_baseline: bool = _switch("fail a test without a comparable baseline (new, incompatible)")
+    require_baseline: bool = _switch("fail a test without a comparable baseline; end if its commit cannot be measured")
     baseline_dir: Path = _knob(  # noqa: RUF009 - a field, declared
         Path("baselines"),
         path,

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.planning import Budget
+from pytest_ddpperf.run.planning import LaunchLimits
 from pytest_ddpperf.run.variant import CUSTOM, Variant
 from pytest_ddpperf.strategies.strategy import Strategy
 
@@ -92,11 +92,9 @@ def make_rank_launch(rank: int = 0, step_times: tuple[float, ...] = (1.0,), **fi
     return RankLaunch(rank=rank, step_times=step_times, **{**defaults, **fields})
 
 
-def make_budget(
-    steps: int | None, warmup: int, launches: int, max_time: float, screening: float, **more: Any
-) -> Budget:
-    """A budget of so many seconds, the first ``screening`` of which are for the screening."""
-    return Budget(steps=steps, warmup=warmup, launches=launches, max_time=max_time, screening=screening, **more)
+def make_limits(steps: int | None, warmup: int, launches: int, screening: float, **more: Any) -> LaunchLimits:
+    """Limits of launches, of which those of the first ``screening`` seconds are planned."""
+    return LaunchLimits(steps=steps, warmup=warmup, launches=launches, screening=screening, **more)
 
 
 def make_series(metric: str, value: float, **fields: Any) -> Series:

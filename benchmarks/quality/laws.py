@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.quality.campaign import Campaign, Cell, partners, read
 from benchmarks.quality.simulate import START_UP
 from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED, WARMUP
-from benchmarks.quality.verdicts import Rounds, rank_launch, turn_sizes
+from benchmarks.quality.verdicts import Launched, rank_launch, turn_sizes
 
 Draw: TypeAlias = np.random.Generator
 Array: TypeAlias = NDArray[np.float64]
@@ -247,7 +247,7 @@ class World:
         """By how much the code of the new side really is slower, in the steps that were timed."""
         return self._lengths[False] / self._lengths[True] - 1
 
-    def launched(self, of_reference: Sequence[bool], steps: int) -> Rounds:
+    def launched(self, of_reference: Sequence[bool], steps: int) -> Launched:
         """One launch of each of these sides."""
         step, (factors, used) = self._machine.step, self._machine.sides(len(of_reference), steps)
         made = []

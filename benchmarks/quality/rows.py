@@ -112,7 +112,7 @@ class Row:
             return [(outcome, 0.0) for outcome in in_suite(suite, ENVIRONMENT, Settings(), seconds)]
         place = int(draw.integers(SUITE))
         suite[place] = World(self.law(draw), self.new(draw))
-        return [(in_suite(suite, ENVIRONMENT, Settings(), seconds, place)[-1], suite[place].slower)]
+        return [(in_suite(suite, ENVIRONMENT, Settings(), seconds)[place], suite[place].slower)]
 
 
 @dataclass(frozen=True)

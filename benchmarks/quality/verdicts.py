@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from benchmarks.quality.steps import WARMUP
 from pytest_ddpperf.against.worktree import Revision
@@ -26,11 +26,10 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import CONFIRMED
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
-from pytest_ddpperf.run.part import part_of
-from pytest_ddpperf.run.planning import LaunchOutcome, Purpose, budget_of, fitting_steps, short_launch
-from pytest_ddpperf.run.pool import Pass, Pool
+from pytest_ddpperf.run.budget.session_budget import SessionBudget
+from pytest_ddpperf.run.planning import LaunchOutcome, Purpose, fitting_steps, limits_of, short_launch
 from pytest_ddpperf.run.references import PairedReferences
-from pytest_ddpperf.run.rounds import Observer, measure
+from pytest_ddpperf.run.rounds import Observer, Rounds, measure
 from pytest_ddpperf.run.session import PRELOADED
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
@@ -58,7 +57,8 @@ __all__ = [  # of the plugin itself
 PAIRED_MARGIN = EQUIVALENCE_MARGIN * PAIRED_TOLERANCE  # no worse by more than that is unchanged, side by side
 REVISION = Revision("before", None, Path())
 
-Rounds: TypeAlias = "Sequence[LaunchOutcome]"
+Launched: TypeAlias = "Sequence[LaunchOutcome]"
+"""The launches of one round."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def paired_steps(step: float, fixed: float = 0.0) -> int:
 class Source(Protocol):
     """Where the launches of both sides of one benchmark come from, in place of new ones."""
 
-    def launched(self, of_reference: Sequence[bool], steps: int) -> Rounds:
+    def launched(self, of_reference: Sequence[bool], steps: int) -> Launched:
         """One launch of each of these sides, which take turns; the seconds that each takes."""
 
 
@@ -169,7 +169,7 @@ class Recordings:
     def __init__(self, sides: Sides) -> None:
         self._decks = {of_reference: cycle(deck) for of_reference, deck in ((False, sides.new), (True, sides.base))}
 
-    def launched(self, of_reference: Sequence[bool], steps: int) -> Rounds:
+    def launched(self, of_reference: Sequence[bool], steps: int) -> Launched:
         """The next launch of each side, cut to the steps that are asked for."""
         found = [launch_of(next(self._decks[side]), steps) for side in of_reference]
         return [(launch.ranks, launch.seconds) for launch in found]
@@ -177,10 +177,42 @@ class Recordings:
 
 def against_partner(source: Source, env: Environment, settings: Settings, tests: int = 1) -> Outcome:
     """The verdict on a run that measured both sides in the same rounds, as beside another revision."""
-    dealt, references = Dealer(source), _references(_variant(env))
-    judge = Judge("replay", settings, references, references.derive, tests)
-    measure(references.both_sides, budget_of(settings), dealt.run, Observer(judge=judge, clock=lambda: dealt.now))
-    return _outcome(judge.results, dealt)
+    dealt = Dealer(source)
+    return _outcome(
+        _Benchmark(_variant(env), dealt, SessionBudget(None, tests, lambda: dealt.now)).judged(settings, tests), dealt
+    )
+
+
+class _Benchmark:
+    """A benchmark of a session whose launches come from a source."""
+
+    def __init__(self, variant: Variant, dealt: Dealer, budget: SessionBudget) -> None:
+        self._name, self._dealt, self._budget = variant.name, dealt, budget
+        self._references = _references(variant)
+        self._before: tuple[Rounds, Judge] | None = None
+
+    def judged(self, settings: Settings, tests: int) -> tuple[Result, ...]:
+        """What the plugin says of it in the pass that runs now; the second pass goes on with the first one's rounds."""
+        budget = self._budget
+        budget.begin_test(self._name)
+        call, _ = budget.next_call(self._name)
+        shared = budget.share(call, settings.max_time, begun=budget.now(), compared=True)
+        judge = Judge("replay", settings, self._references, self._references.derive, tests)
+        rounds = None
+        if self._before is not None:
+            rounds, earlier = self._before
+            judge.resume(earlier)
+
+        def looked(measured: tuple[Measurement, ...], look: Look) -> Next:
+            action = judge(measured, look)
+            budget.ask(call, judge.results, look)
+            return action
+
+        limits = limits_of(settings, screening=budget.screening, shared=shared)
+        sides = self._references.both_sides
+        _, rounds = measure(sides, limits, self._dealt.run, Observer(judge=looked), budget, rounds)
+        self._before = rounds, judge
+        return judge.results
 
 
 def of_recorded(sides: Sides, env: Environment, settings: Settings) -> Outcome:
@@ -190,61 +222,17 @@ def of_recorded(sides: Sides, env: Environment, settings: Settings) -> Outcome:
     return against_partner(Recordings(sides), env, replace(settings, max_time=min(settings.max_time, there)))
 
 
-def in_suite(
-    suite: Sequence[Source], env: Environment, settings: Settings, seconds: float, last: int | None = None
-) -> list[Outcome]:
-    """The verdicts on benchmarks that share the budget of a session, each beside another revision.
-
-    All passes go through the code that deals the budget out. The last one ends with benchmark number ``last``.
-    """
-    variants = [_variant(env, f"test_{i}") for i in range(len(suite))]
+def in_suite(suite: Sequence[Source], env: Environment, settings: Settings, seconds: float) -> list[Outcome]:
+    """The verdicts on benchmarks that share the budget of a session, each beside another revision."""
     decks = list(map(Dealer, suite))
-    pool = Pool(seconds, len(suite), clock=lambda: math.fsum(dealt.now for dealt in decks))
-
-    def judged(variant: Variant, dealt: Dealer) -> tuple[Result, ...]:
-        pool.begin_test(variant.name)
-        part = part_of(pool, variant.name)
-        mine = replace(settings, max_time=part.max_time(settings.max_time, sides=2))
-        references = _references(variant)
-        judge = Judge("replay", mine, references, references.derive, len(suite))
-        recording = part.recording(references.both_sides)
-
-        def looked(measured: tuple[Measurement, ...], look: Look) -> Next:
-            action = judge(measured, look)
-            if look.diagnosed:
-                return action
-            return part.looked(recording, judge.results, look, len(measured[0].launches), action)
-
-        def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
-            if purpose is not Purpose.TIMES:
-                return dealt.run(launches, purpose)
-            told: Any = recording.launched(lambda: cast("Any", dealt.run(launches, purpose)))
-            return list(told)
-
-        observer = Observer(judge=looked, clock=recording.now, end=part.ends_at)
-        budget = part.limited(budget_of(mine), recording, mine.max_time)
-        with part.launching():
-            measure(references.both_sides, budget, run, observer, recording)
-        pool.end_test(variant.name)
-        return judge.results
-
-    pool.begin_pass(Pass.PREPARE)
-    for variant in variants:
-        pool.begin_test(variant.name)
-        part_of(pool, variant.name).max_time(settings.max_time, sides=2)
-    pool.begin_pass(Pass.SCREEN)
-    for variant, dealt in zip(variants, decks, strict=True):
-        with pool.screened(variant.name):
-            judged(variant, dealt)
-    if pool.lacks:
-        suspects = [pair for pair in zip(variants, decks, strict=True) if pool.is_suspect(pair[0].name)]
-        pool.begin_pass(Pass.CONFIRM)
-        for variant, dealt in suspects:
-            with pool.screened(variant.name):
-                judged(variant, dealt)
-    pool.begin_pass(Pass.LAST)
-    end = None if last is None else last + 1
-    return [_outcome(judged(*each), each[1]) for each in zip(variants[:end], decks[:end], strict=True)]
+    budget = SessionBudget(seconds, len(suite), clock=lambda: math.fsum(dealt.now for dealt in decks))
+    budget.two_passes = True
+    settings = replace(settings, max_time=seconds)  # as with a budget: no benchmark has a limit of its own
+    benchmarks = {f"test_{i}": _Benchmark(_variant(env, f"test_{i}"), dealt, budget) for i, dealt in enumerate(decks)}
+    results = {name: benchmark.judged(settings, len(suite)) for name, benchmark in benchmarks.items()}
+    while names := budget.second_pass():
+        results[names[0]] = benchmarks[names[0]].judged(settings, len(suite))
+    return [_outcome(each, dealt) for each, dealt in zip(results.values(), decks, strict=True)]
 
 
 def red_variants(

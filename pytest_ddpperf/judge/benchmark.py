@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.judge.counts import compare_counted, count_findings
-from pytest_ddpperf.judge.decision import DecisionContext, decide_benchmark, decide_failure, decide_unfit, with_stand_in
+from pytest_ddpperf.judge.decision import (
+    DecisionContext,
+    decide_benchmark,
+    decide_failure,
+    decide_unfit,
+    to_confirm,
+    with_stand_in,
+)
 from pytest_ddpperf.judge.metric import compare_metric, slower_than_stored
 from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.launch_figures import long_steps_of
@@ -50,6 +57,11 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             *_warnings(measurement, reference, context),
         ),
     )
+
+
+def unconfirmed(result: Result) -> Result:
+    """The result, in which nothing that fresh launches are still to confirm is found worse."""
+    return to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:

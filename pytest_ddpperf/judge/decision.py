@@ -17,6 +17,7 @@ from pytest_ddpperf.judge.detection import (
     looks_worse,
     worsening,
 )
+from pytest_ddpperf.judge.suspects import wants_launches
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
@@ -306,6 +307,17 @@ def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *,
     if (only_counts or paired) and Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE:
         verdicts = [Verdict.IMPROVED]
     return max([*verdicts, *([Verdict.INCOMPATIBLE] if lost else [])], key=lambda verdict: verdict.severity)
+
+
+def to_confirm(result: Result, *, lost: bool) -> Result:
+    """The result before fresh launches have confirmed what is worse; ``lost``: as in ``decide_benchmark``."""
+    comparisons = tuple(
+        replace(each, verdict=Verdict.INCONCLUSIVE, note=Finding("to_confirm"), suspicious=True)
+        if each.verdict is Verdict.REGRESSED and wants_launches(each)
+        else each
+        for each in result.comparisons
+    )
+    return replace(result, comparisons=comparisons, verdict=decide_benchmark(comparisons, result.reference, lost=lost))
 
 
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:

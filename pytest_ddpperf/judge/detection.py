@@ -99,13 +99,14 @@ class Proofs:
     interval: float = UNPROVEN
     proves: bool = False  # whether this look may prove
 
-    def at(self, share: float, *, last: bool) -> Proofs:
-        """Those of a look after this share of the time; a last look has what is left, but for its interval."""
-        over = min(share, 1.0)
-        share = 1.0 if last else over
+    def at(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
+        """Those of a look that may have spent this share of the error, with all looks before it.
+
+        ``over``: the share of its interval, if that is another one.
+        """
         most = UNPROVEN * (OF_LOOK if self.share else 1.0)
-        found = replace(self, level=most * (share or 1.0), interval=most * (over or 1.0))
-        if not NEXT_PROOF * self.share <= share > 0 and not (last and self.share < 1):
+        found = replace(self, level=most * (share or 1.0), interval=most * ((share if over is None else over) or 1.0))
+        if not NEXT_PROOF * self.share <= share > 0 and not (last and self.share < share):
             return replace(found, proves=False)
         return replace(found, spent=UNPROVEN * share, share=share, proves=True)
 

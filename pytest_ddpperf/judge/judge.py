@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
-from pytest_ddpperf.judge.benchmark import compare
+from pytest_ddpperf.judge.benchmark import compare, unconfirmed
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.proofs import SharedTime
@@ -86,7 +86,7 @@ class Judge:
         margin: float = EQUIVALENCE_MARGIN,
     ) -> None:
         self.results: tuple[Result, ...] = ()
-        self._proofs = SharedTime(settings.max_time)
+        self._proofs = SharedTime()
         self._seeing: set[Key] = set()  # what was not blind at the last look that could prove it
         self._test, self._settings = test, settings
         self._references = references
@@ -102,7 +102,7 @@ class Judge:
     def __call__(self, measured: tuple[Measurement, ...], look: Look) -> Next:
         """Judges the variants and says what to measure next."""
         if not look.diagnosed:
-            self._proofs.begin({each.key: len(each.launches) for each in measured}, look.elapsed, last=look.last)
+            self._proofs.begin({each.key: len(each.launches) for each in measured}, look.over, last=look.last)
         self.results = self._judged(measured, look)
         if look.diagnosed:
             return self._after_diagnosis()
@@ -134,28 +134,36 @@ class Judge:
         )
         if action.action == "stop" and not look.last and any(each.verdict is Verdict.REGRESSED for each in statistical):
             # No other look follows, so that the proofs of what is not worse may spend what is left.
-            self._proofs.spend(look.elapsed, last=True)
+            self._proofs.spend(look.final, last=True, over=look.over)
             self.results = self._judged(measured, look)
         self._state = advance(self._state, action, screened=look.screened)
         if action.action != "confirm":  # which tells nothing that this look showed of times
             self._proofs.tell()
         if action.action == "more" and paired and not accepting:
-            action = replace(action, going_on=undecided(self.results, self._looks_better, self._look_for_blind()))
+            action = replace(action, going_on=undecided(self.results, self._looks_better, self._look_for_blind(look)))
         if action.action == "confirm":
             self._suspected = {
                 result.measurement.key: with_kin(suspects[result.measurement.key], result) for result in self.results
             }
             # What others were proven by counts on.
             self._proven = {key: proven for key, proven in self._proven.items() if worse and key not in worse}
+            if look.defers:
+                self.results = tuple(map(unconfirmed, self.results))
             return replace(action, suspects=tuple(named(suspects, self.results)), going_on=worse)
         if self._state.phase is Phase.CLEAR and self._suspected is None and not accepting:
             self._suspected = {}  # nothing looked worse in time
         regressed = any(result.verdict is Verdict.REGRESSED for result in self.results)
         return replace(action, explain=regressed or accepting, worse=regressed and not accepting)
 
-    def _look_for_blind(self) -> dict[Key, list[Comparison]]:
+    def resume(self, earlier: Judge) -> None:
+        """Goes on where the judge of the first pass over a suite ended, with the same launches."""
+        self._proofs, self._seeing, self._state = earlier._proofs, earlier._seeing, earlier._state
+        self._proofs.keep()
+        self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
+
+    def _look_for_blind(self, look: Look) -> dict[Key, list[Comparison]]:
         """Of a budget, the metrics that make a benchmark blind, and did when a look could last prove it not to be."""
-        if self._settings.budget is None:
+        if not look.shared:
             return {}
         blind = {result.measurement.key: blind_metrics(result) for result in self.results}
         could_see = {key for key in blind if self._proofs[key].proves}
@@ -186,8 +194,8 @@ class Judge:
                 proven=self._proven.setdefault(candidate.key, {}),
                 suspected=self._may_be_worse(candidate),
                 max_time_for=None  # nobody sets what a session's budget deals out
-                if self._settings.budget
-                else lambda more: look.elapsed + more * seconds,
+                if look.shared
+                else lambda more: look.before + look.elapsed + more * seconds,
             )
             return replace(compare(self._test, candidate, reference, context), seconds=look.elapsed)
 
@@ -221,13 +229,12 @@ class Judge:
         return Next("confirm", 1, tuple(suspects))
 
     def _affordable(self, measured: Measurement, look: Look) -> int:
-        """The number of launches that show a suspect to be worse, or would have: side by side, all that there are."""
+        """Those that show a suspect to be worse, or would have: side by side all, else those of half of the time."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
-        if self._state.phase is Phase.CONFIRM or look.round_seconds <= 0:
+        if self._state.phase is Phase.CONFIRM:
             return made
-        possible = int(self._settings.max_time / (1 if paired else 2) / look.seconds_of(None))
-        return max(possible, made if paired else min(made, MIN_LAUNCHES))
+        return made + look.rounds if paired else max((made + look.rounds) // 2, min(made, MIN_LAUNCHES))
 
     def _looks_better(self, comparison: Comparison) -> bool:
         """Whether a metric is shown to be no worse than the other revision's, and worth measuring on."""

@@ -56,6 +56,13 @@ class Look:
     screened: bool = False  # whether there is no time to confirm what looks worse from now on
     diagnosed: bool = False  # whether the diagnosed launches have been made as well
     of_each: Mapping[Key, float] = field(default_factory=dict)  # of another launch of each benchmark, all sides
+    over: float = 1.0  # the share of the error of proofs that may be spent by now
+    final: float = 1.0  # the same of a last look
+    shared: bool = False  # whether the session deals the time out, so that no setting of the test makes more of it
+    defers: bool = False  # whether what looks worse is confirmed in the second pass over the suite, and not now
+    rounds: int = 0  # of all benchmarks, that there is time for after this look
+    diagnosis: float = 0.0  # seconds of a full one
+    before: float = 0.0  # seconds of the call before the first launch that timed
 
     def seconds_of(self, keys: Collection[Key] | None) -> float:
         """The seconds of a round that launches these benchmarks; None for all."""
@@ -77,7 +84,6 @@ class Next:
     suspects: tuple[str, ...] = ()  # the metrics that looked worse, in words
     explain: bool = False  # whether a diagnosis is wanted though no time is left
     worse: bool = False  # whether something is, which has to be told even if no diagnosis succeeds
-    briefly: bool = False  # whether a diagnosis is not wanted even if time is left, but for growth
     going_on: frozenset[Key] | None = None
 
 

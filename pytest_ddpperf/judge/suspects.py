@@ -15,10 +15,11 @@ _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of what more launches
 def wants_launches(comparison: Comparison) -> bool:
     """Whether more launches may decide a metric.
 
-    None decides a count, and none a time beside stored ones alone, unless it looks like a gross slowdown.
+    None decides a count or what launches that diagnose tell, and none a time beside stored ones alone, unless it looks
+    like a gross slowdown.
     """
     series = comparison.series
-    if series.scale == "exact":
+    if series.scale == "exact" or series.rules.diagnosed:
         return False
     if comparison.paired or not series.drifts or comparison.baseline is None:
         return True

@@ -58,7 +58,7 @@ def thin_baseline(measurement: Measurement, seconds: float) -> Finding | None:
 def busy_baseline(measurement: Measurement) -> Finding | None:
     """The machine was busy while a stored baseline was timed."""
     busy = measurement.launches and measurement.busy
-    return Finding("busy_baseline", {"lost": measurement.lost}) if busy else None
+    return Finding("busy_baseline", {"lost": measurement.lost or None}) if busy else None
 
 
 def oversubscription(measurement: Measurement) -> Finding | None:

@@ -443,13 +443,15 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"comparisons with it will often be inconclusive; raise max_time to {enough:g} s and save again"
     ),
     "busy_baseline": lambda lost: (
-        f"the machine was busy while the baseline was saved (others took {_percents(lost)} of the cores): its times "
-        "alone decide nothing; its commit is the reference"
+        "the machine was busy while the baseline was saved"
+        f"{f' (others took {_percents(lost)} of the cores)' if lost else ''}: its times alone decide nothing; "
+        "its commit is the reference"
     ),
     # What a verdict rests on.
     "unconfirmed": lambda: (
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
     ),
+    "to_confirm": lambda: "worse, but the session ended before fresh launches could confirm it: run it again",
     "no_change_from": lambda baseline: f"no change can be told from a baseline of {baseline:g}",
     "proven_earlier": lambda launches: (
         f"shown by the first {format_count(launches, 'launch')} not to be worse by the margin; it looked better, "

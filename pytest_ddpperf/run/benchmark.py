@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pytest
-
 from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.records.counts import Counts, merged
@@ -20,10 +18,8 @@ from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.reports.progress import progress_line
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunches
 from pytest_ddpperf.run.frames import skipping
-from pytest_ddpperf.run.part import Part, part_of
 from pytest_ddpperf.run.planning import warmup_of
-from pytest_ddpperf.run.preparation import identity, prepared, task_text
-from pytest_ddpperf.run.recording import Recording
+from pytest_ddpperf.run.preparation import prepared, task_text
 from pytest_ddpperf.run.rounds import Observer, measure
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.time_sheet import TimeSheet
@@ -60,17 +56,18 @@ class BenchmarkRun:
         paired: PairedLaunches | None = None,
         *,
         times: TimeSheet | None = None,
-        part: Part | None = None,
     ) -> None:
         self.settings = settings
-        self.part = part_of(session.pool, test) if part is None else part
         self.sections = sections  # titles and texts for the test's report
         self.measured: tuple[Measurement, ...] = ()  # of the candidate
         self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, for what could not be measured
         self.prepared_variants: tuple[Variant, ...] = ()  # that were measured last, of both sides
+        self.call, self.progress = session.budget.next_call(test)
         self._session = session
         self._test = test
         self._paired = paired
+        self._begun: float | None = None  # when ranks could be launched: imports and checkouts are over
+        self._measurings = 0
         self.launches = BenchmarkLaunches(session, settings, paired, test=test, times=times)
 
     def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
@@ -83,19 +80,10 @@ class BenchmarkRun:
         def launch(variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
             __tracebackhide__ = True
             training = replace(job.training, roots=self._session.roots_of(reference=variant.of_reference))
-            begun = self.launches.times.now()
-
-            def new() -> list[LaunchResult[Any]]:
-                __tracebackhide__ = True
-                nonlocal begun
-                self.launches.ready()
-                self._show(f"{variant.name}: {task_text(job)}")
-                begun = self.launches.times.now()
-                whole = replace(job, training=training)
-                return [self.launches.launch(variant, PREPARE_LAUNCH, whole, patience=job.parts)]
-
+            self._show(f"{variant.name}: {task_text(job)}")
+            begun, whole = self.launches.times.now(), replace(job, training=training)
             launched: LaunchResult[RankPrepared]
-            (launched,) = self.part.preparing(lambda: identity(job, variant)).launched(new)
+            launched = self.launches.launch(variant, PREPARE_LAUNCH, whole, patience=job.parts)
             self.launches.times.launched(begun, **_worked(launched.values))
             if not job.timed:  # no other launch tells what its ranks print
                 self.sections.extend((f"{variant.label}, {title}", text) for title, text in launched.sections)
@@ -107,72 +95,84 @@ class BenchmarkRun:
         # Without timed launches, these alone tell what both sides import.
         forgetful = self.settings.counted_only and self._paired is not None
         with self._shown():
+            self._ready()
             found = prepared(self.settings, variants, launch, {} if forgetful else self._session.prepared)
         self.counts.update({each.key: each.counts for each in found if each.counts and not each.of_reference})
-        self.settings = replace(self.settings, max_time=self.part.max_time(self.settings.max_time, len(variants)))
         return found
+
+    def _ready(self) -> None:
+        """Waits until ranks can be launched; the time of the call begins when they can for the first time."""
+        __tracebackhide__ = True
+        self.launches.ready()
+        self._begun = self._session.budget.now() if self._begun is None else self._begun
 
     def measure(
         self, variants: Sequence[Variant], judge: JudgeCall, which: str = "", *, compared: bool = True
     ) -> tuple[Measurement, ...]:
         """Measures prepared variants side by side until the judge is content."""
         __tracebackhide__ = True
-        self.end_preparing()
         if self.settings.counted_only:
             measurements = tuple(map(counted_only, variants))
             judge(measurements, Look(0.0, 0.0, last=True))
         else:
-            recording = self.part.recording(variants)
             nodes = max(variant.environment.nodes for variant in variants)
             on_gpus = variants[0].environment.device == "cuda"
             gpus = self._session.gpus(max(variant.world_size for variant in variants)) if on_gpus else ()
             observer = Observer(
-                judge=partial(self._looked, judge, recording),
+                judge=partial(self._looked, judge),
                 progress=partial(self._tell_progress, f"{variants[0].name}{which}"),
-                clock=recording.now,
-                watch=partial(recording.watch, lambda: self._session.watch(gpus, nodes)),
+                watch=lambda: self._session.watch(gpus, nodes),
                 grouped=self.launches.keep,
-                end=self.part.ends_at,
             )
             with self._shown():
                 if self.settings.profile_on == "always":
                     variants = self.profiled(variants)
                 self.prepared_variants = tuple(variants)
-                self.launches.ready()
-                budget = self.launches.budget(compared=compared)
-                timed = TimedLaunches(self.launches, self.sections, recording)
-                budget = self.part.limited(budget, recording, self.settings.max_time)
-                measurements = measure(variants, budget, timed, observer, recording)
+                self._ready()
+                measurements = self._measured(variants, judge, observer, compared=compared)
         sides = zip(variants, measurements, strict=True)
         self.measured = tuple(measurement for variant, measurement in sides if not variant.of_reference)
         return measurements
 
-    def end_preparing(self) -> None:
-        """Ends a test in the pass that prepares: what it goes on with takes times."""
+    def _measured(
+        self, variants: Sequence[Variant], judge: JudgeCall, observer: Observer, *, compared: bool
+    ) -> tuple[Measurement, ...]:
+        """The measurements, with the launches of the first pass over the suite if this is the second one."""
         __tracebackhide__ = True
-        if self.part.preparing_only:
-            self.part.end_silently(self.launches.times.spent, self._paired)
-            pytest.skip("it is prepared")
+        budget, compared = self._session.budget, compared and not self.settings.accepting
+        begun = budget.now() if self._begun is None else self._begun
+        shared = self._session.begin_measuring(self.call, self.settings, begun, compared=compared)
+        limits = self.launches.limits(budget.screening, shared=shared)
+        self._measurings += 1
+        place = f"measuring {self._measurings}"
+        benchmarks = [(each.identity_fields, each.of_reference) for each in variants]
+        before, rounds, looked = self.progress.kept.get(place, (None, None, None))
+        if before != benchmarks:
+            rounds = None
+        else:
+            self._resume(judge, looked)
+        timed = TimedLaunches(self.launches, self.sections)
+        measurements, rounds = measure(variants, limits, timed, observer, budget, rounds)
+        self.progress.kept[place] = benchmarks, rounds, judge
+        return measurements
 
-    def _looked(self, judge: JudgeCall, recording: Recording, measured: tuple[Measurement, ...], look: Look) -> Next:
-        """What the judge says; the session's budget hears how far the benchmark is."""
-        action = judge(measured, look)
-        if look.diagnosed:
-            return action
-        made = 1 + max(launch.round for each in measured for launch in each.launches)
-        return self.part.looked(recording, getattr(judge, "results", ()), look, made, action)
+    def _looked(self, judge: JudgeCall, measured: tuple[Measurement, ...], look: Look) -> Next:
+        """What the judge says."""
+        return judge(measured, look)
+
+    def _resume(self, judge: JudgeCall, earlier: JudgeCall) -> None:
+        """Has a judge that remembers looks go on where that of the first pass ended; here none does."""
 
     def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
         """The variants with their communication as the profiler sees it, if that is asked for; writes their traces."""
         __tracebackhide__ = True
-        if not self.settings.profile or self.part.silent:
+        if not self.settings.profile:
             return variants
         found = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
         folder = self._session.folder_of_traces(self.settings)
         if folder is not None:
-            self._session.traces += self._written(
-                folder, [each for each in found if not isinstance(each.subject, Script)]
-            )
+            traced = [each for each in found if not isinstance(each.subject, Script)]
+            self._session.traces += [(self._test, line) for line in self._written(folder, traced)]
         return found
 
     def _written(self, folder: Path, variants: Sequence[Variant]) -> list[str]:
@@ -207,7 +207,8 @@ class BenchmarkRun:
         ranks = self.launches.launch(variant, PROFILE_LAUNCH, job, trace, patience=1 + (trace is not None)).values
         self.launches.times.launched(begun, diagnosing=self.launches.times.now() - begun)
         reasons = dict.fromkeys(rank.no_snapshot for rank in ranks if rank.no_snapshot)
-        self._session.traces += [f"{variant.label}: no snapshot of the GPU's memory: {reason}" for reason in reasons]
+        lacks = f"{variant.label}: no snapshot of the GPU's memory: "
+        self._session.traces += [(self._test, lacks + reason) for reason in reasons]
         if not profile.saw_work(ranks):
             return replace(variant, findings=(*variant.findings, Finding("empty_profile")))
         return replace(variant, profile=profile.merged(ranks))
@@ -215,8 +216,7 @@ class BenchmarkRun:
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
         """What the ranks of one launch report, each limited to so many bytes; None for what the device has."""
         __tracebackhide__ = True
-        with self.part.launching():
-            return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
+        return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
 
     def trained(self, variant: Variant, job: ConvergeJob, which: str) -> Sequence[tuple[RankTraining, ...]]:
         """The trainings of each rank of one launch."""
@@ -235,7 +235,7 @@ class BenchmarkRun:
         """Around launches that show a line: clears it when they have ended; a rank that skips skips the test."""
         __tracebackhide__ = True
         try:
-            with skipping(), self.part.launching():
+            with skipping():
                 yield
         finally:
             self._session.line.clear()
@@ -245,7 +245,7 @@ class BenchmarkRun:
         self._show(progress_line(name, *where, last=last if self._session.line.tells_more else None))
 
     def _show(self, text: str) -> None:
-        left = self._session.pool.text()
+        left = self._session.budget.text()
         self._session.line.show(f"{self._test} {left and f'{left}; '}{text}")
 
 

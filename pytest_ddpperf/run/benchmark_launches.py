@@ -28,8 +28,7 @@ from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.launch import RankLaunch, SlowImport
 from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.planning import Budget, LaunchOutcome, Purpose, budget_of, can_interleave
-from pytest_ddpperf.run.recording import Recording
+from pytest_ddpperf.run.planning import LaunchLimits, LaunchOutcome, Purpose, can_interleave, limits_of
 from pytest_ddpperf.run.session import Session
 from pytest_ddpperf.run.time_sheet import TimeSheet
 from pytest_ddpperf.run.variant import Variant
@@ -126,9 +125,10 @@ class BenchmarkLaunches:
         for side in self._sides:
             side.abort()
 
-    def budget(self, *, compared: bool) -> Budget:
-        """How much measuring the benchmark may take."""
-        return budget_of(self.settings, compared=compared, slots=self._together, memory=self._memory)
+    def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
+        """How much the launches may take, of which those of so many seconds are planned."""
+        together = {"slots": self._together, "memory": self._memory}
+        return limits_of(self.settings, screening=screening, shared=shared, **together)
 
     def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
         """What every rank of a launch of a variant has to do; ``loader``: what ``auto`` led to in an earlier launch."""
@@ -207,11 +207,8 @@ class TimedLaunches:
     The settings of data loading that a launch picked hold for all later ones, because what is compared loads alike.
     """
 
-    def __init__(
-        self, launches: BenchmarkLaunches, sections: list[tuple[str, str]], recording: Recording | None = None
-    ) -> None:
+    def __init__(self, launches: BenchmarkLaunches, sections: list[tuple[str, str]]) -> None:
         self._launches = launches
-        self._recording = Recording() if recording is None else recording
         self._sections = sections
         self._printed: set[str] = set()  # variants, by label
         self._diagnosed: Counter[str] = Counter()
@@ -237,12 +234,8 @@ class TimedLaunches:
             for variant, plan in launches
         ]
 
-        def launch() -> list[LaunchResult[RankLaunch]]:
-            __tracebackhide__ = True
-            return [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._launches.abort)
-
         try:
-            results = self._recording.launched(launch) if purpose is Purpose.TIMES else launch()
+            results = [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._launches.abort)
         except ReferenceFailed as error:
             reason = self._no_fault(error, launches)
             if reason is None:

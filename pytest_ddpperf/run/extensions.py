@@ -28,10 +28,14 @@ _COLUMNS = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "
 
 
 class Extensions:
-    """The hooks of one session; ``hook`` is pytest's relay, None where nobody adds anything."""
+    """The hooks of one session; ``hook`` is pytest's relay, None where nobody adds anything.
 
-    def __init__(self, hook: Any = None) -> None:
-        self._hook = hook
+    While ``waits()``, a test may run once more: what hooks hear of it is kept until ``tell`` or ``forget``.
+    """
+
+    def __init__(self, hook: Any = None, waits: Callable[[], bool] = lambda: False) -> None:
+        self._hook, self._waits = hook, waits
+        self._kept: dict[str, list[Callable[[], object]]] = {}  # calls of hooks, by test
 
     @cached_property
     def strategies(self) -> Mapping[str, Callable[..., Any]]:
@@ -91,12 +95,28 @@ class Extensions:
     def measured(self, test: str, measurements: Sequence[Measurement], attempt: int) -> None:
         """Tells the hooks that benchmarks were measured."""
         for measurement in measurements:
-            self._called("pytest_ddpperf_measured", test=test, measurement=measurement, attempt=attempt)
+            self._tell(test, "pytest_ddpperf_measured", test=test, measurement=measurement, attempt=attempt)
 
     def judged(self, results: Sequence[Result]) -> None:
         """Tells the hooks the verdicts on benchmarks."""
         for result in results:
-            self._called("pytest_ddpperf_verdict", result=result)
+            self._tell(result.test, "pytest_ddpperf_verdict", result=result)
+
+    def _tell(self, of_test: str, name: str, **arguments: Any) -> None:
+        call = partial(self._called, name, **arguments)
+        if self._waits():
+            self._kept.setdefault(of_test, []).append(call)
+        else:
+            call()
+
+    def tell(self, test: str) -> None:
+        """Tells the hooks of a test that does not run once more."""
+        for call in self._kept.pop(test, ()):
+            call()
+
+    def forget(self, test: str) -> None:
+        """Forgets what hooks would have heard of a test."""
+        self._kept.pop(test, None)
 
     def reports(self, results: Sequence[Result]) -> list[tuple[str, str]]:
         """Title and text of each added part of the summary."""

@@ -25,6 +25,7 @@ from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.judge import Judge, References, StoredReferences
+from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.metrics.scaling import DeriveSeries, gated_if_paired
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Measurement
@@ -32,7 +33,7 @@ from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaselin
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.time_spent import time_text
-from pytest_ddpperf.run.benchmark import BenchmarkRun
+from pytest_ddpperf.run.benchmark import BenchmarkRun, JudgeCall
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.fitting import fitting_results, under_limit_of
 from pytest_ddpperf.run.pairing import Unpaired, side_of_baselines, times_of
@@ -62,19 +63,13 @@ class JudgedRun(BenchmarkRun):
                 return self._calibrated(variants, derive, self.settings.calibrate)
             results = self._fitting_results(variants, derive)
         except DdpperfError as error:
-            if self.part.silent:  # the last run tells
-                self.part.kept.need = None
-                self.part.end_silently(self.launches.times.spent, self._paired)
-                raise
+            self.progress.request = None  # whatever an earlier look asked for
             self._list_broken(variants, error)
             which = error.benchmark[0] if len(variants) > 1 and error.benchmark is not None else ""
             told = extended(error, before=f"{which}: ") if which else error  # each benchmark has a rank 0
             if Verdict.BROKEN not in self.settings.failing:
                 pytest.skip(str(told) if isinstance(told, IncorrectTraining) else f"broken: {told}")
             raise told from error.__cause__
-        if self.part.silent:
-            self.part.end_silently(self.launches.times.spent, self._paired)
-            return tuple(result.measurement for result in results)
         results = self._with_profiles(results)
         spent = self._spent()
         results = tuple(replace(result, spent=spent) for result in results)
@@ -100,7 +95,7 @@ class JudgedRun(BenchmarkRun):
             with self._shown():
                 found = self.profiled([each for each in self.prepared_variants if each.key in red])
         except DdpperfError as error:  # the verdict stands
-            self._session.traces.append(f"{self._test} is not profiled: {error.headline}")
+            self._session.traces.append((self._test, f"{self._test} is not profiled: {error.headline}"))
             return results
         profiles = {each.key: each.profile for each in found if not each.of_reference}
         return tuple(
@@ -139,8 +134,7 @@ class JudgedRun(BenchmarkRun):
         """The results of the candidates, beside their stored baselines or the reference."""
         __tracebackhide__ = True
         if self._paired is not None and not self._beside_baseline:
-            if self.part.before is not None:
-                self._paired.learn(self.part.before.paired)
+            self._learn(self._paired)
             return self._paired_results(self._paired, tuple(variants), derive)
         following, found = self._with_baselines(variants)
         side = side_of_baselines(self._test, found, self.settings, self._session)
@@ -166,8 +160,7 @@ class JudgedRun(BenchmarkRun):
         for launchers in side.every:
             launchers.follow(self._session.launchers)
         paired = PairedLaunches(side, self.sections, strict=True)
-        if self.part.before is not None:
-            paired.learn(self.part.before.paired)
+        self._learn(paired)
         self._pair_with(paired, variants)
         untimed = {each.key: "" for each, stored in zip(variants, baselines, strict=True) if times_of(stored) is None}
         references = PairedReferences(
@@ -189,6 +182,12 @@ class JudgedRun(BenchmarkRun):
             return tuple(map(paired.with_imports, results))
         self._pair_with(None, variants)
         return reason
+
+    def _learn(self, paired: PairedLaunches) -> None:
+        """Adds what the launches of the first pass have imported."""
+        if self.progress.kept.get("paired") is not paired:
+            paired.learn(self.progress.kept.get("paired"))
+        self.progress.kept["paired"] = paired
 
     def _end_if_needed(self, reason: str) -> None:
         """Ends the session if times have to be measured beside the commit of a baseline, and cannot be."""
@@ -248,6 +247,18 @@ class JudgedRun(BenchmarkRun):
         self.measure(variants, judge, compared=references.timed)
         return judge.results
 
+    def _looked(self, judge: JudgeCall, measured: tuple[Measurement, ...], look: Look) -> Next:
+        """What the judge says; the session's budget hears what the benchmark needs."""
+        action = super()._looked(judge, measured, look)
+        if isinstance(judge, Judge):
+            self._session.budget.ask(self.call, judge.results, look)
+        return action
+
+    def _resume(self, judge: JudgeCall, earlier: JudgeCall) -> None:
+        """Has the judge go on where that of the first pass ended."""
+        if isinstance(judge, Judge) and isinstance(earlier, Judge):
+            judge.resume(earlier)
+
     def _judge(self, references: References, derive: DeriveSeries) -> Judge:
         """A judge of the benchmarks that are compared with these references."""
         session = self._session
@@ -261,6 +272,9 @@ class JudgedRun(BenchmarkRun):
         runs: list[tuple[Result, ...]] = []
         for _ in range(number):
             printed = len(self.sections)
+            if runs:  # the fixture has begun the first one
+                self._begun = None
+                self._session.budget.begin_test(self._test)
             runs.append(self._results(variants, derive))
             if len(runs) > 1:
                 del self.sections[printed:]  # the ranks of the first run have printed the same

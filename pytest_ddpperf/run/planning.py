@@ -1,4 +1,4 @@
-"""How the launches of a benchmark are planned: the budget, which run at the same time, and how many steps each has."""
+"""How the launches of a benchmark are planned: which run at the same time, and how many steps each has."""
 
 from __future__ import annotations
 
@@ -71,20 +71,18 @@ class LaunchRunner(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Budget:
-    """How much measuring a benchmark may take; most fields are the settings of that name."""
+class LaunchLimits:
+    """How much the launches of a benchmark may take; most fields are the settings of that name."""
 
     steps: int | None
     warmup: int
     launches: int
-    max_time: float
     timeout: float = math.inf
-    screening: float  # seconds in which a metric has to look worse; max_time where nothing can be confirmed
+    screening: float  # seconds of the launches that are planned: those in which a metric has to look worse
     turns: bool | None = None
     slots: int | None = None  # launches of a side that can run at the same time; None for any number
     memory: int | None = None  # bytes for the ranks of launches that run at the same time; None where unknown
-    first: int | None = None  # launches before the first look, where that is not after ``launches``
-    shared: bool = False  # whether max_time is a share of the session's budget
+    shared: bool = False  # whether the session deals these seconds out
 
     @property
     def few(self) -> int:
@@ -92,17 +90,17 @@ class Budget:
         return min(self.launches, MIN_LAUNCHES if self.shared else FEW_LAUNCHES)
 
 
-def budget_of(
-    settings: Settings, *, compared: bool = True, slots: int | None = None, memory: int | None = None
-) -> Budget:
-    """The budget of a benchmark with these settings."""
-    return Budget(
+def limits_of(
+    settings: Settings, *, screening: float, shared: bool = False, slots: int | None = None, memory: int | None = None
+) -> LaunchLimits:
+    """The limits of a benchmark with these settings."""
+    return LaunchLimits(
         steps=settings.steps,
         warmup=settings.warmup,
         launches=settings.launches,
-        max_time=settings.max_time,
         timeout=settings.timeout,
-        screening=settings.max_time / 2 if compared and not settings.accepting else settings.max_time,
+        screening=screening,
+        shared=shared,
         turns=settings.turns,
         slots=slots,
         memory=memory,
@@ -118,14 +116,14 @@ class LaunchPlans:
     findings: tuple[Finding, ...]  # why some variants are not interleaved
     seconds: tuple[float, ...]  # expected, of a launch of each variant
     diagnosis_seconds: float  # expected, of a round that diagnoses
-    unhurried: tuple[float, float]  # both, if max_time did not make launches shorter
+    unhurried: tuple[float, float]  # both, if the time did not make launches shorter
 
 
-def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> LaunchPlans:
+def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner) -> LaunchPlans:
     """Plans the launches of variants by the pilot of each, which is launched where it is not known."""
-    share = budget.screening / budget.few / len(variants)
-    pilots = [_settled(variant, budget, run, share) for variant in variants]
-    groups, findings = grouped(variants, pilots, budget)
+    share = limits.screening / limits.few / len(variants)
+    pilots = [_piloted(variant, limits, run, share) for variant in variants]
+    groups, findings = grouped(variants, pilots, limits)
     paired = {variants[i].key for group in groups if len(group) > 1 for i in group if variants[i].of_reference}
     plans: list[Plan] = []
     unhurried: list[int] = []  # steps
@@ -137,15 +135,15 @@ def planned(variants: Sequence[Variant], budget: Budget, run: LaunchRunner) -> L
             fixed = (side.fixed for other, side in zip(variants, pilots, strict=True) if other.key == variant.key)
             fixed_at_least = min(fixed)  # a first launch may have been slow to start
             # Of a session's budget there are few launches either way, and shorter ones would spend more on starting.
-            wanted = launch_seconds(fixed_at_least) if budget.shared else short_launch(fixed_at_least)
+            wanted = launch_seconds(fixed_at_least) if limits.shared else short_launch(fixed_at_least)
         # Timing for less than all else takes would save little, and tell little; but no launch may miss its deadline.
-        most = min(max(wanted, _seen_seconds(pilot)), MAX_SHARE_OF_TIMEOUT * budget.timeout - pilot.fixed)
-        given, hurried = budget.steps or followed, min(most, max(share - pilot.fixed, pilot.fixed))
+        most = min(max(wanted, _seen_seconds(pilot)), MAX_SHARE_OF_TIMEOUT * limits.timeout - pilot.fixed)
+        given, hurried = limits.steps or followed, min(most, max(share - pilot.fixed, pilot.fixed))
         shorter, longer = (
             given or _whole_epochs(pilot, fitting_steps(pilot.step, each, max_steps(variant)), each)
             for each in (hurried, most)
         )
-        plans.append(Plan(warmup=warmup_of(variant, budget.warmup), steps=shorter))
+        plans.append(Plan(warmup=warmup_of(variant, limits.warmup), steps=shorter))
         unhurried.append(longer)
         agreed[variant.key] = shorter
 
@@ -195,11 +193,11 @@ def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot
     )
 
 
-def _settled(variant: Variant, budget: Budget, run: LaunchRunner, share: float) -> Pilot:
+def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: float) -> Pilot:
     """The pilot of a variant; a second one where the first was slow, as it may fill caches, compile or connect."""
 
     def launched() -> Pilot:
-        plan = pilot_plan(warmup_of(variant, budget.warmup), budget.steps)
+        plan = pilot_plan(warmup_of(variant, limits.warmup), limits.steps)
         ((ranks, seconds),) = run([(variant, plan)], Purpose.TIMES)
         return pilot_of(ranks, seconds, plan)
 
@@ -271,7 +269,9 @@ def can_interleave(variants: Sequence[Variant], turns: bool | None) -> bool:  # 
     return all(turns or (turns is None and variant.environment.device in INTERLEAVED) for variant in variants)
 
 
-def grouped(variants: Sequence[Variant], pilots: Sequence[Pilot], budget: Budget) -> tuple[Groups, tuple[Finding, ...]]:
+def grouped(
+    variants: Sequence[Variant], pilots: Sequence[Pilot], limits: LaunchLimits
+) -> tuple[Groups, tuple[Finding, ...]]:
     """The groups, and why not all variants are in one where nothing spoke against it before.
 
     Either all variants are in one group, because what is compared has to be timed alike, or both sides of each that
@@ -279,7 +279,7 @@ def grouped(variants: Sequence[Variant], pilots: Sequence[Pilot], budget: Budget
     """
     everybody = tuple(range(len(variants)))
     alone: Groups = tuple((i,) for i in everybody)
-    if len(variants) == 1 or not can_interleave(variants, budget.turns):
+    if len(variants) == 1 or not can_interleave(variants, limits.turns):
         return alone, ()
     sides: dict[tuple[str, int], list[int]] = {}
     for i, variant in enumerate(variants):
@@ -291,10 +291,10 @@ def grouped(variants: Sequence[Variant], pilots: Sequence[Pilot], budget: Budget
         return shares is not None and sum(shares) <= MAX_GPU_SHARE
 
     def fit(group: Sequence[int]) -> bool:
-        enough = budget.memory is None or sum(pilots[i].nbytes for i in group) <= budget.memory
+        enough = limits.memory is None or sum(pilots[i].nbytes for i in group) <= limits.memory
         return enough and fit_on_gpu(group)
 
-    if not busy and (budget.slots is None or len(sides) <= budget.slots) and fit(everybody):
+    if not busy and (limits.slots is None or len(sides) <= limits.slots) and fit(everybody):
         return (everybody,), ()
     pairs = [tuple(pair) for key, pair in sides.items() if len(pair) > 1 and key not in busy and fit(pair)]
     paired = {i for pair in pairs for i in pair}

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from statistics import median
+from typing import TypeAlias
 
 from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Key, Look, Next
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import Launch, timed_window
+from pytest_ddpperf.records.health import Health
+from pytest_ddpperf.records.launch import Launch, Window, timed_window
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.run.planning import Budget, LaunchPlans, LaunchRunner, Purpose, planned
-from pytest_ddpperf.run.recording import Recording, Watch
+from pytest_ddpperf.run.budget.session_budget import SessionBudget
+from pytest_ddpperf.run.planning import LaunchLimits, LaunchPlans, LaunchRunner, Purpose, planned
 from pytest_ddpperf.run.time_sheet import slow_starts
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
 
-
-class End(Enum):
-    """What measuring ends with."""
-
-    SCREENED = "the screening"
-    JUDGED = "a verdict"
-    DIAGNOSED = "launches that diagnose"
+Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
+"""Begins to watch a launch; the result ends it, and is given the window of the timed steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,116 +31,128 @@ class Observer:
     judge: Callable[[tuple[Measurement, ...], Look], Next]  # decides how to go on
     progress: Callable[[int, int, float, float, Launch | None], None] = lambda *_: None
     """Told the next launch, of so many, the seconds so far and in all, and the last launch of the first variant."""
-    clock: Callable[[], float] = time.monotonic
     watch: Watch = lambda: lambda _: None  # called before a launch; the result after
     grouped: Callable[[int], None] = lambda _: None  # told how many launches of a side run at the same time, at most
-    end: End = End.DIAGNOSED
 
 
-def measure(
+def measure(  # noqa: PLR0917 - each is of another kind
     variants: Sequence[Variant],
-    budget: Budget,
+    limits: LaunchLimits,
     run: LaunchRunner,
     observer: Observer,
-    recording: Recording | None = None,
-) -> tuple[Measurement, ...]:
-    """The variants measured side by side: each round launches what goes on once, in random order.
+    time: SessionBudget,
+    earlier: Rounds | None = None,
+) -> tuple[tuple[Measurement, ...], Rounds]:
+    """The variants measured side by side, and their rounds, which a second pass goes on with.
 
-    Every second round reverses the order of the one before, so that each variant comes first as often as last. The plan
-    is fixed before the first round. When the judge has come to a verdict, a round that diagnoses follows.
+    Each round launches what goes on once, in random order. Every second round reverses the order of the one before, so
+    that each variant comes first as often as last. The plan is fixed before the first round. When the judge has come to
+    a verdict, a round that diagnoses follows.
+
+    Args:
+        variants: what is measured.
+        limits: of launches.
+        run: runs launches.
+        observer: judges, and looks on.
+        time: that the rounds ask whether another one fits.
+        earlier: the rounds of the first pass over the suite.
     """
-    start = observer.clock()
-    plans = (
-        planned(variants, budget, run)
-        if recording is None
-        else recording.planned(lambda: planned(variants, budget, run))
-    )
-    observer.grouped(max(len({variants[i].key for i in group}) for group in plans.groups))
-    sets = {} if recording is None else recording.sets
-    rounds = _Rounds(variants, plans, run, observer.watch, sets)
-    return _Measuring(budget, observer, plans, rounds, start, recording=recording).measured()
+    if earlier is None:
+        plans = planned(variants, limits, run)
+        rounds = Rounds(variants, plans, run, observer.watch)
+    else:
+        rounds = earlier.resumed(variants, run, observer.watch)
+    observer.grouped(max(len({variants[i].key for i in group}) for group in rounds.plans.groups))
+    return _Measuring(limits, observer, rounds, time).measured(), rounds
 
 
 class _Measuring:
     """One measuring, from its first round to its diagnosis."""
 
-    def __init__(
-        self,
-        budget: Budget,
-        observer: Observer,
-        plans: LaunchPlans,
-        rounds: _Rounds,
-        start: float,
-        *,
-        recording: Recording | None,
-    ) -> None:
-        self._recording = recording
-        self._budget = budget
+    def __init__(self, limits: LaunchLimits, observer: Observer, rounds: Rounds, time: SessionBudget) -> None:
+        self._limits = limits
         self._observer = observer
-        self._plans = plans
+        self._plans = rounds.plans
         self._rounds = rounds
-        self._start = start
-        self._findings = list(plans.findings)
+        self._time = time
         self._measuring = 0.0  # seconds of rounds
-        self._durations: list[float] = []  # of rounds, as if each had launched every variant
         self._confirming = False
         self._screened = False
 
     def measured(self) -> tuple[Measurement, ...]:
-        """The measurements when the judge is content."""
-        wanted, least = self._budget.first or self._budget.launches, MIN_LAUNCHES
+        """The measurements when the judge is content, or when the first pass has no more time for them."""
+        rounds = self._rounds
+        wanted, least = (0, 0) if rounds.every else (self._limits.launches, MIN_LAUNCHES)
+        if rounds.deferred is not None:
+            wanted, least = self._confirm(rounds.deferred)
         while True:
             self._launch(wanted, least)
             look, verdict = self._judged()
-            made, end = self._rounds.made, self._observer.end
-            if end is End.SCREENED and (verdict.action != "more" or look.last or look.screened):
-                return self._measurements()
             if verdict.action == "stop" or (look.last and verdict.action == "more"):
-                if end is End.JUDGED:
-                    return self._measurements()
                 return self._diagnosed(look, verdict)
-            wanted, self._screened = made + verdict.launches, look.screened
-            if verdict.action == "confirm":  # even when time is up: a suspect is never the verdict
-                # No fewer launches than made it suspicious.
-                least = max(MIN_LAUNCHES, self._rounds.begin_again(verdict.suspects))
-                wanted, self._confirming = verdict.launches, True
+            if verdict.action == "confirm" and self._time.defers:
+                rounds.deferred = verdict
+                return self._measurements()
+            wanted, self._screened = rounds.made + verdict.launches, look.screened
+            if verdict.action == "confirm":
+                wanted, least = self._confirm(verdict)
+
+    def _confirm(self, verdict: Next) -> tuple[int, int]:
+        """Starts the confirmation, even when time is up: a suspect is never the verdict.
+
+        Returns:
+            How many rounds are wanted, and how many are made in any case: no fewer than made it suspicious.
+        """
+        self._confirming, self._rounds.deferred = True, None
+        self._rounds.go_on(verdict.going_on)
+        return verdict.launches, max(MIN_LAUNCHES, self._rounds.begin_again(verdict.suspects))
 
     def _judged(self) -> tuple[Look, Next]:
-        """The look at the launches so far and the verdict. Where what it asks for takes too long, it is asked again."""
+        """Asks the judge for an action; asks again with ``last=True`` if the action does not fit into the time left."""
         of_each = {key: part * self._of_all for key, part in self._rounds.parts.items()}
-        elapsed, round_seconds, shortest = self._elapsed, self._round_seconds, min(of_each.values())
-        look = self._in_time(Look(elapsed, round_seconds, last=False, of_each=of_each), shortest)
-        look = look if self._recording is None else self._recording.as_looked(look, self._rounds.every)
+        time, of_all = self._time, self._of_all
+        look = Look(
+            time.elapsed,
+            self._round_seconds,
+            last=False,
+            of_each=of_each,
+            final=time.over(last=True),
+            shared=self._limits.shared,
+            defers=time.defers,
+            rounds=int(max(0.0, time.call_left) / of_all) if of_all > 0 else 0,
+            diagnosis=self._plans.diagnosis_seconds,
+            before=time.before,
+        )
+        look = self._in_time(look, min(of_each.values()))
         while True:
             verdict = self._observer.judge(self._measurements(), look)
             self._rounds.go_on(verdict.going_on)
             again = self._in_time(look)
-            if verdict.action != "more" or again == look:
+            if verdict.action != "more" or (again.last, again.screened) == (look.last, look.screened):
                 return look, verdict
             look = again
 
     def _in_time(self, look: Look, seconds: float | None = None) -> Look:
         """The look with what there is no time for: by the seconds of the next round, unless others are given."""
-        last = look.last or not self._goes_on(self._budget.max_time, seconds)
-        screened = look.screened or (not self._confirming and not self._goes_on(self._budget.screening, seconds))
-        return replace(look, last=last, screened=screened)
+        seconds = self._round_seconds if seconds is None else seconds
+        last = look.last or not self._time.goes_on(seconds)
+        confirmable = self._confirming or look.defers or self._time.goes_on(seconds, screening=True)
+        screened = look.screened or not confirmable
+        return replace(look, last=last, screened=screened, over=self._time.over(last=last))
 
     def _launch(self, wanted: int, least: int) -> None:
         """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more."""
-        rounds, budget = self._rounds, self._budget
-        deadline = budget.max_time if self._confirming or self._screened else budget.screening
-        while rounds.made < wanted and (rounds.made < least or self._goes_on(deadline)):
-            begun = self._observer.clock()
-            expected = self._elapsed + self._round_seconds * (wanted - rounds.made)
-            self._observer.progress(rounds.made + 1, wanted, self._elapsed, expected, rounds.last)
+        rounds, screening = self._rounds, not (self._confirming or self._screened)
+        while rounds.made < wanted and (
+            rounds.made < least or self._time.goes_on(self._round_seconds, screening=screening)
+        ):
+            begun = self._time.now()
+            expected = self._time.elapsed + self._round_seconds * (wanted - rounds.made)
+            self._observer.progress(rounds.made + 1, wanted, self._time.elapsed, expected, rounds.last)
             rounds.launch()
-            took = self._observer.clock() - begun
+            took = self._time.now() - begun
             self._measuring += took
-            self._durations.append(took / rounds.part(rounds.every - 1))
-
-    @property
-    def _elapsed(self) -> float:
-        return self._observer.clock() - self._start
+            rounds.note(took)
 
     @property
     def _round_seconds(self) -> float:
@@ -154,15 +161,8 @@ class _Measuring:
 
     @property
     def _of_all(self) -> float:
-        return median(self._durations) if self._durations else math.fsum(self._plans.seconds)
-
-    def _fits(self, deadline: float, seconds: float | None = None) -> bool:
-        """Whether another round does, or one of so many seconds."""
-        return self._elapsed + (self._round_seconds if seconds is None else seconds) <= deadline
-
-    def _goes_on(self, deadline: float, seconds: float | None = None) -> bool:
-        """Whether it fits, or was made in an earlier run: all of these are told again."""
-        return (self._recording is not None and self._recording.replaying) or self._fits(deadline, seconds)
+        durations = self._rounds.durations
+        return median(durations) if durations else math.fsum(self._plans.seconds)
 
     def _diagnosed(self, look: Look, verdict: Next) -> tuple[Measurement, ...]:
         """The measurements with launches that diagnose: in full if asked for or in time, else growth alone.
@@ -170,53 +170,57 @@ class _Measuring:
         Of the budget of a session, growth has no more than is left either.
         """
         self._rounds.go_on(None)
-        spent = self._elapsed + self._plans.diagnosis_seconds > self._budget.max_time
-        purpose = Purpose.GROWTH if verdict.briefly or (spent and not verdict.explain) else Purpose.DIAGNOSIS
-        if purpose is Purpose.GROWTH:
-            self._findings.append(self._no_time())
-        if purpose is Purpose.GROWTH and self._budget.shared and not self._fits(self._budget.max_time):
-            self._look_at_diagnoses(look)
+        fits, known = self._time.has_time_for(self._plans.diagnosis_seconds), self._rounds.diagnosed
+        if known is Purpose.DIAGNOSIS:
             return self._measurements()
+        purpose = Purpose.DIAGNOSIS if verdict.explain or fits else Purpose.GROWTH
+        findings = self._rounds.findings
+        findings[:] = [each for each in findings if each.code not in {"no_time_to_diagnose", "not_diagnosed"}]
+        if purpose is Purpose.GROWTH:
+            findings.append(self._no_time())
+            if known or (self._limits.shared and not self._time.goes_on(self._round_seconds)):
+                self._look_at_diagnoses(look)
+                return self._measurements()
         try:
             self._rounds.diagnose(purpose)
             told = self._look_at_diagnoses(look)
             if told.action == "confirm":
-                self._findings.append(_suspected(told.suspects, 1))
+                findings.append(_suspected(told.suspects, 1))
                 self._rounds.diagnose(purpose)
                 self._look_at_diagnoses(look)
         except DdpperfError as error:
             if not verdict.worse and not isinstance(error, (ReferenceFailed, ReferenceStopped)):
                 raise
-            self._findings.append(Finding("not_diagnosed", {"reason": error.headline}))
+            findings.append(Finding("not_diagnosed", {"reason": error.headline}))
             self._rounds.forget_diagnoses()  # what one of them told was still to be confirmed
             self._look_at_diagnoses(look)
         return self._measurements()
 
     def _no_time(self) -> Finding:
-        """That there was no time to diagnose, and how much may be enough, where this measuring has all of max_time."""
-        budget, (each, diagnosing) = self._budget, self._plans.unhurried
-        measuring, of_all = self._measuring, self._of_all
-        rounds = max(measuring * max(1.0, each / of_all), budget.launches * max(each, of_all))
-        needed = self._elapsed - measuring + rounds + max(diagnosing, self._plans.diagnosis_seconds)
-        known = not budget.shared
-        setting = "budget" if budget.shared else "max_time"
-        now, enough = (budget.max_time, math.ceil(needed)) if known else (None, None)
+        """That there was no time to diagnose, and how much may be enough, if a setting of the test gives it."""
+        each, diagnosing = self._plans.unhurried
+        rounds = max(self._measuring * max(1.0, each / self._of_all), self._limits.launches * max(each, self._of_all))
+        needed = self._time.before + self._time.elapsed - self._measuring + rounds
+        needed += max(diagnosing, self._plans.diagnosis_seconds)
+        shared = self._limits.shared
+        now, enough = (None, None) if shared else (self._time.of_call, math.ceil(needed))
+        setting = "budget" if shared else "max_time"
         return Finding("no_time_to_diagnose", {"setting": setting, "max_time": now, "enough": enough})
 
     def _look_at_diagnoses(self, look: Look) -> Next:
-        return self._observer.judge(self._measurements(), replace(look, elapsed=self._elapsed, diagnosed=True))
+        return self._observer.judge(self._measurements(), replace(look, elapsed=self._time.elapsed, diagnosed=True))
 
     def _measurements(self) -> tuple[Measurement, ...]:
         """The measurements, with a remark where the time was up before the launches that a first look takes."""
-        made, budget = self._rounds.made, self._budget
-        findings = list(self._findings)
-        if made < budget.few and not budget.shared:
-            enough = math.ceil(self._elapsed + self._round_seconds * (budget.launches - made))
-            wanted, now = budget.launches, budget.max_time
+        made, limits = self._rounds.made, self._limits
+        findings = list(self._rounds.findings)
+        if made < limits.few and not limits.shared:
+            left = self._round_seconds * (limits.launches - made)
+            enough, now = math.ceil(self._time.before + self._time.elapsed + left), self._time.of_call
             findings.append(
-                Finding("few_launches", {"made": made, "wanted": wanted, "max_time": now, "enough": enough})
+                Finding("few_launches", {"made": made, "wanted": limits.launches, "max_time": now, "enough": enough})
             )
-        findings += [] if budget.shared else slow_starts(self._rounds.launches, budget)
+        findings += [] if limits.shared else slow_starts(self._rounds.launches, limits.steps, self._time.of_call)
         return self._rounds.measurements(findings)
 
 
@@ -224,26 +228,22 @@ def _suspected(suspects: Sequence[str], made: int) -> Finding:
     return Finding("suspected", {"metrics": tuple(suspects), "launches": made})
 
 
-class _Rounds:
+class Rounds:
     """The launches that a verdict will rest on, and those that diagnose, for each variant."""
 
-    def __init__(
-        self,
-        variants: Sequence[Variant],
-        plans: LaunchPlans,
-        run: LaunchRunner,
-        watch: Watch,
-        sets: dict[int, frozenset[int]],
-    ) -> None:
+    def __init__(self, variants: Sequence[Variant], plans: LaunchPlans, run: LaunchRunner, watch: Watch) -> None:
+        self.plans = plans
+        self.findings = list(plans.findings)  # on all variants: of planning, and of diagnosing
+        self.deferred: Next | None = None  # a confirmation that the first pass leaves to the second one
+        self.diagnosed: Purpose | None = None  # how, if at all
+        self.durations: list[float] = []  # of rounds, as if each had launched every variant
         self.every = 0  # those before a suspicion among them
         self.made = 0  # since the beginning; since a metric looked worse, of what is to be confirmed
-        self._confirming = False
         self._fresh_from = [0] * len(variants)
         self._going_on = frozenset(range(len(variants)))
-        self._sets = sets  # of the variants that each round launches, the same in all runs of a test
+        self._launched_last = self._going_on
         self._remarks: list[list[Finding]] = [[] for _ in variants]
         self._variants = variants
-        self._plans = plans
         self._run = run
         self._watch = watch
         self._draw = random.Random(0)  # noqa: S311 - an order is no secret
@@ -251,9 +251,15 @@ class _Rounds:
         self._launches: list[list[Launch]] = [[] for _ in variants]
         self._diagnoses: list[list[Launch]] = [[] for _ in variants]
 
+    def resumed(self, variants: Sequence[Variant], run: LaunchRunner, watch: Watch) -> Rounds:
+        """The same rounds for another run of the test, whose launches are added to these."""
+        self._variants, self._run, self._watch = variants, run, watch
+        self.go_on(None)
+        return self
+
     def launch(self) -> None:
         """One launch more of what goes on, in random order: in every second round that of the last one reversed."""
-        launched = self._sets.setdefault(self.every, self._going_on)
+        launched = self._launched_last = self._going_on
         self._order = self._arranged(self._order[::-1] if self.every % 2 == 1 else ())
         for group in self._in_order([i for i in self._order if i in launched]):
             health, launches = self._watch(), list[tuple[int, Launch]]()
@@ -264,16 +270,17 @@ class _Rounds:
             for i, launch in launches:
                 self._launches[i].append(replace(launch, health=seen))
         self.every += 1
-        self.made += not self._confirming or self._going_on <= launched
+        self.made += 1
 
     def diagnose(self, purpose: Purpose) -> None:
         """Launches each variant to diagnose, in place of an earlier such launch."""
         for group in self._in_order(self._arranged()):
             for i, launch in self._launched(group, purpose, 0):
                 self._diagnoses[i] = [launch]
+        self.diagnosed = purpose
 
     def _launched(self, group: Sequence[int], purpose: Purpose, number: int) -> list[tuple[int, Launch]]:
-        outcomes = self._run([(self._variants[i], self._plans.plans[i]) for i in group], purpose)
+        outcomes = self._run([(self._variants[i], self.plans.plans[i]) for i in group], purpose)
         return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 
     def _arranged(self, order: Sequence[int] = ()) -> list[int]:
@@ -284,23 +291,29 @@ class _Rounds:
 
     def _in_order(self, order: Sequence[int]) -> Iterable[list[int]]:
         """The groups in this order, in which the first of a group has the first turn."""
-        group_of = {i: group for group in self._plans.groups for i in group}
+        group_of = {i: group for group in self.plans.groups for i in group}
         ordered: dict[tuple[int, ...], list[int]] = {}
         for i in order:
             ordered.setdefault(group_of[i], []).append(i)
         return ordered.values()
 
-    def part(self, number: int | None = None) -> float:
-        """The part of a round of all variants that the round of this number took, or the next one will."""
-        launched = self._going_on if number is None else self._sets[number]
-        return math.fsum(self._plans.seconds[i] for i in launched) / math.fsum(self._plans.seconds)
+    def note(self, seconds: float) -> None:
+        """Notes what the last round took."""
+        self.durations.append(seconds / self._part(self._launched_last))
+
+    def part(self) -> float:
+        """The part of a round of all variants that the next round will take."""
+        return self._part(self._going_on)
+
+    def _part(self, launched: Collection[int]) -> float:
+        return math.fsum(self.plans.seconds[i] for i in launched) / math.fsum(self.plans.seconds)
 
     @property
     def parts(self) -> dict[Key, float]:
         """That of each benchmark."""
         parts: dict[Key, float] = {}
-        for variant, seconds in zip(self._variants, self._plans.seconds, strict=True):
-            parts[variant.key] = parts.get(variant.key, 0.0) + seconds / math.fsum(self._plans.seconds)
+        for variant, seconds in zip(self._variants, self.plans.seconds, strict=True):
+            parts[variant.key] = parts.get(variant.key, 0.0) + seconds / math.fsum(self.plans.seconds)
         return parts
 
     @property
@@ -323,7 +336,6 @@ class _Rounds:
 
         Gives how many these were.
         """
-        self._confirming = True
         seen = max(len(self._launches[i]) for i in self._going_on)
         for i in self._going_on:
             self._fresh_from[i] = len(self._launches[i])
@@ -333,11 +345,11 @@ class _Rounds:
 
     def forget_diagnoses(self) -> None:
         """Drops what diagnoses have told."""
-        self._diagnoses = [[] for _ in self._variants]
+        self._diagnoses, self.diagnosed = [[] for _ in self._variants], None
 
     def measurements(self, findings: Sequence[Finding]) -> tuple[Measurement, ...]:
         """What the launches of each variant amount to."""
-        interleaved = {i for group in self._plans.groups if len(group) > 1 for i in group}
+        interleaved = {i for group in self.plans.groups if len(group) > 1 for i in group}
         return tuple(
             measurement_of(
                 variant,
@@ -349,6 +361,6 @@ class _Rounds:
                 fresh_from=self._fresh_from[i],
             )
             for i, (variant, plan, launches) in enumerate(
-                zip(self._variants, self._plans.plans, self._launches, strict=True)
+                zip(self._variants, self.plans.plans, self._launches, strict=True)
             )
         )

@@ -20,10 +20,10 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Measurement
+from pytest_ddpperf.run.budget.session_budget import CallId, SessionBudget
 from pytest_ddpperf.run.extensions import Extensions
 from pytest_ddpperf.run.frames import skipping
 from pytest_ddpperf.run.leases import Leases
-from pytest_ddpperf.run.pool import Pool
 from pytest_ddpperf.settings import DEFAULT_SET, Settings, overlay
 from pytest_ddpperf.units import format_count
 
@@ -82,8 +82,8 @@ class Session:
     ) -> None:
         self.settings = settings
         self.tests = tests  # that measure: they share the false alarms that a suite may raise
-        self.pool = Pool(settings.budget, tests, turns=settings.calibrate or 1)
-        self.extensions = Extensions(hook)
+        self.budget = SessionBudget(settings.budget, tests * (settings.calibrate or 1))
+        self.extensions = Extensions(hook, lambda: self.budget.defers)
         self.limited = partial if timeout is None else timeout.limited  # of a launch, by the deadline of its test
         self.line = line  # the terminal's live line, for progress
         self.results: list[Result] = []  # of every benchmark so far, in the order measured
@@ -96,7 +96,7 @@ class Session:
         self.networks: dict[str, FittedNetwork] = {}  # that were measured for predictions, by environment
         self.measured: dict[str, list[Measurement]] = {}  # by test, compared with nothing
         self.complaints: list[str] = []  # of the summary, on the session itself
-        self.traces: list[str] = []  # of the summary, a line for each benchmark whose traces were written
+        self.traces: list[tuple[str, str]] = []  # tests, and lines of the summary on traces that were written
         self.parts: list[tuple[str, str]] = []  # of the summary, that hooks add; empty before the session has ended
         self.reference = self.candidate = None  # None: stored baselines, and this checkout
         self._threads: dict[str, str] = {}  # the variables of threads, before the first launch none
@@ -240,17 +240,27 @@ class Session:
     def begin_test(self, test: str, attempt: int) -> None:
         """Forgets what earlier attempts of a test have left, as of pytest-rerunfailures; no verdict failed them."""
         self.attempts[test] = attempt
-        self.pool.end_test(test)
+        self.budget.forget(test)
         self.prepared.clear()  # what an attempt that failed found out may be wrong
+        self.run_again(test)
+
+    def run_again(self, test: str) -> None:
+        """Forgets the results of a test that runs once more."""
         self._unstored.discard(test)
         self.measured.pop(test, None)
+        self.extensions.forget(test)
+        self.traces[:] = [(of_test, line) for of_test, line in self.traces if of_test != test]
         for kept in list[list[Any]](self._made):
             kept[:] = [one for one in kept if one.test != test]
 
+    def begin_measuring(self, call: CallId, settings: Settings, begun: float, *, compared: bool) -> bool:
+        """Deals out the time of a call that began then; whether the session limits it."""
+        return self.budget.share(call, settings.max_time, begun=begun, compared=compared)
+
     @property
     def verdicts_stand(self) -> bool:
-        """Whether a test that a verdict fails is not measured again: not in silent passes."""
-        return not self.pool.silent
+        """Whether a test that a verdict fails is not measured again: not if a second pass may follow."""
+        return not self.budget.defers
 
     def check_out_reference(self) -> None:
         """Checks the reference revision out; LaunchError where git cannot. A search tells that of its commits later."""
@@ -316,9 +326,9 @@ class Session:
             self._of_commits.pop(commit).close()
         for launchers in filter(None, (self._launchers, *self._other_launchers)):
             launchers.keep(KEPT)
-        if self.pool.silent:
-            return
-        self.pool.end_test(test)
+        if not self.budget.holds(test):
+            self.budget.forget(test)
+            self.extensions.tell(test)
         results = [result for result in self.results if result.test == test]
         if self.settings.save is None or not results:
             return
@@ -384,12 +394,12 @@ class Session:
             calibrated=self.calibrated,
             predictions=self.predictions,
             advice=self.advice,
-            complaints=[*told, *remarks, *archive.complaints, *filter(None, [self.pool.complaint])],
+            complaints=[*told, *remarks, *archive.complaints, *filter(None, [self.budget.complaint])],
             stored=archive.stored(sorted(self._unstored)),
             recorded=self._recorded,
             accepting=self.settings.accepting,
             here=self._here,
-            traces=self.traces,
+            traces=[line for _, line in self.traces],
             added=self.parts,
         )
 

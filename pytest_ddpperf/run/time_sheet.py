@@ -6,34 +6,21 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, TimeSpent
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.run.planning import Budget
-
 
 SLOW_START = 1.0  # seconds that launches take to start, on average: less is not worth a remark
 WORTH_NAMING = 0.25  # the share of an import in these seconds
 
 
 class TimeSheet:
-    """The seconds of a call that began at ``begun`` on the clock, by default now, and of its run ``before``."""
+    """The seconds of a call that began at ``begun`` on the clock, by default now."""
 
-    def __init__(
-        self,
-        begun: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        before: TimeSpent | None = None,
-    ) -> None:
+    def __init__(self, begun: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock
         self._begun = clock() if begun is None else begun
         self._parts: defaultdict[str, float] = defaultdict(float)
-        self._before = TimeSpent() if before is None else before
         self.launched(self._begun)  # what came before the first launch: the first one of all finds out about torch
 
     def launched(self, begun: float, **worked: float) -> None:
@@ -52,11 +39,10 @@ class TimeSheet:
     def spent(self) -> TimeSpent:
         """The seconds until now."""
         whole = self.now() - self._begun
-        now = TimeSpent(**self._parts, other=max(0.0, whole - math.fsum(self._parts.values())))
-        return TimeSpent(**{part: seconds + getattr(self._before, part) for part, seconds in asdict(now).items()})
+        return TimeSpent(**self._parts, other=max(0.0, whole - math.fsum(self._parts.values())))
 
 
-def slow_starts(launches: Sequence[Launch], budget: Budget) -> list[Finding]:
+def slow_starts(launches: Sequence[Launch], steps: int | None, seconds: float) -> list[Finding]:
     """That launches spent more on starting than on steps, where that is long enough to be worth a cure."""
     working = sum(max(rank.worked for rank in launch.ranks) for launch in launches)
     starting = sum(launch.seconds for launch in launches) - working
@@ -74,8 +60,8 @@ def slow_starts(launches: Sequence[Launch], budget: Budget) -> list[Finding]:
                 "working": working,
                 "launches": len(launches),
                 "slowest": slowest,
-                "steps": budget.steps,
-                "max_time": budget.max_time,
+                "steps": steps,
+                "max_time": seconds,
             },
         )
     ]

@@ -26,7 +26,6 @@ from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Provenance, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
-from pytest_ddpperf.run.planning import budget_of
 from pytest_ddpperf.run.references import PairedReferences
 from pytest_ddpperf.run.variant import Variant
 from pytest_ddpperf.settings import Settings
@@ -90,14 +89,25 @@ def in_turns(times: Sequence[float]) -> Measurement:
     return replace(measured(times), turns=True)
 
 
+def look_at(seconds: float, *, last: bool, screened: bool = False) -> Look:
+    """One of a minute, in which rounds take a second each; the errors of proofs grow with the time."""
+    over, rounds = 1.0 if last else seconds / 60, int(60 - seconds)
+    return Look(seconds, 1.0, last=last, screened=screened, over=over, rounds=rounds)
+
+
 def after(seconds: float) -> Look:
-    """A round takes a second, a screening half a minute."""
-    return Look(seconds, 1.0, last=seconds > 29)
+    """The last one is in the middle of the minute."""
+    return look_at(seconds, last=seconds > 29)
 
 
 def side_by_side(seconds: float) -> Look:
-    """The same where there is a minute for the launches: half of it to find something suspicious."""
-    return Look(seconds, 1.0, last=seconds > 59, screened=seconds > 29)
+    """Half of the minute is there to find something suspicious."""
+    return look_at(seconds, last=seconds > 59, screened=seconds > 29)
+
+
+def of_budget(seconds: float) -> Look:
+    """The same of time that the session deals out."""
+    return replace(side_by_side(seconds), shared=True)
 
 
 AT_THE_END = Look(60.0, 1.0, last=False)  # of the time; all of the error of proofs is left
@@ -141,7 +151,7 @@ def test_what_is_to_be_stored_stays_worse_when_all_of_its_time_has_been_for_that
     """Whoever stores it has to see that it takes more; and a run that diagnoses changes nothing in it."""
     larger = (taking([1.2 * size for size in STEADY]),)
     one = Judge("test_it", Settings(launches=4, save="default"), stored(baseline(STEADY)), alone)
-    end = Look(60.0, 1.0, last=True, screened=True)
+    end = side_by_side(60.0)
     assert one(larger, end) == Next("stop", explain=True)
     assert one(larger, replace(end, diagnosed=True)) == Next("stop")
     assert one.results[0].verdict is Verdict.REGRESSED
@@ -445,76 +455,76 @@ def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
 NOISY_B, NOISY_A = [0.1, 0.109, 0.093, 0.106, 0.096, 0.1], [0.1, 0.14, 0.07, 0.11, 0.09, 0.12] * 3
 
 
-def with_a_budget() -> Judge:
-    """One that launches on what could not see before what is to be proven."""
+def of_two() -> Judge:
+    """One of a and b."""
     variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
-    return Judge("test_it", Settings(launches=4, max_time=60.0, budget=300.0), paired(variants, alone), alone)
+    return Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
 
 
 def test_what_waits_has_at_the_last_look_what_a_single_one_would_have() -> None:
     """b waits from the first look on, at a fifteenth of the errors; the last look has 0.6 of all of them."""
-    one, single = with_a_budget(), with_a_budget()
+    one, single = of_two(), of_two()
     for launches, seconds in ((6, 4.0), (8, 16.0)):
-        asked = one(waiting(NOISY_A[:launches], NOISY_B), side_by_side(seconds))
+        asked = one(waiting(NOISY_A[:launches], NOISY_B), of_budget(seconds))
         early = bound_of(one, 1)
-    assert one(waiting(NOISY_A[:9], NOISY_B), side_by_side(60.0)).action == "stop"
-    single(waiting(NOISY_A[:9], NOISY_B), side_by_side(60.0))
+    assert one(waiting(NOISY_A[:9], NOISY_B), of_budget(60.0)).action == "stop"
+    single(waiting(NOISY_A[:9], NOISY_B), of_budget(60.0))
     assert asked == Next("more", 1)
     assert bound_of(single, 1) < bound_of(one, 1) < 0.7 * early
 
 
 def test_proofs_are_spent_on_looks_at_launches_of_the_benchmark_alone() -> None:
     """b waits from 6 s until it is launched on at 33 s: looks at a alone in between took no part of its errors."""
-    one, of_b = with_a_budget(), [*NOISY_B, *[0.1, 0.1002, 0.0998] * 3]
+    one, of_b = of_two(), [*NOISY_B, *[0.1, 0.1002, 0.0998] * 3]
     for launches, seconds in ((6, 6.0), (7, 13.0), (8, 27.0)):
-        assert one(waiting(NOISY_A[:launches], NOISY_B), side_by_side(seconds)).going_on == frozenset({("a", 2)})
+        assert one(waiting(NOISY_A[:launches], NOISY_B), of_budget(seconds)).going_on == frozenset({("a", 2)})
         assert one.results[1].verdict is Verdict.OK
-    one(waiting(NOISY_A[:8], of_b), side_by_side(33.0))
+    one(waiting(NOISY_A[:8], of_b), of_budget(33.0))
     assert one.results[1].verdict is Verdict.UNCHANGED
 
 
 def test_a_look_for_which_there_is_less_time_takes_the_place_of_the_one_before() -> None:
     """The first look at launches may spend all of the errors until then, asked once or twice."""
-    one, once = with_a_budget(), with_a_budget()
-    sides = waiting(NOISY_A[:4], NOISY_B[:4])
-    assert one(sides, side_by_side(20.0)) == Next("more", 1)
-    assert one(sides, Look(20.0, 1.0, last=True, screened=True)) == Next("stop")
-    once(sides, Look(20.0, 1.0, last=True, screened=True))
+    one, once = of_two(), of_two()
+    sides, late = waiting(NOISY_A[:4], NOISY_B[:4]), replace(look_at(20.0, last=True, screened=True), shared=True)
+    assert one(sides, of_budget(20.0)) == Next("more", 1)
+    assert one(sides, late) == Next("stop")
+    once(sides, late)
     assert one.results == once.results
 
 
 def test_what_looks_worse_is_confirmed_by_as_many_launches_as_it_had() -> None:
     """a went on alone, and has twelve launches; b has the four that it is suspected by."""
-    one = with_a_budget()
+    one = of_two()
     asked = Next("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
-    assert one(waiting(NOISY_A[:12], [0.12, 0.121, 0.119, 0.12]), side_by_side(14.0)) == asked
+    assert one(waiting(NOISY_A[:12], [0.12, 0.121, 0.119, 0.12]), of_budget(14.0)) == asked
 
 
 def test_what_is_launched_with_a_suspect_has_no_say_in_how_many_launches_confirm_it() -> None:
     """The speedup of b is gated over a, which went on alone before, and has twelve launches."""
     variants = [make_variant(name, environment=measured(STEADY).environment) for name in "ab"]
     derive = partial(with_speedup, over="a", gated=True)
-    settings = Settings(launches=4, max_time=60.0, budget=300.0)
+    settings = Settings(launches=4, max_time=60.0)
     one = Judge("test_it", settings, paired(variants, derive), derive)
-    action = one(waiting(STEADY * 3, [0.12, 0.121, 0.119, 0.12]), side_by_side(14.0))
+    action = one(waiting(STEADY * 3, [0.12, 0.121, 0.119, 0.12]), of_budget(14.0))
     assert (action.action, action.launches, action.going_on) == ("confirm", 4, None)
 
 
 def test_of_a_budget_what_could_see_at_its_last_proof_does_not_hold_up_others() -> None:
     """At 13 s nothing may be proven of b, whose bound was within the resolution at 10 s; a was proven at once."""
-    one, of_b = with_a_budget(), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102, 0.1005]
+    one, of_b = of_two(), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102, 0.1005]
     both = [Next("more", 1), Next("more", 1)]
-    asked = [one(waiting(of_b[::-1], of_b[:launches]), side_by_side(at)) for launches, at in ((6, 10.0), (7, 13.0))]
+    asked = [one(waiting(of_b[::-1], of_b[:launches]), of_budget(at)) for launches, at in ((6, 10.0), (7, 13.0))]
     assert [result.verdict for result in one.results] == [Verdict.OK, Verdict.INCONCLUSIVE]
     assert asked == both
 
 
 def test_of_a_budget_what_could_see_is_blind_again_where_a_proof_fails() -> None:
     """b rules 10 % out at 5 s, and no more with the launches that it has at the next look that may prove."""
-    one, of_b = with_a_budget(), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102]
-    assert one(waiting(of_b[::-1], of_b), side_by_side(5.0)) == Next("more", 1)
+    one, of_b = of_two(), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102]
+    assert one(waiting(of_b[::-1], of_b), of_budget(5.0)) == Next("more", 1)
     scattered = [*of_b, 0.13, 0.075, 0.14, 0.07]
-    assert one(waiting(of_b[::-1], scattered), side_by_side(10.5)).going_on == frozenset({("b", 2)})
+    assert one(waiting(of_b[::-1], scattered), of_budget(10.5)).going_on == frozenset({("b", 2)})
 
 
 def test_the_hint_of_max_time_counts_rounds_of_the_benchmark_itself() -> None:
@@ -530,11 +540,11 @@ def test_the_hint_of_max_time_counts_rounds_of_the_benchmark_itself() -> None:
 
 
 def test_the_mde_is_that_of_the_launches_that_went_on_alone() -> None:
-    """Rounds of both a and b are seven in a minute, or sixty; of a there are 24 already."""
+    """There is time for 36 rounds more than the 24 that there are, or for none."""
     found = []
-    for of_b in (0.5, 7.5):
-        one = with_a_budget()
-        look = Look(40.0, 0.5, last=True, of_each={("a", 2): 0.5, ("b", 2): of_b})
+    for rounds in (36, 0):
+        one = of_two()
+        look = Look(40.0, 0.5, last=True, rounds=rounds)
         one(waiting([0.1, 0.103, 0.097, 0.101, 0.099, 0.102] * 4, STEADY), look)
         found.append(one.results[0]["step_time"].mde)
     assert found == pytest.approx([0.0196, 0.0224], abs=1e-4)
@@ -546,34 +556,34 @@ def test_of_a_budget_nothing_waits_for_what_no_launches_decide() -> None:
     times = {"b": [0.1, 0.103, 0.097, 0.101, 0.099, 0.102], "c": [0.1, 0.2, 0.05, 0.18, 0.06, 0.16]}
     here = [replace(in_turns(times[name]), name=name) for name in "bc"]
     there = [replace(in_turns([0.1] * 6), name=name) for name in "bc"]
-    one = Judge("test_it", Settings(launches=4, max_time=60.0, budget=300.0), paired(variants, alone), alone)
-    assert one((*here, *there), side_by_side(31.0)) == Next("more", 1)
+    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
+    assert one((*here, *there), of_budget(31.0)) == Next("more", 1)
     assert [result.verdict for result in one.results] == [Verdict.OK, Verdict.INCONCLUSIVE]
 
 
 def test_of_a_budget_nothing_waits_for_what_looked_worse_too_late() -> None:
     """b could not see in the screening, and is slower by 15 % after it: it is not red, and a goes on, too."""
-    one = with_a_budget()
+    one = of_two()
     noisy = [0.1, 0.2, 0.05, 0.18]
-    assert one(waiting(NOISY_B, noisy), side_by_side(31.0)).action == "more"
+    assert one(waiting(NOISY_B, noisy), of_budget(31.0)).action == "more"
     assert one.results[1].verdict is Verdict.INCONCLUSIVE
     late = [1.15 * time for time in NOISY_B * 6]
-    assert one(waiting(NOISY_B, [*noisy, *late]), side_by_side(58.0)) == Next("more", 1)
+    assert one(waiting(NOISY_B, [*noisy, *late]), of_budget(58.0)) == Next("more", 1)
     note = one.results[1]["step_time"].note
     assert note is not None
     assert note.code == "unconfirmed"
 
 
-@pytest.mark.parametrize(("budget", "going_on"), [(None, "bc"), (300.0, "c")])
-def test_of_a_budget_what_could_not_see_comes_before_proofs(budget: float | None, going_on: str) -> None:
+@pytest.mark.parametrize(("shared", "going_on"), [(False, "bc"), (True, "c")])
+def test_of_a_budget_what_could_not_see_comes_before_proofs(going_on: str, *, shared: bool) -> None:
     """Side by side a is unchanged, b is ok, and c could be slower by more than the resolution."""
     variants = [make_variant(name, environment=measured(STEADY).environment) for name in "abc"]
     times = {"a": STEADY, "b": [0.1, 0.103, 0.097, 0.101, 0.099, 0.102], "c": [0.1, 0.14, 0.07, 0.11, 0.09, 0.12]}
     here = [replace(in_turns(times[name]), name=name) for name in "abc"]
     there = [replace(in_turns([0.1] * len(times[name])), name=name) for name in "abc"]
-    one = Judge("test_it", Settings(launches=4, max_time=60.0, budget=budget), paired(variants, alone), alone)
+    one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
     keys = frozenset((name, 2) for name in going_on)
-    assert one((*here, *there), side_by_side(20.0)) == Next("more", 1, going_on=keys)
+    assert one((*here, *there), replace(side_by_side(20.0), shared=shared)) == Next("more", 1, going_on=keys)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.OK, Verdict.INCONCLUSIVE]
 
 
@@ -646,12 +656,6 @@ def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
         (working([0.12 * x for x in six], MORE_WORK), working([0.1 * x for x in six], WORK)), after(8.0)
     ) == Next("stop", explain=True, worse=True)
     assert one.results[0]["step_time"].verdict is Verdict.REGRESSED
-
-
-def test_a_first_look_may_take_half_the_time_and_what_is_stored_or_held_against_nothing_all_of_it() -> None:
-    assert budget_of(Settings(max_time=40.0)).screening == 20.0
-    assert budget_of(Settings(max_time=40.0), compared=False).screening == 40.0
-    assert budget_of(Settings(max_time=40.0, save="default")).screening == 40.0
 
 
 def test_what_cannot_be_told_gets_more_launches_while_there_is_time() -> None:
@@ -865,7 +869,7 @@ def test_looks_share_the_error_of_proofs() -> None:
     second = soon.at(0.5, last=False)
     assert second.proves
     assert second.level == pytest.approx(0.015)
-    end = second.at(0.9, last=True)
+    end = second.at(1.0, last=True)
     assert end.proves
     assert end.level == pytest.approx(0.03)
     assert not end.at(1.0, last=True).proves
@@ -918,7 +922,7 @@ def test_the_interval_that_is_printed_holds_over_all_looks() -> None:
 
 def test_the_interval_of_a_red_that_ends_the_measuring_early_is_that_of_its_look() -> None:
     """The proofs of what is not worse spend all that is left then: the interval has a sixth of it."""
-    early = Proofs().at(1 / 6, last=True)
+    early = Proofs().at(1.0, last=True, over=1 / 6)
     assert (early.level, early.interval) == pytest.approx((0.05, 0.05 / 6))
     assert Proofs().at(1.0, last=True).interval == 0.05
 
@@ -995,3 +999,91 @@ def test_what_waits_while_another_one_is_confirmed_is_judged_once_more() -> None
     red = tuple(replace(each, fresh_from=4 * (each.name == "b")) for each in waiting(STEADY[:4], slower * 2))
     assert one(red, side_by_side(16.0)) == Next("stop", explain=True, worse=True)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.REGRESSED]
+
+
+def of_pass(over: float, *, last: bool = False, again: bool = False) -> Look:
+    """A look of the first pass over a suite, or of the second one."""
+    return Look(30.0, 1.0, last=last, over=over, final=1.0 if again else 0.65, shared=True, defers=not again)
+
+
+def test_what_looks_worse_in_the_first_pass_is_red_when_the_second_one_has_confirmed_it() -> None:
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    beside = paired([variant], alone)
+    first, second = (Judge("test_it", Settings(launches=4), beside, alone) for _ in range(2))
+    slower = [1.2 * time for time in STEADY]
+    assert first((in_turns(slower), in_turns(STEADY)), of_pass(0.3)) == Next("confirm", 4, ("step_time",))
+    (result,) = first.results
+    assert (result.verdict, result["step_time"].verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
+    assert result["step_time"].note == Finding("to_confirm")
+    assert result["step_time"].suspicious
+    second.resume(first)
+    every = replace(in_turns(slower * 2), fresh_from=4), in_turns(STEADY * 2)
+    assert second(every, of_pass(0.8, again=True)) == Next("stop", explain=True, worse=True)
+    assert second.results[0].verdict is Verdict.REGRESSED
+
+
+def test_what_could_not_see_in_the_first_pass_may_look_worse_in_the_second() -> None:
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    beside = paired([variant], alone)
+    first, second = (Judge("test_it", Settings(launches=4), beside, alone) for _ in range(2))
+    unsure = [0.098, 0.102, 0.098, 0.104], [0.1, 0.099, 0.1, 0.098]
+    assert first(tuple(map(in_turns, unsure)), of_pass(0.65, last=True)) == Next("stop")
+    second.resume(first)
+    longer = in_turns([*unsure[0], *[0.12] * 8]), in_turns([*unsure[1], *[0.1] * 8])
+    assert second(longer, of_pass(0.8, again=True)) == Next("confirm", 12, ("step_time",))
+
+
+def test_a_second_pass_spends_no_proof_twice() -> None:
+    """Its look at the launches of the first pass repeats the last one; the next proof is as if there had been none."""
+    sides, more = waiting(NOISY_A[:6], NOISY_B), waiting(NOISY_A[:9], [*NOISY_B, 0.1, 0.103, 0.098])
+    first, second, single = of_two(), of_two(), of_two()
+    for one in (first, single):
+        one(sides, of_pass(0.3))
+        one(waiting(NOISY_A[:7], [*NOISY_B, 0.1]), of_pass(0.65, last=True))
+    told = bound_of(first, 1)
+    second.resume(first)
+    second(waiting(NOISY_A[:7], [*NOISY_B, 0.1]), of_pass(0.66, again=True))
+    assert bound_of(second, 1) == told
+    for one in (second, single):
+        one(more, of_pass(1.0, last=True, again=True))
+    assert bound_of(second, 1) == bound_of(single, 1)
+
+
+def test_growth_that_the_first_pass_has_diagnosed_is_no_suspect_of_the_second() -> None:
+    """Fresh launches that diagnose have confirmed it; launches that time steps would tell nothing of it."""
+    first, second = judge(not_growing()), judge(not_growing())
+    first((taking(STEADY),), of_pass(0.3))
+    for _ in range(2):
+        first((growing(1024.0),), replace(of_pass(0.3), diagnosed=True))
+    assert first.results[0].verdict is Verdict.REGRESSED
+    second.resume(first)
+    assert second((growing(1024.0),), of_pass(0.7, again=True)) == Next("stop", explain=True, worse=True)
+    assert second.results[0].verdict is Verdict.REGRESSED
+
+
+def test_beside_a_stored_baseline_half_of_the_launches_would_show_a_suspect_to_be_worse() -> None:
+    """Of 4 and 56 launches 30 confirm a suspect, as of 4 and 57; of 4 and 20 there are 12."""
+    found = []
+    for rounds in (56, 57, 20):
+        one = judge(baseline([1.0, 1.01, 0.99, 1.0]))
+        one((taking([1.0, 1.012, 0.99, 1.003]),), replace(after(4.0), rounds=rounds))
+        found.append(one.results[0]["peak_allocated"].mde)
+    assert found[0] == found[1]
+    assert None not in found
+    assert (found[0] or 0.0) < (found[2] or 0.0)
+
+
+def test_the_interval_of_a_red_that_ends_early_has_the_part_of_the_errors_until_then() -> None:
+    """The proofs of what is not worse spend all that is left; the interval of what is worse is no narrower for it."""
+    variant = make_variant("ddp", environment=measured(STEADY).environment)
+    one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
+    slower = in_turns([1.2 * time for time in STEADY])
+    assert one((slower, in_turns(STEADY)), after(4.0)).action == "confirm"
+    red = replace(in_turns([1.2 * time for time in STEADY * 2]), fresh_from=4), in_turns(STEADY * 2)
+    assert one(red, after(12.0)).action == "stop"
+    found = one.results[0]["step_time"]
+    assert found.change is not None
+    assert found.change_interval is not None
+    assert found.standard_error is not None
+    half = t_quantile(1 - 0.2 * 0.05 / 2, found.df) * found.standard_error
+    assert math.log1p(found.change_interval.high) - math.log1p(found.change) == pytest.approx(half)

@@ -54,7 +54,8 @@ def judged(
             sides[0].append(launch(rng, number, faster * step, steps, pause=pause, period=period))
             sides[1].append(launch(rng, number, step, steps, pause=pause if same else 0.0, period=period))
         elapsed = float(len(sides[0]))
-        look = Look(elapsed, 1.0, last=elapsed + 1 > MAX_TIME, screened=elapsed + 1 > MAX_TIME / 2)
+        last, screened = elapsed + 1 > MAX_TIME, elapsed + 1 > MAX_TIME / 2
+        look = Look(elapsed, 1.0, last=last, screened=screened, over=1.0 if last else elapsed / MAX_TIME)
         action = judge((measured(sides[0], fresh_from), measured(sides[1], fresh_from)), look)
         fresh_from = len(sides[0]) if action.action == "confirm" else fresh_from
         wanted = action.launches

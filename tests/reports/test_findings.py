@@ -56,6 +56,7 @@ CASES = [
         {},
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again",
     ),
+    Case("to_confirm", {}, "worse, but the session ended before fresh launches could confirm it: run it again"),
     Case("last_attempt", {"attempt": 2}, "attempt 2 of its test: what earlier ones measured is left out"),
     Case(
         "measured_beside",
@@ -715,6 +716,12 @@ CASES = [
         {"launches": 2, "enough": 36},
         "the stored baseline rests on 2 launches only, too few to know its scatter: comparisons with it will "
         "often be inconclusive; raise max_time to 36 s and save again",
+    ),
+    Case(
+        "busy_baseline",
+        {"lost": None},
+        "the machine was busy while the baseline was saved: its times alone decide nothing; its commit is the "
+        "reference",
     ),
     Case(
         "busy_baseline",

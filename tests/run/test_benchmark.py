@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
-from pytest_ddpperf.run.planning import Budget
+from pytest_ddpperf.run.budget.session_budget import SessionBudget
 from pytest_ddpperf.run.variant import Variant
 from tests.run.conftest import SetLoad
 
@@ -58,18 +58,19 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None of it is kept to confirm what cannot be suspicious, nor what is accepted; else half of it is."""
-    screenings: list[float] = []
-    budget = BenchmarkLaunches.budget
+    parts: list[float] = []
+    share = SessionBudget.share
 
-    def noted(passes: BenchmarkLaunches, *, compared: bool) -> Budget:
-        screenings.append(budget(passes, compared=compared).screening)
-        return budget(passes, compared=compared)
+    def noted(budget: SessionBudget, *given: Any, **how: Any) -> bool:
+        limited = share(budget, *given, **how)
+        parts.append(round(budget.screening / (budget.elapsed + budget.call_left), 1))
+        return limited
 
-    monkeypatch.setattr(BenchmarkLaunches, "budget", noted)
+    monkeypatch.setattr(SessionBudget, "share", noted)
     test = "def test_new(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counted=False, max_time=0.1)\n"
     found = [run_suite(inner, test, *save)[1][0]["verdict"] for save in ([], ["--ddpperf-save"], [])]
     assert found[:2] == ["new", "new"]
-    assert screenings == [0.1, 0.1, 0.05]
+    assert parts == [1.0, 1.0, 0.5]
 
 
 @pytest.fixture

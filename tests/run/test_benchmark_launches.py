@@ -21,8 +21,8 @@ from pytest_ddpperf.records.loader_settings import loader_settings
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.benchmark import BenchmarkRun
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches, TimedLaunches
+from pytest_ddpperf.run.budget.session_budget import SessionBudget
 from pytest_ddpperf.run.planning import Purpose
-from pytest_ddpperf.run.pool import Pool
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob, RankPrepared
@@ -151,8 +151,8 @@ def test_so_many_launches_have_a_seat_as_launchers_fit_into_memory(
     session: Any = Both(here, there)
     launched = launches(session=session, paired=session.paired)
     launched.start([make_variant(name) for name in "abc"])
-    budget = launched.budget(compared=True)
-    assert (budget.slots, budget.memory) == expected
+    limits = launched.limits(30.0, shared=False)
+    assert (limits.slots, limits.memory) == expected
     assert session.launchers.started == [expected[0]]
     assert session.paired is None or session.paired.launchers.started == [expected[0]]
 
@@ -162,13 +162,13 @@ def test_copies_that_import_what_a_first_launch_told_are_reckoned_too(monkeypatc
     session: Any = Both(0, None)
     launched = launches(session=session)
     launched.start([make_variant(name) for name in "abc"])
-    assert launched.budget(compared=True).memory == 0
+    assert launched.limits(30.0, shared=False).memory == 0
     launched.ready()
-    assert launched.budget(compared=True).slots == 3
+    assert launched.limits(30.0, shared=False).slots == 3
     session.launchers.preloaded = 301 * MIB
     launched.ready()
-    assert (launched.budget(compared=True).slots, session.launchers.kept) == (1, [1])
-    assert launched.budget(compared=True).memory == 900 * MIB
+    assert (launched.limits(30.0, shared=False).slots, session.launchers.kept) == (1, [1])
+    assert launched.limits(30.0, shared=False).memory == 900 * MIB
 
 
 @pytest.mark.parametrize("there", [None, 3])
@@ -182,7 +182,7 @@ def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, ther
     launched.keep(1)
     assert session.launchers.kept == [1]
     assert there is None or session.paired.launchers.kept == [1]
-    assert launched.budget(compared=True).slots == 1  # for further runs of the same, as of a calibration
+    assert launched.limits(30.0, shared=False).slots == 1  # for further runs of the same, as of a calibration
 
 
 def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ class Preparing:
         self.noted: list[str] = []
         self.patience: list[int] = []
         self.prepared: dict[bytes, Any] = {}
-        self.pool = Pool(None, 1)
+        self.budget = SessionBudget(None, 1)
         self.line = SimpleNamespace(show=self.noted.append, clear=lambda: self.noted.append("end"))
         self.launchers: Any = SimpleNamespace(
             wait=lambda slots, *_: self.noted.append(f"{slots} there"),
@@ -359,7 +359,7 @@ def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatc
         (found,) = passes.prepared([step])
         assert (found.counts, found.pilot is not None) == (COUNTS, True)
     line = "test_x.py::test_a mine: timing a few steps, counting"
-    assert session.noted == ["1 there", line, "prepare_launch mine", "end", "end"]
+    assert session.noted == ["1 there", line, "prepare_launch mine", "end", "1 there", "end"]
 
 
 def test_what_is_only_counted_finds_its_modules_imported_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Resul
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
+from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 from pytest_ddpperf.run.judging import JudgedRun
 from pytest_ddpperf.run.references import PairedReferences
 from pytest_ddpperf.run.session import Session
@@ -158,6 +159,23 @@ def test_a_pair_that_is_needed_ends_the_session_if_it_cannot_be_had(
     assert ended.value.returncode == pytest.ExitCode.USAGE_ERROR
     with pytest.raises(ReferenceStopped, match="rank 0 of 2 was killed"):
         judged_beside_commit(tmp_path, monkeypatch, ReferenceStopped("rank 0 of 2 was killed"), require_baseline=True)
+
+
+def test_what_fails_asks_for_no_second_run_whatever_an_earlier_look_has_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def paired_results(run: JudgedRun, *_: Any) -> Any:
+        run.progress.request = TimeRequest(priority=Priority.SEE, wanted=9.0)
+        raise RankFailed("rank 1 raised ValueError")
+
+    monkeypatch.setattr(BenchmarkLaunches, "start", lambda *_: None)
+    monkeypatch.setattr(JudgedRun, "_paired_results", paired_results)
+    session = Session(Settings(), tmp_path, LiveLine(None, None), revision=this_checkout(tmp_path))
+    session.budget.two_passes = True
+    with pytest.raises(RankFailed):
+        JudgedRun(session, TEST, Settings(), [], session.paired_launches([])).judged([PLAIN], alone)
+    assert not session.budget.holds(TEST)
+    assert [result.verdict for result in session.results] == [Verdict.BROKEN]
 
 
 def test_a_calibration_judges_each_benchmark_beside_itself_so_many_times(

@@ -127,6 +127,21 @@ def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_wor
     assert 'failures="1"' in report
 
 
+def test_a_follower_starts_nothing_for_a_budget(tmp_path: Path, launch: Launch) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(ddpperf): pass\n")
+    (tmp_path / "conftest.py").write_text(
+        "import os\n"
+        "from pytest_ddpperf.run.budget.session_budget import SessionBudget\n"
+        "start = SessionBudget.start\n"
+        "def noted(budget):\n"
+        "    open('started' + os.environ['SLURM_PROCID'], 'w').close()\n"
+        "    start(budget)\n"
+        "SessionBudget.start = noted\n"
+    )
+    assert [ended.status for ended in launch("--ddpperf-budget=30s")] == [0, 0]
+    assert [file.name for file in tmp_path.glob("started*")] == ["started0"]
+
+
 def test_a_suite_of_somebody_else_is_run_by_each_process(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PLAIN)
     for ended in launch():

@@ -11,7 +11,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import DeviceMemory, RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.planning import (
-    Budget,
+    LaunchLimits,
     LaunchOutcome,
     Purpose,
     fitting_steps,
@@ -26,7 +26,7 @@ from pytest_ddpperf.run.preparation import prepare_job
 from pytest_ddpperf.run.variant import Pilot, Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.script import Script
-from tests.factories import make_budget, make_environment, make_rank_launch, make_variant
+from tests.factories import make_environment, make_limits, make_rank_launch, make_variant
 
 ENVIRONMENT = make_environment()
 BOTH = [make_variant(name, environment=ENVIRONMENT) for name in "ab"]
@@ -51,7 +51,7 @@ class Machine:
     [pytest.param(1200, True, id="just enough for two ranks of each"), pytest.param(1199, False, id="too little")],
 )
 def test_the_ranks_of_all_have_to_fit(memory: int, *, together: bool) -> None:
-    found = planned(BOTH, make_budget(5, 0, 2, 60, 30, memory=memory), Machine(0.5, [200, 400]).run)
+    found = planned(BOTH, make_limits(5, 0, 2, 30, memory=memory), Machine(0.5, [200, 400]).run)
     assert found.groups == (((0, 1),) if together else ((0,), (1,)))
     assert bool(found.findings) is not together
 
@@ -59,13 +59,13 @@ def test_the_ranks_of_all_have_to_fit(memory: int, *, together: bool) -> None:
 def test_of_a_pilot_that_is_made_again_the_larger_one_counts() -> None:
     """Both start slowly, so each is launched twice."""
     machine = Machine(9.0, [200, 100, 100, 400])
-    found = planned(BOTH, make_budget(5, 0, 2, 60, 30, memory=1199), machine.run)
+    found = planned(BOTH, make_limits(5, 0, 2, 30, memory=1199), machine.run)
     assert machine.taken == []
     assert found.groups == ((0,), (1,))
 
 
 def test_what_the_system_does_not_tell_is_not_counted() -> None:
-    assert planned(BOTH, make_budget(5, 0, 2, 60, 30, memory=0), Machine(0.5, [None, None]).run).groups == ((0, 1),)
+    assert planned(BOTH, make_limits(5, 0, 2, 30, memory=0), Machine(0.5, [None, None]).run).groups == ((0, 1),)
 
 
 @pytest.mark.parametrize(("fixed", "expected"), [(0.2, 0.5), (0.25, 0.5), (0.8, 1.6)])
@@ -91,7 +91,7 @@ def test_launches_that_take_no_turns_last_a_second_or_twice_what_they_take_besid
     ],
 )
 def test_launches_are_planned_to_end_well_before_their_deadline(timeout: float, steps: int) -> None:
-    plans = planned(known(2.0), make_budget(None, 0, 2, 60, 30, timeout=timeout, turns=False), Machine(0.5, []).run)
+    plans = planned(known(2.0), make_limits(None, 0, 2, 30, timeout=timeout, turns=False), Machine(0.5, []).run)
     assert {plan.steps for plan in plans.plans} == {steps}
 
 
@@ -104,8 +104,8 @@ def steps_of(step: float, *, epoch: int | None = None, turns: bool = False, seco
         )
         for other in sides
     ]
-    budget = make_budget(None, 0, 6, 2 * seconds * len(sides), seconds * len(sides))
-    (steps,) = {plan.steps for plan in planned(known, budget, Machine(0.5, []).run).plans}
+    limits = make_limits(None, 0, 6, seconds * len(sides))
+    (steps,) = {plan.steps for plan in planned(known, limits, Machine(0.5, []).run).plans}
     return steps
 
 
@@ -156,7 +156,7 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
             ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
             return [(ranks, 0.05 + fixed) for _ in launches]
 
-        return {plan.steps for plan in planned(sides, make_budget(None, 0, 6, 40, 20), run).plans}
+        return {plan.steps for plan in planned(sides, make_limits(None, 0, 6, 20), run).plans}
 
     assert [steps(fixed) for fixed in (0.3, 0.4, 0.6, 2.0)] == [{60}, {72}, {60}, {200}]
 
@@ -171,8 +171,8 @@ def test_of_a_shared_budget_two_launches_fit_into_the_screening_and_are_as_long_
         return [(ranks, 0.05 + 0.2) for _ in launches]
 
     def steps(screening: float, *, shared: bool) -> set[int]:
-        budget = make_budget(None, 0, 6, 2 * screening, screening, shared=shared)
-        return {plan.steps for plan in planned(pair, budget, run).plans}
+        limits = make_limits(None, 0, 6, screening, shared=shared)
+        return {plan.steps for plan in planned(pair, limits, run).plans}
 
     assert [steps(6.0, shared=shared) for shared in (True, False)] == [{100}, {50}]
     assert [steps(4.0, shared=shared) for shared in (True, False)] == [{80}, {47}]
@@ -185,7 +185,7 @@ def test_with_two_launches_for_a_first_look_only_they_have_to_fit() -> None:
         ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
         return [(ranks, 1.05) for _ in launches]
 
-    plans = [planned(BOTH[:1], make_budget(None, 0, launches, 12, 6), run).plans for launches in (2, 3, 6)]
+    plans = [planned(BOTH[:1], make_limits(None, 0, launches, 6), run).plans for launches in (2, 3, 6)]
     assert plans == [(Plan(warmup=0, steps=200),), (Plan(warmup=0, steps=100),), (Plan(warmup=0, steps=100),)]
 
 
@@ -194,7 +194,7 @@ def test_what_launches_take_that_diagnose() -> None:
 
     Four pairs of blocks have a step a side, and one that leads in to each: 16 more, 32 in all.
     """
-    found = planned(known(0.5), make_budget(20, 0, 2, 60, 30), Machine(0.5, []).run)
+    found = planned(known(0.5), make_limits(20, 0, 2, 30), Machine(0.5, []).run)
     assert [plan.steps for plan in found.plans] == [20, 20]
     assert sum(found.seconds) == pytest.approx(2 * 4.5)
     assert found.diagnosis_seconds == pytest.approx(2 * 6.9)
@@ -215,7 +215,7 @@ def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: 
         ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
         return [(ranks, 0.25) for _ in launches]
 
-    found = planned(variants, make_budget(None, 0, 2, 60, 30, turns=turns), run)
+    found = planned(variants, make_limits(None, 0, 2, 30, turns=turns), run)
     assert [plan.steps for plan in found.plans] == [steps] * 2
 
 
@@ -230,31 +230,31 @@ def known(fixed: float) -> list[Variant]:
 
 def test_a_pilot_that_is_known_is_not_launched_again() -> None:
     machine = Machine(0.5, [])
-    found = planned(known(0.5), make_budget(None, 0, 2, 60, 30, memory=1200), machine.run)
+    found = planned(known(0.5), make_limits(None, 0, 2, 30, memory=1200), machine.run)
     assert found.groups == ((0, 1),)
     assert sum(found.seconds) == pytest.approx(sum(0.5 + 0.2 * plan.steps for plan in found.plans))
-    assert planned(known(0.5), make_budget(None, 0, 2, 60, 30, memory=1199), machine.run).groups == ((0,), (1,))
+    assert planned(known(0.5), make_limits(None, 0, 2, 30, memory=1199), machine.run).groups == ((0,), (1,))
 
 
 def test_one_that_is_not_known_is() -> None:
     """Its ranks take 2 x 300 bytes, those of the known one 600."""
     machine = Machine(0.5, [300])
-    found = planned([known(0.5)[0], BOTH[1]], make_budget(5, 0, 2, 60, 30, memory=1200), machine.run)
+    found = planned([known(0.5)[0], BOTH[1]], make_limits(5, 0, 2, 30, memory=1200), machine.run)
     assert (machine.taken, found.groups) == ([], ((0, 1),))
 
 
 @pytest.mark.parametrize(
-    ("fixed", "max_time", "launches"),
+    ("fixed", "screening", "launches"),
     [
-        pytest.param(1.9, 4.0, 0, id="not so slow that another one is worth its time"),
-        pytest.param(2.1, 4.0, 2, id="slower than launches mostly are"),
-        pytest.param(9.0, 400.0, 0, id="which does not matter where there is time"),
-        pytest.param(200.0, 400.0, 2, id="but for what takes all of it"),
+        pytest.param(1.9, 2.0, 0, id="not so slow that another one is worth its time"),
+        pytest.param(2.1, 2.0, 2, id="slower than launches mostly are"),
+        pytest.param(9.0, 200.0, 0, id="which does not matter where there is time"),
+        pytest.param(200.0, 200.0, 2, id="but for what takes all of it"),
     ],
 )
-def test_a_known_pilot_is_made_again_only_where_it_was_very_slow(fixed: float, max_time: float, launches: int) -> None:
+def test_a_known_pilot_is_made_again_only_where_it_was_very_slow(fixed: float, screening: float, launches: int) -> None:
     machine = Machine(0.5, [100] * launches)
-    planned(known(fixed), make_budget(5, 0, 6, max_time, max_time / 2), machine.run)
+    planned(known(fixed), make_limits(5, 0, 6, screening), machine.run)
     assert machine.taken == []
 
 
@@ -264,7 +264,7 @@ def test_on_cuda_short_steps_fill_twice_what_a_launch_takes_besides() -> None:
     def steps(device: str, subject: object = None) -> int:
         environment = make_environment(device=device)
         variant = make_variant(subject=subject, environment=environment, pilot=pilot(step=0.002, fixed=4.0))
-        (plan,) = planned([variant], make_budget(None, 5, 2, 120, 60), Machine(0.5, []).run).plans
+        (plan,) = planned([variant], make_limits(None, 5, 2, 60), Machine(0.5, []).run).plans
         return plan.steps
 
     assert [steps("cuda"), steps("cuda", Script(print)), steps("cpu")] == [4000, 1000, 1000]
@@ -289,7 +289,7 @@ def test_on_cuda_twelve_steps_or_more_warm_up(device: str, wanted: int, warmup: 
         return [((make_rank_launch(step_times=(0.1,) * 5),), 0.6) for _ in launches]
 
     variant = make_variant(environment=make_environment(device=device))
-    found = planned([variant], make_budget(8, wanted, 2, 60, 30), run)
+    found = planned([variant], make_limits(8, wanted, 2, 30), run)
     assert (asked, found.plans) == ([Plan(warmup=warmup, steps=5)], (Plan(warmup=warmup, steps=8),))
     assert prepare_job(Settings(warmup=wanted), variant).training.plan == Plan(warmup=warmup, steps=5)
 
@@ -311,7 +311,7 @@ def test_steps_that_fit() -> None:
     assert fitting_steps(0.0, -1.0) == 5
 
 
-BUDGET = make_budget(5, 0, 2, 60, 30)
+LIMITS = make_limits(5, 0, 2, 30)
 ALONE = Finding("short_of_memory", {"paired": False})
 PAIRS = Finding("short_of_memory", {"paired": True})
 
@@ -323,39 +323,39 @@ def sides(names: str, *, of_reference: bool) -> list[Variant]:
 
 
 @pytest.mark.parametrize(
-    ("of_reference", "nbytes", "budget", "groups", "finding"),
+    ("of_reference", "nbytes", "limits", "groups", "finding"),
     [
-        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=15), ((0, 1, 2),), None, id="all fit"),
-        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=14), ((0,), (1,), (2,)), ALONE, id="they do not"),
-        pytest.param(False, (5, 5, 5), replace(BUDGET, memory=None), ((0, 1, 2),), None, id="nobody knows"),
-        pytest.param(False, (5, 5, 5), replace(BUDGET, slots=3), ((0, 1, 2),), None, id="a seat for each"),
-        pytest.param(False, (5, 5, 5), replace(BUDGET, slots=2), ((0,), (1,), (2,)), ALONE, id="too few seats"),
+        pytest.param(False, (5, 5, 5), replace(LIMITS, memory=15), ((0, 1, 2),), None, id="all fit"),
+        pytest.param(False, (5, 5, 5), replace(LIMITS, memory=14), ((0,), (1,), (2,)), ALONE, id="they do not"),
+        pytest.param(False, (5, 5, 5), replace(LIMITS, memory=None), ((0, 1, 2),), None, id="nobody knows"),
+        pytest.param(False, (5, 5, 5), replace(LIMITS, slots=3), ((0, 1, 2),), None, id="a seat for each"),
+        pytest.param(False, (5, 5, 5), replace(LIMITS, slots=2), ((0,), (1,), (2,)), ALONE, id="too few seats"),
         pytest.param(
-            False, (5, 5, 5), replace(BUDGET, turns=False, memory=0), ((0,), (1,), (2,)), None, id="not wanted"
+            False, (5, 5, 5), replace(LIMITS, turns=False, memory=0), ((0,), (1,), (2,)), None, id="not wanted"
         ),
         pytest.param(
-            True, (5,) * 6, replace(BUDGET, memory=30, slots=3), ((0, 1, 2, 3, 4, 5),), None, id="both sides fit"
+            True, (5,) * 6, replace(LIMITS, memory=30, slots=3), ((0, 1, 2, 3, 4, 5),), None, id="both sides fit"
         ),
-        pytest.param(True, (5,) * 6, replace(BUDGET, memory=29), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs fit"),
+        pytest.param(True, (5,) * 6, replace(LIMITS, memory=29), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs fit"),
         pytest.param(
-            True, (5,) * 6, replace(BUDGET, slots=1), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs need one seat"
-        ),
-        pytest.param(
-            True, (5, 9, 5) * 2, replace(BUDGET, memory=10), ((0, 3), (2, 5), (1,), (4,)), PAIRS, id="some pairs fit"
+            True, (5,) * 6, replace(LIMITS, slots=1), ((0, 3), (1, 4), (2, 5)), PAIRS, id="pairs need one seat"
         ),
         pytest.param(
-            True, (5,) * 6, replace(BUDGET, memory=9), tuple((i,) for i in range(6)), ALONE, id="no pair fits"
+            True, (5, 9, 5) * 2, replace(LIMITS, memory=10), ((0, 3), (2, 5), (1,), (4,)), PAIRS, id="some pairs fit"
+        ),
+        pytest.param(
+            True, (5,) * 6, replace(LIMITS, memory=9), tuple((i,) for i in range(6)), ALONE, id="no pair fits"
         ),
     ],
 )
 def test_those_are_launched_at_the_same_time_that_fit_into_memory(
     of_reference: bool,  # noqa: FBT001
     nbytes: tuple[int, ...],
-    budget: Budget,
+    limits: LaunchLimits,
     groups: tuple[tuple[int, ...], ...],
     finding: Finding | None,
 ) -> None:
-    found = grouped(sides("abc", of_reference=of_reference), [pilot(nbytes=each) for each in nbytes], budget)
+    found = grouped(sides("abc", of_reference=of_reference), [pilot(nbytes=each) for each in nbytes], limits)
     assert found == (groups, (finding,) if finding else ())
 
 
@@ -374,7 +374,7 @@ def test_launches_on_gpus_interleave_where_it_is_wanted_and_they_fit(
 ) -> None:
     variants = [replace(side, environment=make_environment(device="cuda")) for side in sides("ab", of_reference=True)]
     pilots = [replace(pilot(), of_gpu=share) for share in of_gpu]
-    found, findings = grouped(variants, pilots, replace(BUDGET, turns=turns))
+    found, findings = grouped(variants, pilots, replace(LIMITS, turns=turns))
     assert (found, [finding.code for finding in findings]) == (groups, [code] if code else [])
 
 
@@ -417,25 +417,25 @@ def test_of_two_pilots_on_a_gpu_the_larger_one_counts(
         assert purpose is Purpose.TIMES
         return [(on_gpus(left.pop(0)), 9.0) for _ in launches]
 
-    assert planned(both, replace(make_budget(5, 0, 2, 60, 30), turns=True), run).groups == groups
+    assert planned(both, make_limits(5, 0, 2, 30, turns=True), run).groups == groups
     assert not left
 
 
 def test_one_that_works_in_the_background_has_all_launched_one_after_the_other() -> None:
     """What is held against each other has to be timed alike; with another revision, that is each against its own."""
     pilots = [pilot(), pilot(background=True), pilot()]
-    assert grouped(sides("abc", of_reference=False), pilots, replace(BUDGET, memory=4)) == (
+    assert grouped(sides("abc", of_reference=False), pilots, replace(LIMITS, memory=4)) == (
         ((0,), (1,), (2,)),
         (Finding("background_work", {"paired": False, "benchmarks": ("b",)}),),
     )
-    assert grouped(sides("abc", of_reference=True), [*pilots, pilot(), pilot(), pilot()], BUDGET) == (
+    assert grouped(sides("abc", of_reference=True), [*pilots, pilot(), pilot(), pilot()], LIMITS) == (
         ((0, 3), (2, 5), (1,), (4,)),
         (Finding("background_work", {"paired": True, "benchmarks": ("b",)}),),
     )
 
 
 def test_who_is_alone_has_nobody_to_take_turns_with() -> None:
-    assert grouped(sides("a", of_reference=False), [pilot(background=True)], replace(BUDGET, memory=0, slots=1)) == (
+    assert grouped(sides("a", of_reference=False), [pilot(background=True)], replace(LIMITS, memory=0, slots=1)) == (
         ((0,),),
         (),
     )

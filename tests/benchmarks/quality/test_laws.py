@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.quality.laws import Array, Machine, Moody, Pairs, Replayed, Skewed, Slower, World, pairs_of, recordings
 from benchmarks.quality.simulate import CELL
-from benchmarks.quality.verdicts import Rounds
+from benchmarks.quality.verdicts import Launched
 from tests.benchmarks.quality.synthetic import campaign
 
 
@@ -26,7 +26,7 @@ def drawing(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def times_of(rounds: Rounds) -> list[list[float]]:
+def times_of(rounds: Launched) -> list[list[float]]:
     return [list(ranks[0].step_times) for ranks, _ in rounds]
 
 

@@ -1,0 +1,109 @@
+"""What open benchmarks ask for when the first pass has ended, and what each gets: numbers in, seconds out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.judge.suspects import going_on, wants_launches
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import OPEN, Verdict
+
+MAX_FACTOR = 4.0  # times the seconds of the first pass: a suspect, or what could not see, gets no more
+CONFIRMED = 2.5
+"""Times the launches that would just show a suspect to be worse if its estimate stayed: with them 19 of 20 are shown.
+
+The critical value of a red verdict is about 2.9 standard errors: with ``(2.9 + 1.645)**2 / 2.9**2`` times the launches,
+an estimate is beyond it in 95 %.
+"""
+DIAGNOSIS_MARGIN = 1.1  # times what a diagnosis is expected to take
+
+
+class Priority(IntEnum):
+    """What a benchmark needs more time for, the most urgent first."""
+
+    CONFIRM = 1  # or clear a suspect
+    SEE = 2  # rule out a slowdown beyond the resolution
+    PROVE = 3  # show that nothing has changed
+    DIAGNOSE = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeRequest:
+    """The seconds that a benchmark asks for on top of what it had."""
+
+    priority: Priority
+    least: float = 0.0  # it takes them in any case
+    wanted: float = math.inf  # more would be of no use
+    explains: float = 0.0  # the part that rounds leave for the diagnosis
+
+    @property
+    def divisible(self) -> bool:
+        """Whether a part of the seconds is of use: half of a proof or of a diagnosis is none."""
+        return self.priority < Priority.PROVE
+
+
+def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
+    """The seconds that each request gets, 0 for none: all have their least, whatever is left.
+
+    The more urgent ones come first, then those that ask for least.
+    """
+    shares = [request.least for request in requests]
+    left = max(0.0, seconds - math.fsum(shares))
+    for i in sorted(range(len(requests)), key=lambda i: (requests[i].priority, requests[i].wanted)):
+        missing = max(0.0, requests[i].wanted - requests[i].least)
+        given = missing if missing <= left else left * requests[i].divisible
+        shares[i] += given
+        left -= given
+    return shares
+
+
+def request_of(results: Sequence[Result], look: Look) -> TimeRequest | None:
+    """What a call of a verb asks for after a look of its first pass; None if all is decided."""
+    compared = [
+        (result, comparison)
+        for result in results
+        for comparison in result.comparisons
+        if comparison.gated and wants_launches(comparison)
+    ]
+    red = any(result.verdict is Verdict.REGRESSED for result in results)
+    explains, most = DIAGNOSIS_MARGIN * look.diagnosis, MAX_FACTOR * look.elapsed
+    worse = [(result, each) for result, each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
+    if worse:
+        seconds = _round_seconds(results, look, worse)
+        launched = max(len(result.measurement.launches) for result, _ in worse)
+        needed = min((CONFIRMED * each.enough for _, each in worse if each.enough), default=math.inf)
+        counted = launched if all(result.pair is not None for result, _ in worse) else 0
+        least, fresh = launched * seconds, max(0.0, needed - counted) * seconds
+        return TimeRequest(priority=Priority.CONFIRM, least=least, wanted=max(least, min(most, fresh + explains)))
+    if red:  # by what no launches decide, such as a count
+        return None
+    undecided = [
+        (result, each) for result, each in compared if each.verdict in OPEN and not each.series.rules.alarm_only
+    ]
+    blind = [(result, each) for result, each in undecided if each.verdict is Verdict.INCONCLUSIVE]
+    if blind:
+        return TimeRequest(priority=Priority.SEE, wanted=min(most, 2 * _missing(results, look, blind)))
+    if undecided:
+        return TimeRequest(
+            priority=Priority.PROVE, wanted=_missing(results, look, undecided) + explains, explains=explains
+        )
+    return None
+
+
+def _missing(results: Sequence[Result], look: Look, which: Sequence[tuple[Result, Comparison]]) -> float:
+    """The seconds of the launches that are still to be made to decide these metrics."""
+    launches = [
+        math.inf if each.enough is None else max(1, each.enough - len(result.measurement.launches))
+        for result, each in which
+    ]
+    return max(launches) * _round_seconds(results, look, which)
+
+
+def _round_seconds(results: Sequence[Result], look: Look, which: Sequence[tuple[Result, Comparison]]) -> float:
+    """The seconds of one round of the benchmarks that these metrics still need."""
+    metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
+    return look.seconds_of(going_on(results, metrics) if all(result.pair is not None for result in results) else None)

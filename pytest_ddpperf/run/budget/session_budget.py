@@ -1,0 +1,221 @@
+"""The time of a session: how long each call of a verb measures, and what is left."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_ddpperf.units import format_clock, format_count
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.judge.sequential import Look
+    from pytest_ddpperf.records.results import Result
+    from pytest_ddpperf.run.budget.allocation import TimeRequest
+
+FIRST_PASS = 0.65  # of the budget, for the first pass: the rest is for the tests that are open then
+_LEAST_SECONDS = 1e-3  # a time is above 0
+
+
+class CallId(NamedTuple):
+    """A call of a verb: the test, and which call of it."""
+
+    test: str
+    number: int
+
+
+@dataclass
+class CallProgress:
+    """What a call has done in the first pass, for the second one."""
+
+    kept: dict[str, Any] = field(default_factory=dict)  # by what it is: launches of measurings, searches, trainings
+    request: TimeRequest | None = None
+
+
+class SessionBudget:
+    """The time of a session, and of the call that runs now. ``seconds`` is None without a limit of the session.
+
+    Rounds of launches ask ``goes_on`` before each round.
+
+    Args:
+        seconds: the setting ``budget``.
+        tests: how many tests measure.
+        clock: in seconds.
+    """
+
+    def __init__(self, seconds: float | None, tests: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.now = clock
+        self.again = False  # whether the tests that were open at the end of the first pass run once more
+        self.two_passes = False
+        self.runs_once = False  # whether the test that runs now has the first pass alone
+        self._late: dict[CallId, float] = {}  # seconds that each call lacked at its first look; 0 or less for none
+        self._seconds, self._tests = seconds, tests
+        self._start: float | None = None
+        self._begun = 0  # runs of tests in the first pass, and tests that were skipped before they began
+        self._calls: dict[str, int] = {}
+        self._progress: dict[CallId, CallProgress] = {}
+        self._shares: dict[CallId, float] = {}  # of the second pass
+        self._run_again: set[str] = set()  # tests of the second pass
+        self._kept = 0.0  # seconds of the call that measures, for its diagnosis
+        self._test_ends = math.inf  # of the first pass
+        self._from = self._half = self._ends = 0.0  # of the call that measures
+        self.before = 0.0  # seconds of that call before it began to measure
+        self.of_call = math.inf  # what the call may take
+
+    def start(self) -> None:
+        """Begin to count, if that has not begun: what a session starts for all tests counts for none."""
+        self._start = self.now() if self._start is None else self._start
+
+    def begin_test(self, test: str) -> None:
+        """Begin a run of a test: of the first pass, all tests that are left have equal shares."""
+        self.start()
+        self._calls[test] = 0
+        if self.again:
+            self._run_again.add(test)
+        else:
+            self._begun += 1
+            left = self.left - (self._whole * (1 - FIRST_PASS) if self.two_passes else 0.0)
+            self._test_ends = self.now() + left / (1 + max(0, self._tests - self._begun))
+
+    def ended(self, test: str) -> None:
+        """Note the end of a test that measures: if it was skipped before it began, others have its share."""
+        if test not in self._calls:
+            self._calls[test] = 0
+            self._begun += 1
+
+    def next_call(self, test: str) -> tuple[CallId, CallProgress]:
+        """The next call of a test, and what it did in the first pass."""
+        number = self._calls[test] = self._calls.get(test, 0) + 1
+        call = CallId(test, number)
+        return call, self._progress.setdefault(call, CallProgress())
+
+    def forget(self, test: str) -> None:
+        """Forget what a test has done."""
+        self._progress = {call: kept for call, kept in self._progress.items() if call.test != test}
+
+    @property
+    def _whole(self) -> float:
+        return math.inf if self._seconds is None else self._seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds of the session; below 0 if more was spent."""
+        return self._whole - (0.0 if self._start is None else self.now() - self._start)
+
+    @property
+    def limits(self) -> bool:
+        """Whether the session has a limit."""
+        return self._seconds is not None
+
+    def share(self, call: CallId, max_time: float, *, begun: float, compared: bool) -> bool:
+        """Begin to measure a call that began then, and may take ``max_time`` at most.
+
+        ``compared``: whether what looks worse has to be confirmed, for which half of the time is kept.
+
+        Returns:
+            Whether the session limits it, and not the setting of the call.
+        """
+        now, ends = self.now(), begun + max_time
+        dealt = math.inf
+        if self.limits:
+            dealt = now + self._shares.get(call, 0.0) if self.again else self._test_ends
+        self._from, self.before, self.of_call = now, now - begun, max_time
+        self._ends = max(min(ends, dealt), now + _LEAST_SECONDS)
+        self._half = now + (self._ends - now) / 2 if compared and not self.defers else self._ends
+        request = self._progress[call].request if self.again and call in self._progress else None
+        self._kept = 0.0 if request is None else request.explains
+        return dealt < ends
+
+    @property
+    def defers(self) -> bool:
+        """Whether a suspect is confirmed in the second pass, and not now."""
+        return self.two_passes and not (self.again or self.runs_once)
+
+    @property
+    def call_left(self) -> float:
+        """Seconds that the call may still measure."""
+        return self._ends - self.now()
+
+    @property
+    def screening(self) -> float:
+        """Seconds of the call in which a metric has to look worse."""
+        return self._half - self._from
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the call has measured in this run of its test."""
+        return self.now() - self._from
+
+    def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
+        """Whether a round of so many seconds fits into the time of the call, or into its part for finding suspects."""
+        return self.now() + round_seconds <= (self._half if screening else self._ends - self._kept)
+
+    def has_time_for(self, diagnosis_seconds: float) -> bool:
+        """Whether a diagnosis of so many seconds fits into the time of the call."""
+        return self.now() + diagnosis_seconds <= self._ends
+
+    def over(self, *, last: bool) -> float:
+        """The share of its time that is over for a call, from 0 to 1; ``last``: whether no other look follows.
+
+        In the first pass the second one counts as well, whether it comes or not: what a look may spend of the error
+        that all looks share grows with it.
+        """
+        passed = 1.0 if last else min(1.0, self.elapsed / (self._ends - self._from))
+        if not self.two_passes or self.runs_once:
+            return passed
+        return FIRST_PASS + (1 - FIRST_PASS) * passed if self.again else FIRST_PASS * passed
+
+    def holds(self, test: str) -> bool:
+        """Whether a test is open, and may run once more."""
+        return (
+            self.two_passes
+            and not self.again
+            and any(call.test == test and kept.request is not None for call, kept in self._progress.items())
+        )
+
+    def ask(self, call: CallId, results: Sequence[Result], look: Look) -> None:
+        """Note how late the first look of a call is, and what the call asks for after a look of the first pass."""
+        from pytest_ddpperf.run.budget.allocation import request_of
+
+        self._late.setdefault(call, -self.call_left - look.round_seconds if look.shared else 0.0)
+        if self.defers:
+            self._progress[call].request = request_of(results, look)
+
+    def second_pass(self) -> list[str]:
+        """Begin the second pass, or go on with it; the tests that still get time in it, the most urgent first.
+
+        What a test leaves goes to those after it: each time all that is left is dealt out anew.
+        """
+        from pytest_ddpperf.run.budget.allocation import allocate
+
+        self.again = True
+        asking = {
+            call: kept.request
+            for call, kept in self._progress.items()
+            if kept.request is not None and call.test not in self._run_again
+        }
+        seconds = allocate(self.left, [*asking.values()])
+        self._shares = {call: each for call, each in zip(asking, seconds, strict=True) if each > 0}
+        by_urgency = sorted(self._shares, key=lambda call: (asking[call].priority, asking[call].wanted))
+        return list(dict.fromkeys(call.test for call in by_urgency))
+
+    @property
+    def complaint(self) -> str | None:
+        """That the budget was too small, and what would do; None if it was not."""
+        late = [seconds for seconds in self._late.values() if seconds > 0]
+        if not late or self._seconds is None:
+            return None
+        enough = max(self._seconds, self._seconds - self.left) + math.fsum(late) / FIRST_PASS
+        return (
+            f"--ddpperf-budget={self._seconds:g}s had no time for the launches of a first look in "
+            f"{format_count(len(late), 'call')}; {math.ceil(enough)}s would do"
+        )
+
+    def text(self) -> str:
+        """Where the session stands: ``7 of 26, 4:10 left of 10:00``; empty without a limit."""
+        if self._seconds is None:
+            return ""
+        which = "again, " if self.again else f"{self._begun} of {self._tests}, "
+        return f"{which}{format_clock(max(0.0, self.left))} left of {format_clock(self._seconds)}"

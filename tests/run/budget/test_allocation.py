@@ -1,0 +1,109 @@
+"""What is left of a session's budget goes to suspects, then to what could not see, then to proofs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.records.launch import Launch
+from pytest_ddpperf.records.measurement import MetricRules
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.run.budget.allocation import MAX_FACTOR, Priority, TimeRequest, allocate, request_of
+from tests.factories import make_new_result, make_rank_launch, make_series
+
+LOOK = Look(elapsed=6.0, round_seconds=1.5, last=False, diagnosis=5.0)
+EXPLAINED = 1.1 * 5.0  # s: a diagnosis of 5 s, with a margin
+CONFIRM, SEE, PROVE, DIAGNOSE = Priority
+
+
+def request(priority: Priority, wanted: float = math.inf, least: float = 0.0) -> TimeRequest:
+    return TimeRequest(priority=priority, least=least, wanted=wanted)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "requests", "shares"),
+    [
+        pytest.param(30, [request(SEE), request(CONFIRM)], [0, 30], id="a suspect comes first"),
+        pytest.param(30, [request(CONFIRM), request(CONFIRM, 4)], [26, 4], id="none has more than it wants"),
+        pytest.param(30, [request(CONFIRM, 20), request(SEE)], [20, 10], id="what one leaves goes to the next"),
+        pytest.param(30, [request(PROVE, 18), request(PROVE, 8), request(PROVE, 9)], [0, 8, 9], id="nearest proofs"),
+        pytest.param(9, [request(DIAGNOSE, 5), request(PROVE, 7)], [0, 7], id="half a diagnosis is of no use"),
+        pytest.param(5, [request(CONFIRM, 20, least=8), request(SEE)], [8, 0], id="a confirmation is not cut off"),
+        pytest.param(20, [request(CONFIRM, 20, least=8), request(CONFIRM, 30, least=6)], [14, 6], id="nor is another"),
+        pytest.param(-3, [request(CONFIRM, 20, least=8), request(SEE)], [8, 0], id="though nothing is left"),
+        pytest.param(10, [], [], id="nothing is asked for"),
+    ],
+)
+def test_time_goes_to_the_most_urgent(seconds: float, requests: list[TimeRequest], shares: list[float]) -> None:
+    assert allocate(seconds, requests) == pytest.approx(shares)
+
+
+def compared(
+    verdict: Verdict, *, launches: int | None = None, suspicious: bool = False, alarm_only: bool = False
+) -> Comparison:
+    return Comparison(
+        series=replace(make_series("step_time", 0.2), rules=MetricRules(timed=True, alarm_only=alarm_only)),
+        gated=True,
+        tolerance=0.03,
+        verdict=verdict,
+        suspicious=suspicious,
+        enough=launches,
+        paired=True,
+        baseline=0.1,
+    )
+
+
+def result(*comparisons: Comparison, made: int = 4, verdict: Verdict | None = None) -> Result:
+    new = make_new_result("t.py::test_a")
+    launch = Launch(round=0, ranks=(make_rank_launch(),), seconds=1.0)
+    measured = replace(new.measurement, launches=tuple(replace(launch, round=i) for i in range(made)))
+    worst = max((each.verdict for each in comparisons), key=lambda each: each.severity, default=Verdict.NEW)
+    beside = PairedRevision(revision="main", commit=None, launches=made)
+    return replace(new, comparisons=comparisons, verdict=verdict or worst, measurement=measured, reference=beside)
+
+
+def asked(*results: Result) -> TimeRequest | None:
+    return request_of(results, LOOK)
+
+
+def test_a_suspect_asks_for_as_many_launches_as_it_had_and_for_those_that_would_show_it() -> None:
+    """It had 4 launches of 1.5 s; 2.5 times 8 launches would show it, and all that were made count: 16 more, 24 s."""
+    found = asked(result(compared(Verdict.OK, launches=8, suspicious=True)))
+    assert found is not None
+    assert found.priority is CONFIRM
+    assert found.least == pytest.approx(6.0)
+    assert found.wanted == pytest.approx(min(MAX_FACTOR * 6.0, 24.0 + EXPLAINED))
+
+
+def test_what_could_not_see_asks_for_twice_what_it_lacks() -> None:
+    found = asked(result(compared(Verdict.INCONCLUSIVE, launches=9)))
+    assert found == TimeRequest(priority=SEE, wanted=2 * 5 * 1.5)
+
+
+def test_what_no_launches_decide_is_given_no_more_than_its_limit() -> None:
+    found = asked(result(compared(Verdict.INCONCLUSIVE)))
+    assert found == TimeRequest(priority=SEE, wanted=MAX_FACTOR * 6.0)
+
+
+def test_what_is_ok_asks_for_the_whole_of_a_proof() -> None:
+    found = asked(result(compared(Verdict.OK, launches=10)))
+    assert found == TimeRequest(priority=PROVE, wanted=6 * 1.5 + EXPLAINED, explains=EXPLAINED)
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        pytest.param([result(compared(Verdict.UNCHANGED))], id="decided"),
+        pytest.param([result(compared(Verdict.INCONCLUSIVE, alarm_only=True))], id="an alarm alone"),
+        pytest.param([result(compared(Verdict.INCONCLUSIVE), verdict=Verdict.REGRESSED)], id="red by a count"),
+        pytest.param([result(replace(compared(Verdict.INCONCLUSIVE), paired=False))], id="stored times alone"),
+        pytest.param([result()], id="new"),
+    ],
+)
+def test_what_no_launches_would_change_asks_for_nothing(results: Sequence[Result]) -> None:
+    assert request_of(results, LOOK) is None

@@ -1,0 +1,225 @@
+"""The time of a session with a fake clock: every figure follows from the seconds that are spent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.run.budget import allocation
+from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
+from pytest_ddpperf.run.budget.session_budget import CallId, SessionBudget
+
+LOOK = Look(elapsed=6.0, round_seconds=1.5, last=False, shared=True)
+
+
+class Clock:
+    """Seconds that only ``spend`` moves on."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def spend(self, seconds: float) -> None:
+        """Moves on."""
+        self.seconds += seconds
+
+
+def started(seconds: float | None, tests: int, *, two_passes: bool = False) -> tuple[SessionBudget, Clock]:
+    clock = Clock()
+    budget = SessionBudget(seconds, tests, clock)
+    budget.two_passes = two_passes
+    budget.start()
+    return budget, clock
+
+
+def share_of(budget: SessionBudget, test: str, max_time: float = math.inf, *, compared: bool = False) -> float:
+    """The seconds that the first call of a test gets when it begins to measure at once."""
+    budget.begin_test(test)
+    call, _ = budget.next_call(test)
+    budget.share(call, max_time, begun=budget.now(), compared=compared)
+    return budget.call_left
+
+
+def test_without_a_limit_a_call_has_its_own_time_and_half_of_it_finds_suspects() -> None:
+    budget, clock = started(None, 5)
+    assert share_of(budget, "a", 20.0, compared=True) == 20.0
+    assert budget.screening == 10.0
+    assert share_of(budget, "b", 20.0) == budget.screening == 20.0
+    clock.spend(15.0)
+    assert budget.elapsed == 15.0
+    assert budget.goes_on(5.0)
+    assert not budget.goes_on(5.1)
+
+
+def test_what_a_call_has_done_before_its_first_timed_launch_counts_for_it() -> None:
+    budget, clock = started(None, 1)
+    budget.begin_test("a")
+    call, _ = budget.next_call("a")
+    begun = clock()
+    clock.spend(4.0)
+    assert not budget.share(call, 20.0, begun=begun, compared=True)
+    assert (budget.before, budget.call_left, budget.screening) == (4.0, 16.0, 8.0)
+
+
+@pytest.mark.parametrize(("two_passes", "shares"), [(False, [25.0, 30.0]), (True, [16.25, 20.0])])
+def test_tests_have_equal_shares_and_what_one_leaves_goes_to_the_others(
+    *, two_passes: bool, shares: list[float]
+) -> None:
+    """Of 100 s the first of two passes has 65: a fourth of it is 16.25, and a third of what 5 s leave is 20."""
+    budget, clock = started(100.0, 4, two_passes=two_passes)
+    first = share_of(budget, "a")
+    clock.spend(5.0 if two_passes else 10.0)
+    assert [first, share_of(budget, "b")] == pytest.approx(shares)
+
+
+def test_a_test_that_was_skipped_leaves_its_share_to_the_others() -> None:
+    budget, _ = started(100.0, 4)
+    budget.ended("skipped")
+    assert share_of(budget, "a") == pytest.approx(100 / 3)
+
+
+def test_the_setting_of_a_call_is_its_limit_if_that_is_shorter() -> None:
+    budget, clock = started(100.0, 2)
+    budget.begin_test("a")
+    call, _ = budget.next_call("a")
+    assert not budget.share(call, 8.0, begun=clock(), compared=False)
+    assert budget.call_left == 8.0
+    assert budget.share(call, 80.0, begun=clock(), compared=False), "the session is what limits it"
+    assert budget.call_left == 50.0
+
+
+def test_a_suspect_is_confirmed_in_the_second_pass_so_that_the_first_one_keeps_nothing_for_it() -> None:
+    budget, _ = started(100.0, 4, two_passes=True)
+    share_of(budget, "a", compared=True)
+    assert budget.defers
+    assert budget.screening == pytest.approx(16.25)
+
+
+def test_looks_of_the_first_pass_leave_a_part_of_the_error_to_the_second() -> None:
+    budget, clock = started(100.0, 1, two_passes=True)
+    share_of(budget, "a")
+    clock.spend(32.5)
+    assert budget.over(last=False) == pytest.approx(0.325), "half of the 65 s are over"
+    assert budget.over(last=True) == pytest.approx(0.65)
+    budget.again = True
+    call = CallId("a", 1)
+    budget.share(call, 1.0, begun=clock(), compared=False)
+    clock.spend(budget.call_left / 2)
+    assert budget.over(last=False) == pytest.approx(0.65 + 0.35 / 2)
+    assert budget.over(last=True) == 1.0
+
+
+def ask(budget: SessionBudget, monkeypatch: pytest.MonkeyPatch, requests: dict[str, TimeRequest | None]) -> None:
+    """Runs each test once; its only call asks for what is given."""
+    for test, request in requests.items():
+        share_of(budget, test)
+
+        def given(_results: Sequence[Result], _look: Look, request: TimeRequest | None = request) -> TimeRequest | None:
+            return request
+
+        monkeypatch.setattr(allocation, "request_of", given)
+        budget.ask(CallId(test, 1), [], LOOK)
+
+
+def test_open_tests_run_once_more_the_most_urgent_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 s, 40 are spent: 30 go to the suspect, 20 to what could not see, and the proof of 11 s does not fit."""
+    budget, clock = started(100.0, 4, two_passes=True)
+    requests: dict[str, TimeRequest | None] = {
+        "proof": TimeRequest(priority=Priority.PROVE, wanted=11.0),
+        "blind": TimeRequest(priority=Priority.SEE, wanted=20.0),
+        "decided": None,
+        "suspect": TimeRequest(priority=Priority.CONFIRM, least=6.0, wanted=30.0),
+    }
+    ask(budget, monkeypatch, requests)
+    assert [test for test in requests if budget.holds(test)] == ["proof", "blind", "suspect"]
+    clock.spend(40.0)
+    assert budget.second_pass() == ["suspect", "blind"]
+    assert not budget.holds("proof"), "nothing is held back any more"
+    assert share_of(budget, "suspect") == pytest.approx(30.0)
+    assert share_of(budget, "blind") == pytest.approx(20.0)
+
+
+def test_what_a_suspect_leaves_goes_to_a_proof_that_had_no_time_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 60 s the suspect may have 55, and takes 10: a proof of 40 s, with 5 for its diagnosis, then fits into 50."""
+    budget, clock = started(100.0, 2, two_passes=True)
+    requests: dict[str, TimeRequest | None] = {
+        "proof": TimeRequest(priority=Priority.PROVE, wanted=40.0, explains=5.0),
+        "suspect": TimeRequest(priority=Priority.CONFIRM, wanted=55.0),
+    }
+    ask(budget, monkeypatch, requests)
+    clock.spend(40.0)
+    assert budget.second_pass() == ["suspect"]
+    share_of(budget, "suspect")
+    clock.spend(10.0)
+    assert budget.second_pass() == ["proof"]
+    assert share_of(budget, "proof") == pytest.approx(40.0)
+    assert budget.goes_on(35.0)
+    assert not budget.goes_on(35.1), "the rest is for the diagnosis"
+    assert budget.has_time_for(40.0)
+    assert budget.second_pass() == []
+
+
+def test_what_a_call_has_measured_is_there_in_its_second_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget, _ = started(100.0, 1, two_passes=True)
+    budget.begin_test("a")
+    call, progress = budget.next_call("a")
+    progress.kept["search"] = 64
+    monkeypatch.setattr(allocation, "request_of", lambda *_: TimeRequest(priority=Priority.SEE, wanted=9.0))
+    budget.ask(call, [], LOOK)
+    budget.second_pass()
+    budget.begin_test("a")
+    assert budget.next_call("a")[1].kept == {"search": 64}
+    assert budget.next_call("a")[1].kept == {}, "of the second call"
+    budget.forget("a")
+    budget.begin_test("a")
+    assert budget.next_call("a")[1].kept == {}
+
+
+def test_a_budget_that_was_too_small_names_one_that_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test has 6.5 s of the first pass; two rounds take 9.5, of which 1.5 s are a round that nobody could foresee."""
+    budget, clock = started(20.0, 2, two_passes=True)
+    share_of(budget, "a")
+    clock.spend(6.5 + 1.5 + 1.5)
+    monkeypatch.setattr(allocation, "request_of", lambda *_: None)
+    budget.ask(CallId("a", 1), [], LOOK)
+    budget.ask(CallId("a", 1), [], LOOK)
+    assert (
+        budget.complaint == "--ddpperf-budget=20s had no time for the launches of a first look in 1 call; 23s would do"
+    )
+
+
+def test_a_confirmation_that_takes_longer_than_its_time_is_no_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look was in time; a suspect has as many launches as it had, whatever these take."""
+    budget, clock = started(20.0, 2, two_passes=True)
+    confirmed = TimeRequest(priority=Priority.CONFIRM, least=6.0, wanted=6.0)
+    ask(budget, monkeypatch, {"a": confirmed})
+    clock.spend(19.0)
+    assert budget.second_pass() == ["a"]
+    assert share_of(budget, "a") == pytest.approx(6.0), "5 s more than there are"
+    clock.spend(60.0)
+    budget.ask(CallId("a", 1), [], LOOK)
+    assert budget.complaint is None
+
+
+def test_the_line_says_where_the_session_stands() -> None:
+    budget, clock = started(600.0, 26, two_passes=True)
+    share_of(budget, "a")
+    clock.spend(350.0)
+    assert budget.text() == "1 of 26, 4:10 left of 10:00"
+    budget.second_pass()
+    assert budget.text() == "again, 4:10 left of 10:00"
+    assert not SessionBudget(None, 3).text()
+
+
+def test_a_test_that_runs_once_confirms_its_suspects_and_may_spend_all_of_its_error() -> None:
+    budget, _ = started(100.0, 4, two_passes=True)
+    budget.runs_once = True
+    assert share_of(budget, "a", compared=True) == pytest.approx(16.25)
+    assert budget.screening == pytest.approx(16.25 / 2)
+    assert budget.over(last=True) == 1.0

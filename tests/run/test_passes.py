@@ -1,0 +1,171 @@
+"""A suite with a budget: each test runs at its turn, and what is open then runs once more at the end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.run.conftest import SetLoad
+
+SUITE = """
+import pytest
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, steps=5, warmup=1, verify=False, counted=False, backend="gloo", device="cpu", timeout=30
+)
+
+def build(ctx):
+    return lambda: 1.0
+
+def note(*words):
+    with open("notes", "a") as file:
+        print(*words, file=file)
+
+def test_first(ddpperf, record_property, capsys):
+    note("first")
+    print("printed once")
+    record_property("number", 1)
+    note("launches", len(ddpperf.check(build).launches))
+
+def test_plain():
+    note("plain")
+
+def test_second(ddpperf):
+    note("second")
+    ddpperf.check(build)
+
+def test_fails(ddpperf):
+    note("fails")
+    ddpperf.check(lambda ctx: lambda: 1 / 0)
+"""
+OPEN = """
+import pytest
+
+@pytest.fixture(scope="session", autouse=True)
+def opened():
+    from pytest_ddpperf.run.budget import allocation
+    asked = []
+    def request(results, look):
+        if "test_first" not in results[0].test:
+            return None
+        return allocation.TimeRequest(priority=allocation.Priority.SEE, wanted=WANTED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allocation, "request_of", request)
+        yield
+
+def pytest_ddpperf_verdict(result):
+    with open("notes", "a") as file:
+        print("verdict", result.test.partition("::")[2], result.verdict.value, file=file)
+"""
+
+
+def test_an_open_test_runs_twice_is_reported_once_and_its_launches_count_in_both_runs(inner: pytest.Pytester) -> None:
+    inner.makepyfile(SUITE)
+    inner.makeconftest(OPEN.replace("WANTED", "6.0"))
+    run = inner.runpytest(
+        "--ddpperf-budget=20s", "-v", "--junitxml=junit.xml", "-ojunit_family=xunit1", "--ddpperf-json=results.json"
+    )
+    run.assert_outcomes(passed=3, failed=1)
+    notes = (inner.path / "notes").read_text().splitlines()
+    assert [line for line in notes if not line.startswith(("verdict", "launches"))] == [
+        *("first", "plain", "second", "fails", "first")
+    ]
+    first, again = (int(line.split()[1]) for line in notes if line.startswith("launches"))
+    assert 2 <= first <= again
+    verdicts = [line for line in notes if line.startswith("verdict")]
+    assert verdicts == ["verdict test_second new", "verdict test_fails broken", "verdict test_first new"]
+    run.stdout.re_match_lines([r".*test_plain PASSED", r".*test_fails FAILED", r".*test_first PASSED"])
+    assert (inner.path / "junit.xml").read_text().count('name="number"') == 1
+    results = json.loads((inner.path / "results.json").read_text())["results"]
+    assert sorted(each["test"].partition("::")[2] for each in results) == ["test_fails", "test_first", "test_second"]
+    run.stdout.no_fnmatch_line("*ddpperf errors*")
+
+
+def test_an_open_test_that_gets_no_time_is_reported_as_its_only_run_left_it(inner: pytest.Pytester) -> None:
+    inner.makepyfile(SUITE)
+    inner.makeconftest(OPEN.replace("SEE", "PROVE").replace("WANTED", "1e9"))
+    run = inner.runpytest("--ddpperf-budget=20s", "-v")
+    run.assert_outcomes(passed=3, failed=1)
+    notes = (inner.path / "notes").read_text().splitlines()
+    assert notes.count("first") == 1
+    assert notes[-1] == "verdict test_first new"
+
+
+def test_a_first_failure_ends_the_session_with_what_was_held_back(inner: pytest.Pytester) -> None:
+    inner.makepyfile(SUITE)
+    inner.makeconftest(OPEN.replace("WANTED", "6.0"))
+    run = inner.runpytest("--ddpperf-budget=20s", "-x")
+    run.assert_outcomes(passed=3, failed=1)
+    assert (inner.path / "notes").read_text().splitlines().count("first") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--ddpperf-save"], ["--ddpperf-counted-only"], ["-k", "first"], ["--setup-only"]]
+)
+def test_one_pass_does_if_there_is_nothing_to_share(inner: pytest.Pytester, arguments: list[str]) -> None:
+    inner.makepyfile(SUITE)
+    inner.makeconftest(OPEN.replace("WANTED", "6.0"))
+    inner.runpytest("--ddpperf-budget=20s", *arguments, "--deselect", "test_one_pass_does.py::test_fails")
+    notes = (inner.path / "notes").read_text().splitlines() if (inner.path / "notes").exists() else []
+    assert notes.count("first") <= 1
+
+
+def test_a_test_with_subtests_runs_once(inner: pytest.Pytester) -> None:
+    inner.makepyfile(SUITE.replace("record_property, capsys", "record_property, subtests"))
+    inner.makeconftest(OPEN.replace("WANTED", "6.0") + "\n\n@pytest.fixture\ndef subtests(): pass\n")
+    inner.runpytest("--ddpperf-budget=20s").assert_outcomes(passed=3, failed=1)
+    assert (inner.path / "notes").read_text().splitlines().count("first") == 1
+
+
+def test_a_session_that_is_ended_reports_what_was_held_back_and_runs_nothing_again(inner: pytest.Pytester) -> None:
+    inner.makepyfile(SUITE + "\ndef test_last():\n    pytest.exit('enough')\n")
+    inner.makeconftest(OPEN.replace("WANTED", "6.0"))
+    run = inner.runpytest("--ddpperf-budget=20s", "-v")
+    run.assert_outcomes(passed=3, failed=1)
+    assert run.ret == pytest.ExitCode.INTERRUPTED
+    notes = (inner.path / "notes").read_text().splitlines()
+    assert notes.count("first") == 1
+    assert notes[-1] == "verdict test_first new"
+
+
+HEARD = """
+
+def pytest_ddpperf_measured(test, attempt):
+    with open("notes", "a") as file:
+        print("measured", test.partition("::")[2], attempt, file=file)
+"""
+
+
+def test_hooks_hear_of_each_call_of_an_open_test_once(inner: pytest.Pytester) -> None:
+    """Also of the call that is decided before another one of its test leaves it open."""
+    inner.makepyfile(SUITE.replace("    note(", '    ddpperf.check(build, name="decided")\n    note(', 1))
+    inner.makeconftest(OPEN.replace("in results[0].test", 'in results[0].test or results[0].name == "decided"') + HEARD)
+    inner.makeconftest((inner.path / "conftest.py").read_text().replace("WANTED", "6.0"))
+    inner.runpytest("--ddpperf-budget=30s").assert_outcomes(passed=3, failed=1)
+    notes = (inner.path / "notes").read_text().splitlines()
+    assert notes.count("first") == 2
+    heard = [line for line in notes if line.startswith(("measured", "verdict"))]
+    of_first = ["measured test_first 1", "verdict test_first new"] * 2
+    assert heard == ["measured test_second 1", "verdict test_second new", "verdict test_fails broken", *of_first]
+
+
+def test_a_hook_that_fails_at_the_end_fails_the_test_that_was_held_back(inner: pytest.Pytester) -> None:
+    inner.makepyfile(SUITE)
+    fails = "\n\ndef pytest_ddpperf_measured(test):\n    assert 'first' not in test, 'no more room'\n"
+    inner.makeconftest(OPEN.replace("SEE", "PROVE").replace("WANTED", "1e9") + fails)
+    run = inner.runpytest("--ddpperf-budget=20s")
+    run.stdout.fnmatch_lines(["pytest_ddpperf_measured failed at *: AssertionError: no more room*"])
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_target_that_an_open_test_misses_fails_it_though_it_gets_no_more_time(
+    inner: pytest.Pytester,
+    set_load: SetLoad,  # none, or the target would be open
+) -> None:
+    slow = "lambda ctx: lambda: __import__('time').sleep(0.01)"
+    missed = f"    ddpperf.expect(ddpperf.check({slow}, launches=3), step_time=1e-6)\n"
+    inner.makepyfile(SUITE.replace('    note("launches", len(ddpperf.check(build).launches))\n', missed))
+    inner.makeconftest(OPEN.replace("SEE", "PROVE").replace("WANTED", "1e9"))
+    run = inner.runpytest("--ddpperf-budget=60s", "-v")
+    run.stdout.re_match_lines_random([r".*test_first FAILED", r".*target missed: step_time: .*"])
