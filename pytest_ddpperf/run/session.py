@@ -240,7 +240,7 @@ class Session:
     def begin_test(self, test: str, attempt: int) -> None:
         """Forgets what earlier attempts of a test have left, as of pytest-rerunfailures; no verdict failed them."""
         self.attempts[test] = attempt
-        self.budget.forget(test)
+        self.budget.begin_anew(test)
         self.prepared.clear()  # what an attempt that failed found out may be wrong
         self.run_again(test)
 

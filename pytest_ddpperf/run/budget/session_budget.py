@@ -81,7 +81,9 @@ class SessionBudget:
 
     def ended(self, test: str) -> None:
         """Note the end of a test that measures: if it was skipped before it began, others have its share."""
-        if test not in self._calls:
+        if self.again:
+            self._run_again.add(test)
+        elif test not in self._calls:
             self._calls[test] = 0
             self._begun += 1
 
@@ -94,6 +96,11 @@ class SessionBudget:
     def forget(self, test: str) -> None:
         """Forget what a test has done."""
         self._progress = {call: kept for call, kept in self._progress.items() if call.test != test}
+
+    def begin_anew(self, test: str) -> None:
+        """Forget an attempt of a test that runs again, as if the test had not begun."""
+        self.forget(test)
+        self._begun -= self._calls.pop(test, None) is not None
 
     @property
     def _whole(self) -> float:

@@ -84,6 +84,16 @@ def test_a_test_that_was_skipped_leaves_its_share_to_the_others() -> None:
     assert share_of(budget, "a") == pytest.approx(100 / 3)
 
 
+def test_an_attempt_that_failed_counts_for_the_next_attempt_alone() -> None:
+    """Of four tests the first one failed after 20 s: the other three and its next attempt have 80 s."""
+    budget, clock = started(100.0, 4)
+    share_of(budget, "a")
+    clock.spend(20.0)
+    budget.begin_anew("a")
+    assert share_of(budget, "a") == pytest.approx(80 / 4)
+    assert budget.text() == "1 of 4, 1:20 left of 1:40"
+
+
 def test_the_setting_of_a_call_is_its_limit_if_that_is_shorter() -> None:
     budget, clock = started(100.0, 2)
     budget.begin_test("a")
@@ -143,6 +153,16 @@ def test_open_tests_run_once_more_the_most_urgent_first(monkeypatch: pytest.Monk
     assert not budget.holds("proof"), "nothing is held back any more"
     assert share_of(budget, "suspect") == pytest.approx(30.0)
     assert share_of(budget, "blind") == pytest.approx(20.0)
+
+
+def test_what_is_skipped_in_the_second_pass_leaves_its_share_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget, clock = started(100.0, 2, two_passes=True)
+    proof = TimeRequest(priority=Priority.PROVE, wanted=50.0)
+    ask(budget, monkeypatch, {"skipped": TimeRequest(priority=Priority.CONFIRM, wanted=30.0), "proof": proof})
+    clock.spend(40.0)
+    assert budget.second_pass() == ["skipped"], "30 s of 60 s are left, and the half of a proof is none"
+    budget.ended("skipped")
+    assert budget.second_pass() == ["proof"]
 
 
 def test_what_a_suspect_leaves_goes_to_a_proof_that_had_no_time_before(monkeypatch: pytest.MonkeyPatch) -> None:
