@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality; th
 from benchmarks.quality.laws import Draw, Law, Machine, Moody, Slower, replayed, scattering
 from benchmarks.quality.rows import SUITE, UNCHANGED, Found, Goal, Made, Row, alarms, covers, found, green, proven
 from benchmarks.quality.verdicts import PAIRED_MARGIN
+from pytest_ddpperf.parsers import argument, positive_int
 from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.settings import Settings
 
@@ -162,10 +163,11 @@ def simulated(chosen: Sequence[int], comparisons: int, seed: int, processes: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--comparisons", type=_positive, default=1000, help="for each rate (default: %(default)s)")
+    number = argument(positive_int)
+    parser.add_argument("--comparisons", type=number, default=1000, help="for each rate (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the drawing (default: %(default)s)")
     parser.add_argument("--rows", default="", help="only rows whose setting and slowdown have this text (default: all)")
-    parser.add_argument("--processes", type=_positive, default=cores, help="at a time (default: the usable cores)")
+    parser.add_argument("--processes", type=number, default=cores, help="at a time (default: the usable cores)")
     options = parser.parse_args()
     chosen = [number for number, row in enumerate(rows()) if options.rows in f"{row.setting}, {row.slower}"]
     print(
@@ -182,13 +184,6 @@ def main() -> None:
     for one in every:
         for goal in one.row.goals:
             print(one.goal_text(goal))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}: takes one or more")
-    return number
 
 
 if __name__ == "__main__":

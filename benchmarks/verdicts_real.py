@@ -32,6 +32,7 @@ from benchmarks.verdicts.runs import Bench, chosen, machine_here, made, tree_of
 from benchmarks.verdicts.tables import report
 from pytest_ddpperf.against.git import GitError
 from pytest_ddpperf.errors import DdpperfError, SettingError
+from pytest_ddpperf.parsers import argument, positive_int
 
 FILE = Path(__file__).parent / "results" / "verdicts_real.jsonl"
 DAYS = 60.0 * 24 * 30
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--cell", metavar="NAME", help="runs of this cell")
     which.add_argument("--all", action="store_true", help="runs of all cells that lack some, in turn")
     run.add_argument(
-        "--number", type=_positive, metavar="N", help="so many of each that count (default: what it lacks)"
+        "--number", type=argument(positive_int), metavar="N", help="so many of each that count (default: what it lacks)"
     )
     run.add_argument("--minutes", type=float, default=DAYS, metavar="M", help="after which no run is begun")
     run.add_argument("--package", type=Path, default=ROOT, metavar="FOLDER", help="a checkout (default: this one)")
@@ -85,13 +86,6 @@ def _run(options: argparse.Namespace) -> None:
 
 def _table(options: argparse.Namespace) -> None:
     print(report(read(options.file).outcomes, options.tree))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}: takes one or more")
-    return number
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN, Verdict
+from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.rates import Rate
 
-MIN_GROSS = 0.5  # the default of the setting
 ROOM = 1.5  # times by how much two runs of the same code were apart at most
 
 
@@ -59,4 +59,4 @@ class Calibrated:
         """A value of ``ddpperf_gross`` that suits: well beyond what separate runs of the same code were apart."""
         times = [result[STEP_TIME].series.value for result in self.results]
         apart = max((max(pair) / min(pair) - 1 for pair in combinations(times, 2)), default=0.0)
-        return max(MIN_GROSS, round(ROOM * apart, 1))
+        return max(Settings.gross, round(ROOM * apart, 1))

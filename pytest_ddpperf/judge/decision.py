@@ -24,6 +24,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.results import Comparison, Reference, Result
 from pytest_ddpperf.records.verdict import GREEN, OPEN, Verdict
+from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import Change, half_width
 
 NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, *OPEN}
@@ -38,7 +39,7 @@ class DecisionContext:
 
     tolerance: float | None = None  # the worsening that the test accepts, as a fraction (absolute for differences)
     alpha: float  # two-sided significance level of the benchmark
-    gross: float = 0.5  # the worsening beyond which stored times alone turn a test red
+    gross: float = Settings.gross  # the worsening beyond which stored times alone turn a test red
     weights: float = 1.0  # of all metrics that share it
     proofs: Proofs = ONE_LOOK  # that a metric is no worse
     margin: float = EQUIVALENCE_MARGIN  # times the tolerance

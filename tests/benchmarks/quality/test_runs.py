@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.quality import runs
 from benchmarks.quality.campaign import BrokenFile
-from benchmarks.quality.project import BASE, CHANGES, ROOT, SUITE, RunError, check_out, make_project
+from benchmarks.quality.project import BASE, CHANGES, SUITE, RunError, check_out, make_project
 from benchmarks.quality.runs import (
     KEPT,
     Run,
@@ -116,16 +116,6 @@ def test_options_of_pytest_are_those_of_the_terms() -> None:
     assert SHORT.options == ()
     both = replace(SHORT, max_time=20.0, budget="5min")
     assert both.options == ("--ddpperf-max-time=20", "--ddpperf-budget=5min")
-
-
-@pytest.mark.parametrize(
-    "file", sorted((ROOT / "benchmarks" / "results").glob("against_suite*.json.gz")), ids=lambda path: path.name
-)
-def test_files_that_are_older_than_terms_are_read(file: Path) -> None:
-    found = read(file)
-    assert found.runs
-    assert {(run.max_time, run.load) for run in found.runs} == {(None, 0)}
-    assert str(len(found.runs)) in report(found)
 
 
 @pytest.mark.slow
