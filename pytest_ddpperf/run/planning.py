@@ -36,6 +36,7 @@ SEEN_STEPS = 40
 All launches time the same steps of a training, counted from its first one. What comes in each 20th step is in each
 launch of 20 steps or more; of shorter ones it may be in none.
 """
+ROUND_STEPS = (100, 20, 10)  # multiples of which launches time, each from twice as many steps on
 EPOCHS = 2  # that a launch times at least, if its loader tells how many steps one has, and there is time for them
 FEW_LAUNCHES = 3  # a screening has time for so many, at least, rather than for longer ones
 
@@ -140,7 +141,7 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
         most = min(max(wanted, _seen_seconds(pilot)), MAX_SHARE_OF_TIMEOUT * limits.timeout - pilot.fixed)
         given, hurried = limits.steps or followed, min(most, max(share - pilot.fixed, pilot.fixed))
         shorter, longer = (
-            given or _whole_epochs(pilot, fitting_steps(pilot.step, each, max_steps(variant)), each)
+            given or _whole_periods(pilot, fitting_steps(pilot.step, each, max_steps(variant)), each)
             for each in (hurried, most)
         )
         plans.append(Plan(warmup=warmup_of(variant, limits.warmup), steps=shorter))
@@ -221,10 +222,17 @@ def _seen_seconds(pilot: Pilot) -> float:
     return pilot.step * max(SEEN_STEPS, EPOCHS * (pilot.epoch or 0))
 
 
-def _whole_epochs(pilot: Pilot, steps: int, seconds: float) -> int:
-    """The steps of a launch of so many seconds: whole epochs, if at least one fits."""
+def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
+    """Rounds the steps of a launch of so many seconds down to whole periods.
+
+    A period is an epoch, if the pilot told how long one is and at least one fits. Otherwise a round number of steps has
+    whole periods of what training code does in each 2nd, 5th, 10th, 20th, 50th or 100th step.
+    """
     epoch = pilot.epoch
-    return steps if epoch is None or epoch * pilot.step > seconds else max(1, steps // epoch) * epoch
+    if epoch is not None and epoch * pilot.step <= seconds:
+        return max(1, steps // epoch) * epoch
+    unit = next((unit for unit in ROUND_STEPS if steps >= 2 * unit), 1)
+    return steps // unit * unit
 
 
 def short_launch(fixed: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -85,7 +86,7 @@ def test_launches_that_take_no_turns_last_a_second_or_twice_what_they_take_besid
 @pytest.mark.parametrize(
     ("timeout", "steps"),
     [
-        pytest.param(120.0, 28, id="5.5 s, the rest of its part of the time: 40 steps would take 8 s"),
+        pytest.param(120.0, 20, id="5.5 s, the rest of its part of the time, for 28: 40 steps would take 8 s"),
         pytest.param(5.0, 9, id="1.75 s, the rest of three quarters of the deadline"),
         pytest.param(2.0, 5, id="the fewest, as the pilot had them"),
     ],
@@ -110,13 +111,25 @@ def steps_of(step: float, *, epoch: int | None = None, turns: bool = False, seco
 
 
 def test_a_launch_times_as_many_steps_as_show_what_comes_in_each_40th() -> None:
-    """Steps of 10 ms fill a second, in turns half a second, with more of them; of those of 100 ms 40 take 4 s.
+    """Steps of 10 ms fill a second, in turns half a second, with 100 and 50 of them; of those of 100 ms 40 take 4 s.
 
     There is time for three launches: of 9 s each has 3 s, which leaves 2.75 s for 28 steps of 100 ms.
     """
-    assert [steps_of(0.01), steps_of(0.01, turns=True)] == [100, 50]
+    assert [steps_of(0.01), steps_of(0.01, turns=True)] == [100, 40]
     assert [steps_of(0.1), steps_of(0.1, turns=True)] == [40, 40]
-    assert steps_of(0.1, seconds=9.0) == 28
+    assert steps_of(0.1, seconds=9.0) == 20
+
+
+@pytest.mark.parametrize(
+    ("step", "fit", "steps"),
+    [(0.001, 1000, 1000), (0.0029, 345, 300), (0.0051, 197, 180), (0.011, 91, 80), (0.023, 44, 40)],
+)
+def test_a_launch_times_a_round_number_of_steps_in_which_periods_of_10_20_and_100_are_whole(
+    step: float, fit: int, steps: int
+) -> None:
+    """A second has room for ``fit`` steps; of 200 or more the launch times hundreds, of 40 or more twenties."""
+    assert math.ceil(1 / step) == fit
+    assert steps_of(step) == steps
 
 
 @pytest.mark.parametrize(
@@ -126,7 +139,7 @@ def test_a_launch_times_as_many_steps_as_show_what_comes_in_each_40th() -> None:
         pytest.param(0.01, 150, 300, id="two, which take 3 s"),
         pytest.param(0.1, 33, 66, id="two, which take 6.6 s"),
         pytest.param(0.1, 150, 150, id="one of the 1.3 that fit into its part of 20 s"),
-        pytest.param(0.1, 300, 198, id="no whole one fits"),
+        pytest.param(0.1, 300, 180, id="no whole one fits"),
     ],
 )
 def test_a_launch_times_whole_epochs_of_its_loader(step: float, epoch: int, steps: int) -> None:
@@ -144,8 +157,8 @@ def test_a_pilot_tells_the_steps_of_an_epoch_of_the_rank_that_has_most(
 def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> None:
     """Six sides have 20 / 3 / 6 = 1.11 s each for one of three launches, and steps take 10 ms.
 
-    Where all else takes 0.3 s, 0.6 s are timed. Of 0.4 s it would be 0.8 s, which do not fit: 0.71 s are left. Beside
-    0.6 s and 2 s even as much as those does not fit, but less would tell little.
+    If all else takes 0.3 s, 0.6 s are timed. Of 0.4 s it would be 0.8 s, which do not fit: 0.71 s are left, and of 72
+    steps launches time 60. Beside 0.6 s and 2 s even as much as those does not fit, but less would tell little.
     """
     sides = [
         make_variant(name, environment=ENVIRONMENT, of_reference=other) for other in (False, True) for name in "abc"
@@ -158,7 +171,7 @@ def test_three_launches_fit_into_the_screening_where_many_share_the_time() -> No
 
         return {plan.steps for plan in planned(sides, make_limits(None, 0, 6, 20), run).plans}
 
-    assert [steps(fixed) for fixed in (0.3, 0.4, 0.6, 2.0)] == [{60}, {72}, {60}, {200}]
+    assert [steps(fixed) for fixed in (0.3, 0.4, 0.6, 2.0)] == [{60}, {60}, {60}, {200}]
 
 
 def test_of_a_shared_budget_two_launches_fit_into_the_screening_and_are_as_long_as_those_alone() -> None:
@@ -174,8 +187,8 @@ def test_of_a_shared_budget_two_launches_fit_into_the_screening_and_are_as_long_
         limits = make_limits(None, 0, 6, screening, shared=shared)
         return {plan.steps for plan in planned(pair, limits, run).plans}
 
-    assert [steps(6.0, shared=shared) for shared in (True, False)] == [{100}, {50}]
-    assert [steps(4.0, shared=shared) for shared in (True, False)] == [{80}, {47}]
+    assert [steps(6.0, shared=shared) for shared in (True, False)] == [{100}, {40}]
+    assert [steps(4.0, shared=shared) for shared in (True, False)] == [{80}, {40}]
 
 
 def test_with_two_launches_for_a_first_look_only_they_have_to_fit() -> None:
@@ -203,13 +216,13 @@ def test_what_launches_take_that_diagnose() -> None:
 @pytest.mark.parametrize(
     ("variants", "turns", "steps"),
     [
-        pytest.param([BOTH[0], replace(BOTH[0], of_reference=True)], True, 50, id="both sides"),
+        pytest.param([BOTH[0], replace(BOTH[0], of_reference=True)], True, 40, id="both sides"),
         pytest.param([BOTH[0], replace(BOTH[0], of_reference=True)], False, 100, id="one after the other"),
         pytest.param(BOTH, True, 100, id="others"),
     ],
 )
 def test_only_they_are_short(variants: Sequence[Variant], steps: int, *, turns: bool) -> None:
-    """Steps of 10 ms: five of them and 0.2 s besides in a pilot."""
+    """Steps of 10 ms: five of them and 0.2 s besides in a pilot; 50 fit into half a second."""
 
     def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
         ranks = tuple(make_rank_launch(rank=rank, step_times=(0.01,) * 5) for rank in (0, 1))
