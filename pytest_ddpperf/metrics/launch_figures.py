@@ -17,9 +17,12 @@ from pytest_ddpperf.records.health import GpuHealth
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.measurement import Better, Measurement, MetricRules, Scale, Series
+from pytest_ddpperf.records.phases import BACKWARD, GRADIENT_SYNC, PHASES
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, even_sizes, expected, influences
 from pytest_ddpperf.stats.intervals import center
-from pytest_ddpperf.stats.summaries import least, long_steps, median_step
+from pytest_ddpperf.stats.summaries import LONG, least, long_steps, median_step
+
+PART_OF_LONG = 0.5  # of what long steps take more than others: a phase that has as much makes them long
 
 T = TypeVar("T")
 Samples = tuple[float, ...]
@@ -143,8 +146,31 @@ def step_time_median(launch: Launch) -> float:
 
 
 def long_steps_of(measurement: Measurement) -> LongSteps:
-    """The long steps of all launches."""
-    return long_steps([launch.step_times for launch in measurement.launches])
+    """The long steps of all launches, and the phase that makes them long."""
+    found = long_steps([launch.step_times for launch in measurement.launches])
+    return replace(found, phase=_phase_of_long_steps(measurement) if found.number else None)
+
+
+def _phase_of_long_steps(measurement: Measurement) -> str | None:
+    """The phase that takes most of what long diagnosed steps take more than the median one; None if none has half.
+
+    A rank that waits for another one does so in backward or in the synchronisation of gradients. So of each step the
+    rank counts whose other phases are longest.
+    """
+    more = dict.fromkeys(PHASES, 0.0)  # seconds
+    for launch in measurement.every:
+        ranks = complete(rank.phases for rank in launch.ranks) or ()
+        times = tuple(map(max, zip(*(rank.step_times for rank in ranks), strict=True)))
+        usual = [{phase: median_step(rank.seconds[phase]) for phase in PHASES} for rank in ranks]
+        for place in (place for place, time in enumerate(times) if time > LONG * median_step(times)):
+            longer = [
+                {phase: rank.seconds[phase][place] - of_rank[phase] for phase in PHASES}
+                for rank, of_rank in zip(ranks, usual, strict=True)
+            ]
+            slowest = max(longer, key=lambda each: math.fsum(each.values()) - each[BACKWARD] - each[GRADIENT_SYNC])
+            more = {phase: seconds + slowest[phase] for phase, seconds in more.items()}
+    whole, most = math.fsum(more.values()), max(PHASES, key=lambda phase: more[phase])
+    return most if 0 < PART_OF_LONG * whole <= more[most] else None
 
 
 def _device_blocks(launch: Launch) -> list[tuple[float, int]]:

@@ -15,6 +15,8 @@ class LongSteps:
         factor: how many times the median step a long one takes, on average; 0 if there is none.
         share: the part of the time of all steps that the long ones take.
         period: the number of steps from one to the next; None if it differs, or fewer than three tell it.
+        phase: the phase in which they take most of what they take more than the median step; None if no diagnosed step
+            was long, or no phase has half of that.
     """
 
     number: int
@@ -22,3 +24,4 @@ class LongSteps:
     factor: float
     share: float
     period: int | None
+    phase: str | None = None

@@ -74,10 +74,14 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """How many steps every launch runs: ``warmup`` untimed, then ``steps`` timed. Fixed before measuring."""
+    """How many steps every launch runs: ``warmup`` untimed, then ``steps`` timed. Fixed before measuring.
+
+    ``period``: the number of steps from one long step to the next, which a launch that diagnoses takes apart.
+    """
 
     warmup: int
     steps: int
+    period: int | None = None
 
 
 LIMIT = "memory_limit"

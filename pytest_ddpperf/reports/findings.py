@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.long_steps import LongSteps
+from pytest_ddpperf.records.phases import DATA_WAIT, OTHER
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, reference_text, ungated_counts
 from pytest_ddpperf.reports.lines import words_of
@@ -182,14 +183,16 @@ def _taken(share: float | Figures) -> str:
 
 
 def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
-    """How many steps are long, how long, which share of the time they take, and how often they come."""
+    """The number of long steps, their length, their share of the time, how often they come, and where the time goes."""
     are, take = ("is", "takes") if now.number == 1 else ("are", "take")
-    told = (
-        f"{now.number} of {format_count(now.steps, 'step')} {are} on average {now.factor:.3g} times as long as the "
-        f"median step and {take} {format_percent(now.share)} of the time"
-    )
     reference = "" if before is None else f" (reference: {format_percent(before.share)})"
-    return f"{told}{reference}{'' if now.period is None else f'; every {ordinal(now.period)} step'}"
+    often = "" if now.period is None else f"; every {ordinal(now.period)} step"
+    where = {DATA_WAIT: "they wait for data", OTHER: "the time is outside of forward, backward and optimizer"}
+    phase = "" if now.phase is None else f"; {where.get(now.phase, f'the time is in {now.phase}')}"
+    return (
+        f"{now.number} of {format_count(now.steps, 'step')} {are} on average {now.factor:.3g} times as long as the "
+        f"median step and {take} {format_percent(now.share)} of the time{reference}{often}{phase}"
+    )
 
 
 def _timed_otherwise(then_in_turns: bool) -> str:  # noqa: FBT001 - called by name
@@ -201,8 +204,7 @@ def _timed_otherwise(then_in_turns: bool) -> str:  # noqa: FBT001 - called by na
 def _alike_baselines(names: Sequence[str]) -> str:
     """Baselines of the same benchmark with other options."""
     there = "there is a baseline" if len(names) == 1 else "there are baselines"
-    quoted = ", ".join(f"`{name}`" for name in names)
-    return f"{there} for {quoted}: options are part of a benchmark's identity"
+    return f"{there} for {', '.join(f'`{name}`' for name in names)}: options are part of a benchmark's identity"
 
 
 def _lenient_verification(precision: str | None, exact_steps: int) -> str:

@@ -19,6 +19,7 @@ from pytest_ddpperf.run.budget.session_budget import SessionBudget
 from pytest_ddpperf.run.planning import LaunchLimits, LaunchPlans, LaunchRunner, Purpose, planned
 from pytest_ddpperf.run.time_sheet import slow_starts
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
+from pytest_ddpperf.stats.summaries import long_steps
 
 Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
 """Begins to watch a launch; the result ends it, and is given the window of the timed steps."""
@@ -280,7 +281,11 @@ class Rounds:
         self.diagnosed = purpose
 
     def _launched(self, group: Sequence[int], purpose: Purpose, number: int) -> list[tuple[int, Launch]]:
-        outcomes = self._run([(self._variants[i], self.plans.plans[i]) for i in group], purpose)
+        plans = [self.plans.plans[i] for i in group]
+        if purpose is Purpose.DIAGNOSIS:
+            steps = [long_steps([launch.step_times for launch in self._launches[i]]) for i in group]
+            plans = [replace(plan, period=found.period) for plan, found in zip(plans, steps, strict=True)]
+        outcomes = self._run([(self._variants[i], plan) for i, plan in zip(group, plans, strict=True)], purpose)
         return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 
     def _arranged(self, order: Sequence[int] = ()) -> list[int]:
@@ -332,10 +337,7 @@ class Rounds:
         self._going_on = frozenset(i for i, variant in every if keys is None or variant.key in keys)
 
     def begin_again(self, suspects: Sequence[str]) -> int:
-        """Counts from here: fresh launches of what goes on are to confirm what those until now made suspect.
-
-        Gives how many these were.
-        """
+        """Starts the confirmation: only launches from now on count. Returns the number of those before."""
         seen = max(len(self._launches[i]) for i in self._going_on)
         for i in self._going_on:
             self._fresh_from[i] = len(self._launches[i])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.workload import Workload
 
 DIAGNOSED_STEPS = 5
+MAX_PERIOD = 40  # steps; what comes more seldom is not taken apart
 MIN_GROWTH_STEPS, MAX_GROWTH_STEPS = 7, 10
 MIN_WARMUP = 2  # before counting: DDP rebuilds its buckets after the first step
 TRACED_STEPS = 3  # of an optimizer, in each of which ranks are compared with a single process
@@ -68,12 +69,17 @@ class LaunchJob:
     def steps_needed(self) -> int:
         """The optimizer steps that a script makes in this launch, from its first one."""
         after = growth_steps(self.diagnosed_steps) * self.growth
-        after += (min(self.diagnosed_steps, DIAGNOSED_STEPS) + 1) * self.diagnosed
+        after += (self.taken_apart + 1) * self.diagnosed
         return 1 + self.plan.warmup + self.plan.steps + after
 
     def of(self, subject: Subject | ScriptRun) -> LaunchJob:
         """The same job of another subject."""
         return replace(self, subject=subject)
+
+    @property
+    def taken_apart(self) -> int:
+        """The steps that a diagnosis takes apart: a whole period of long steps, if launches had one."""
+        return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, min(self.plan.period or 0, MAX_PERIOD)))
 
     @property
     def diagnosed_steps(self) -> int:

@@ -31,7 +31,7 @@ from pytest_ddpperf.launch.imports import end_watch
 from pytest_ddpperf.launch.interleaving import TurnClient
 from pytest_ddpperf.records.communication import MemoryHeadroom
 from pytest_ddpperf.records.launch import RankLaunch
-from pytest_ddpperf.training.jobs import DIAGNOSED_STEPS, growth_steps
+from pytest_ddpperf.training.jobs import growth_steps
 from pytest_ddpperf.training.timing import (
     alternating_blocks,
     by_period,
@@ -239,7 +239,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
         overflowed = len(step.skipped_steps)
         begin_together(ctx.device, turns, step)
         with collector_paused():
-            phases = diagnose(step.run, min(steps, DIAGNOSED_STEPS), ctx.device, step.phase_hooks)
+            phases = diagnose(step.run, job.taken_apart, ctx.device, step.phase_hooks)
         if not on_any_rank(ctx, step, len(step.skipped_steps) > overflowed):
             break  # a step that overflowed lacks the optimizer's work
     begin_together(ctx.device, turns, step)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.instruments.epochs import batches_counted
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, warmed_up
@@ -174,7 +175,11 @@ def _timed_and_counted(
 
     plan = job.training.plan
     memory = watch_memory(ctx.device)  # from here on peaks are the step's own
-    with within_limit(ctx, job.training), closing(build_step(ctx, job.training)) as step:
+    with (
+        batches_counted() as epoch_steps,
+        within_limit(ctx, job.training),
+        closing(build_step(ctx, job.training)) as step,
+    ):
         first = time.monotonic()
         known = compiled_graphs()
         compiled = compiled_since(known)
@@ -191,6 +196,8 @@ def _timed_and_counted(
         require_within(memory(), job.training)
         timed = replace(timed, background=works_in_background(), taken=most_taken())
         timed = replace(timed, device_memory=read_device_memory(ctx.device))
+        if timed.epoch_steps is None:
+            timed = replace(timed, epoch_steps=epoch_steps(warmup + plan.steps))
         # Work that follows on one rank must not disturb the last timed step of another.
         begin_together(ctx.device, None, step)
         begun, counts = time.monotonic(), None

@@ -25,6 +25,7 @@ from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series
+from pytest_ddpperf.records.phases import FORWARD, PHASES, PhaseTimes
 from pytest_ddpperf.stats.blocks import OWN_ALONE, variance_of
 from tests.factories import make_environment
 
@@ -385,6 +386,41 @@ def test_long_steps_are_those_of_the_group_in_all_launches() -> None:
     found = long_steps_of(one)
     assert (found.number, found.steps, found.period) == (1, 20, None)
     assert (found.factor, found.share) == pytest.approx((11.0, 0.11 / 0.3))
+
+
+def diagnosed(*ranks: dict[str, float], steps: int = 10) -> Measurement:
+    """Steps of 0.01 s in forward on each rank; the last one takes longer, by these seconds of phases."""
+    calm, paused = (rank(times, number=number) for number, times in ((0, [0.01] * 10), (1, LONG)))
+    taken = [
+        {phase: ((0.01 if phase == FORWARD else 0.0),) * (steps - 1) + (more.get(phase, 0.0),) for phase in PHASES}
+        for more in ranks
+    ]
+    launch = Launch(
+        round=0,
+        ranks=tuple(
+            replace(calm, rank=number, phases=PhaseTimes(seconds=seconds)) for number, seconds in enumerate(taken)
+        ),
+        seconds=1.0,
+    )
+    return replace(measurement(paused), diagnoses=(launch,))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "phase"),
+    [
+        pytest.param([{"data_wait": 0.1, "forward": 0.01}] * 2, "data_wait", id="both ranks wait for data"),
+        pytest.param([{"other": 0.1}, {"backward": 0.1}], "other", id="one rank waits for the other in backward"),
+        pytest.param([{"backward": 0.1}] * 2, "backward", id="backward itself is longer on both"),
+        pytest.param([{"data_wait": 0.05, "other": 0.04, "optimizer": 0.03}], None, id="no phase has half of it"),
+        pytest.param([{"forward": 0.015}] * 2, None, id="no diagnosed step is long"),
+        pytest.param([], None, id="nothing was taken apart"),
+    ],
+)
+def test_long_steps_are_long_in_the_phase_that_takes_most_of_what_they_take_more(
+    ranks: Sequence[dict[str, float]], phase: str | None
+) -> None:
+    found = long_steps_of(diagnosed(*ranks) if ranks else measurement(rank(LONG)))
+    assert (found.number, found.phase) == (1, phase)
 
 
 def test_what_is_not_made_of_steps_knows_nothing() -> None:

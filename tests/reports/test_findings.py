@@ -229,6 +229,19 @@ CASES = [
         "1 of 180 steps is on average 67 times as long as the median step and takes 84 % of the time (reference: "
         "10.1 %)",
     ),
+    *(
+        Case(
+            "long_steps",
+            {"now": replace(LONG, phase=phase), "before": None},
+            "18 of 180 steps are on average 67 times as long as the median step and take 84 % of the time; every 10th "
+            f"step; {words}",
+        )
+        for phase, words in (
+            ("data_wait", "they wait for data"),
+            ("optimizer", "the time is in optimizer"),
+            ("other", "the time is outside of forward, backward and optimizer"),
+        )
+    ),
     Case(
         "rare_long_steps",
         {"whole": 0.31},

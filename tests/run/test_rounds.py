@@ -140,6 +140,23 @@ def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
     assert [launch.round for launch in measured.launches] == [0, 1, 2]
 
 
+def test_a_diagnosis_knows_the_period_of_long_steps_in_all_launches() -> None:
+    """Two launches of 25 steps have a long one in each tenth: four in all, with two distances of 10."""
+    machine, plans = Machine(), list[tuple[Purpose, Plan]]()
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        plans.extend((purpose, plan) for _, plan in launches)
+        ((ranks, seconds),) = machine.run(launches, purpose)
+        times = tuple(10 * STEP if step % 10 == 9 else STEP for step in range(25))
+        return [(tuple(replace(rank, step_times=times) for rank in ranks), seconds)]
+
+    observer = Observer(judge=Script([Next("stop")]))
+    (measured,) = measured_by(machine, [variant()], given(25, 0, 2, 60), observer, run)
+    assert [plan for purpose, plan in plans if purpose is Purpose.TIMES][1:] == [Plan(warmup=0, steps=25)] * 2
+    assert plans[-1] == (Purpose.DIAGNOSIS, Plan(warmup=0, steps=25, period=10))
+    assert measured.plan == Plan(warmup=0, steps=25)
+
+
 def fresh(measured: Measurement) -> tuple[Launch, ...]:
     """The launches since the last suspicion."""
     return measured.launches[measured.fresh_from :]

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.script import Script
+
+
+@pytest.mark.parametrize(
+    ("period", "steps", "taken_apart"),
+    [
+        pytest.param(None, 40, 5, id="no long steps"),
+        pytest.param(None, 3, 3, id="fewer steps than usual"),
+        pytest.param(4, 40, 5, id="five steps have a whole period"),
+        pytest.param(10, 40, 10, id="one whole period"),
+        pytest.param(100, 200, 40, id="forty at most"),
+        pytest.param(20, 16, 16, id="no more than a launch times"),
+    ],
+)
+def test_a_diagnosis_takes_a_whole_period_of_long_steps_apart(period: int | None, steps: int, taken_apart: int) -> None:
+    """A script makes its first step, two of warm-up, one timed step, and one more than are taken apart."""
+    script, plan = Script("train.py"), Plan(warmup=2, steps=1, period=period)
+    job = LaunchJob(script, None, Settings(), plan, stands_for=steps, growth=False)
+    assert (job.taken_apart, job.steps_needed) == (taken_apart, 1 + 2 + 1 + taken_apart + 1)
