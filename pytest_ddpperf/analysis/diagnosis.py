@@ -1,8 +1,9 @@
 """What a step is bound by: its time is shared out among causes, and the largest share has the say.
 
-Waits are measured: for data, for communication that nothing hides, for a slow rank. The rest is computing. It is shared
-out by what the machine reaches in simple work, as in the roofline model (Williams, Waterman and Patterson, 2009): FLOPs
-over the rate of matrix products, bytes over that of copies, and operators times the time of a small one.
+Waits are measured: for data, for communication that nothing hides, for a slow rank. What was not measured has no name
+but ``unclear``. The rest is computing. It is shared out by what the machine reaches in simple work, as in the roofline
+model (Williams, Waterman and Patterson, 2009): FLOPs over the rate of matrix products, bytes over that of copies, and
+operators times the time of a small one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ CAPACITY = 0.90  # of its memory, above which a rank has no room for more
 DISTURBED = 0.15  # of the cores' time
 SATURATED = 0.70  # of the cores' time, above which ranks waited for cores
 EXPLAINED = 0.20  # of computing: below, what operators take explains too little of it
-HALF_EXPLAINED = 0.50  # of computing: below, communication that was not measured takes the rest
 SLOW_RANK = 0.05  # of a step: below, the ranks are alike
 SCATTER = 0.10  # of a step: a rank that takes longer alone than the step it is part of was disturbed
 IDLE = 0.10  # of a step: below, a rank was busy
@@ -49,9 +49,6 @@ def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
     step = evidence.step
     waits = _waits(evidence)
     computing = max(0.0, step - sum(cause.seconds for cause in waits))
-    unseen = _unseen(evidence, computing)
-    if unseen:
-        waits, computing = _waits(evidence, unseen), computing - unseen
     queued = _queued(evidence, environment, computing)
     causes = [*waits, *queued, *_computing(evidence, environment, computing - sum(cause.seconds for cause in queued))]
     longer = max(1.0, sum(cause.share for cause in causes))  # waits are of steps of their own, which may be longer
@@ -76,21 +73,11 @@ def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) ->
     return Cause(bottleneck=bottleneck, seconds=seconds, share=seconds / step if step > 0 else 0.0, facts=facts)
 
 
-def _unseen(evidence: StepEvidence, computing: float) -> float:
-    """Communication that was not measured: what computing does not explain where ranks send more than was left out."""
-    known = sum(_simple(evidence))
-    sends = evidence.collectives > 0 and evidence.sends_more
-    room = min(computing, evidence.sending)
-    return max(0.0, room - known) if sends and known < HALF_EXPLAINED * computing else 0.0
-
-
-def _waits(evidence: StepEvidence, unseen: float = 0.0) -> list[Cause]:
-    """The times in which a rank waits: for data, for collectives, for another rank."""
+def _waits(evidence: StepEvidence) -> list[Cause]:
+    """The times in which a rank waits, as measured: for data, for collectives, for another rank."""
     step, slow = evidence.step, evidence.slow
-    causes = [_cause("data", evidence.data, step)]
-    sending = evidence.communication + unseen
-    facts: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent, "partly": evidence.sends_more}
-    causes.append(_cause("communication", sending, step, **facts))
+    facts: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent}
+    causes = [_cause("data", evidence.data, step), _cause("communication", evidence.communication, step, **facts)]
     possible = slow is not None and slow.own <= (1 + SCATTER) * step
     if slow is not None and possible and slow.own - slow.others >= SLOW_RANK * step:
         told = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
@@ -109,8 +96,9 @@ def _queued(evidence: StepEvidence, environment: Environment, computing: float) 
     if idle < IDLE * step:
         return []
     if evidence.lost >= DISTURBED and _saturation(evidence, environment) >= SATURATED:
-        return [_cause("disturbed", idle, step, lost=evidence.lost)]
-    return [_cause("unclear", idle, step, idle=idle)]
+        taken = min(idle, evidence.lost * step)
+        return [_cause("disturbed", taken, step, lost=evidence.lost), _unclear(evidence, idle - taken)]
+    return [_unclear(evidence, idle)]
 
 
 def _computing(evidence: StepEvidence, environment: Environment, busy: float) -> list[Cause]:
@@ -126,11 +114,22 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
         calling = busy - products - moving
         known = busy
     share = busy / known if known > 0 else 0.0
+    rest = []
+    if environment.device == "cuda" and evidence.unmeasured and share > 1:  # the device may wait for collectives
+        share, rest = 1.0, [_unclear(evidence, busy - known)]
     return [
+        *rest,
         _cause("compute", share * products, step, flops=evidence.flops, rate=rates.products),
         _cause("memory_bandwidth", share * moving, step, moved=evidence.moved, rate=rates.copies),
         _cause("overhead", share * calling, step, operators=evidence.operators, each=rates.operator),
     ]
+
+
+def _unclear(evidence: StepEvidence, seconds: float) -> Cause:
+    """Time that nothing explains; the collectives that may be in it, if nothing timed them."""
+    return _cause(
+        "unclear", seconds, evidence.step, idle=seconds, collectives=evidence.collectives * evidence.unmeasured
+    )
 
 
 def _simple(evidence: StepEvidence) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from pytest_ddpperf.metrics.launch_figures import complete, mean_step
 from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.phases import BACKWARD, DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES, PhaseTimes
+from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, PHASES, PhaseTimes
 from pytest_ddpperf.stats.summaries import median_step
 from pytest_ddpperf.strategies.table import STRATEGIES
 
@@ -41,10 +41,8 @@ class StepEvidence:
         step: the whole step.
         data: the wait for data that every rank has.
         communication: exposed communication, as far as it was measured.
-        sends_more: whether steps may send more than that, such as FSDP's parameters, or gradients during backward.
-        sending: in which that may happen: of forward, backward, synchronisation and optimizer; the whole step where no
-            backward is told.
-        slow: the rank that the others wait for; None where ranks are alike.
+        unmeasured: whether steps may wait for collectives that this leaves out, such as those under backward.
+        slow: the rank that the others wait for; None if ranks are alike.
         cpu: CPU seconds of the average rank; None on GPUs, and where the system does not tell.
         flops: of a step on the rank with the most.
         operators: calls of operators, likewise; 0 where nothing was counted.
@@ -59,8 +57,7 @@ class StepEvidence:
     step: float
     data: float
     communication: float
-    sends_more: bool
-    sending: float
+    unmeasured: bool
     slow: SlowRank | None
     cpu: float | None
     flops: float
@@ -80,7 +77,8 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
         return None
     step = median(map(mean_step, measurement.launches))
     shares = [_phase_shares(launch) for launch in launches]
-    slow = _slow_rank(launches, step)
+    rates = _rates(launches) if _fits_products(measurement) else None
+    slow = _slow_rank(launches, step) or _rank_with_most_work(measurement, launches, step, rates)
     communication, whole = _communication(measurement, shares, step)
     totals: Mapping[str, float] = {} if measurement.counts is None else measurement.counts.totals
     moved = {} if measurement.counts is None else measurement.counts.details.get("operator_bytes", {})
@@ -88,14 +86,13 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
         step=step,
         data=step * fmean(min(rank[DATA_WAIT] for rank in ranks) for ranks in shares),
         communication=communication,
-        sends_more=not whole,
-        sending=step * _sending(shares),
+        unmeasured=not whole and totals.get("collective_calls", 0.0) > 0,
         slow=slow,
         cpu=_cpu(measurement),
         flops=totals.get("flops", 0.0),
         operators=totals.get("operators", 0.0),
         moved=math.fsum(nbytes for name, nbytes in moved.items() if not _PRODUCTS.search(name)),
-        rates=_rates(launches) if _fits_products(measurement) else None,
+        rates=rates,
         sent=totals.get("collective_bytes", 0.0),
         collectives=totals.get("collective_calls", 0.0),
         lost=measurement.lost,
@@ -108,20 +105,13 @@ def _phases(launch: Launch) -> tuple[PhaseTimes, ...] | None:
 
 
 def _phase_shares(launch: Launch) -> list[dict[str, float]]:
-    """Of each rank: the share of its steps that each phase takes."""
+    """Of each rank: the share of its steps that each phase takes, long steps included."""
     found = []
     for phases in _phases(launch) or ():
-        seconds = {phase: median_step(phases.seconds[phase]) for phase in PHASES}
+        seconds = {phase: math.fsum(phases.seconds[phase]) for phase in PHASES}
         whole = math.fsum(seconds.values())
         found.append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
     return found
-
-
-def _sending(shares: Sequence[Sequence[Mapping[str, float]]]) -> float:
-    """The share of a step in which ranks may send unseen; all of it where no backward is told."""
-    if not any(rank[BACKWARD] for ranks in shares for rank in ranks):
-        return 1.0
-    return 1 - fmean(rank[DATA_WAIT] + rank[OTHER] for ranks in shares for rank in ranks)
 
 
 def _communication(
@@ -186,6 +176,18 @@ def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
     if max(waits) < _WAITS * max(steps):
         return None  # ranks wait inside of backward, where no phase tells it
     return [step - wait for step, wait in zip(steps, waits, strict=True)], max(steps)
+
+
+def _rank_with_most_work(
+    measurement: Measurement, launches: Sequence[Launch], step: float, rates: MachineRates | None
+) -> SlowRank | None:
+    """The rank with the most FLOPs, if ranks differ; the others wait at least for as long as the difference takes."""
+    flops = () if measurement.counts is None else measurement.counts.by_rank.get("flops", ())
+    if rates is None or len(flops) < 2:  # noqa: PLR2004  ranks that differ
+        return None
+    rank = max(range(len(flops)), key=flops.__getitem__)
+    more = (flops[rank] - median(flops[:rank] + flops[rank + 1 :])) / rates.products
+    return SlowRank(rank=rank, own=step, others=max(0.0, step - more), phase=_slow_phase(launches, rank))
 
 
 def _slow_phase(launches: Sequence[Launch], rank: int) -> str:

@@ -70,7 +70,10 @@ def _idle(diagnosis: Diagnosis) -> str:
     cause = diagnosis.cause("unclear")
     if cause is None or "idle" not in cause.facts:
         return ""
-    return f"ranks wait for {format_percent(cause.share)} of the step for what no instrument sees"
+    told = f"ranks wait for {format_percent(cause.share)} of the step for what no instrument sees"
+    collectives = round(cause.facts.get("collectives", 0.0))
+    untimed = f"; --ddpperf-profile times its {format_count(collectives, 'collective')}" if collectives else ""
+    return f"{told}{untimed}"
 
 
 def _straggler(facts: Mapping[str, Any]) -> str:
@@ -108,7 +111,6 @@ _FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "communication": lambda facts: (
         f"{format_value(facts['sent'], 'B')} in {format_count(round(facts['collectives']), 'collective')}"
-        f"{', measured in part' * bool(facts.get('partly'))}"
     ),
     "memory_bandwidth": lambda facts: (
         f"{format_value(facts['moved'], 'B')} moved at up to {facts['rate'] / 1e9:.3g} GB/s of a rank"
