@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.judge.counts import compare_counted, count_findings
+from pytest_ddpperf.judge.counts import compare_counted, count_findings, of_one_work, ranks_apart
 from pytest_ddpperf.judge.decision import (
     DecisionContext,
     decide_benchmark,
@@ -29,24 +29,24 @@ LONG_SHARE = 0.1  # of the time of all steps: by how much long steps have to tak
 
 def compare(test: str, measurement: Measurement, reference: Reference, context: DecisionContext) -> Result:
     """The judgement on one benchmark; a reference of another environment is shown, and judges nothing but counts."""
+    every = [
+        compare_counted(series, measurement, reference)
+        if series.scale == "exact"
+        else compare_metric(series, measurement, reference, context)
+        for series in measurement.series
+    ]
     comparisons = with_stand_in(
-        [
-            compare_counted(series, measurement, reference)
-            if series.scale == "exact"
-            else compare_metric(series, measurement, reference, context)
-            for series in measurement.series
-        ],
-        proves=context.proofs.proves,
-        last=context.last or context.proofs.share >= 1,
+        of_one_work(every), proves=context.proofs.proves, last=context.last or context.proofs.share >= 1
     )
-    lost = _lost_metrics(measurement, reference)
+    lost, apart = _lost_metrics(measurement, reference), ranks_apart(measurement, reference)
     return Result(
         test=test,
         measurement=measurement,
         comparisons=comparisons,
-        verdict=decide_benchmark(comparisons, reference, lost=bool(lost)),
+        verdict=decide_benchmark(comparisons, reference, lost=bool(lost), apart=bool(apart)),
         reference=reference,
         findings=(
+            *apart,
             *measurement.findings,
             *findings_of(measurement),
             *lost,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
 from pytest_ddpperf.records.counts import Counts, count_row
@@ -29,7 +29,8 @@ def compare_counted(series: Series, measurement: Measurement, reference: Referen
             series=series,
             tolerance=0.0,
             verdict=verdict,
-            gated=series.gated and (now is None or metric not in now.unstable),  # what is not steady asks for nothing
+            # What is not steady asks for nothing, and neither does a count that came with a later version.
+            gated=series.gated and then is None and (now is None or metric not in now.unstable),
             note=absent,
         )
     change = change_of(metric, then, now)
@@ -69,7 +70,7 @@ def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
     restless = bool(unsteady_now or unsteady_then)
     if restless and ((unsteady_now and unsteady_then) or verdict is not Verdict.REGRESSED):
         return CountChange(gated=False, note=Finding("unsteady_count", {"reason": unsteady_now or unsteady_then}))
-    changed = verdict is not Verdict.UNCHANGED
+    changed = verdict is not Verdict.UNCHANGED or then.totals[metric] != now.totals[metric]  # or below its floor
     note = None
     if changed or restless:
         note = Finding("count_changed", {"metric": metric, "then": then, "now": now, "changed": changed})
@@ -91,9 +92,42 @@ def count_findings(
     exact = [comparison for comparison in comparisons if comparison.series.scale == "exact"]
     return (
         *_lost_counts(measurement, reference),
+        *_other_work(exact, reference),
         *_fewer_counts(exact, measurement, reference),
         *_ungated_counts(exact, measurement, reference),
         *_told_counts(exact, reference),
+    )
+
+
+def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """The finding that ranks which sent each other something in each step send nothing any more: each trains alone."""
+    metric, then, now = "collective_calls", _counts_of(reference), measurement.counts
+    if then is None or now is None or metric in then.unstable or reference.counted_differs:
+        return ()
+    before, after = then.totals.get(metric, 0.0), now.totals.get(metric, 0.0)
+    if measurement.world_size == 1 or after or not before:
+        return ()
+    return (Finding("ranks_apart", {"ranks": measurement.world_size, "calls": before, "paired": reference.paired}),)
+
+
+def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """The comparisons; if a step does more work than the reference's, it is another step, and nothing else is gated."""
+    if not any(_is_more_work(each) for each in comparisons):
+        return tuple(comparisons)
+    return tuple(each if _is_more_work(each) else replace(each, gated=False) for each in comparisons)
+
+
+def _is_more_work(comparison: Comparison) -> bool:
+    of_work = comparison.gated and count_row(comparison.series.metric).of_work
+    return of_work and comparison.verdict is Verdict.INCOMPATIBLE
+
+
+def _other_work(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
+    """The finding that a step does more work than the reference's."""
+    return tuple(
+        Finding("other_work", {"before": each.baseline, "now": each.series.value, "paired": reference.paired})
+        for each in exact
+        if _is_more_work(each) and each.baseline is not None
     )
 
 

@@ -28,6 +28,7 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import Change, half_width
 
 NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, *OPEN}
+_WORK = ("collective_calls", "flops", "synchronisations")  # counts that name what a step does more of
 
 TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015
 """The worsening that is accepted if a test sets none: less if both sides are measured in the same rounds."""
@@ -228,15 +229,28 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """``regressed`` for more on any rank, and for as much of something else; ``improved`` for less; else ``unchanged``.
 
-    The count ``metric`` is one that both sides have.
+    A change below the count's floor is none. Of the amount of work of a step (backward passes), less is ``regressed``:
+    steps that do less are no faster. More is ``incompatible``: a step is another one. The count ``metric`` is one that
+    both sides have.
     """
-    totals = _direction([(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)])
+    pairs, row = [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)], count_row(metric)
+    totals = _direction(pairs)
+    if row.of_work:
+        return {Verdict.REGRESSED: Verdict.INCOMPATIBLE, Verdict.IMPROVED: Verdict.REGRESSED}.get(totals, totals)
+    if all(abs(after - before) <= max(row.floor, row.floor_share * before) for before, after in pairs) and not (
+        row.floor_alone and any(_grew(work, then, now) for work in _WORK)
+    ):
+        totals = Verdict.UNCHANGED
     if totals is not Verdict.UNCHANGED or not count_row(metric).made_up:
         return totals
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = [(before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}]
     on_others = [pair for pairs in parts_on_ranks(metric, then, now).values() for pair in pairs]
     return _direction([*parts, *on_others])
+
+
+def _grew(metric: str, then: Counts, now: Counts) -> bool:
+    return now.totals.get(metric, 0.0) > then.totals.get(metric, 0.0)
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
@@ -283,15 +297,19 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     return tuple(map(counting, comparisons))
 
 
-def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False) -> Verdict:
+def decide_benchmark(
+    comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, apart: bool = False
+) -> Verdict:
     """The worst verdict among the gated comparisons; without any, the verdict that the reference alone allows.
 
     Beside another revision, a benchmark that got better and nowhere worse is improved: the question is what the change
     did, and metrics that remain undecided are told with it. So is a benchmark that has counts alone, each of which is
     known exactly. Beside a baseline, all times have to be improved, for the word says that the whole baseline is stale.
     ``lost`` tells whether the reference has gated metrics that the candidate has not. An undecided metric that is only
-    an alarm leaves the verdict to the others.
+    an alarm leaves the verdict to the others. ``apart``: ranks that trained together send each other nothing any more.
     """
+    if apart:
+        return Verdict.BROKEN
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
     gated = [

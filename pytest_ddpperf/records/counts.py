@@ -21,6 +21,10 @@ class CountRow:
     follows: str = ""
     symptom: bool = False  # whether it only shows what other counts name
     profiled: bool = False  # whether the profiler counts it on the device, where that is possible
+    floor: float = 0.0  # of changes, in its unit: what changes by no more than that is unchanged
+    floor_share: float = 0.0  # the same as a share of what it was; the larger floor holds
+    floor_alone: bool = False  # whether its floor holds only if no collective, FLOP or wait became more
+    of_work: bool = False  # whether it is the amount of work of a step: less is worse, and more is another step
 
 
 COUNTS: Mapping[str, CountRow] = {
@@ -30,10 +34,11 @@ COUNTS: Mapping[str, CountRow] = {
     "flops": CountRow(unit="FLOP"),
     "flops_forward": CountRow(unit="FLOP", gated=False),
     "flops_backward": CountRow(unit="FLOP", gated=False),
-    "operators": CountRow(by_kernel=True, symptom=True),
+    "operators": CountRow(by_kernel=True, symptom=True, floor_share=0.01, floor_alone=True),
     "operator_bytes": CountRow(unit="B", gated=False),
     "synchronisations": CountRow(),
     "optimizer_steps": CountRow(made_up=True),
+    "backward_passes": CountRow(of_work=True),
     "host_to_device_bytes": CountRow(unit="B"),
     "ddp_buckets": CountRow(made_up=True),
     "graph_breaks": CountRow(),
@@ -41,11 +46,11 @@ COUNTS: Mapping[str, CountRow] = {
     "kernel_launches": CountRow(by_kernel=True, symptom=True, profiled=True),
     "device_copies": CountRow(by_kernel=True, profiled=True),
     "device_synchronisations": CountRow(profiled=True),
-    "peak_tensor_bytes": CountRow(unit="B", symptom=True),
+    "peak_tensor_bytes": CountRow(unit="B", symptom=True, floor=4096.0, floor_share=0.001),
     "model_state_bytes": CountRow(unit="B"),
     "parameters": CountRow(gated=False),
     "model_size": CountRow(unit="B", gated=False),
-    "retained_bytes": CountRow(unit="B"),
+    "retained_bytes": CountRow(unit="B", floor=1024.0),
 }
 """The counts by name, in the order of reports; a new one is a row and an instrument that counts it."""
 

@@ -21,11 +21,12 @@ _SIBLINGS = {
 
 
 def counts_text(result: Result) -> str:
-    """What became of the counts that are compared: ``14 same``, ``2 changed``; empty where none is."""
+    """What became of the counts: ``14 same``, ``2 changed``, ``11 same, 3 vary``; empty if none is compared."""
     compared, changed = _compared(result)
-    if changed:
-        return f"{changed} changed"
-    return f"{compared} same" if compared else ""
+    counts = result.measurement.counts
+    vary = 0 if counts is None else sum(count_row(metric).gated for metric in counts.unstable)
+    told = f"{changed} changed" if changed else f"{compared} same" if compared else ""
+    return ", ".join(filter(None, (told, f"{vary} vary" if vary and result.reference.counted is not None else "")))
 
 
 def counts_words(result: Result) -> str:
@@ -64,6 +65,18 @@ def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str: 
         return f"{metric}: {made}"
     before, after = quantity_texts(metric, [then.totals[metric], now.totals[metric]])
     return f"{metric} is {after} per step, {before} in {reference_text(paired)}: {made}"
+
+
+def ranks_apart(ranks: int, calls: float, paired: bool) -> str:  # noqa: FBT001 - a fact
+    """Ranks that have stopped to train together."""
+    made = format_count(round(calls), "collective call")
+    return f"{ranks} ranks send each other nothing, so each trains alone: {reference_text(paired)} has {made} a step"
+
+
+def other_work(before: float, now: float, paired: bool) -> str:  # noqa: FBT001 - a fact
+    """A step that does more work than the reference's."""
+    passes = f"{now:g} backward passes, {before:g} in {reference_text(paired)}"
+    return f"a step has {passes}: it is another step, so nothing else is compared"
 
 
 def ungated_counts(

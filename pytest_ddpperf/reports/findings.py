@@ -10,7 +10,7 @@ from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.phases import DATA_WAIT, OTHER
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.count_changes import count_changed, fewer_counted, reference_text, ungated_counts
+from pytest_ddpperf.reports import count_changes
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.reports.upgrades import cannot_run, other_environment, told_counts
 from pytest_ddpperf.units import (
@@ -52,8 +52,8 @@ def words_of_note(note: Finding | None) -> str:
 
 def broken_reason(result: Result) -> str:
     """Why a benchmark could not be measured."""
-    reasons = [finding_text(finding) for finding in result.findings if finding.code in {"broken", "does_not_fit"}]
-    return next(iter(reasons), "it could not be measured")
+    codes = {"broken", "does_not_fit", "ranks_apart"}
+    return next((finding_text(each) for each in result.findings if each.code in codes), "it could not be measured")
 
 
 def _oversubscribed(ranks: int, threads: int, shared: int, resource: str) -> str:
@@ -199,12 +199,6 @@ def _timed_otherwise(then_in_turns: bool) -> str:  # noqa: FBT001 - called by na
     """Steps that were timed alone on one side, and in turns on the other."""
     ways = ("with nothing beside them", "in turns with those of other launches")[:: -1 if then_in_turns else 1]
     return f"the baseline's steps were timed {ways[0]}, these {ways[1]}: save it anew, or see --ddpperf-turns"
-
-
-def _alike_baselines(names: Sequence[str]) -> str:
-    """Baselines of the same benchmark with other options."""
-    there = "there is a baseline" if len(names) == 1 else "there are baselines"
-    return f"{there} for {', '.join(f'`{name}`' for name in names)}: options are part of a benchmark's identity"
 
 
 def _lenient_verification(precision: str | None, exact_steps: int) -> str:
@@ -428,9 +422,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"clocks and other processes of GPUs are not known in {_seen(seen, launches)}: {'; '.join(reasons)}"
     ),
     "mig_instances": lambda: "the driver tells neither the utilisation of MIG instances nor other processes on them",
-    "no_allocator_statistics": lambda: (
-        "CUDA's memory allocator keeps no statistics: the metrics of memory are left out"
-    ),
+    "no_allocator_statistics": lambda: "CUDA's memory allocator keeps no statistics: metrics of memory are left out",
     "gpu_clock_fell": lambda lowest, highest: (
         f"the slowest GPU's clock was {lowest / 1e6:.0f} MHz in one launch and {highest / 1e6:.0f} MHz in another"
     ),
@@ -507,22 +499,29 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "loss_of_other_step": lambda then, now: (
         f"the baseline's loss is that after {format_count(then, 'step')}, this one after {now}"
     ),
-    "not_in_reference": lambda paired: f"not in {reference_text(paired)}",
-    "no_counts_in_reference": lambda paired: f"{reference_text(paired)} has no counts",
+    "not_in_reference": lambda paired: f"not in {count_changes.reference_text(paired)}",
+    "no_counts_in_reference": lambda paired: f"{count_changes.reference_text(paired)} has no counts",
     "lost_metric": lambda metric, paired: (
-        f"{reference_text(paired)} has {metric}, this run does not: it is gated no more"
+        f"{count_changes.reference_text(paired)} has {metric}, this run does not: it is gated no more"
         + ("" if paired else "; --ddpperf-save accepts that")
     ),
-    "lost_counts": lambda paired: f"{reference_text(paired)} has counts, this run has none: no count is gated",
-    "alike_baselines": _alike_baselines,
+    "lost_counts": lambda paired: (
+        f"{count_changes.reference_text(paired)} has counts, this run has none: none is gated"
+    ),
+    "alike_baselines": lambda names: (
+        f"there {'is a baseline' if len(names) == 1 else 'are baselines'} for "
+        f"{', '.join(f'`{name}`' for name in names)}: options are part of a benchmark's identity"
+    ),
     "other_facts": lambda differ: f"the environment differs from the baseline's: {', '.join(differ)}",
     # Counts.
     "no_device_counts": lambda counts: _not_profiled(f"not counted: {words_of(counts)}"),
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
-    "count_changed": count_changed,
+    "count_changed": count_changes.count_changed,
     "unsteady_count": lambda reason: f"not the same in every step, so not compared exactly: {reason}",
-    "fewer_counted": fewer_counted,
-    "ungated_counts": ungated_counts,
+    "fewer_counted": count_changes.fewer_counted,
+    "ranks_apart": count_changes.ranks_apart,
+    "other_work": count_changes.other_work,
+    "ungated_counts": count_changes.ungated_counts,
     # The other revision.
     "cannot_run": cannot_run,
     "other_environment": other_environment,

@@ -61,14 +61,16 @@ def _follows(rate: Comparison, step: Comparison | None) -> bool:
 
 
 def decisive(result: Result, verdicts: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """The gated comparisons with one of these verdicts, each fact once: counts, then times and memory, then losses.
+    """The gated comparisons with one of these verdicts, each fact once, what names a cause first.
 
-    Counts that only follow from others are the last of the counts.
+    Counts come first, then growth of memory, then times and other memory, then losses. Counts that only follow from
+    others are the last of the counts.
     """
 
-    def place(comparison: Comparison) -> tuple[bool, bool, bool]:
+    def place(comparison: Comparison) -> tuple[bool, bool, bool, bool]:
         series = comparison.series
-        return series.scale != "exact", count_row(series.metric).symptom, series.rules.after_steps
+        grows = series.rules.diagnosed and not series.drifts
+        return series.scale != "exact", not grows, count_row(series.metric).symptom, series.rules.after_steps
 
     told = without_derived([c for c in result.comparisons if c.gated and c.verdict in verdicts])
     return tuple(sorted(told, key=place))
@@ -225,7 +227,8 @@ def comparison_text(comparison: Comparison, seen: str = "") -> str:
         parts.append(f"at most {bound_text(comparison)}")
     elif comparison.mde is not None and not found_by_luck(comparison):
         parts.append(f"could have seen {size_text(comparison.mde, comparison)}")
-    return f"{comparison.series.metric} {comparison.verdict.value}: {', '.join(parts)}"
+    verdict = f" {comparison.verdict.value}" if comparison.gated else ""
+    return f"{comparison.series.metric}{verdict}: {', '.join(parts)}"
 
 
 def note_text(comparison: Comparison) -> str:

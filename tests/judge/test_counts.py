@@ -15,7 +15,7 @@ from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import broken_reason, words_of_note
 from pytest_ddpperf.reports.phrases import findings
 from tests.factories import make_environment
 
@@ -100,7 +100,7 @@ def test_counts_that_a_run_lacks_are_missed() -> None:
     base = StoredBaseline(record=BASELINE, origin="cpu-8c-gloo-w2")
     then = replace(base, counted=replace(BASELINE, counts=counts(collective_calls=2.0)))
     assert judged(MEASURED, base).findings == ()
-    assert findings(judged(MEASURED, then)) == ("the baseline has counts, this run has none: no count is gated",)
+    assert findings(judged(MEASURED, then)) == ("the baseline has counts, this run has none: none is gated",)
     assert judged(MEASURED, replace(then, counted_differs=("torch 2.11 -> 2.13",))).findings == ()
 
 
@@ -290,6 +290,20 @@ def parts_of(metric: str, parts: Mapping[str, float]) -> Counts:
         ("collective_bytes", {"all_reduce": 8.0, "send": 2.0}, {"all_reduce": 2.0, "send": 8.0}, Verdict.REGRESSED),
         ("collective_calls", {"all_reduce": 3.0}, {"broadcast": 2.0}, Verdict.IMPROVED),  # fewer in all
         ("optimizer_steps", {"SGD": 1.0}, {"Adam": 1.0}, Verdict.REGRESSED),
+        ("backward_passes", {"backward": 4.0}, {"backward": 1.0}, Verdict.REGRESSED),  # a lost accumulation
+        ("backward_passes", {"backward": 1.0}, {"backward": 4.0}, Verdict.INCOMPATIBLE),  # a step of more samples
+        ("backward_passes", {"backward": 4.0}, {"backward": 4.0}, Verdict.UNCHANGED),
+        ("retained_bytes", {"kept_tensors": 0.0}, {"kept_tensors": 1024.0}, Verdict.UNCHANGED),
+        ("retained_bytes", {"kept_tensors": 0.0}, {"kept_tensors": 1025.0}, Verdict.REGRESSED),
+        ("peak_tensor_bytes", {"activations": 1e6}, {"activations": 1e6 + 4096}, Verdict.UNCHANGED),
+        ("peak_tensor_bytes", {"activations": 1e6}, {"activations": 1e6 + 4097}, Verdict.REGRESSED),
+        ("peak_tensor_bytes", {"activations": 1e7}, {"activations": 1.001e7}, Verdict.UNCHANGED),  # 0.1 %
+        ("peak_tensor_bytes", {"activations": 1e7}, {"activations": 1.0011e7}, Verdict.REGRESSED),
+        ("peak_tensor_bytes", {"activations": 1e7}, {"activations": 9.99e6}, Verdict.UNCHANGED),
+        ("operators", {"aten.mm": 200.0}, {"aten.mm": 200.0, "aten.pow": 2.0}, Verdict.UNCHANGED),  # 1 %
+        ("operators", {"aten.mm": 200.0}, {"aten.mm": 200.0, "aten.pow": 3.0}, Verdict.REGRESSED),
+        ("synchronisations", {"item": 200.0}, {"item": 201.0}, Verdict.REGRESSED),
+        ("collective_bytes", {"all_reduce": 1e6}, {"all_reduce": 1e6 + 8}, Verdict.REGRESSED),
         ("ddp_buckets", BUCKETS, {"bucket 0": 1.0, "bucket 1": 20.0, "bucket 2": 9.0}, Verdict.REGRESSED),
         ("ddp_buckets", BUCKETS, {"bucket 0": 1.0, "bucket 1": 20.0, "bucket 2": 4.0}, Verdict.IMPROVED),
         ("ddp_buckets", BUCKETS, {**BUCKETS, "bucket 3": 1.0}, Verdict.REGRESSED),
@@ -300,6 +314,62 @@ def test_more_and_something_else_are_worse_and_less_is_better(
     metric: str, then: dict[str, float], now: dict[str, float], verdict: Verdict
 ) -> None:
     assert decide_count(metric, parts_of(metric, then), parts_of(metric, now)) is verdict
+
+
+def test_a_step_with_more_backward_passes_is_another_one_and_nothing_else_is_compared() -> None:
+    """Four times the collectives are no regression of a step of four times the samples."""
+    result = counted(
+        counts(backward_passes=4.0, collective_calls=4.0), counts(backward_passes=1.0, collective_calls=1.0)
+    )
+    assert result.verdict is Verdict.INCOMPATIBLE
+    assert [one.series.metric for one in result.comparisons if one.gated] == ["backward_passes"]
+    assert findings(result)[0] == (
+        "a step has 4 backward passes, 1 in the baseline: it is another step, so nothing else is compared"
+    )
+    fewer = counted(
+        counts(backward_passes=1.0, collective_calls=1.0), counts(backward_passes=4.0, collective_calls=4.0)
+    )
+    assert fewer.verdict is Verdict.REGRESSED
+
+
+@pytest.mark.parametrize("grown", ["collective_calls", "flops", "synchronisations"])
+def test_a_few_operators_are_a_change_if_they_come_with_work_that_a_count_names(grown: str) -> None:
+    then, now = counts(operators=200.0, **{grown: 1.0}), counts(operators=202.0, **{grown: 2.0})
+    assert decide_count("operators", then, now) is Verdict.REGRESSED
+    assert decide_count("operators", then, replace(now, totals={**now.totals, grown: 1.0})) is Verdict.UNCHANGED
+
+
+def test_a_change_below_its_floor_is_a_note() -> None:
+    result = counted(counts(retained_bytes=4.0), counts(retained_bytes=0.0))
+    assert result.verdict is Verdict.UNCHANGED
+    assert words_of_note(result["retained_bytes"].note) == "part 0 B -> 4 B per step (+4 B)"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "then", "now", "unstable", "apart"),
+    [
+        pytest.param(2, 4.0, 0.0, {}, True, id="each trains alone"),
+        pytest.param(1, 4.0, 0.0, {}, False, id="there is one rank"),
+        pytest.param(2, 0.0, 0.0, {}, False, id="they never sent anything"),
+        pytest.param(2, 4.0, 1.0, {}, False, id="they send less"),
+        pytest.param(2, 4.0, 0.0, {"collective_calls": "4 in one step, 0 in the next"}, False, id="in some steps only"),
+    ],
+)
+def test_ranks_that_send_nothing_any_more_are_broken_and_not_improved(
+    ranks: int, then: float, now: float, unstable: dict[str, str], *, apart: bool
+) -> None:
+    before = replace(counts(collective_calls=then), unstable=unstable)
+    found = counts(collective_calls=now)
+    environment = replace(ENVIRONMENT, world_size=ranks)
+    measured = replace(MEASURED, counts=found, series=counted_series(found), environment=environment)
+    base = replace(BASELINE, counts=before)
+    result = judged(measured, StoredBaseline(record=None, origin="no baseline", differs=(), counted=base))
+    assert (result.verdict is Verdict.BROKEN) is apart
+    assert broken_reason(result) == (
+        "2 ranks send each other nothing, so each trains alone: the baseline has 4 collective calls a step"
+        if apart
+        else "it could not be measured"
+    )
 
 
 @pytest.mark.parametrize("metric", ["flops", "flops_forward", "graph_breaks"])

@@ -44,11 +44,6 @@ def test_only_what_bounds_is_told_as_the_most(code: str, estimated: bool, words:
     [
         ("compute", {"flops": 5e9, "rate": 1e11}, "compute-bound: 50 % of the step (50.0 ms), 5.00 GFLOP at up to"),
         ("communication", {"sent": 1 << 20, "collectives": 3.0}, "1.00 MiB in 3 collectives"),
-        (
-            "communication",
-            {"sent": 1 << 20, "collectives": 3.0},
-            "1.00 MiB in 3 collectives",
-        ),
         ("memory_bandwidth", {"moved": 1 << 30, "rate": 2e10}, "1.00 GiB moved at up to"),
         ("overhead", {"operators": 900.0, "each": 2e-6}, "900 operators, a small one takes"),
         (

@@ -26,7 +26,7 @@ ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-
 HEAD = "step_time regressed: 41.8 ms -> 47.3 ms, +13.2 % [95 % CI +11.9 .. +14.6], tolerance 3 %, could have seen 2.1 %"
 MEASURED = "  strategy bucketed, 2 ranks, gloo, 8 launches x 60 steps"
 SKEW = (
-    "straggler_skew regressed: 0.030 -> 0.150, +0.120 [95 % CI +0.090 .. +0.150], tolerance 0.030: "
+    "straggler_skew: 0.030 -> 0.150, +0.120 [95 % CI +0.090 .. +0.150], tolerance 0.030: "
     "rank 1 was the slowest in 8 of 8 launches"
 )
 ORIGIN = "baseline cpu-amd-epyc-2c-t1-gloo-w2-torch2.13, 2026-01-12, 3f2a1c0"
@@ -357,6 +357,23 @@ def test_a_count_that_failed_is_told_once(make_result: Make, make_comparison: Co
         "  synchronisations fell",
         f"  accept: {ACCEPT}",
     ]
+
+
+def test_growth_of_memory_comes_before_times(make_result: Make, make_comparison: Compare) -> None:
+    step = make_comparison("step_time", 2.0, Verdict.REGRESSED, baseline=1.0)
+    leak = make_comparison("memory_growth", 391 * 1024.0, Verdict.REGRESSED, baseline=0.0, change=391 * 1024.0)
+    leak = replace(leak, series=replace(leak.series, rules=replace(leak.series.rules, diagnosed=True, drifts=False)))
+    lines = failure_text(make_result(comparisons=(step, leak)), accept=ACCEPT).splitlines()
+    assert [line.partition(" ")[0] for line in lines[:2]] == ["memory_growth", "step_time"]
+
+
+def test_a_figure_that_is_not_gated_has_no_word_of_a_verdict(make_result: Make, make_comparison: Compare) -> None:
+    step = make_comparison("step_time", 2.0, Verdict.REGRESSED, baseline=1.0, change=1.0)
+    rate = make_comparison("flops_rate", 2.58, Verdict.IMPROVED, baseline=1.0, change=1.58, gated=False)
+    lines = failure_text(make_result(comparisons=(step, rate)), accept=ACCEPT).splitlines()
+    (told,) = [line for line in lines if "flops_rate" in line]
+    assert told.startswith("  flops_rate: ")
+    assert "improved" not in told
 
 
 def test_counts_come_before_times_and_these_before_losses(make_result: Make, make_comparison: Compare) -> None:

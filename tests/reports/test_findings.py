@@ -305,7 +305,7 @@ CASES = [
         {"metric": "throughput", "paired": True},
         "the other revision has throughput, this run does not: it is gated no more",
     ),
-    Case("lost_counts", {"paired": False}, "the baseline has counts, this run has none: no count is gated"),
+    Case("lost_counts", {"paired": False}, "the baseline has counts, this run has none: none is gated"),
     Case(
         "alike_baselines",
         {"names": ("ddp", "ddp w2")},
@@ -450,6 +450,16 @@ CASES = [
             "2 ranks send each other nothing, so each trains alone: let the script join the process group that the "
             "environment of torchrun describes, or give world_size=1"
         ),
+    ),
+    Case(
+        "other_work",
+        {"before": 1.0, "now": 4.0, "paired": False},
+        "a step has 4 backward passes, 1 in the baseline: it is another step, so nothing else is compared",
+    ),
+    Case(
+        "ranks_apart",
+        {"ranks": 2, "calls": 4.0, "paired": True},
+        "2 ranks send each other nothing, so each trains alone: the other revision has 4 collective calls a step",
     ),
     Case("unverified", {"reason": "it communicates"}, "not held against a single process: it communicates"),
     Case(
@@ -712,7 +722,7 @@ CASES = [
     ),
     Case("mig_instances", {}, "the driver tells neither the utilisation of MIG instances nor other processes on them"),
     Case(
-        "no_allocator_statistics", {}, "CUDA's memory allocator keeps no statistics: the metrics of memory are left out"
+        "no_allocator_statistics", {}, "CUDA's memory allocator keeps no statistics: metrics of memory are left out"
     ),
     Case(
         "other_facts",

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.instruments.counting import counting
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
@@ -122,6 +123,26 @@ def test_what_differs_between_steps_is_told_and_the_largest_counts(turn: int, to
     assert found.unstable == {"operators": f"aten.exp {told}"}
     assert found.details["operators"]["aten.exp"] == 1
     assert found.totals["operators"] == sum(found.details["operators"].values())
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_the_backward_passes_of_a_step_are_its_micro_batches(micro_batches: int) -> None:
+    """A checkpoint runs backward inside of backward, and a penalty asks for gradients of its own: neither is a pass."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        for _ in range(micro_batches):
+            inputs = torch.ones(3, 4, requires_grad=True)
+            loss = checkpoint(model, inputs, use_reentrant=True).square().mean()
+            (gradient,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+            (loss + gradient.square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    found = count(step)
+    assert found.totals["backward_passes"] == micro_batches
+    assert "backward_passes" not in found.unstable
 
 
 @pytest.mark.parametrize("turn", [0, 1])

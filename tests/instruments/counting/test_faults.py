@@ -149,7 +149,7 @@ def keep_graph(loss: Tensor, kept: list[Any]) -> None:
 
 
 def keep_value(loss: Tensor, kept: list[Any]) -> None:
-    kept.append(loss.detach().expand(25).clone())
+    kept.append(loss.detach().expand(512).clone())
 
 
 def read(loss: Tensor, _kept: list[Any]) -> None:
@@ -357,7 +357,12 @@ FAULTS = [
         "sound",
         "kept tensor",
         "retained_bytes",
-        [f"kept_tensors 0 B -> 100 B per step (+100 B): 100 B new at {at('kept.append(loss.detach', 'keep_value')}"],
+        [
+            (
+                "kept_tensors 0 KiB -> 2.00 KiB per step (+2.00 KiB): 2.00 KiB new at "
+                f"{at('kept.append(loss.detach', 'keep_value')}"
+            )
+        ],
     ),
     (
         "sharded",
