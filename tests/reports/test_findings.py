@@ -721,9 +721,7 @@ CASES = [
         "0000:5d:00.0: GPU is lost",
     ),
     Case("mig_instances", {}, "the driver tells neither the utilisation of MIG instances nor other processes on them"),
-    Case(
-        "no_allocator_statistics", {}, "CUDA's memory allocator keeps no statistics: metrics of memory are left out"
-    ),
+    Case("no_allocator_statistics", {}, "CUDA's memory allocator keeps no statistics: metrics of memory are left out"),
     Case(
         "other_facts",
         {"differ": ("NCCL 2.27.5 -> 2.28.9", "NCCL_ALGO none -> Ring")},

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import graph
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import dataloader
 
@@ -47,6 +52,9 @@ METRICS = (
     "synchronisations",
     "host_to_device_bytes",
 )
+
+_TORCH = Path(torch.__file__).parent
+_AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 
 SITED = ("collective_calls", "collective_bytes", "synchronisations", "host_to_device_bytes")
 
@@ -83,6 +91,7 @@ class OperatorCounter(TorchDispatchMode):
         self._counts = {metric: defaultdict(float) for metric in METRICS}
         self._sites = {metric: defaultdict(float) for metric in SITED}
         self._attribution.forget()
+        self._of_optimizer: dict[int, ReferenceType[torch.Tensor]] = {}  # numbers made of what is an optimizer's
 
     def details(self) -> dict[str, dict[str, float]]:
         """What was counted since the step began, by metric and by what it is made of."""
@@ -153,11 +162,16 @@ class OperatorCounter(TorchDispatchMode):
 
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = synchronisation(func, args, kwargs, self._device)
-        if wait is not None and not self._tracker.is_state(args[0]):
+        if wait is not None and not self._is_of_optimizer(args[0]) and not _asked_by_autograd():
             self._add("synchronisations", wait, 1)
         copied = host_to_device_bytes(func, args, kwargs, self._device)
         if copied:
             self._add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
+
+    def _is_of_optimizer(self, tensor: torch.Tensor) -> bool:
+        """Whether it is an optimizer's state or setting, or a number made of these alone, such as ``-lr``."""
+        known = self._of_optimizer.get(id(tensor))
+        return self._tracker.is_state(tensor) or (known is not None and known() is tensor)
 
     def _add(self, metric: str, part: str, value: float, place: Place | None = None) -> None:
         """Counts, with the place that led here."""
@@ -174,8 +188,21 @@ class OperatorCounter(TorchDispatchMode):
                 self._tracker.see(tensor, "activations")
             else:
                 self._tracker.meet(tensor)
+        if tensors and all(map(self._is_of_optimizer, tensors)):
+            self._of_optimizer.update((id(result), ref(result)) for result in results if not result.dim())
         for result in results:
             self._tracker.see(result, "activations" if recorded else "temporaries", made_by=self._stack.place)
+
+
+def _asked_by_autograd() -> bool:
+    """Whether C++ of backward asks, with no Python in between.
+
+    DDP's reducer reads its table of used parameters so, which stays on the host: on a GPU nothing waits for it.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
+    while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == graph.__file__
 
 
 def has_a_say(kind: type) -> bool:

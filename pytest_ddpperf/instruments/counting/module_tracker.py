@@ -117,14 +117,11 @@ class ModuleTracker:
 
     @property
     def optimizer_state(self) -> list[torch.Tensor]:
-        """The tensors that optimizers keep for their parameters."""
-        return [
-            value
-            for optimizer in self.optimizers
-            for state in optimizer.state.values()
-            for value in (state.values() if isinstance(state, dict) else ())
-            if isinstance(value, torch.Tensor)
-        ]
+        """The tensors that optimizers keep for their parameters, and those among their settings (a learning rate)."""
+        kept = (state for optimizer in self.optimizers for state in optimizer.state.values())
+        settings = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        owners = chain((state for state in kept if isinstance(state, dict)), settings)
+        return [value for owner in owners for value in owner.values() if isinstance(value, torch.Tensor)]
 
     def state_bytes(self) -> dict[str, float]:
         """What training keeps on this rank: bytes of parameters, of their gradients now, and of optimizer states.

@@ -161,6 +161,7 @@ _WAITS = {
     aten._unique2: "unique",  # noqa: SLF001
     aten.unique_dim: "unique",
     aten.unique_consecutive: "unique",
+    aten.repeat_interleave: "repeat_interleave",  # unless it is told how long its result is
 }
 _INDEXED = frozenset({aten.index, aten.index_put, aten.index_put_})
 _COPIES = frozenset({aten._to_copy, aten.copy_})  # noqa: SLF001
@@ -207,7 +208,7 @@ def synchronisation(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str
     if packet in _INDEXED:
         waits = args[0].device.type == device and any(map(_is_mask, args[1])) and not _fills(packet, args, kwargs)
         return "index by mask" if waits else None
-    if packet in _WAITS:
+    if packet in _WAITS and kwargs.get("output_size") is None:
         return _WAITS[packet] if args[0].device.type == device else None
     return None
 

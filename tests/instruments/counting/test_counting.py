@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -123,6 +124,41 @@ def test_what_differs_between_steps_is_told_and_the_largest_counts(turn: int, to
     assert found.unstable == {"operators": f"aten.exp {told}"}
     assert found.details["operators"]["aten.exp"] == 1
     assert found.totals["operators"] == sum(found.details["operators"].values())
+
+
+def test_a_learning_rate_in_a_tensor_is_no_wait_and_a_value_that_the_step_reads_is_one() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
+
+    def step(*, read: bool = False) -> None:
+        loss = model(torch.ones(3, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if read:
+            loss.item()
+
+    assert count(step).totals["synchronisations"] == 0
+    assert count(partial(step, read=True)).details["synchronisations"] == {"item": 1.0}
+
+
+def test_a_value_that_a_function_of_the_user_reads_in_backward_is_a_wait() -> None:
+    class Read(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx: Any, values: Tensor) -> Tensor:
+            return values * 1
+
+        @staticmethod
+        def backward(_ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * float(gradient.sum())
+
+    parameter = nn.Parameter(torch.ones(3))
+
+    def step() -> None:
+        Read.apply(parameter).sum().backward()  # type: ignore[no-untyped-call]  # torch
+        parameter.grad = None
+
+    assert count(step).details["synchronisations"] == {"item": 1.0}
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])

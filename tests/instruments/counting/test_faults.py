@@ -435,6 +435,7 @@ def test_each_fault_changes_nothing_that_it_has_nothing_to_do_with(counted: dict
     for fault in ("extra all-reduce", "two updates", "kept tensor", "item", "unused parameters looked for"):
         assert counted[fault].totals["flops"] == counted["sound"].totals["flops"], fault
         assert counted[fault].details["ddp_buckets"] == counted["sound"].details["ddp_buckets"], fault
+    assert counted["unused parameters looked for"].totals["synchronisations"] == 0, "DDP's table stays on the host"
     assert counted["lost no_sync"].totals["flops"] == counted["accumulating"].totals["flops"]
 
 

@@ -57,6 +57,8 @@ def test_operators_that_do_work_have_names(func: Any, name: str | None) -> None:
         (aten._local_scalar_dense.default, (on("cpu"),), {}, "cuda", None),  # Adam's count of steps lies on the host
         (aten._local_scalar_dense.default, (on("cpu"),), {}, "cpu", "item"),  # as if it were a GPU
         (aten.nonzero.default, (on("cpu"),), {}, "cpu", "nonzero"),
+        (aten.repeat_interleave.Tensor, (on("cuda"),), {}, "cuda", "repeat_interleave"),
+        (aten.repeat_interleave.Tensor, (on("cuda"),), {"output_size": 9}, "cuda", None),
         (aten.index.Tensor, (on("cuda"), [None, on("cuda", torch.bool)]), {}, "cuda", "index by mask"),
         (aten.index.Tensor, (on("cuda"), [on("cuda", torch.int64)]), {}, "cuda", None),
         (aten.index_put_.default, (on("cuda"), [MASK], on("cuda")), {}, "cuda", "index by mask"),
