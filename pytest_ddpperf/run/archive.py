@@ -134,7 +134,7 @@ class Archive:
     def _has_code(self, commit: str, code: str | None) -> bool:
         """Whether a commit, which may be one of another repository, has the code of this digest."""
         with contextlib.suppress(GitError):
-            return code_of(self._root, commit) == code
+            return code_of(self._root, commit, baselines=self._baselines) == code
         return False
 
     def stored(self, failed: Sequence[str]) -> Stored:

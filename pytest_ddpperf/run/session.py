@@ -353,7 +353,8 @@ class Session:
         from pytest_ddpperf.against.git import GitError, code_of
 
         with contextlib.suppress(GitError):
-            return None if self.settings.save is None else code_of(self._root)
+            baselines = self._root / self.settings.baseline_dir
+            return None if self.settings.save is None else code_of(self._root, baselines=baselines)
         return None
 
     def collect_reports(self) -> None:

@@ -184,14 +184,29 @@ def test_the_code_of_a_work_tree_is_that_of_its_commit(project: Path) -> None:
 
 
 def test_what_is_no_code_does_not_count(project: Path) -> None:
-    before = code_of(project)
-    (project / "baselines").mkdir()
+    folder = project / "baselines"
+    before = code_of(project, baselines=folder)
+    folder.mkdir()
     for name in ("baselines/a.json", "README.md", "run.log", "ignored.py", "notes.txt"):
         (project / name).write_text("new\n")
-    assert code_of(project) == before
+    assert code_of(project, baselines=folder) == before
     git(project, "add", ".")
     git(project, "commit", "-q", "-m", "words and baselines")
-    assert code_of(project) == code_of(project, "HEAD") == before
+    assert code_of(project, baselines=folder) == code_of(project, "HEAD", baselines=folder) == before
+    assert code_of(project) != before, "another tool's folder of baselines would be configuration"
+
+
+def test_json_is_configuration_if_git_tracks_it(project: Path) -> None:
+    """A report that a run writes is none."""
+    config, before = project / "ds_config.json", code_of(project)
+    config.write_text("{}\n")
+    assert code_of(project) == before
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "configured")
+    configured = code_of(project)
+    assert configured == code_of(project, "HEAD") != before
+    config.write_text('{"zero": 3}\n')
+    assert code_of(project) not in {configured, before}
 
 
 @pytest.mark.parametrize("name", ["code.py", "package/kernel.cu", "config.yaml", "new.py", "package/new.cpp"])
