@@ -134,7 +134,8 @@ class OperatorCounter(TorchDispatchMode):
         results = list(tensors_in(out))
         if any(tensor.device.type == "meta" for tensor in (*tensors, *results)):
             return  # only asked for shapes
-        if isinstance(func, OpOverload) and func.namespace in NAMESPACES:
+        sends = isinstance(func, OpOverload) and func.namespace in NAMESPACES
+        if sends:
             self._count_collectives(func, args, kwargs)
         else:
             self._count_flops(flops_of(func, args, kwargs, out))
@@ -145,6 +146,8 @@ class OperatorCounter(TorchDispatchMode):
             self._counts["operators"][name] += 1
             self._counts["operator_bytes"][name] += moved_bytes((*tensors, *results))
         self._follow(tensors, results)
+        if sends:
+            self._tracker.mark_buckets(tensors)
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         calls = collectives_of(func, args, kwargs)

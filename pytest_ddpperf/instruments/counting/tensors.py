@@ -52,7 +52,7 @@ def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return ()
 
 
-CATEGORIES = ("parameters", "gradients", "activations", "optimizer_state", "buffers", "temporaries")
+CATEGORIES = ("parameters", "gradients", "activations", "optimizer_state", "buffers", "buckets", "temporaries")
 PASSING = ("activations", "temporaries")  # tensors that a step makes for itself
 KEPT = "kept_tensors"  # the name of those that outlive their step
 
@@ -143,6 +143,14 @@ class TensorTracker:
         """Follows tensors, and files them under a category from now on."""
         for tensor in tensors:
             self.see(tensor, category, mark=True)
+
+    def mark_buckets(self, sent: Iterable[torch.Tensor]) -> None:
+        """Files tensors that a collective takes under ``buckets``, if they were there before: DDP keeps such ones."""
+        with self._lock:
+            for key, _ in (found for tensor in sent for found in self._storages(tensor)):
+                record = self._records.get(key)
+                if record is not None and record.category == "temporaries" and record.place is None:
+                    self._refile(key, record, "buckets")
 
     def is_state(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is an optimizer's state."""
