@@ -74,14 +74,17 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """How many steps every launch runs: ``warmup`` untimed, then ``steps`` timed. Fixed before measuring.
-
-    ``period``: the number of steps from one long step to the next, which a launch that diagnoses takes apart.
-    """
+    """How many steps every launch runs: ``warmup`` untimed, then ``steps`` timed. Fixed before measuring."""
 
     warmup: int
     steps: int
-    period: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeriodicPlan(Plan):
+    """The plan of launches whose long steps come in each ``period``-th step."""
+
+    period: int
 
 
 LIMIT = "memory_limit"

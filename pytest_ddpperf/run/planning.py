@@ -11,10 +11,11 @@ from typing import Protocol, TypeAlias
 from pytest_ddpperf.judge.sequential import MIN_LAUNCHES
 from pytest_ddpperf.metrics.launch_figures import complete, mean_step
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import RankLaunch
-from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import PeriodicPlan, Plan
 from pytest_ddpperf.run.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.stats.summaries import long_steps
 from pytest_ddpperf.training.jobs import CUDA_WARMUP, DIAGNOSED_STEPS, blocks_for, growth_steps
 from pytest_ddpperf.training.script import Script
 
@@ -228,9 +229,8 @@ def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
     A period is an epoch, if the pilot told how long one is and at least one fits. Otherwise a round number of steps has
     whole periods of what training code does in each 2nd, 5th, 10th, 20th, 50th or 100th step.
     """
-    epoch = pilot.epoch
-    if epoch is not None and epoch * pilot.step <= seconds:
-        return max(1, steps // epoch) * epoch
+    if pilot.epoch is not None and pilot.epoch * pilot.step <= seconds:
+        return max(1, steps // pilot.epoch) * pilot.epoch
     unit = next((unit for unit in ROUND_STEPS if steps >= 2 * unit), 1)
     return steps // unit * unit
 
@@ -254,6 +254,12 @@ def max_steps(variant: Variant) -> int:
 def fitting_steps(step: float, seconds: float, most: int = MAX_STEPS) -> int:
     """The number of steps of ``step`` seconds that a launch times in so many seconds."""
     return min(most, max(MIN_STEPS, math.ceil(seconds / max(step, 1e-9))))
+
+
+def with_period(plan: Plan, launches: Sequence[Launch]) -> Plan:
+    """The plan with the period of long steps that launches have, if they have one: a diagnosis takes it apart."""
+    period = long_steps([launch.step_times for launch in launches]).period
+    return plan if period is None else PeriodicPlan(warmup=plan.warmup, steps=plan.steps, period=period)
 
 
 def _diagnosis_steps(steps: int) -> int:

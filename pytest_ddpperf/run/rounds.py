@@ -16,10 +16,9 @@ from pytest_ddpperf.records.health import Health
 from pytest_ddpperf.records.launch import Launch, Window, timed_window
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.run.budget.session_budget import SessionBudget
-from pytest_ddpperf.run.planning import LaunchLimits, LaunchPlans, LaunchRunner, Purpose, planned
+from pytest_ddpperf.run.planning import LaunchLimits, LaunchPlans, LaunchRunner, Purpose, planned, with_period
 from pytest_ddpperf.run.time_sheet import slow_starts
 from pytest_ddpperf.run.variant import Variant, launch_of, measurement_of
-from pytest_ddpperf.stats.summaries import long_steps
 
 Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
 """Begins to watch a launch; the result ends it, and is given the window of the timed steps."""
@@ -281,11 +280,10 @@ class Rounds:
         self.diagnosed = purpose
 
     def _launched(self, group: Sequence[int], purpose: Purpose, number: int) -> list[tuple[int, Launch]]:
-        plans = [self.plans.plans[i] for i in group]
+        plans = {i: self.plans.plans[i] for i in group}
         if purpose is Purpose.DIAGNOSIS:
-            steps = [long_steps([launch.step_times for launch in self._launches[i]]) for i in group]
-            plans = [replace(plan, period=found.period) for plan, found in zip(plans, steps, strict=True)]
-        outcomes = self._run([(self._variants[i], plan) for i, plan in zip(group, plans, strict=True)], purpose)
+            plans = {i: with_period(plan, self._launches[i]) for i, plan in plans.items()}
+        outcomes = self._run([(self._variants[i], plan) for i, plan in plans.items()], purpose)
         return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 
     def _arranged(self, order: Sequence[int] = ()) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.records.measurement import PeriodicPlan, Plan
 from pytest_ddpperf.training.script import Script, Subject
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.finding import Finding
     from pytest_ddpperf.records.launch import RankLaunch
-    from pytest_ddpperf.records.measurement import Plan
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.script_run import ScriptRun
@@ -79,7 +79,8 @@ class LaunchJob:
     @property
     def taken_apart(self) -> int:
         """The steps that a diagnosis takes apart: a whole period of long steps, if launches had one."""
-        return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, min(self.plan.period or 0, MAX_PERIOD)))
+        period = self.plan.period if isinstance(self.plan, PeriodicPlan) else 0
+        return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, min(period, MAX_PERIOD)))
 
     @property
     def diagnosed_steps(self) -> int:

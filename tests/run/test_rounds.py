@@ -15,7 +15,7 @@ from pytest_ddpperf.judge.sequential import Look, Next
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, SlowImport
-from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
+from pytest_ddpperf.records.measurement import Environment, Measurement, PeriodicPlan, Plan
 from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 from pytest_ddpperf.run.budget.session_budget import CallId, SessionBudget
 from pytest_ddpperf.run.planning import PILOT_STEPS, LaunchLimits, LaunchOutcome, LaunchRunner, Purpose
@@ -153,7 +153,7 @@ def test_a_diagnosis_knows_the_period_of_long_steps_in_all_launches() -> None:
     observer = Observer(judge=Script([Next("stop")]))
     (measured,) = measured_by(machine, [variant()], given(25, 0, 2, 60), observer, run)
     assert [plan for purpose, plan in plans if purpose is Purpose.TIMES][1:] == [Plan(warmup=0, steps=25)] * 2
-    assert plans[-1] == (Purpose.DIAGNOSIS, Plan(warmup=0, steps=25, period=10))
+    assert plans[-1] == (Purpose.DIAGNOSIS, PeriodicPlan(warmup=0, steps=25, period=10))
     assert measured.plan == Plan(warmup=0, steps=25)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.measurement import PeriodicPlan, Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.script import Script
@@ -21,6 +21,8 @@ from pytest_ddpperf.training.script import Script
 )
 def test_a_diagnosis_takes_a_whole_period_of_long_steps_apart(period: int | None, steps: int, taken_apart: int) -> None:
     """A script makes its first step, two of warm-up, one timed step, and one more than are taken apart."""
-    script, plan = Script("train.py"), Plan(warmup=2, steps=1, period=period)
+    script, plan = Script("train.py"), Plan(warmup=2, steps=1)
+    if period is not None:
+        plan = PeriodicPlan(warmup=2, steps=1, period=period)
     job = LaunchJob(script, None, Settings(), plan, stands_for=steps, growth=False)
     assert (job.taken_apart, job.steps_needed) == (taken_apart, 1 + 2 + 1 + taken_apart + 1)
