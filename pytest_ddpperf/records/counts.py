@@ -51,6 +51,7 @@ COUNTS: Mapping[str, CountRow] = {
     "parameters": CountRow(gated=False),
     "model_size": CountRow(unit="B", gated=False),
     "retained_bytes": CountRow(unit="B", floor=1024.0),
+    "python_objects": CountRow(floor=8.0),
 }
 """The counts by name, in the order of reports; a new one is a row and an instrument that counts it."""
 

@@ -6,6 +6,7 @@ Importable without torch.
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import re
 import threading
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddpperf.instruments.epochs import batches_counted
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
+from pytest_ddpperf.instruments.objects import ObjectCensus
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, warmed_up
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.processes import children
@@ -123,13 +125,27 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
 
     with within_limit(ctx, job), closing(build_step(ctx, job)) as step:
         progress.stage(progress.WARM_UP)
-        compiled = warmed_up(checked_run(ctx, step), max(MIN_WARMUP, job.plan.warmup))
+        warmup, objects, made = max(MIN_WARMUP, job.plan.warmup), ObjectCensus(), itertools.count(1)
+        run = checked_run(ctx, step)
+
+        def counted_run() -> None:
+            run()
+            ran = next(made)
+            if ran in _census_after(warmup):
+                objects.take(ran)
+
+        compiled = warmed_up(counted_run, warmup)
         before = _at_work()
         progress.stage("the step that is counted")
-        counts = count_warm_step(step.run, countable(ctx, step, job), compiled)
+        counts = count_warm_step(step.run, countable(ctx, step, job), compiled, left=objects.left_behind())
         if remarks is not None:
             remarks += [*step.remarks, *_left_by_steps(before), *not_counted(counts, ctx.device)]
         return counts
+
+
+def _census_after(steps: int) -> tuple[int, ...]:
+    """The steps of a warm-up after which Python objects are counted: two stretches at its end."""
+    return (steps - 4, steps - 2, steps)
 
 
 def small_shared_memory(ctx: RankView) -> list[Finding]:
@@ -180,7 +196,7 @@ def _timed_and_counted(
         within_limit(ctx, job.training),
         closing(build_step(ctx, job.training)) as step,
     ):
-        first = time.monotonic()
+        first, objects = time.monotonic(), ObjectCensus()
         known = compiled_graphs()
         compiled = compiled_since(known)
 
@@ -189,6 +205,8 @@ def _timed_and_counted(
             known = compiled_graphs() if ran == 1 else known
             # How many more steps a warm-up takes depends on the machine, and what is counted must not.
             compiled = compiled_since(known) if ran == plan.warmup else compiled
+            if job.counted and ran in {plan.warmup - 2, plan.warmup}:
+                objects.take(ran)
 
         warmup = warm_up(ctx, job.training, step, look)
         before = _at_work()
@@ -200,12 +218,15 @@ def _timed_and_counted(
             timed = replace(timed, epoch_steps=epoch_steps(warmup + plan.steps))
         # Work that follows on one rank must not disturb the last timed step of another.
         begin_together(ctx.device, None, step)
+        if job.counted:
+            objects.take(warmup + plan.steps)
         begun, counts = time.monotonic(), None
         timed = replace(timed, worked=begun - first)
         if job.counted:
             for _ in range(MIN_WARMUP - warmup - plan.steps):
                 step.run()
-            counts = count_warm_step(step.run, countable(ctx, step, job.training), compiled)
+            subject = countable(ctx, step, job.training)
+            counts = count_warm_step(step.run, subject, compiled, left=objects.left_behind())
             remarks += not_counted(counts, ctx.device)
         remarks += [*step.remarks, *(_left_by_steps(before) if warmup else ())]
         return timed, counts, (time.monotonic() - begun) * job.counted

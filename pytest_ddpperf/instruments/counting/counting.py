@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -130,14 +131,22 @@ def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, p
     return count_warm_step(run, subject, warmed_up(run, warmup), periods=periods)
 
 
-def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Details, *, periods: int = 2) -> Counts:
+def count_warm_step(
+    run: Callable[[], Any],
+    subject: Countable,
+    compiled: Details,
+    *,
+    periods: int = 2,
+    left: Mapping[str, float] = MappingProxyType({}),
+) -> Counts:
     """Counts what one call of a warm ``run`` does on this rank: collectives, FLOPs, operators, memory.
 
     A collective, called with the same numbers on all ranks. After some steps that show which tensors outlive a step,
     ``periods`` count, each of as many steps as it takes until the work repeats; on CUDA as many again run under the
     profiler. A period counts with the mean of its steps. A metric in which periods differ is named in ``unstable``, and
     the period with the most counts. Steps that torch.compile has compiled are counted as they run without it, but for
-    ``graph_breaks`` and ``recompiles``: these are ``compiled``, which ``warmed_up`` has found.
+    ``graph_breaks`` and ``recompiles``: these are ``compiled``, which ``warmed_up`` has found. ``left``: the Python
+    objects that plain steps left behind, by type.
     """
     pass_, learning = _Pass(subject), max(_LEARNING_STEPS, subject.period)
 
@@ -154,7 +163,8 @@ def count_warm_step(run: Callable[[], Any], subject: Countable, compiled: Detail
             counted = [{**details, **period(partial(device_work, run))} for details in counted]
     buckets = ddp_buckets(pass_.used.roots)
     known = {metric: dict(parts) for metric, parts in subject.size.items()}
-    found = _counts([{**details, **compiled, "ddp_buckets": buckets, **known} for details in counted], subject.period)
+    same = {**compiled, "ddp_buckets": buckets, **known, "python_objects": dict(left)}
+    found = _counts([{**details, **same} for details in counted], subject.period)
     sites = call_sites(pass_.sites[learning:], subject.period, subject.roots, subject.strategy)
     breaks = call_sites([{"graph_breaks": break_sites()}], 1, subject.roots)
     return replace(found, sites={**sites, **breaks})
