@@ -213,23 +213,6 @@ def after_optimizer_steps(call: Callable[[Any], object]) -> Iterator[None]:
     following = False  # classes stay as they are
 
 
-@contextmanager
-def before_backward_passes(call: Callable[[], object]) -> Iterator[None]:
-    """Within, ``call()`` precedes each pass of backward that accumulates gradients; one inside of another is none."""
-    from torch import autograd
-
-    run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all passes begin with it
-
-    @uncompiled
-    def passed(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("accumulate_grad") and backward_under_way() == -1:
-            call()
-        return run(*args, **kwargs)
-
-    with replaced(autograd, "_engine_run_backward", passed):
-        yield
-
-
 def meet(group: Any) -> None:
     """A barrier of a group, or of the default one for None.
 

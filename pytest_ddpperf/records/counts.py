@@ -40,6 +40,7 @@ COUNTS: Mapping[str, CountRow] = {
     "optimizer_steps": CountRow(made_up=True),
     "backward_passes": CountRow(of_work=True),
     "host_to_device_bytes": CountRow(unit="B"),
+    "allocator_calls": CountRow(made_up=True),
     "ddp_buckets": CountRow(made_up=True),
     "graph_breaks": CountRow(),
     "recompiles": CountRow(),

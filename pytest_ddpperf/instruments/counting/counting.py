@@ -18,18 +18,12 @@ from torch._guards import detect_fake_mode
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_ddpperf.instruments.clock import collector_paused
+from pytest_ddpperf.instruments.counting.calls import BACKWARD, calls_counted
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
-from pytest_ddpperf.instruments.torch_internals import (
-    activity_of,
-    before_backward_passes,
-    discard_first_profile,
-    eagerly,
-    unsampled,
-    warmed_up,
-)
+from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, eagerly, unsampled, warmed_up
 from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.units import format_number
@@ -183,14 +177,14 @@ class _Pass:
         self._operators = OperatorCounter(self._tracker, device, lambda: self.used.running, fake=fake)
         self.sites: list[SiteCounts] = []  # of each step
         self._optimizer_steps: dict[str, float] = {}
-        self._backward_passes = 0
+        self._calls: Counter[str] = Counter()  # backward, and what a step should hardly call
         self._state: dict[str, float] = {}
 
     @contextmanager
     def counting(self) -> Iterator[None]:
         left_out = loading_left_out(self._operators.paused)
-        passes = before_backward_passes(self._passed)
-        with self.used.watching(), self._tracker.resizes_seen(), left_out, passes, self._operators:
+        calls = calls_counted(self._calls)
+        with self.used.watching(), self._tracker.resizes_seen(), left_out, calls, self._operators:
             yield
 
     def step(self, run: Callable[[], Any]) -> Details:
@@ -199,8 +193,10 @@ class _Pass:
             self._tracker.begin_step()
             before, made = dict(self._tracker.live), self._tracker.passing()
         self._operators.begin_step()
-        self._optimizer_steps, self._backward_passes, self._state = {}, 0, {}
+        self._optimizer_steps, self._state = {}, {}
+        self._calls.clear()
         run()
+        calls = {BACKWARD: 0.0, **self._calls}
         with self._operators.paused():
             state = self._state or self.used.state_bytes()
             peak = self._tracker.peak()
@@ -214,7 +210,8 @@ class _Pass:
         return {
             **self._operators.details(),
             "optimizer_steps": self._optimizer_steps,
-            "backward_passes": {"backward": float(self._backward_passes)},
+            "backward_passes": {BACKWARD: float(calls.pop(BACKWARD))},
+            "allocator_calls": {name: float(times) for name, times in calls.items()},
             "peak_tensor_bytes": _named(peak),
             "model_state_bytes": state,
             "retained_bytes": _named(_kept(before, after)),
@@ -231,9 +228,6 @@ class _Pass:
     def _gradients_complete(self, parameters: list[torch.Tensor]) -> None:
         with self._operators.paused():
             self._tracker.mark(gradients_of(parameters), "gradients")
-
-    def _passed(self) -> None:
-        self._backward_passes += 1
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
         name = type(optimizer).__name__

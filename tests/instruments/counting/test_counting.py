@@ -161,6 +161,22 @@ def test_a_value_that_a_function_of_the_user_reads_in_backward_is_a_wait() -> No
     assert count(step).details["synchronisations"] == {"item": 1.0}
 
 
+def test_calls_that_wait_free_memory_or_collect_garbage_are_counted_on_a_cpu_too() -> None:
+    """The collections of the counted pass itself are none of the step's."""
+    step = users_step()
+
+    def costly() -> Tensor:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
+        return step()
+
+    before = gc.collect, torch.cuda.empty_cache
+    assert count(costly).details["allocator_calls"] == {"gc.collect": 1.0, "torch.cuda.empty_cache": 2.0}
+    assert (gc.collect, torch.cuda.empty_cache) == before
+    assert count(step).totals["allocator_calls"] == 0
+
+
 @pytest.mark.parametrize("micro_batches", [1, 4])
 def test_the_backward_passes_of_a_step_are_its_micro_batches(micro_batches: int) -> None:
     """A checkpoint runs backward inside of backward, and a penalty asks for gradients of its own: neither is a pass."""
