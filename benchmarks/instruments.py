@@ -20,7 +20,7 @@ from pathlib import Path
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.session import PRELOADED
+from pytest_ddpperf.run.session.sides import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import center
 from pytest_ddpperf.stats.summaries import median_step

@@ -23,7 +23,7 @@ from pytest_ddpperf.launch.environment import thread_variables
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.network import SweepPlan
 from pytest_ddpperf.reports.phrases import environment_text
-from pytest_ddpperf.run.network import measure_network, network_environment, sizes_between
+from pytest_ddpperf.run.predict.network import measure_network, network_environment, sizes_between
 from pytest_ddpperf.units import format_value
 
 GOAL = 0.15

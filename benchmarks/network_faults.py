@@ -38,7 +38,7 @@ from pytest_ddpperf.launch.environment import thread_variables
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.network import RankSweep, SweepPlan
 from pytest_ddpperf.reports.phrases import environment_text
-from pytest_ddpperf.run.network import MeasuredNetwork, measure_network, network_environment, sizes_between
+from pytest_ddpperf.run.predict.network import MeasuredNetwork, measure_network, network_environment, sizes_between
 
 if TYPE_CHECKING:
     from typing_extensions import Self

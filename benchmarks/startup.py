@@ -72,7 +72,9 @@ def more_launchers(*, copied: bool) -> tuple[float, int, int]:
 
     The second number of bytes is of the same launcher after a launch that imported strategies.
     """
-    from pytest_ddpperf.run.session import PRELOADED  # not above: each spawned rank would import it, and take longer
+    from pytest_ddpperf.run.session.sides import (
+        PRELOADED,  # not above: each spawned rank would import it, and take longer
+    )
 
     launchers = Launchers(lambda first: Launcher(preload=PRELOADED, like=first if copied else None))
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.results import Result
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
     from pytest_ddpperf.reports.findings import finding_text
-    from pytest_ddpperf.run.rank_group import RankGroup, RankResults
+    from pytest_ddpperf.run.session.rank_group import RankGroup, RankResults
     from pytest_ddpperf.strategies.parallel import Parallel
     from pytest_ddpperf.strategies.strategy import Strategy
     from pytest_ddpperf.training.group import RankError
@@ -56,8 +56,8 @@ _HOMES = {
     "Parallel": "strategies.parallel",
     "RankContext": "launch.context",
     "RankError": "training.group",
-    "RankGroup": "run.rank_group",
-    "RankResults": "run.rank_group",
+    "RankGroup": "run.session.rank_group",
+    "RankResults": "run.session.rank_group",
     "Result": "records.results",
     "ScalingCurve": "records.side_by_side",
     "Script": "training.script",

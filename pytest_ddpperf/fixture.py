@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from pytest_ddpperf.errors import RankSkipped, SettingError, TargetMissed, UnexpectedCount
-from pytest_ddpperf.judge.sequential import Next
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.benchmark import BenchmarkRun
-from pytest_ddpperf.run.requests import (
+from pytest_ddpperf.run.call.benchmark import BenchmarkRun
+from pytest_ddpperf.run.call.requests import (
     VerbCall,
     by_size,
     grows,
@@ -25,9 +24,9 @@ from pytest_ddpperf.run.requests import (
     require_consistent,
     several_sizes,
 )
-from pytest_ddpperf.run.session import Session
-from pytest_ddpperf.run.time_sheet import TimeSheet
-from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.run.call.time_sheet import TimeSheet
+from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings, overlay_words
 from pytest_ddpperf.strategies.table import resolve, row_of
 from pytest_ddpperf.training.script import Script, Subject
@@ -38,12 +37,12 @@ if TYPE_CHECKING:
     from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice
     from pytest_ddpperf.analysis.predictions import Prediction, WhatIf
     from pytest_ddpperf.judge.targets import Measured, MetricTarget
-    from pytest_ddpperf.metrics.scaling import DeriveSeries
     from pytest_ddpperf.records.batch_size import BatchSize
     from pytest_ddpperf.records.convergence import Convergence
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
-    from pytest_ddpperf.run.predicting import Predictor
-    from pytest_ddpperf.run.ways import Contender, GivenStrategies, GivenStrategy, GivenWays
+    from pytest_ddpperf.run.call.judging import JudgedRun
+    from pytest_ddpperf.run.call.ways import Contender, GivenStrategies, GivenStrategy, GivenWays
+    from pytest_ddpperf.run.predict.predicting import Predictor
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
 
@@ -116,7 +115,7 @@ class Ddpperf:
             call.variant(subject, environment, strategy=strategy, name=name, reference=reference)
             for environment in self._environments(call, strategy)
         ]
-        *_, self._last = self._judged(call, variants, alone)
+        *_, self._last = self._judged_run(call, variants).judged(variants, alone)
         self._put_on_network(call, subject, strategy, name)
         return self._last
 
@@ -138,9 +137,9 @@ class Ddpperf:
         variants = [call.variant(subject, environment, strategy=strategy, name=name) for environment in environments]
         run = BenchmarkRun(self._session, self._test, replace(call.settings, verify=False), self._sections)
         self._runs.append(run)
-        measured = run.measure(run.prepared(variants), lambda *_: Next("stop", explain=True), compared=False)
+        measured = run.measure(run.prepared(variants), None, compared=False)
         self._last = measured[-1]
-        self._session.measured.setdefault(self._test, []).extend(measured)
+        self._session.outputs.measured.setdefault(self._test, []).extend(measured)
         self._session.extensions.measured(self._test, measured, self._session.attempts.get(self._test, 1))
         self._put_on_network(call, subject, strategy, name)
         return measured[-1]
@@ -204,7 +203,7 @@ class Ddpperf:
             for n, each in subjects.items()
         ]
         derive = partial(with_efficiency, mode=mode, base_size=sizes[0], grows=grows(subject))
-        self._last = ScalingCurve(mode=mode, points=self._judged(call, variants, derive))
+        self._last = ScalingCurve(mode=mode, points=self._judged_run(call, variants).judged(variants, derive))
         return self._last
 
     def compare(
@@ -246,16 +245,18 @@ class Ddpperf:
         __tracebackhide__ = True
         from pytest_ddpperf.metrics.scaling import with_speedup
         from pytest_ddpperf.records.side_by_side import SideBySide
-        from pytest_ddpperf.run.ways import several
+        from pytest_ddpperf.run.call.ways import several
 
         others = ("strategies", "ways", "over", *OWN_WORDS)
         call = self._call("compare", knobs, samples_per_step, tokens_per_step, others)
         found = several(subject, strategies, over, strategy, call.strategies, ways)
         before = "" if name is None else f"{name} "
-        variants = [self._contender(call.of(way, key), way, f"{before}{key}") for key, way in found.by_name.items()]
+        variants = [
+            self._contender(call.for_variant(way, key), way, f"{before}{key}") for key, way in found.by_name.items()
+        ]
         names = tuple(found.by_name)
         derive = partial(with_speedup, over=variants[names.index(found.over)].name, gated=ways is not None)
-        measured = self._judged(call, variants, derive)
+        measured = self._judged_run(call, variants).judged(variants, derive)
         fitting = [key for key, measurement in zip(names, measured, strict=True) if not measurement.unfit]
         over_key = found.over if found.over in fitting else fitting[0]
         self._last = SideBySide(over=over_key, names=names, measurements=measured, canonical=found.canonical)
@@ -298,7 +299,7 @@ class Ddpperf:
             DdpperfError: it could not be trained.
         """
         __tracebackhide__ = True
-        from pytest_ddpperf.run.convergence import converged, plan_of, require_quality, ways_of
+        from pytest_ddpperf.run.call.convergence import converged, plan_of, require_quality, ways_of
 
         call = self._call("converge", knobs, others=("strategies", "every", "metric", "better"))
         ways = ways_of(subject, strategies, call.strategies)
@@ -309,7 +310,7 @@ class Ddpperf:
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
         found = run.progress.kept.get("convergence") or converged(run, self._test, plan, variants)
         run.progress.kept["convergence"] = found
-        self._session.convergences.append(found)
+        self._session.outputs.convergences.append(found)
         require_quality(found, call.settings.failing)
         return found
 
@@ -346,7 +347,7 @@ class Ddpperf:
             DdpperfError: the step could not be run.
         """
         __tracebackhide__ = True
-        from pytest_ddpperf.run.ways import Contender
+        from pytest_ddpperf.run.call.ways import Contender
 
         call = self._call("predict", knobs, samples_per_step, tokens_per_step)
         return self._predictor.predict(call, Contender(subject=subject, strategy=strategy), name)
@@ -415,7 +416,7 @@ class Ddpperf:
             DdpperfError: a step could not be run.
         """
         __tracebackhide__ = True
-        from pytest_ddpperf.run.advising import advised, asked_of
+        from pytest_ddpperf.run.predict.advising import advised, asked_of
 
         call = self._call("advise", knobs, others=("memory", "strategies", "precisions", "batch_sizes"))
         asked = asked_of(strategies, precisions, batch_sizes, memory, call.settings.accelerator)
@@ -426,7 +427,8 @@ class Ddpperf:
             return found["step_time"].value
 
         found = advised(self._predictor, call, subject, asked, step_time if measure else None)
-        self._session.advice[:] = [one for one in self._session.advice if one.test != found.test] + [found]
+        listed = self._session.outputs.advice
+        listed[:] = [each for each in listed if each.test != found.test] + [found]
         return found
 
     def expect(
@@ -500,7 +502,7 @@ class Ddpperf:
         from pytest_ddpperf.reports.findings import finding_text
 
         for target in wanted:
-            self._session.remark(self._test, target.measurement.key, target.finding)
+            self._session.outputs.remark(self._test, target.measurement.key, target.finding)
         open_fails = Verdict.INCONCLUSIVE in self._settings.fail_on
         failed = [each for each in wanted if each.outcome == "missed" or (open_fails and each.outcome == "open")]
         if failed:
@@ -538,7 +540,7 @@ class Ddpperf:
         """
         __tracebackhide__ = True
         from pytest_ddpperf.records.batch_size import Search
-        from pytest_ddpperf.run.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
+        from pytest_ddpperf.run.call.batch_size import CPU_RESOLUTION, PLAN, required_limit, search
 
         call = self._call("find_batch_size", knobs, others=("strategy", "start", "limit"))
         if not callable(workload_of):
@@ -548,8 +550,8 @@ class Ddpperf:
         most = required_limit(call.settings.memory_limit, environment.device)
         run = BenchmarkRun(self._session, self._test, call.settings, self._sections)
         if "search" in run.progress.kept:
-            self._session.searches.append(run.progress.kept["search"])
-            return self._session.searches[-1].found
+            self._session.outputs.searches.append(run.progress.kept["search"])
+            return self._session.outputs.searches[-1].found
         tried: list[Variant] = []
 
         def probe(batch_size: int) -> Sequence[RankLaunch]:
@@ -571,7 +573,7 @@ class Ddpperf:
             memory_limit=most,
             found=found,
         )
-        self._session.searches.append(run.progress.kept["search"])
+        self._session.outputs.searches.append(run.progress.kept["search"])
         return found
 
     def _call(
@@ -634,30 +636,31 @@ class Ddpperf:
         __tracebackhide__ = True
         if self._session.settings.simulate is None or call.settings.network is None:
             return
-        from pytest_ddpperf.run.ways import Contender
+        from pytest_ddpperf.run.call.ways import Contender
 
         self._predictor.simulated(call, Contender(subject=subject, strategy=strategy), name)
 
     @cached_property
     def _predictor(self) -> Predictor:
-        from pytest_ddpperf.run.predicting import Predictor
+        from pytest_ddpperf.run.predict.predicting import Predictor
 
         return Predictor(self._session, self._test, self._sections)
 
-    def _judged(self, call: VerbCall, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
+    def _judged_run(self, call: VerbCall, variants: Sequence[Variant]) -> JudgedRun:
+        """The run of a call whose benchmarks are judged; SettingError if two benchmarks of the test have one name."""
         __tracebackhide__ = True
-        from pytest_ddpperf.run.judging import JudgedRun
+        from pytest_ddpperf.run.call.judging import JudgedRun
 
         for benchmark in variants:  # results and baselines of this test could not tell them apart
             if benchmark.key in self._names:
                 twice = f"{self._test} has two benchmarks named {benchmark.name!r}"
                 raise SettingError(f"{twice}; tell them apart with name=...")
             self._names.add(benchmark.key)
-        paired = self._session.paired_launches(self._sections)
+        paired = self._session.sides.paired(self._sections)
         times = TimeSheet(call.begun)
         run = JudgedRun(self._session, self._test, call.settings, self._sections, paired, times=times)
         self._runs.append(run)
-        return run.judged(variants, derive)
+        return run
 
 
 def _each(measured: Measured) -> Sequence[Measurement]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddpperf.run import plain_imports  # noqa: F401 - what follows is loaded by it
+import pytest_ddpperf.run.session  # noqa: F401 - what follows is loaded by it
 
 # isort: split
 from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError
-from pytest_ddpperf.run.configuration import (
+from pytest_ddpperf.run.session.configuration import (
     FILES,
-    LAUNCHED,
+    UNDER_LAUNCHER,
     counts_alone,
     declare,
     follows,
@@ -25,6 +25,7 @@ from pytest_ddpperf.run.configuration import (
     marker_line,
     may_be_task,
     may_follow,
+    register_passes,
     require_marks,
     require_no_rank,
     require_system,
@@ -35,9 +36,9 @@ from pytest_ddpperf.run.configuration import (
 if TYPE_CHECKING:
     from pytest_ddpperf.against.worktree import Revision
     from pytest_ddpperf.fixture import Ddpperf
-    from pytest_ddpperf.run.probe import Probe
-    from pytest_ddpperf.run.rank_group import RankGroup
-    from pytest_ddpperf.run.session import Session
+    from pytest_ddpperf.run.session.probe import Probe
+    from pytest_ddpperf.run.session.rank_group import RankGroup
+    from pytest_ddpperf.run.session.session import Session
     from pytest_ddpperf.settings import Settings
 
 SETTINGS = pytest.StashKey["Settings"]()
@@ -64,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
     """Refuse misspelt options with the one that is meant."""
     if unknown := parser.parse_known_and_unknown_args(args)[1]:
-        from pytest_ddpperf.run.refusals import require_known
+        from pytest_ddpperf.run.session.refusals import require_known
 
         try:
             require_known(unknown)
@@ -104,13 +105,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
             config.stash[REVISION] = this_checkout(config.rootpath)
         if vars(settings) and not may_follow(settings):  # something is asked for
-            from pytest_ddpperf.run.refusals import require_outputs
+            from pytest_ddpperf.run.session.refusals import require_outputs
 
             require_outputs(settings, config.rootpath)
         if may_be_task(settings):
-            from pytest_ddpperf.run.launched import Launched
+            from pytest_ddpperf.run.session.under_launcher import UnderLauncher
 
-            config.pluginmanager.register(Launched(settings.meeting, partial(session_of, config)), LAUNCHED)
+            plugin = UnderLauncher(settings.meeting, partial(session_of, config))
+            config.pluginmanager.register(plugin, UNDER_LAUNCHER)
     except (SettingError, BaselineError, HistoryError) as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -134,20 +136,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     fixtures = [frozenset(getattr(item, "fixturenames", ())) for item in session.items]
     measuring = [item for item, names in zip(session.items, fixtures, strict=True) if "ddpperf" in names]
     if config.getoption("benchmark_only", default=False) or config.getoption("benchmark_skip", default=False):
-        from pytest_ddpperf.run.selection import selected
+        from pytest_ddpperf.run.session.selection import selected
 
         measuring = selected(config, measuring)
     config.stash[TESTS], ours = len(measuring), any({"ddpperf", "ddpperf_group"} & names for names in fixtures)
     if follows(session) or config.option.collectonly or not ours:
         return
     timeout_of(config)
-    if config.stash[SETTINGS].budget is not None and not hasattr(config, "workerinput"):
-        from pytest_ddpperf.run.passes import Passes
-
-        config.pluginmanager.register(Passes(partial(session_of, config)))
+    register_passes(config, config.stash[SETTINGS], partial(session_of, config))
     try:
         if config.stash[TESTS] and REVISION in config.stash and not hasattr(config, "workerinput"):
-            session_of(config).check_out_reference()
+            session_of(config).sides.check_out()
     except (SettingError, LaunchError) as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -155,7 +154,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def session_of(config: pytest.Config) -> Session:
     """The session of this run, made at the first call."""
     from pytest_ddpperf.reports.progress import LiveLine
-    from pytest_ddpperf.run.session import Session
+    from pytest_ddpperf.run.session.session import Session
 
     if SESSION not in config.stash:
         config.stash[SESSION] = Session(
@@ -195,7 +194,7 @@ def ddpperf(request: pytest.FixtureRequest) -> Ddpperf:
 def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
     """Just ranks, for functional tests: ``ddpperf_group.run(function, *args)`` calls it on every rank."""
     require_system()
-    from pytest_ddpperf.run.rank_group import RankGroup, of_size
+    from pytest_ddpperf.run.session.rank_group import RankGroup, of_size
 
     settings, sections = _of_test(request)
     settings = of_size(settings, getattr(request, "param", None))
@@ -235,12 +234,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         yield
     except KeyboardInterrupt as error:  # no report is made of it
         if not item.config.option.fulltrace:
-            from pytest_ddpperf.run.frames import end_in_code_of_user
+            from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
 
             end_in_code_of_user(error)
         raise
     except NotTimed as error:
-        from pytest_ddpperf.run.frames import ended_at
+        from pytest_ddpperf.run.session.tracebacks import ended_at
 
         raise pytest.skip.Exception(ended_at(error, str(item.path), item.nodeid), _use_item_location=True) from None
 
@@ -252,22 +251,23 @@ def pytest_runtest_makereport(
     """Show our errors as their text alone, attach what the ranks printed, store baselines of tests that passed."""
     error = call.excinfo.value if call.excinfo is not None else None
     if isinstance(error, (DdpperfError, pytest.fail.Exception)) and not item.config.option.fulltrace:
-        from pytest_ddpperf.run.frames import end_in_code_of_user
+        from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
 
         end_in_code_of_user(error)
     if call.when == "call" and SESSION in item.config.stash and item.config.stash[SETTINGS].properties:
-        from pytest_ddpperf.run.extensions import tell_properties
+        from pytest_ddpperf.run.session.extensions import tell_properties
 
-        tell_properties(item, item.config.stash[SESSION].results)
+        tell_properties(item, item.config.stash[SESSION].outputs.results)
     report = yield
     error = call.excinfo.value if call.excinfo is not None else None  # unittest's only now
     verdict = None
     if error is not None:
-        from pytest_ddpperf.run.frames import finding_in, show, standing
+        from pytest_ddpperf.run.session.tracebacks import finding_in, show, standing
 
         show(report, error, item)
         verdict = finding_in(error)
-        if verdict is not None and SESSION in item.config.stash and item.config.stash[SESSION].verdicts_stand:
+        known = item.config.stash.get(SESSION, None)
+        if verdict is not None and known is not None and not known.budget.defers:  # else a second pass may follow
             item.stash.setdefault(STANDS, standing(verdict, str(item.path), item.nodeid))
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
@@ -296,15 +296,18 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print a row per benchmark and what was stored."""
-    terminalreporter.write(config.stash[SESSION].measured_text() if SESSION in config.stash else "")
-    if SESSION not in config.stash or config.stash[SESSION].silent:
+    if SESSION not in config.stash:
+        return
+    made = config.stash[SESSION].outputs
+    terminalreporter.write(made.measured_text)
+    if made.silent:
         return
     from pytest_ddpperf.reports.summary import summary_parts
     from pytest_ddpperf.reports.table import verdict_painter
 
-    writer, session = config.get_terminal_writer(), config.stash[SESSION]
+    writer = config.get_terminal_writer()
     look = writer.fullwidth, verdict_painter(writer.markup)
-    for title, text in summary_parts(session.summary(), *look, verbosity=config.get_verbosity()):
+    for title, text in summary_parts(made, *look, verbosity=config.get_verbosity()):
         terminalreporter.write_sep("=", title)
         terminalreporter.write_line(text)
 
@@ -317,7 +320,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     left_out = config.stash.get(NUMBER_LEFT_OUT, 0)
     if hasattr(config, "workerinput") or not (files or unmeasured or left_out or SESSION in config.stash):
         return
-    from pytest_ddpperf.run.ending import end, set_status, tell_left_out
+    from pytest_ddpperf.run.session.ending import end, set_status, tell_left_out
 
     set_status(session, unmeasured)
     if left_out:
@@ -330,7 +333,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Add our benchmarks to the file that pytest-benchmark writes of its own."""
     if SESSION in config.stash:
-        from pytest_ddpperf.run.outputs import append_entries
+        from pytest_ddpperf.run.session.files import append_entries
 
         append_entries(config.stash[SESSION], output_json["benchmarks"])
 

@@ -22,7 +22,7 @@ import pytest_ddpperf
 from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.run import session
+from pytest_ddpperf.run.session import sides
 from pytest_ddpperf.units import format_count
 from tests.factories import SHARDS_ON_CPU, without_plugins
 
@@ -47,7 +47,7 @@ OF_CONTROLLER = tuple(
 )
 # What ranks of the tests need beside that: who finds it imported need not import it in every launch.
 PRELOADED = (
-    *session.PRELOADED,
+    *sides.PRELOADED,
     "pytest_ddpperf.instruments.profile.profiling",
     "pytest_ddpperf.simulate.group",
     "pytest_ddpperf.simulate.tensors",
@@ -159,5 +159,5 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
 @pytest.fixture
 def inner(pytester: pytest.Pytester, launchers: Launchers, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Runs suites in this process, on the ranks of launchers that have been started once for all of them."""
-    monkeypatch.setattr(session, "Launchers", lambda *_: launchers)
+    monkeypatch.setattr(sides, "Launchers", lambda *_: launchers)
     return pytester

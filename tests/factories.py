@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 
+from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.history.database import HistoryRun
 from pytest_ddpperf.records.communication import Bandwidth, CommunicationProfile, Window
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, Series
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.planning import LaunchLimits
-from pytest_ddpperf.run.variant import CUSTOM, Variant
+from pytest_ddpperf.reports.documents.results import results_document
+from pytest_ddpperf.reports.outputs import Outputs
+from pytest_ddpperf.run.call.planning import LaunchLimits
+from pytest_ddpperf.run.call.variant import CUSTOM, Variant
 from pytest_ddpperf.strategies.strategy import Strategy
 
 TORCH = tuple(map(int, metadata.version("torch").split(".")[:2]))  # for what a test expects of an older one
@@ -166,3 +169,16 @@ def virtual_environment(folder: Path, packages: Mapping[str, str] | None = None,
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (site / "others.pth").write_text("".join(f"{entry}\n" for entry in path))
     return folder / "bin" / "python"
+
+
+def make_results_document(
+    results: Iterable[Result],
+    code: Checkout | None,
+    *,
+    date: str | None = None,
+    interrupted: str | None = None,
+    **more: Iterable[Any],
+) -> dict[str, Any]:
+    """The document of a run with these results; ``more`` that it has made, by fields of Outputs."""
+    made: dict[str, Any] = {name: [*several] for name, several in more.items()}
+    return results_document(Outputs(results=[*results], **made), code, date=date, interrupted=interrupted)

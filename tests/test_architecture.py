@@ -12,9 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_ddpperf.judge import decision
+from pytest_ddpperf.records.verdict import Verdict
 from tests.factories import git
 
 ROOT = Path(__file__).parents[1]
@@ -26,24 +29,23 @@ MAX_LINES = 57_700
 FALLS_FROM = 57_800  # once it is set to this or less, MAX_LINES never rises again
 MAX_FILE = 320
 LONGER = {
-    "fixture.py": 680,  # the public docstrings of all verbs
+    "fixture.py": 675,  # the public docstrings of all verbs
     "judge/decision.py": 345,  # the only place that makes a verdict
     "launch/launcher.py": 390,  # the docstring of run, and the job that lasting ranks are given too
     "parsers.py": 335,  # one parser a kind of value
     "plugin.py": 350,  # pytest's hooks, and nothing else
     "records/measurement.py": 355,  # the docstrings of what tests hold
     "reports/findings.py": 540,  # one row a finding
-    "reports/summary.py": 335,  # one table, its columns and what is said below it
-    "run/rounds.py": 370,  # one class, a measuring from its first round to its diagnosis
-    "run/session.py": 455,  # one class, all that a session owns
+    "run/call/rounds.py": 365,  # one class, a measuring from its first round to its diagnosis
     "settings.py": 594,  # one row a knob
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for
 MAX_DEALING = 3  # files beside run/budget that have to do with how the time is dealt out
-PARSING = {"settings.py", "run/configuration.py"}  # which know the settings of all
+MAX_OF_SESSION = 14  # methods and properties
 MAX_UNUSED = 11  # modules in pytest's process, by a session without a benchmark
-MAX_LOADED = 101  # modules in pytest's process, by a plain measure
-MAX_TAKING_PART = 92  # files of which a function runs in a plain measure, in any process
+MAX_CALLS = 14  # from a check to a verdict of its, both counted
+MAX_LOADED = 99  # modules in pytest's process, by a plain measure
+MAX_TAKING_PART = 91  # files of which a function runs in a plain measure, in any process
 
 
 def modules_after(statement: str) -> set[str]:
@@ -89,6 +91,7 @@ def test_imports_keep_the_contracts() -> None:
     ("file", "line", "contract"),
     [
         ("records/verdict.py", "from pytest_ddpperf.metrics import table", "Imports run downward"),
+        ("run/session/sides.py", "from pytest_ddpperf.run.call import variant", "A call uses its session"),
         ("stats/summaries.py", "from pytest_ddpperf.stats import rates", "No circle"),
         ("judge/decision.py", "import torch", "The controller has no process group"),
         ("metrics/table.py", "import pytest", "Only what fails or skips a test knows pytest"),
@@ -299,9 +302,16 @@ def deals_out_time(tree: ast.AST) -> bool:
 
 def test_time_is_dealt_out_in_one_place() -> None:
     others = {path: tree for path, tree in trees().items() if not path.startswith("run/budget/")}
-    dealing = {path for path, tree in others.items() if deals_out_time(tree)} - PARSING
-    assert "run/session.py" in dealing
+    dealing = {path for path, tree in others.items() if deals_out_time(tree)}
+    assert "run/session/session.py" in dealing
     assert len(dealing) <= MAX_DEALING, dealing
+
+
+def test_a_session_has_few_methods() -> None:
+    (session,) = (node for node in trees()["run/session/session.py"].body if isinstance(node, ast.ClassDef))
+    methods = [node.name for node in session.body if isinstance(node, ast.FunctionDef)]
+    assert "environment" in methods
+    assert len(methods) <= MAX_OF_SESSION, methods
 
 
 @pytest.mark.parametrize(
@@ -312,7 +322,7 @@ def test_time_is_dealt_out_in_one_place() -> None:
         ("import pytest_ddpperf.run.budget.session_budget", True),
         ("x = self._call.settings.max_time / 2", True),
         ("if config.stash[SETTINGS].budget is None: pass", True),
-        ("from pytest_ddpperf.run.passes import Passes", False),
+        ("from pytest_ddpperf.run.session.passes import Passes", False),
         ("x = session.budget.left + context.max_time_for(3)", False),
     ],
 )
@@ -380,6 +390,29 @@ def test_a_session_without_a_benchmark_imports_hardly_anything(
 def test_a_plain_measure_imports_few_modules(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_measure=MEASURE)
     assert modules_loaded(pytester) <= MAX_LOADED
+
+
+def test_a_check_comes_to_a_verdict_in_few_calls(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a real check is inside of when it decides, beside another revision, with and without a diagnosis."""
+    decide, found = decision.decide, set[tuple[str, ...]]()
+
+    def counted(*given: Any, **more: Any) -> Verdict:
+        frame, calls = sys._getframe(1), ["decide"]
+        while frame.f_code.co_name != "check":
+            calls.append(frame.f_code.co_name)
+            assert frame.f_back is not None
+            frame = frame.f_back
+        found.add((*calls, "check"))
+        return decide(*given, **more)
+
+    monkeypatch.setattr(decision, "decide", counted)
+    inner.makepyfile(test_measure=MEASURE.replace("ddpperf.measure(", "ddpperf.check("))
+    git(inner.path, "init", "--quiet")
+    git(inner.path, "add", ".")
+    git(inner.path, "commit", "--quiet", "--message", "a check")
+    inner.runpytest("-q", "--ddpperf-against=HEAD", "--ddpperf-fail-on=broken").assert_outcomes(passed=1)
+    assert any("_diagnosed" in calls for calls in found)
+    assert max(map(len, found)) <= MAX_CALLS, max(found, key=len)
 
 
 WATCH = """

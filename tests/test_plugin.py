@@ -23,7 +23,7 @@ from pytest_ddpperf.errors import NOT_MEASURED
 from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.run import session
+from pytest_ddpperf.run.session import sides
 from tests.factories import git
 
 SETTINGS = """
@@ -812,7 +812,7 @@ def test_with_capturing_off_the_terminal_shows_what_ranks_print(
     def like_ours(*, like: Launcher | None, echo: Any, **_: Any) -> Launcher:
         return Launcher(echo=echo, like=like or launchers[0])
 
-    monkeypatch.setattr(session, "Launcher", like_ours)
+    monkeypatch.setattr(sides, "Launcher", like_ours)
     pytester.makepyfile(
         """
 def prints(ctx):

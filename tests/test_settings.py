@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.configuration import settings_of
+from pytest_ddpperf.run.session.configuration import settings_of
 from pytest_ddpperf.settings import KNOBS, Settings, overlay, overlay_words
 
 

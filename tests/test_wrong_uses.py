@@ -17,7 +17,7 @@ from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.run import session
+from pytest_ddpperf.run.session import sides
 from tests.factories import make_environment
 
 USAGE, FAILED, COMMAND = 4, 1, 2  # statuses of pytest, and of ddpperf
@@ -61,7 +61,7 @@ class NoLaunchers(Launchers):
 @pytest.fixture
 def project(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project whose runs launch nothing."""
-    monkeypatch.setattr(session, "Launchers", lambda *_: NoLaunchers())
+    monkeypatch.setattr(sides, "Launchers", lambda *_: NoLaunchers())
     return inner
 
 

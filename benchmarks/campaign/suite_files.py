@@ -178,7 +178,7 @@ def pytest_runtest_protocol(item):
     result = yield
     parents = set()
     if SESSION in item.config.stash:
-        parents = {{pid for pid in item.config.stash[SESSION].ranks_parents if pid}}
+        parents = {{pid for pid in item.config.stash[SESSION].sides.parents if pid}}
     remains, _, _ = left(TEMPORARY, before[0], {{*parents, os.getpid(), 1}})
     gc.collect()
     TEMPORARY.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ from pytest_ddpperf.records.communication import RankProfile
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.session import PRELOADED
+from pytest_ddpperf.run.session.sides import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import PROFILE_LAUNCH, RUN_LAUNCH, LaunchJob, RankFunction

@@ -15,7 +15,7 @@ from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.decision import PAIRED_TOLERANCE
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS, UNPROVEN
 from pytest_ddpperf.judge.judge import Judge
-from pytest_ddpperf.judge.sequential import Look, Next
+from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.scaling import alone, gated_if_paired, with_speedup
@@ -25,13 +25,13 @@ from pytest_ddpperf.records.measurement import Environment, Interval, Measuremen
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import CONFIRMED
-from pytest_ddpperf.run.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.budget.session_budget import SessionBudget
-from pytest_ddpperf.run.planning import LaunchOutcome, Purpose, fitting_steps, limits_of, short_launch
-from pytest_ddpperf.run.references import PairedReferences
-from pytest_ddpperf.run.rounds import Observer, Rounds, measure
-from pytest_ddpperf.run.session import PRELOADED
-from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
+from pytest_ddpperf.run.call.planning import LaunchOutcome, Purpose, fitting_steps, limits_of, short_launch
+from pytest_ddpperf.run.call.references import PairedReferences
+from pytest_ddpperf.run.call.rounds import Measuring, Observer, Rounds
+from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.session.sides import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob
 from pytest_ddpperf.training.loop import run_launch
@@ -196,22 +196,19 @@ class _Benchmark:
         budget = self._budget
         budget.begin_test(self._name)
         call, _ = budget.next_call(self._name)
-        shared = budget.share(call, settings.max_time, begun=budget.now(), compared=True)
+        shared = budget.share(call, settings, begun=budget.now(), compared=True)
         judge = Judge("replay", settings, self._references, self._references.derive, tests)
         rounds = None
         if self._before is not None:
             rounds, earlier = self._before
             judge.resume(earlier)
 
-        def looked(measured: tuple[Measurement, ...], look: Look) -> Next:
-            action = judge(measured, look)
-            budget.ask(call, judge.results, look)
-            return action
-
+        observer = Observer(judge=judge, looked=lambda interim: budget.ask(call, judge.results, interim))
         limits = limits_of(settings, screening=budget.screening, shared=shared)
         sides = self._references.both_sides
-        _, rounds = measure(sides, limits, self._dealt.run, Observer(judge=looked), budget, rounds)
-        self._before = rounds, judge
+        measuring = Measuring(sides, limits, self._dealt.run, observer, budget, rounds)
+        measuring.measured()
+        self._before = measuring.rounds, judge
         return judge.results
 
 
@@ -257,20 +254,20 @@ def red_variants(
     judge = Judge("replay", settings, bases, derived)
     made: list[list[Recorded]] = [[] for _ in (*names, *names)]
     fresh_from, rounds, suspected = [0] * len(made), 0, False
-    asked = Next("more", launches)
+    asked = Action("more", launches)
     for elapsed in looks:
         going_on = [i for i, each in enumerate(variants * 2) if asked.going_on is None or each.key in asked.going_on]
         for i in going_on:
-            fresh_from[i] = len(made[i]) if asked.action == "confirm" else fresh_from[i]
+            fresh_from[i] = len(made[i]) if asked.kind == "confirm" else fresh_from[i]
             made[i] += [launch(rounds + number) for number in range(asked.launches)]
         rounds += asked.launches
         measured = tuple(
             replace(_measured(name, one, env), fresh_from=before)
             for name, one, before in zip((*names, *names), made, fresh_from, strict=True)
         )
-        asked = judge(measured, Look(elapsed, 4.0, last=elapsed == looks[-1], screened=elapsed >= looks[-1] / 2))
-        suspected |= asked.action == "confirm"
-        if asked.action == "stop":
+        asked = judge(measured, Interim(elapsed, 4.0, last=elapsed == looks[-1], screened=elapsed >= looks[-1] / 2))
+        suspected |= asked.kind == "confirm"
+        if asked.kind == "stop":
             break
     return suspected, sum(result.verdict is Verdict.REGRESSED for result in judge.results)
 

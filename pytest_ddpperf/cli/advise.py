@@ -18,11 +18,11 @@ from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
 from pytest_ddpperf.reports.predictions import advice_table, best_line
 from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.run.advising import PRECISIONS, STRATEGIES, advised, asked_of
-from pytest_ddpperf.run.predictable import HERE
-from pytest_ddpperf.run.predicting import Predictor
-from pytest_ddpperf.run.requests import VerbCall
-from pytest_ddpperf.run.session import Session
+from pytest_ddpperf.run.call.requests import VerbCall
+from pytest_ddpperf.run.predict.advising import PRECISIONS, STRATEGIES, advised, asked_of
+from pytest_ddpperf.run.predict.predicting import Predictor
+from pytest_ddpperf.run.session.refusals import HERE
+from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings, overlay
 
 _NO_ADVICE = 1  # the exit status

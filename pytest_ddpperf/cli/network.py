@@ -34,7 +34,7 @@ from pytest_ddpperf.reports.network import (
 )
 from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.run.network import (
+from pytest_ddpperf.run.predict.network import (
     MIN_RANKS,
     MeasuredNetwork,
     measure_network,

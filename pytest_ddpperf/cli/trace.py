@@ -11,7 +11,7 @@ from pytest_ddpperf.parsers import argument, fraction, positive_int
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.traces import difference_table, summary_table
-from pytest_ddpperf.run.traces import MOST_CHANGES, groups_of, merge, pairs_of, read_group
+from pytest_ddpperf.run.call.traces import MOST_CHANGES, groups_of, merge, pairs_of, read_group
 
 _LEAST = 0.01  # of a step
 

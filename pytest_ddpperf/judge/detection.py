@@ -99,7 +99,7 @@ class Proofs:
     interval: float = UNPROVEN
     proves: bool = False  # whether this look may prove
 
-    def at(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
+    def at_interim(self, share: float, *, last: bool, over: float | None = None) -> Proofs:
         """Those of a look that may have spent this share of the error, with all looks before it.
 
         ``over``: the share of its interval, if that is another one.

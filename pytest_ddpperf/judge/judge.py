@@ -10,13 +10,13 @@ from typing import ClassVar, Protocol
 from pytest_ddpperf.judge.benchmark import compare, unconfirmed
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
-from pytest_ddpperf.judge.proofs import SharedTime
+from pytest_ddpperf.judge.proofs import AlphaLedger
 from pytest_ddpperf.judge.sequential import (
     MIN_LAUNCHES,
     STOP,
+    Action,
+    Interim,
     Key,
-    Look,
-    Next,
     Phase,
     State,
     advance,
@@ -30,7 +30,7 @@ from pytest_ddpperf.judge.suspects import (
     suspicious_metrics,
     undecided,
     wants_launches,
-    with_kin,
+    with_related_times,
 )
 from pytest_ddpperf.metrics.scaling import DeriveSeries
 from pytest_ddpperf.records.measurement import Measurement
@@ -86,7 +86,7 @@ class Judge:
         margin: float = EQUIVALENCE_MARGIN,
     ) -> None:
         self.results: tuple[Result, ...] = ()
-        self._proofs = SharedTime()
+        self._proofs = AlphaLedger()
         self._seeing: set[Key] = set()  # what was not blind at the last look that could prove it
         self._test, self._settings = test, settings
         self._references = references
@@ -99,12 +99,12 @@ class Judge:
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext
         self._grown: Mapping[Key, frozenset[str]] | None = None  # worse in diagnoses that count no more
 
-    def __call__(self, measured: tuple[Measurement, ...], look: Look) -> Next:
+    def __call__(self, measured: tuple[Measurement, ...], interim: Interim) -> Action:
         """Judges the variants and says what to measure next."""
-        if not look.diagnosed:
-            self._proofs.begin({each.key: len(each.launches) for each in measured}, look.over, last=look.last)
-        self.results = self._judged(measured, look)
-        if look.diagnosed:
+        if not interim.diagnosed:
+            self._proofs.begin({each.key: len(each.launches) for each in measured}, interim.over, last=interim.last)
+        self.results = self._judged(measured, interim)
+        if interim.diagnosed:
             return self._after_diagnosis()
         # Counts are exact: no launch changes them, and none has to confirm them.
         statistical = [
@@ -129,25 +129,28 @@ class Judge:
             self._state,
             [] if accepting else [comparison.verdict for comparison in statistical],
             suspects=any(suspects.values()),
-            last=look.last,
+            last=interim.last,
             measure_on=(accepting and bool(statistical)) or any(map(self._looks_better, statistical)),
         )
-        if action.action == "stop" and not look.last and any(each.verdict is Verdict.REGRESSED for each in statistical):
+        worse_now = any(each.verdict is Verdict.REGRESSED for each in statistical)
+        if action.kind == "stop" and worse_now and not interim.last:
             # No other look follows, so that the proofs of what is not worse may spend what is left.
-            self._proofs.spend(look.final, last=True, over=look.over)
-            self.results = self._judged(measured, look)
-        self._state = advance(self._state, action, screened=look.screened)
-        if action.action != "confirm":  # which tells nothing that this look showed of times
-            self._proofs.tell()
-        if action.action == "more" and paired and not accepting:
-            action = replace(action, going_on=undecided(self.results, self._looks_better, self._look_for_blind(look)))
-        if action.action == "confirm":
+            self._proofs.spend(interim.final, last=True, over=interim.over)
+            self.results = self._judged(measured, interim)
+        self._state = advance(self._state, action, screened=interim.screened)
+        if action.kind != "confirm":  # which tells nothing that this look showed of times
+            self._proofs.commit()
+        if action.kind == "more" and paired and not accepting:
+            blind = self._look_for_blind(interim)
+            action = replace(action, going_on=undecided(self.results, self._looks_better, blind))
+        if action.kind == "confirm":
             self._suspected = {
-                result.measurement.key: with_kin(suspects[result.measurement.key], result) for result in self.results
+                result.measurement.key: with_related_times(suspects[result.measurement.key], result)
+                for result in self.results
             }
             # What others were proven by counts on.
             self._proven = {key: proven for key, proven in self._proven.items() if worse and key not in worse}
-            if look.defers:
+            if interim.defers:
                 self.results = tuple(map(unconfirmed, self.results))
             return replace(action, suspects=tuple(named(suspects, self.results)), going_on=worse)
         if self._state.phase is Phase.CLEAR and self._suspected is None and not accepting:
@@ -161,46 +164,49 @@ class Judge:
         self._proofs.keep()
         self._proven, self._suspected, self._grown = earlier._proven, earlier._suspected, earlier._grown
 
-    def _look_for_blind(self, look: Look) -> dict[Key, list[Comparison]]:
+    def _look_for_blind(self, interim: Interim) -> dict[Key, list[Comparison]]:
         """Of a budget, the metrics that make a benchmark blind, and did when a look could last prove it not to be."""
-        if not look.shared:
+        if not interim.shared:
             return {}
         blind = {result.measurement.key: blind_metrics(result) for result in self.results}
         could_see = {key for key in blind if self._proofs[key].proves}
         self._seeing = (self._seeing - could_see) | {key for key in could_see if not blind[key]}
         return {key: [] if key in self._seeing else metrics for key, metrics in blind.items()}
 
-    def _judged(self, measured: tuple[Measurement, ...], look: Look) -> tuple[Result, ...]:
+    def _judged(self, measured: tuple[Measurement, ...], interim: Interim) -> tuple[Result, ...]:
         """The results of the candidates, which come first in ``measured``."""
-        references, paired = self._references.of(measured), self._references.paired
-
-        def judged(candidate: Measurement, reference: Reference) -> Result:
-            weights = math.fsum(
-                series.rules.weight
-                for series in candidate.series
-                if series.gated and series.scale != "exact" and not series.rules.repeats_step_time
-            )
-            seconds = max(look.round_seconds, look.of_each.get(candidate.key, 0.0))
-            context = DecisionContext(
-                tolerance=self._settings.tolerance,
-                gross=self._settings.gross,
-                alpha=alpha_of_benchmark(self._tests - 1 + len(references), paired=paired),
-                weights=weights,
-                proofs=self._proofs[candidate.key],
-                margin=self._margin,
-                resolution=self._resolution,
-                affordable=self._affordable(candidate, look),
-                last=look.last,
-                proven=self._proven.setdefault(candidate.key, {}),
-                suspected=self._may_be_worse(candidate),
-                max_time_for=None  # nobody sets what a session's budget deals out
-                if look.shared
-                else lambda more: look.before + look.elapsed + more * seconds,
-            )
-            return replace(compare(self._test, candidate, reference, context), seconds=look.elapsed)
-
+        references = self._references.of(measured)
         derived = self._derive(measured[: len(references)])
-        return tuple(judged(point, reference) for point, reference in zip(derived, references, strict=True))
+        results = []
+        for candidate, reference in zip(derived, references, strict=True):
+            context = self._context(candidate, interim, len(references))
+            results.append(replace(compare(self._test, candidate, reference, context), seconds=interim.elapsed))
+        return tuple(results)
+
+    def _context(self, candidate: Measurement, interim: Interim, benchmarks: int) -> DecisionContext:
+        """What the judgement on one of so many benchmarks goes by."""
+        weights = math.fsum(
+            series.rules.weight
+            for series in candidate.series
+            if series.gated and series.scale != "exact" and not series.rules.repeats_step_time
+        )
+        seconds = max(interim.round_seconds, interim.of_each.get(candidate.key, 0.0))
+        return DecisionContext(
+            tolerance=self._settings.tolerance,
+            gross=self._settings.gross,
+            alpha=alpha_of_benchmark(self._tests - 1 + benchmarks, paired=self._references.paired),
+            weights=weights,
+            proofs=self._proofs[candidate.key],
+            margin=self._margin,
+            resolution=self._resolution,
+            affordable=self._affordable(candidate, interim),
+            last=interim.last,
+            proven=self._proven.setdefault(candidate.key, {}),
+            suspected=self._may_be_worse(candidate),
+            max_time_for=None  # nobody sets what a session's budget deals out
+            if interim.shared
+            else lambda more: interim.before + interim.elapsed + more * seconds,
+        )
 
     def _may_be_worse(self, measured: Measurement) -> frozenset[str] | None:
         """The metrics that may be found worse; all diagnosed ones may, until fresh diagnoses have to confirm them."""
@@ -212,7 +218,7 @@ class Judge:
             diagnosed if self._grown is None else self._grown.get(measured.key, frozenset())
         )
 
-    def _after_diagnosis(self) -> Next:
+    def _after_diagnosis(self) -> Action:
         """Stops, unless a diagnosed metric seems worse: fresh diagnoses have to say so as well."""
         worse = {
             result.measurement.key: [
@@ -226,15 +232,15 @@ class Judge:
             return STOP
         self._grown = {key: frozenset(metrics) for key, metrics in worse.items()}
         suspects = named({key: sorted(metrics) for key, metrics in worse.items()}, self.results)
-        return Next("confirm", 1, tuple(suspects))
+        return Action("confirm", 1, tuple(suspects))
 
-    def _affordable(self, measured: Measurement, look: Look) -> int:
+    def _affordable(self, measured: Measurement, interim: Interim) -> int:
         """Those that show a suspect to be worse, or would have: side by side all, else those of half of the time."""
         paired = self._references.paired
         made = len(measured.launches) - (0 if paired else measured.fresh_from)
         if self._state.phase is Phase.CONFIRM:
             return made
-        return made + look.rounds if paired else max((made + look.rounds) // 2, min(made, MIN_LAUNCHES))
+        return made + interim.rounds if paired else max((made + interim.rounds) // 2, min(made, MIN_LAUNCHES))
 
     def _looks_better(self, comparison: Comparison) -> bool:
         """Whether a metric is shown to be no worse than the other revision's, and worth measuring on."""

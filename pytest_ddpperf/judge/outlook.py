@@ -44,7 +44,7 @@ def enough(evidence: Evidence, change: Change, context: DecisionContext, resolut
         alpha=context.alpha_of(evidence.series),
         margin=context.margin,
         resolution=resolution,
-        proofs=context.proofs.at(1.0, last=True),
+        proofs=context.proofs.at_interim(1.0, last=True),
     )
 
 

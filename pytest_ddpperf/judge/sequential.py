@@ -47,7 +47,7 @@ class Phase(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Interim:
     """Where a benchmark stands when a judge looks at it."""
 
     elapsed: float  # seconds of measuring so far
@@ -72,14 +72,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class Action:
     """What to do after a look: stop, measure so many launches more, or confirm: start again with that many.
 
     ``going_on`` are the benchmarks that these launches are of, by key; None for all that are measured together. After
     diagnosed launches, ``confirm`` asks for fresh diagnosed ones.
     """
 
-    action: Literal["stop", "more", "confirm"]
+    kind: Literal["stop", "more", "confirm"]
     launches: int = 0
     suspects: tuple[str, ...] = ()  # the metrics that looked worse, in words
     explain: bool = False  # whether a diagnosis is wanted though no time is left
@@ -96,7 +96,7 @@ class State:
     phase: Phase = Phase.SCREEN
 
 
-STOP = Next("stop")
+STOP = Action("stop")
 
 
 def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
@@ -105,9 +105,9 @@ def alpha_of_benchmark(benchmarks: int, *, paired: bool = False) -> float:
     return min(alone, of_suite / max(1, benchmarks))
 
 
-def advance(state: State, action: Next, *, screened: bool = False) -> State:
+def advance(state: State, action: Action, *, screened: bool = False) -> State:
     """The state at the next look, when what ``action`` asked for has been measured."""
-    if action.action == "confirm":
+    if action.kind == "confirm":
         return State(action.launches, state.first, Phase.CONFIRM)
     phase = Phase.CLEAR if state.phase is Phase.SCREEN and screened else state.phase
     return replace(state, launches=state.launches + action.launches, phase=phase)
@@ -115,11 +115,11 @@ def advance(state: State, action: Next, *, screened: bool = False) -> State:
 
 def next_action(
     state: State, verdicts: Iterable[Verdict], *, suspects: bool, last: bool, measure_on: bool = False
-) -> Next:
+) -> Action:
     """What to do after a look; a confirmation is begun whatever it costs, because a suspect is never the verdict."""
     seen = set(verdicts)
     if state.phase is Phase.SCREEN and (suspects or Verdict.REGRESSED in seen):
-        return Next("confirm", max(state.first, state.launches))
+        return Action("confirm", max(state.first, state.launches))
     if Verdict.REGRESSED in seen or not (measure_on or seen & OPEN):
         return STOP
-    return STOP if last else Next("more", 1)
+    return STOP if last else Action("more", 1)

@@ -92,7 +92,7 @@ def suspicious_metrics(result: Result) -> tuple[str, ...]:
     )
 
 
-def with_kin(suspects: Sequence[str], result: Result) -> frozenset[str]:
+def with_related_times(suspects: Sequence[str], result: Result) -> frozenset[str]:
     """The metrics that a confirmation may find worse: suspects, and with a time among them all times of the variant."""
     timed = frozenset(series.metric for series in result.measurement.series if series.rules.timed)
     return frozenset(suspects) | (timed if timed & set(suspects) else frozenset())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.lines import CUT, INDENT, clipped, printable, shortened, whom, wrapped
 from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.outputs import Stored
 from pytest_ddpperf.reports.phrases import (
     NOISY,
     commit_text,
@@ -126,27 +126,12 @@ def _step_time(record: BaselineRecord) -> str:
     return format_value(found[0].value, found[0].unit) if found else NOTHING
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stored:
-    """What became of baselines; files are relative to the root of the project."""
-
-    saved: Sequence[tuple[Result, SavedRecord]] = ()
-    unfit: Sequence[Result] = ()  # which do not fit into memory, and whose baselines stay
-    removed: Sequence[Result] = ()  # whose baselines were removed, for they do not fit any more
-    failed: Collection[str] = ()  # tests of which nothing is stored
-
-    @property
-    def left_out(self) -> set[str]:
-        """The tests of which a result that would count as accepted is not stored."""
-        return {*self.failed, *(result.test for result in self.unfit)}
-
-
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
     """How many baselines were saved where, what changed in each in a line of its own, and what was not stored."""
     others = (stored.unfit, stored.removed)
     results = [*(result for result, _ in stored.saved), *(result for each in others for result in each)]
     names = names_of(results)
-    failed = [test.partition("::")[2] for test in stored.failed]
+    failed = [test.partition("::")[2] for test in sorted(stored.failed)]
     short = {} if width is None else shortened([*names, *failed], width // 3)
     changed = [(name, _changes(saved)) for name, (_, saved) in zip(names, stored.saved, strict=False)]
     ends = list(accumulate(map(len, others), initial=len(stored.saved)))

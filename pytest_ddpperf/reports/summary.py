@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_ddpperf.instruments.memory import LABELS
-from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.detection import UNPROVEN
 from pytest_ddpperf.metrics.table import RESIDENT
-from pytest_ddpperf.records.batch_size import Search
-from pytest_ddpperf.records.convergence import Convergence
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.batch_sizes import batch_size_table
@@ -23,6 +20,7 @@ from pytest_ddpperf.reports.count_changes import counts_text, counts_words
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
 from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.overall import overall_lines
 from pytest_ddpperf.reports.phrases import (
     bound_text,
@@ -35,7 +33,7 @@ from pytest_ddpperf.reports.phrases import (
     with_interval,
 )
 from pytest_ddpperf.reports.remarks import notes_of, red_notes, unpaired_notes
-from pytest_ddpperf.reports.stored import Stored, stored_lines
+from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.table import NOTHING, Table, render
 from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import (
@@ -68,49 +66,28 @@ _MetricColumn: TypeAlias = "tuple[str, str, Callable[[Comparison, Scale], str]]"
 _QUIET = -1  # below it only what was judged is shown
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SummaryData:
-    """What a run has to tell. Results, searches and calibrated benchmarks are in the order measured."""
+def last_lines(made: Outputs) -> list[str]:
+    """What is told even where there is no terminal."""
+    return [*made.complaints, *_overall(made)]
 
-    results: Sequence[Result] = ()
-    searches: Sequence[Search] = ()  # for the largest batch
-    convergences: Sequence[Convergence] = ()  # of trainings to the end
-    predictions: Sequence[Predicted] = ()  # of steps that nobody ran
-    advice: Sequence[StrategyAdvice] = ()  # on how to train
-    calibrated: Sequence[Calibrated] = ()
-    complaints: Sequence[str] = ()  # on the session itself
-    stored: Stored = field(default_factory=Stored)  # what became of baselines
-    recorded: str = ""  # what became of the history; empty where there is none
-    accepting: bool = False  # whether what was measured becomes the baseline
-    here: str = ""  # the commit that was measured, as it is shown; empty where none is known
-    traces: Sequence[str] = ()  # a line for each benchmark whose traces were written
-    added: Sequence[tuple[str, str]] = ()  # title and text of parts that hooks add
 
-    @property
-    def last(self) -> list[str]:
-        """What is told even where there is no terminal."""
-        return [*self.complaints, *self.overall]
-
-    @property
-    def overall(self) -> list[str]:
-        """What all results came to."""
-        tests = {result.test for result in self.results} if self.accepting else set()
-        return overall_lines(self.results, tests.difference(self.stored.left_out))
+def _overall(made: Outputs) -> list[str]:
+    """What all results came to."""
+    tests = {result.test for result in made.results} if made.accepting else set()
+    return overall_lines(made.results, tests.difference(made.stored.left_out))
 
 
 def summary_parts(
-    summary: SummaryData, width: int | None = None, paint: Callable[[str], str] = str, *, verbosity: int = 0
+    made: Outputs, width: int | None = None, paint: Callable[[str], str] = str, *, verbosity: int = 0
 ) -> list[tuple[str, str]]:
     """Title and text of each part that has anything to say. ``verbosity`` is pytest's: 1 for -v, -1 for -q."""
-    results, brief = summary.results, verbosity < _QUIET
+    results, brief = made.results, verbosity < _QUIET
 
     def rendered(table: Table | None) -> str:
         return "" if table is None else render(table, width, paint)
 
     parts = {
-        "": rendered(
-            summary_table(results, accepting=summary.accepting, unstored=summary.stored.left_out, here=summary.here)
-        )
+        "": rendered(summary_table(results, accepting=made.accepting, unstored=made.stored.left_out, here=made.here))
         if results
         else "",
         "phases": "" if brief else rendered(phase_table(results)),
@@ -119,19 +96,19 @@ def summary_parts(
         "communication": "" if brief else rendered(communication_table(results)),
         "collectives": "" if brief else rendered(collective_table(results)),
         "time": "" if brief else time_part(results, width, every=verbosity > 0),
-        "batch sizes": rendered(batch_size_table(summary.searches) if summary.searches else None),
-        "convergence": rendered(convergence_table(summary.convergences) if summary.convergences else None),
-        "predictions": rendered(_predictions(summary.predictions)),
-        "advice": "\n\n".join(rendered(table) for table in _advice(summary.advice)),
-        "calibration": rendered(calibration_table(summary.calibrated) if summary.calibrated else None),
-        "traces": "\n".join(wrapped(summary.traces, width)),
-        "errors": "\n".join(wrapped(summary.complaints, width)),
-        "baselines": "\n".join(stored_lines(summary.stored, width)),
-        "history": "\n".join(wrapped([summary.recorded], width)) if summary.recorded else "",
+        "batch sizes": rendered(batch_size_table(made.searches) if made.searches else None),
+        "convergence": rendered(convergence_table(made.convergences) if made.convergences else None),
+        "predictions": rendered(_predictions(made.predictions)),
+        "advice": "\n\n".join(rendered(table) for table in _advice(made.advice)),
+        "calibration": rendered(calibration_table(made.calibrated) if made.calibrated else None),
+        "traces": "\n".join(wrapped([line for _, line in made.traces], width)),
+        "errors": "\n".join(wrapped(made.complaints, width)),
+        "baselines": "\n".join(stored_lines(made.stored, width)),
+        "history": "\n".join(wrapped([made.recorded], width)) if made.recorded else "",
     }
     told = [(f"ddpperf {title}".rstrip(), text) for title, text in parts.items() if text]
-    last = "\n".join(wrapped(summary.overall, width))
-    return [*told, *summary.added, *([("ddpperf session", last)] if last else [])]
+    last = "\n".join(wrapped(_overall(made), width))
+    return [*told, *made.added, *([("ddpperf session", last)] if last else [])]
 
 
 def summary_table(

@@ -1,1 +1,1 @@
-"""One benchmark from the call of a verb to its result: launches, passes, rounds."""
+"""One benchmark from the call of a verb to its result, in four rooms."""

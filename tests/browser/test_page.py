@@ -11,12 +11,13 @@ from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
 from pytest_ddpperf.reports.documents.reading import typed
-from pytest_ddpperf.reports.documents.results import ResultsData, results_document
+from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.formats.page.trends import trends_page
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from tests.browser.conftest import Opened
+from tests.factories import make_results_document
 from tests.reports.golden_runs import RUNS
 from tests.reports.many import many_benchmarks
 from tests.reports.test_trend import STEP
@@ -28,7 +29,7 @@ SCRIPT = "<script>document.title='run'</script>"
 
 
 def document(*results: Result, change: Callable[[Any], None] = lambda _: None) -> ResultsData:
-    data = json.loads(render(results_document(results, None, date="2026-01-12T10:00:00+00:00")))
+    data = json.loads(render(make_results_document(results, None, date="2026-01-12T10:00:00+00:00")))
     change(data)
     return typed(ResultsData, data)
 

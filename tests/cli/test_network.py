@@ -17,8 +17,8 @@ from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.network import RankSweep, SweepPlan
 from pytest_ddpperf.reports.progress import LiveLine
-from pytest_ddpperf.run import network as running
-from pytest_ddpperf.run.network import sizes_between
+from pytest_ddpperf.run.predict import network as running
+from pytest_ddpperf.run.predict.network import sizes_between
 
 QUICK = ["network", "--device=cpu", "--rounds=1", "--max-size=8KiB", "--collectives=all_reduce,broadcast"]
 

@@ -12,9 +12,8 @@ from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.reading import read_results
-from pytest_ddpperf.reports.documents.results import results_document
 from pytest_ddpperf.reports.formats.kinds import KINDS
-from tests.factories import make_environment, make_launch, make_new_result, make_series
+from tests.factories import make_environment, make_launch, make_new_result, make_results_document, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
 
@@ -35,7 +34,7 @@ def result(test: str, step_time: float, calls: float = 2.0, **fields: object) ->
 
 def written(file: Path, *results: Result) -> Path:
     code = Checkout(file.stem * 7 + "0" * 33, "main", dirty=False)
-    file.write_text(render(results_document(results, code, date="2026-01-12T10:00:00+00:00")))
+    file.write_text(render(make_results_document(results, code, date="2026-01-12T10:00:00+00:00")))
     return file
 
 

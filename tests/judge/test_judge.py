@@ -16,7 +16,7 @@ from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.judge.detection import Proofs
 from pytest_ddpperf.judge.judge import Judge, StoredReferences
-from pytest_ddpperf.judge.sequential import Look, Next
+from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.metrics.scaling import DeriveSeries, alone, gated_if_paired, with_efficiency, with_speedup
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.finding import Finding
@@ -26,8 +26,8 @@ from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Provenance, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
-from pytest_ddpperf.run.references import PairedReferences
-from pytest_ddpperf.run.variant import Variant
+from pytest_ddpperf.run.call.references import PairedReferences
+from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import t_quantile
 from tests.factories import make_environment, make_variant
@@ -89,28 +89,28 @@ def in_turns(times: Sequence[float]) -> Measurement:
     return replace(measured(times), turns=True)
 
 
-def look_at(seconds: float, *, last: bool, screened: bool = False) -> Look:
+def look_at(seconds: float, *, last: bool, screened: bool = False) -> Interim:
     """One of a minute, in which rounds take a second each; the errors of proofs grow with the time."""
     over, rounds = 1.0 if last else seconds / 60, int(60 - seconds)
-    return Look(seconds, 1.0, last=last, screened=screened, over=over, rounds=rounds)
+    return Interim(seconds, 1.0, last=last, screened=screened, over=over, rounds=rounds)
 
 
-def after(seconds: float) -> Look:
+def after(seconds: float) -> Interim:
     """The last one is in the middle of the minute."""
     return look_at(seconds, last=seconds > 29)
 
 
-def side_by_side(seconds: float) -> Look:
+def side_by_side(seconds: float) -> Interim:
     """Half of the minute is there to find something suspicious."""
     return look_at(seconds, last=seconds > 59, screened=seconds > 29)
 
 
-def of_budget(seconds: float) -> Look:
+def of_budget(seconds: float) -> Interim:
     """The same of time that the session deals out."""
     return replace(side_by_side(seconds), shared=True)
 
 
-AT_THE_END = Look(60.0, 1.0, last=False)  # of the time; all of the error of proofs is left
+AT_THE_END = Interim(60.0, 1.0, last=False)  # of the time; all of the error of proofs is left
 
 
 def stored(*baselines: StoredBaseline) -> StoredReferences:
@@ -129,7 +129,7 @@ def judge(found: StoredBaseline, tolerance: float = 0.03) -> Judge:
 
 def test_without_a_baseline_one_look_is_enough() -> None:
     one = judge(StoredBaseline(record=None, origin="no baseline"))
-    assert one((measured(STEADY),), after(4.0)) == Next("stop")
+    assert one((measured(STEADY),), after(4.0)) == Action("stop")
     assert one.results[0].verdict is Verdict.NEW
 
 
@@ -140,11 +140,11 @@ def test_what_is_to_be_stored_is_measured_for_longer() -> None:
         stored(StoredBaseline(record=None, origin="no baseline")),
         alone,
     )
-    assert one((measured(STEADY),), after(4.0)) == Next("more", 1, explain=True)
+    assert one((measured(STEADY),), after(4.0)) == Action("more", 1, explain=True)
     assert one.results[0].verdict is Verdict.NEW
     larger = (taking([1.2 * size for size in STEADY]),)
     one = Judge("test_it", Settings(launches=4, save="default"), stored(baseline(STEADY)), alone)
-    assert one(larger, after(4.0)) == Next("more", 1, explain=True)  # accepted, so there is nothing to confirm
+    assert one(larger, after(4.0)) == Action("more", 1, explain=True)  # accepted, so there is nothing to confirm
 
 
 def test_what_is_to_be_stored_stays_worse_when_all_of_its_time_has_been_for_that() -> None:
@@ -152,8 +152,8 @@ def test_what_is_to_be_stored_stays_worse_when_all_of_its_time_has_been_for_that
     larger = (taking([1.2 * size for size in STEADY]),)
     one = Judge("test_it", Settings(launches=4, save="default"), stored(baseline(STEADY)), alone)
     end = side_by_side(60.0)
-    assert one(larger, end) == Next("stop", explain=True)
-    assert one(larger, replace(end, diagnosed=True)) == Next("stop")
+    assert one(larger, end) == Action("stop", explain=True)
+    assert one(larger, replace(end, diagnosed=True)) == Action("stop")
     assert one.results[0].verdict is Verdict.REGRESSED
 
 
@@ -171,14 +171,14 @@ def not_growing() -> StoredBaseline:
     return stored_as(growing(0.0))
 
 
-DIAGNOSED = Look(6.0, 1.0, last=False, diagnosed=True)
+DIAGNOSED = Interim(6.0, 1.0, last=False, diagnosed=True)
 
 
 def test_growth_of_memory_is_red_when_fresh_launches_show_it_as_well() -> None:
     one = judge(not_growing())
-    assert one((taking(STEADY),), AT_THE_END) == Next("stop")
-    assert one((growing(1024.0),), DIAGNOSED) == Next("confirm", 1, ("memory_growth",))
-    assert one((growing(900.0),), DIAGNOSED) == Next("stop")
+    assert one((taking(STEADY),), AT_THE_END) == Action("stop")
+    assert one((growing(1024.0),), DIAGNOSED) == Action("confirm", 1, ("memory_growth",))
+    assert one((growing(900.0),), DIAGNOSED) == Action("stop")
     assert one.results[0].verdict is Verdict.REGRESSED
     assert [c.series.metric for c in one.results[0].comparisons if c.verdict is Verdict.REGRESSED] == ["memory_growth"]
 
@@ -186,8 +186,8 @@ def test_growth_of_memory_is_red_when_fresh_launches_show_it_as_well() -> None:
 def test_growth_that_fresh_launches_do_not_show_was_none() -> None:
     one = judge(not_growing())
     one((taking(STEADY),), AT_THE_END)
-    assert one((growing(1024.0),), DIAGNOSED).action == "confirm"
-    assert one((growing(0.0),), DIAGNOSED) == Next("stop")
+    assert one((growing(1024.0),), DIAGNOSED).kind == "confirm"
+    assert one((growing(0.0),), DIAGNOSED) == Action("stop")
     assert one.results[0]["memory_growth"].verdict is Verdict.UNCHANGED
     assert one.results[0].verdict is Verdict.OK  # of its times, compared with stored ones
 
@@ -209,30 +209,30 @@ def test_growth_is_known_to_some_kilobytes_by_a_single_launch(growth: float, exp
 def test_growth_may_be_red_whatever_else_was_suspected() -> None:
     """The launches that diagnose are no part of what looked worse before, nor of what confirmed it."""
     one = judge(not_growing())
-    assert one((taking([1.2 * size for size in STEADY]),), after(4.0)).action == "confirm"
-    assert one((taking(STEADY),), AT_THE_END) == Next("stop")
-    assert one((growing(1024.0),), DIAGNOSED) == Next("confirm", 1, ("memory_growth",))
-    assert one((growing(1024.0),), DIAGNOSED) == Next("stop")
+    assert one((taking([1.2 * size for size in STEADY]),), after(4.0)).kind == "confirm"
+    assert one((taking(STEADY),), AT_THE_END) == Action("stop")
+    assert one((growing(1024.0),), DIAGNOSED) == Action("confirm", 1, ("memory_growth",))
+    assert one((growing(1024.0),), DIAGNOSED) == Action("stop")
     assert one.results[0].verdict is Verdict.REGRESSED
 
 
 def test_of_several_the_one_that_grows_is_named() -> None:
     one = Judge("test_it", Settings(launches=4), stored(not_growing(), not_growing()), alone)
-    assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Next("confirm", 1, ("memory_growth of b",))
+    assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Action("confirm", 1, ("memory_growth of b",))
 
 
 def test_of_several_each_has_to_grow_again_itself() -> None:
     """One grows, and in the fresh launch another one: either may be chance."""
     one = Judge("test_it", Settings(launches=4), stored(not_growing(), not_growing()), alone)
-    assert one((growing(1024.0, "a"), growing(0.0, "b")), DIAGNOSED) == Next("confirm", 1, ("memory_growth of a",))
-    assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Next("stop")
+    assert one((growing(1024.0, "a"), growing(0.0, "b")), DIAGNOSED) == Action("confirm", 1, ("memory_growth of a",))
+    assert one((growing(0.0, "a"), growing(1024.0, "b")), DIAGNOSED) == Action("stop")
     assert [result["memory_growth"].verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
     assert one.results[1]["memory_growth"].note == Finding("unconfirmed")
 
 
 def test_growth_that_is_accepted_need_not_be_confirmed() -> None:
     one = Judge("test_it", Settings(launches=4, save="default"), stored(not_growing()), alone)
-    assert one((growing(1024.0),), DIAGNOSED) == Next("stop")
+    assert one((growing(1024.0),), DIAGNOSED) == Action("stop")
 
 
 def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
@@ -254,16 +254,16 @@ def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
 
 def test_another_set_is_compared_with_as_ever() -> None:
     one = Judge("test_it", Settings(launches=4, save="nightly", baseline="default"), stored(baseline(STEADY)), alone)
-    assert one((taking([1.2 * size for size in STEADY]),), after(4.0)) == Next("confirm", 4, ("peak_allocated",))
+    assert one((taking([1.2 * size for size in STEADY]),), after(4.0)) == Action("confirm", 4, ("peak_allocated",))
 
 
 def test_as_much_memory_is_decided_at_one_look_and_nothing_is_measured_on_for_stored_times() -> None:
     one = judge(baseline(STEADY))
-    assert one((taking(STEADY),), after(4.0)) == Next("stop")
+    assert one((taking(STEADY),), after(4.0)) == Action("stop")
     assert one.results[0]["peak_allocated"].verdict is Verdict.UNCHANGED
     assert one.results[0]["step_time"].note == Finding("stored_times")
     slower = measured([0.13] * 4, memory=STEADY)
-    assert one((slower,), after(4.0)) == Next("stop")
+    assert one((slower,), after(4.0)) == Action("stop")
     assert one.results[0]["step_time"].note == Finding("not_gross", {"gross": 0.5})
 
 
@@ -275,11 +275,11 @@ def noisily(factor: float) -> Measurement:
 def test_what_looks_grossly_slower_than_stored_times_is_measured_on() -> None:
     """Twice as long is beyond +50 %, and four launches do not show it for certain; 1.4 times is not."""
     one = judge(stored_as(noisily(1.0)))
-    assert one((noisily(1.4),), after(4.0)) == Next("stop")
-    assert one((noisily(2.0),), after(4.0)) == Next("more", 1)
+    assert one((noisily(1.4),), after(4.0)) == Action("stop")
+    assert one((noisily(2.0),), after(4.0)) == Action("more", 1)
     assert one.results[0].verdict is Verdict.INCONCLUSIVE
-    assert one((noisily(2.0),), after(30.0)) == Next("stop")
-    assert one((noisily(9.0),), after(30.0)) == Next("stop", explain=True, worse=True)
+    assert one((noisily(2.0),), after(30.0)) == Action("stop")
+    assert one((noisily(9.0),), after(30.0)) == Action("stop", explain=True, worse=True)
     assert one.results[0]["step_time"].note == Finding("gross")
 
 
@@ -317,7 +317,7 @@ def test_what_is_no_worse_than_the_resolution_is_ok(resolution: float, expected:
     settings = Settings(launches=4, resolution=resolution, max_time=60.0)
     one = Judge("test_it", settings, paired([variant], alone), alone)
     here = in_turns([0.1 * math.exp(0.026 * sign) for sign in (1, -1, 1, -1)])
-    assert one((here, in_turns([0.1] * 4)), AT_THE_END) == Next("more", 1)
+    assert one((here, in_turns([0.1] * 4)), AT_THE_END) == Action("more", 1)
     step = one.results[0]["step_time"]
     assert (one.results[0].verdict, step.verdict) == (expected, expected)
     assert step.bound == pytest.approx(0.0256, abs=5e-5)
@@ -346,8 +346,8 @@ def test_beside_a_baseline_it_is_5_percent(tolerance: float | None, expected: tu
 def test_a_suspect_is_confirmed_by_as_many_fresh_launches() -> None:
     one = judge(baseline(STEADY))
     larger = (taking([1.2 * size for size in STEADY]),)
-    assert one(larger, after(4.0)) == Next("confirm", 4, ("peak_allocated",))
-    assert one(larger, after(8.0)) == Next("stop", explain=True, worse=True)
+    assert one(larger, after(4.0)) == Action("confirm", 4, ("peak_allocated",))
+    assert one(larger, after(8.0)) == Action("stop", explain=True, worse=True)
     assert one.results[0].verdict is Verdict.REGRESSED
     assert one.results[0]["peak_allocated"].change == pytest.approx(0.2)
 
@@ -356,7 +356,7 @@ def test_a_confirmation_has_as_many_launches_as_there_were_but_no_fewer_than_a_f
     for made, asked in ((2, 4), (4, 4), (7, 7)):
         one = judge(baseline(STEADY))
         larger = (taking([1.2 * size for size in (STEADY * 2)[:made]]),)
-        assert one(larger, after(4.0)) == Next("confirm", asked, ("peak_allocated",))
+        assert one(larger, after(4.0)) == Action("confirm", asked, ("peak_allocated",))
 
 
 def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() -> None:
@@ -369,18 +369,18 @@ def test_side_by_side_what_first_looks_worse_after_the_screening_is_never_red() 
         return Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
 
     one = begun()
-    assert one(unsure, side_by_side(10.0)) == Next("more", 1)
-    assert one(slower, side_by_side(30.0)) == Next("confirm", 4, ("step_time",))
-    assert one(slower, side_by_side(34.0)) == Next("stop", explain=True, worse=True)
+    assert one(unsure, side_by_side(10.0)) == Action("more", 1)
+    assert one(slower, side_by_side(30.0)) == Action("confirm", 4, ("step_time",))
+    assert one(slower, side_by_side(34.0)) == Action("stop", explain=True, worse=True)
     one = begun()
-    assert one(unsure, side_by_side(30.0)) == Next("more", 1)
-    assert one(slower, side_by_side(31.0)) == Next("more", 1)
-    assert one(slower, side_by_side(60.0)) == Next("stop")
+    assert one(unsure, side_by_side(30.0)) == Action("more", 1)
+    assert one(slower, side_by_side(31.0)) == Action("more", 1)
+    assert one(slower, side_by_side(60.0)) == Action("stop")
     (result,) = one.results
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result["step_time"].note == Finding("unconfirmed")
     assert not result["step_time"].suspicious, "it can be found worse no more"
-    assert one(slower, replace(side_by_side(61.0), diagnosed=True)) == Next("stop")
+    assert one(slower, replace(side_by_side(61.0), diagnosed=True)) == Action("stop")
     assert one.results[0].verdict is Verdict.INCONCLUSIVE
 
 
@@ -388,16 +388,16 @@ def test_after_the_screening_it_may_still_be_shown_that_nothing_is_worse() -> No
     variant = make_variant("ddp", environment=measured(STEADY).environment)
     one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
     unsure = in_turns([0.098, 0.102, 0.098, 0.104]), in_turns([0.1, 0.099, 0.1, 0.098])
-    assert one(unsure, side_by_side(30.0)) == Next("more", 1)
-    assert one((in_turns(STEADY * 2), in_turns(STEADY * 2)), side_by_side(60.0)) == Next("stop")
+    assert one(unsure, side_by_side(30.0)) == Action("more", 1)
+    assert one((in_turns(STEADY * 2), in_turns(STEADY * 2)), side_by_side(60.0)) == Action("stop")
     assert one.results[0].verdict is Verdict.UNCHANGED
 
 
 def test_a_suspect_that_was_chance_is_cleared() -> None:
     one = judge(baseline(STEADY))
     large = [1.2 * size for size in STEADY]
-    assert one((taking(large),), after(4.0)).action == "confirm"
-    assert one((replace(taking(large + STEADY * 12), fresh_from=4),), after(30.0)) == Next("stop")
+    assert one((taking(large),), after(4.0)).kind == "confirm"
+    assert one((replace(taking(large + STEADY * 12), fresh_from=4),), after(30.0)) == Action("stop")
     assert one.results[0]["peak_allocated"].verdict is Verdict.UNCHANGED
 
 
@@ -412,13 +412,13 @@ def test_what_nothing_made_suspicious_is_not_found_worse_by_the_launches_that_co
 
     one = Judge("test_it", Settings(launches=4), paired(variants, alone), alone)
     those = frozenset({("a", 2)})
-    assert one(sides(1.2, 1.0), after(4.0)) == Next("confirm", 4, ("step_time of a",), going_on=those)
-    assert one(sides(1.0, 1.2), after(8.0)) == Next("more", 1, going_on=frozenset({("b", 2)}))
+    assert one(sides(1.2, 1.0), after(4.0)) == Action("confirm", 4, ("step_time of a",), going_on=those)
+    assert one(sides(1.0, 1.2), after(8.0)) == Action("more", 1, going_on=frozenset({("b", 2)}))
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
     assert words_of_note(one.results[1]["step_time"].note) == (
         "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
     )
-    assert one(sides(1.2, 1.2), after(9.0)) == Next("stop", explain=True, worse=True)
+    assert one(sides(1.2, 1.2), after(9.0)) == Action("stop", explain=True, worse=True)
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED, Verdict.INCONCLUSIVE]
 
 
@@ -440,14 +440,14 @@ def test_what_is_proven_is_launched_no_more_and_stays_so() -> None:
     one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
     noisy = [0.1, 0.11, 0.09, 0.105]
     going_on = frozenset({("b", 2)})
-    assert one(sides(noisy), side_by_side(20.0)) == Next("more", 1, going_on=going_on)
+    assert one(sides(noisy), side_by_side(20.0)) == Action("more", 1, going_on=going_on)
     a, b = one.results
     assert (a.verdict, b.verdict) == (Verdict.UNCHANGED, Verdict.INCONCLUSIVE)
     early = bound_of(one, 0)
-    assert one(sides([*noisy, 0.095]), side_by_side(21.0)) == Next("more", 1, going_on=going_on)
+    assert one(sides([*noisy, 0.095]), side_by_side(21.0)) == Action("more", 1, going_on=going_on)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.INCONCLUSIVE]
     assert bound_of(one, 0) == early
-    assert one(sides([*noisy, 0.095, 0.101]), side_by_side(60.0)).action == "stop"
+    assert one(sides([*noisy, 0.095, 0.101]), side_by_side(60.0)).kind == "stop"
     assert one.results[0].verdict is Verdict.UNCHANGED
     assert bound_of(one, 0) < early, "the last look has what is left of the errors"
 
@@ -467,9 +467,9 @@ def test_what_waits_has_at_the_last_look_what_a_single_one_would_have() -> None:
     for launches, seconds in ((6, 4.0), (8, 16.0)):
         asked = one(waiting(NOISY_A[:launches], NOISY_B), of_budget(seconds))
         early = bound_of(one, 1)
-    assert one(waiting(NOISY_A[:9], NOISY_B), of_budget(60.0)).action == "stop"
+    assert one(waiting(NOISY_A[:9], NOISY_B), of_budget(60.0)).kind == "stop"
     single(waiting(NOISY_A[:9], NOISY_B), of_budget(60.0))
-    assert asked == Next("more", 1)
+    assert asked == Action("more", 1)
     assert bound_of(single, 1) < bound_of(one, 1) < 0.7 * early
 
 
@@ -487,8 +487,8 @@ def test_a_look_for_which_there_is_less_time_takes_the_place_of_the_one_before()
     """The first look at launches may spend all of the errors until then, asked once or twice."""
     one, once = of_two(), of_two()
     sides, late = waiting(NOISY_A[:4], NOISY_B[:4]), replace(look_at(20.0, last=True, screened=True), shared=True)
-    assert one(sides, of_budget(20.0)) == Next("more", 1)
-    assert one(sides, late) == Next("stop")
+    assert one(sides, of_budget(20.0)) == Action("more", 1)
+    assert one(sides, late) == Action("stop")
     once(sides, late)
     assert one.results == once.results
 
@@ -496,7 +496,7 @@ def test_a_look_for_which_there_is_less_time_takes_the_place_of_the_one_before()
 def test_what_looks_worse_is_confirmed_by_as_many_launches_as_it_had() -> None:
     """a went on alone, and has twelve launches; b has the four that it is suspected by."""
     one = of_two()
-    asked = Next("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
+    asked = Action("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
     assert one(waiting(NOISY_A[:12], [0.12, 0.121, 0.119, 0.12]), of_budget(14.0)) == asked
 
 
@@ -507,13 +507,13 @@ def test_what_is_launched_with_a_suspect_has_no_say_in_how_many_launches_confirm
     settings = Settings(launches=4, max_time=60.0)
     one = Judge("test_it", settings, paired(variants, derive), derive)
     action = one(waiting(STEADY * 3, [0.12, 0.121, 0.119, 0.12]), of_budget(14.0))
-    assert (action.action, action.launches, action.going_on) == ("confirm", 4, None)
+    assert (action.kind, action.launches, action.going_on) == ("confirm", 4, None)
 
 
 def test_of_a_budget_what_could_see_at_its_last_proof_does_not_hold_up_others() -> None:
     """At 13 s nothing may be proven of b, whose bound was within the resolution at 10 s; a was proven at once."""
     one, of_b = of_two(), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102, 0.1005]
-    both = [Next("more", 1), Next("more", 1)]
+    both = [Action("more", 1), Action("more", 1)]
     asked = [one(waiting(of_b[::-1], of_b[:launches]), of_budget(at)) for launches, at in ((6, 10.0), (7, 13.0))]
     assert [result.verdict for result in one.results] == [Verdict.OK, Verdict.INCONCLUSIVE]
     assert asked == both
@@ -522,7 +522,7 @@ def test_of_a_budget_what_could_see_at_its_last_proof_does_not_hold_up_others() 
 def test_of_a_budget_what_could_see_is_blind_again_where_a_proof_fails() -> None:
     """b rules 10 % out at 5 s, and no more with the launches that it has at the next look that may prove."""
     one, of_b = of_two(), [0.1, 0.103, 0.097, 0.101, 0.099, 0.102]
-    assert one(waiting(of_b[::-1], of_b), of_budget(5.0)) == Next("more", 1)
+    assert one(waiting(of_b[::-1], of_b), of_budget(5.0)) == Action("more", 1)
     scattered = [*of_b, 0.13, 0.075, 0.14, 0.07]
     assert one(waiting(of_b[::-1], scattered), of_budget(10.5)).going_on == frozenset({("b", 2)})
 
@@ -531,8 +531,8 @@ def test_the_hint_of_max_time_counts_rounds_of_the_benchmark_itself() -> None:
     """b went on alone, with rounds of half a second; those that a lacks take four seconds each."""
     variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
     one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
-    look = Look(60.0, 0.5, last=True, screened=True, of_each={("a", 2): 4.0, ("b", 2): 0.5})
-    one(waiting(NOISY_A[:6], NOISY_B), look)
+    interim = Interim(60.0, 0.5, last=True, screened=True, of_each={("a", 2): 4.0, ("b", 2): 0.5})
+    one(waiting(NOISY_A[:6], NOISY_B), interim)
     note = one.results[0]["step_time"].note
     assert note is not None
     assert note.code == "launches_needed"
@@ -544,8 +544,8 @@ def test_the_mde_is_that_of_the_launches_that_went_on_alone() -> None:
     found = []
     for rounds in (36, 0):
         one = of_two()
-        look = Look(40.0, 0.5, last=True, rounds=rounds)
-        one(waiting([0.1, 0.103, 0.097, 0.101, 0.099, 0.102] * 4, STEADY), look)
+        interim = Interim(40.0, 0.5, last=True, rounds=rounds)
+        one(waiting([0.1, 0.103, 0.097, 0.101, 0.099, 0.102] * 4, STEADY), interim)
         found.append(one.results[0]["step_time"].mde)
     assert found == pytest.approx([0.0196, 0.0224], abs=1e-4)
 
@@ -557,7 +557,7 @@ def test_of_a_budget_nothing_waits_for_what_no_launches_decide() -> None:
     here = [replace(in_turns(times[name]), name=name) for name in "bc"]
     there = [replace(in_turns([0.1] * 6), name=name) for name in "bc"]
     one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
-    assert one((*here, *there), of_budget(31.0)) == Next("more", 1)
+    assert one((*here, *there), of_budget(31.0)) == Action("more", 1)
     assert [result.verdict for result in one.results] == [Verdict.OK, Verdict.INCONCLUSIVE]
 
 
@@ -565,10 +565,10 @@ def test_of_a_budget_nothing_waits_for_what_looked_worse_too_late() -> None:
     """b could not see in the screening, and is slower by 15 % after it: it is not red, and a goes on, too."""
     one = of_two()
     noisy = [0.1, 0.2, 0.05, 0.18]
-    assert one(waiting(NOISY_B, noisy), of_budget(31.0)).action == "more"
+    assert one(waiting(NOISY_B, noisy), of_budget(31.0)).kind == "more"
     assert one.results[1].verdict is Verdict.INCONCLUSIVE
     late = [1.15 * time for time in NOISY_B * 6]
-    assert one(waiting(NOISY_B, [*noisy, *late]), of_budget(58.0)) == Next("more", 1)
+    assert one(waiting(NOISY_B, [*noisy, *late]), of_budget(58.0)) == Action("more", 1)
     note = one.results[1]["step_time"].note
     assert note is not None
     assert note.code == "unconfirmed"
@@ -583,7 +583,7 @@ def test_of_a_budget_what_could_not_see_comes_before_proofs(going_on: str, *, sh
     there = [replace(in_turns([0.1] * len(times[name])), name=name) for name in "abc"]
     one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
     keys = frozenset((name, 2) for name in going_on)
-    assert one((*here, *there), replace(side_by_side(20.0), shared=shared)) == Next("more", 1, going_on=keys)
+    assert one((*here, *there), replace(side_by_side(20.0), shared=shared)) == Action("more", 1, going_on=keys)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.OK, Verdict.INCONCLUSIVE]
 
 
@@ -592,7 +592,7 @@ def test_beside_a_stored_baseline_all_are_launched_together() -> None:
     here = (replace(taking(STEADY), name="a"), replace(taking([0.1, 0.11, 0.09, 0.105]), name="b"))
     found = stored(baseline(STEADY), baseline(STEADY))
     one = Judge("test_it", Settings(launches=4, max_time=60.0, tolerance=0.06), found, alone)
-    assert one(here, after(4.0)) == Next("more", 1)
+    assert one(here, after(4.0)) == Action("more", 1)
 
 
 def test_an_open_quotient_keeps_nothing_from_green() -> None:
@@ -620,7 +620,7 @@ def test_what_is_gated_over_another_one_is_launched_on_with_it() -> None:
         going_on = frozenset((name, 2) for name in names)
         derive = partial(with_speedup, over="a", gated=gated)
         one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, derive), derive)
-        assert one((*here, *there), side_by_side(20.0)) == Next("more", 1, going_on=going_on)
+        assert one((*here, *there), side_by_side(20.0)) == Action("more", 1, going_on=going_on)
 
 
 @pytest.mark.parametrize("slower", [1.2, 1.0])
@@ -637,7 +637,7 @@ def test_what_ends_with_a_regression_is_proven_by_what_is_left_of_the_errors(slo
 
     one = Judge("test_it", Settings(launches=4), paired(variants, alone), alone)
     action = one(sides(4), after(4.0))
-    assert action.action == ("confirm" if slower > 1 else "more")
+    assert action.kind == ("confirm" if slower > 1 else "more")
     action = one(sides(8), after(8.0))
     assert [result.verdict for result in one.results] == (
         [Verdict.REGRESSED, Verdict.UNCHANGED] if slower > 1 else [Verdict.UNCHANGED, Verdict.OK]
@@ -650,19 +650,19 @@ def test_a_step_that_is_longer_may_be_suspected_by_its_work() -> None:
     derived = gated_if_paired(alone)
     one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
     first = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
-    assert one(first, after(4.0)) == Next("confirm", 6, ("cpu_time",))
+    assert one(first, after(4.0)) == Action("confirm", 6, ("cpu_time",))
     six = [1.0, 1.001, 0.999] * 2
     assert one(
         (working([0.12 * x for x in six], MORE_WORK), working([0.1 * x for x in six], WORK)), after(8.0)
-    ) == Next("stop", explain=True, worse=True)
+    ) == Action("stop", explain=True, worse=True)
     assert one.results[0]["step_time"].verdict is Verdict.REGRESSED
 
 
 def test_what_cannot_be_told_gets_more_launches_while_there_is_time() -> None:
     noisy = (taking([0.1, 0.12, 0.09, 0.11]),)
-    assert judge(baseline(STEADY))(noisy, after(4.0)) == Next("more", 1)
+    assert judge(baseline(STEADY))(noisy, after(4.0)) == Action("more", 1)
     late = judge(baseline(STEADY))
-    assert late(noisy, after(29.5)) == Next("stop")
+    assert late(noisy, after(29.5)) == Action("stop")
     assert late.results[0].verdict is Verdict.INCONCLUSIVE
 
 
@@ -712,7 +712,7 @@ def test_both_sides_of_a_run_are_related_each_for_itself() -> None:
     )
     derive = partial(with_speedup, over="a")
     one = Judge("test_it", Settings(launches=4), paired(variants, derive), derive)
-    assert one(sides, after(4.0)) == Next("confirm", 4, ("step_time of a and b",))
+    assert one(sides, after(4.0)) == Action("confirm", 4, ("step_time of a and b",))
     assert [result.verdict for result in one.results] == [Verdict.REGRESSED] * 2
     assert [result.origin for result in one.results] == ["revision 3f2a1c0 (main), side by side, 4+4 launches"] * 2
     assert one.results[1]["speedup"].change == pytest.approx(0.0)
@@ -730,8 +730,8 @@ def test_more_work_is_found_beside_another_revision() -> None:
     derived = gated_if_paired(alone)
     one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
-    assert one(sides, after(4.0)) == Next("confirm", 6, ("cpu_time",))
-    assert one(sides, after(8.0)) == Next("stop", explain=True, worse=True)
+    assert one(sides, after(4.0)) == Action("confirm", 6, ("cpu_time",))
+    assert one(sides, after(8.0)) == Action("stop", explain=True, worse=True)
     (result,) = one.results
     assert [c.series.metric for c in result.comparisons if c.verdict is Verdict.REGRESSED] == ["cpu_time"]
     assert result.verdict is Verdict.REGRESSED
@@ -771,13 +771,13 @@ def test_what_looks_better_than_another_revision_is_measured_until_it_is_known_t
     variant = make_variant("ddp", environment=measured(STEADY).environment)
     one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
     sides = measured(FASTER), measured([0.1] * 4)
-    assert one(sides, after(4.0)) == Next("more", 1)
-    assert one(sides, after(60.0)) == Next("stop")
+    assert one(sides, after(4.0)) == Action("more", 1)
+    assert one(sides, after(60.0)) == Action("stop")
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED]
     assert words_of_note(one.results[0]["step_time"].note) == "looks better, though not for certain"
     longer = measured(FASTER * 5), measured([0.1] * 20)
     one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
-    assert one(longer, AT_THE_END) == Next("stop")
+    assert one(longer, AT_THE_END) == Action("stop")
     assert [result.verdict for result in one.results] == [Verdict.IMPROVED]
 
 
@@ -789,12 +789,12 @@ def test_a_proof_stands_when_what_looked_better_does_so_no_more() -> None:
     beside = paired([variant], alone)
     fresh = Judge("test_it", Settings(launches=4), beside, alone)
     later = measured(FADED), measured([0.1] * 8)
-    assert fresh(later, AT_THE_END) == Next("more", 1)
+    assert fresh(later, AT_THE_END) == Action("more", 1)
     assert [result.verdict for result in fresh.results] == [Verdict.OK]
     one = Judge("test_it", Settings(launches=4), beside, alone)
-    assert one((measured(FASTER), measured([0.1] * 4)), AT_THE_END) == Next("more", 1)
+    assert one((measured(FASTER), measured([0.1] * 4)), AT_THE_END) == Action("more", 1)
     proven = one.results[0]["step_time"].bound
-    assert one(later, AT_THE_END) == Next("stop")
+    assert one(later, AT_THE_END) == Action("stop")
     (result,) = one.results
     assert result.verdict is Verdict.UNCHANGED
     margin = result["step_time"].margin
@@ -810,9 +810,9 @@ def test_a_proof_does_not_outlive_the_launches_that_it_rests_on() -> None:
     """A suspect is judged by fresh launches alone, and so is all else."""
     variant = make_variant("ddp", environment=measured(STEADY).environment)
     one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
-    assert one((measured(FASTER), measured([0.1] * 4)), after(4.0)) == Next("more", 1)
-    assert one((measured([0.12, 0.121, 0.119] * 2), measured([0.1] * 6)), after(6.0)).action == "confirm"
-    assert one((measured(FADED), measured([0.1] * 8)), after(14.0)) == Next("more", 1)
+    assert one((measured(FASTER), measured([0.1] * 4)), after(4.0)) == Action("more", 1)
+    assert one((measured([0.12, 0.121, 0.119] * 2), measured([0.1] * 6)), after(6.0)).kind == "confirm"
+    assert one((measured(FADED), measured([0.1] * 8)), after(14.0)) == Action("more", 1)
     assert [result.verdict for result in one.results] == [Verdict.OK]
 
 
@@ -828,7 +828,7 @@ def test_what_may_as_well_be_the_same_is_not_said_to_look_better() -> None:
 
 def test_beside_a_baseline_it_is_enough_that_nothing_is_worse() -> None:
     one = judge(baseline([0.1] * 4))
-    assert one((taking([1.02 * size for size in FASTER]),), after(4.0)) == Next("stop")
+    assert one((taking([1.02 * size for size in FASTER]),), after(4.0)) == Action("stop")
     memory = one.results[0]["peak_allocated"]
     assert (memory.verdict, memory.note) == (Verdict.UNCHANGED, None)
 
@@ -837,7 +837,7 @@ def test_what_the_other_side_cannot_run_is_new() -> None:
     variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
     sides = tuple(replace(in_turns(STEADY), name=name) for name in ("a", "b", "b"))
     one = Judge("test_it", Settings(launches=4), paired(variants, alone, {("a", 2): "it raised"}), alone)
-    assert one(sides, after(4.0)) == Next("stop")
+    assert one(sides, after(4.0)) == Action("stop")
     assert [result.verdict for result in one.results] == [Verdict.NEW, Verdict.UNCHANGED]
     assert one.results[0].origin == "revision 3f2a1c0 (main) cannot run it"
     assert one.results[0].paired == PairedRevision(revision=REVISION.label, commit=REVISION.commit, lacking="it raised")
@@ -851,7 +851,7 @@ def test_all_launches_show_what_is_slower_where_fresh_ones_look_so_again(fresh: 
     variant = make_variant("ddp", environment=measured(STEADY).environment)
     one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
     slower = [1.06 * time for time in STEADY]
-    assert one((in_turns(slower), in_turns(STEADY)), after(4.0)).action == "confirm"
+    assert one((in_turns(slower), in_turns(STEADY)), after(4.0)).kind == "confirm"
     every = replace(in_turns([*slower, *(fresh * time for time in STEADY)]), fresh_from=4)
     one((every, in_turns(STEADY * 2)), after(60.0))
     (result,) = one.results
@@ -861,18 +861,18 @@ def test_all_launches_show_what_is_slower_where_fresh_ones_look_so_again(fresh: 
 
 def test_looks_share_the_error_of_proofs() -> None:
     """A quarter of the time may spend a quarter of 5 %, all by the first look; a later one has 0.6 of what it may."""
-    first = Proofs().at(0.25, last=False)
+    first = Proofs().at_interim(0.25, last=False)
     assert (first.proves, first.spent) == (True, 0.0125)
     assert first.level == 0.0125
-    soon = first.at(0.4, last=False)
+    soon = first.at_interim(0.4, last=False)
     assert (soon.proves, soon.spent) == (False, first.spent)
-    second = soon.at(0.5, last=False)
+    second = soon.at_interim(0.5, last=False)
     assert second.proves
     assert second.level == pytest.approx(0.015)
-    end = second.at(1.0, last=True)
+    end = second.at_interim(1.0, last=True)
     assert end.proves
     assert end.level == pytest.approx(0.03)
-    assert not end.at(1.0, last=True).proves
+    assert not end.at_interim(1.0, last=True).proves
 
 
 @pytest.mark.parametrize(("latest", "looks"), [(0.5, 5), (0.75, 3), (0.95, 2), (0.95, 1), (0.9, 5)])
@@ -881,7 +881,7 @@ def test_all_looks_together_prove_in_5_percent_what_is_worse_by_the_margin(lates
     shares = [latest * 0.5**i for i in range(looks - 1, -1, -1)]
     proofs, levels = Proofs(), []
     for share in (*shares, 1.0):
-        proofs = proofs.at(share, last=share == 1.0)
+        proofs = proofs.at_interim(share, last=share == 1.0)
         assert proofs.proves
         levels.append(proofs.level)
     steps = np.diff([0.0, *shares, 1.0])
@@ -897,7 +897,7 @@ def test_looks_prove_a_little_more_often_where_nearly_all_launches_come_last(
     """A benchmark that waited for others has had most of the time and few launches; the goal is 7 %."""
     proofs, levels = Proofs(), []
     for share in shares:
-        proofs = proofs.at(share, last=share == 1.0)
+        proofs = proofs.at_interim(share, last=share == 1.0)
         levels.append(proofs.level)
     steps = np.diff([0.0, *launches])
     walks = np.random.default_rng(0).normal(0.0, np.sqrt(steps), (100_000, len(steps))).cumsum(axis=1)
@@ -922,9 +922,9 @@ def test_the_interval_that_is_printed_holds_over_all_looks() -> None:
 
 def test_the_interval_of_a_red_that_ends_the_measuring_early_is_that_of_its_look() -> None:
     """The proofs of what is not worse spend all that is left then: the interval has a sixth of it."""
-    early = Proofs().at(1.0, last=True, over=1 / 6)
+    early = Proofs().at_interim(1.0, last=True, over=1 / 6)
     assert (early.level, early.interval) == pytest.approx((0.05, 0.05 / 6))
-    assert Proofs().at(1.0, last=True).interval == 0.05
+    assert Proofs().at_interim(1.0, last=True).interval == 0.05
 
 
 def test_a_look_that_leads_to_a_confirmation_spends_nothing() -> None:
@@ -936,7 +936,7 @@ def test_a_look_that_leads_to_a_confirmation_spends_nothing() -> None:
     for confirming in (True, False):
         one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
         if confirming:
-            assert one((slower, in_turns(STEADY)), after(20.0)).action == "confirm"
+            assert one((slower, in_turns(STEADY)), after(20.0)).kind == "confirm"
         one((every, in_turns(STEADY * 2)), after(60.0))
         bounds.append(bound_of(one, 0))
     assert bounds[0] == bounds[1]
@@ -954,13 +954,13 @@ def test_more_work_is_red_only_at_a_look_that_could_prove_steps_to_be_no_longer(
     derived = gated_if_paired(alone)
     one = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
     sides = working(NOISY_AND_LONGER, MORE_WORK), working(NOISY, WORK)
-    assert one(sides, after(4.0)).action == "confirm"
-    assert one(sides, after(20.0)) == Next("stop", explain=True, worse=True)
+    assert one(sides, after(4.0)).kind == "confirm"
+    assert one(sides, after(20.0)) == Action("stop", explain=True, worse=True)
     other = Judge("test_it", Settings(launches=4), paired([variant], derived), derived)
     five = working(NOISY[:5], WORK[:5]), working(NOISY[4::-1], WORK[:5])
-    assert other(five, after(18.0)).action == "more"  # which could prove
-    assert other(sides, after(20.0)).action == "confirm"
-    assert other(sides, after(24.0)) == Next("more", 1)
+    assert other(five, after(18.0)).kind == "more"  # which could prove
+    assert other(sides, after(20.0)).kind == "confirm"
+    assert other(sides, after(24.0)) == Action("more", 1)
     assert other.results[0]["cpu_time"].verdict is Verdict.INCONCLUSIVE
 
 
@@ -970,9 +970,9 @@ def test_beside_the_commit_of_a_baseline_memory_is_still_judged_by_what_was_stor
     references = replace(paired([variant], alone), baselines=(baseline(STEADY),))
     one = Judge("test_it", Settings(launches=4, tolerance=0.03), references, alone)
     larger = replace(taking([1.2 * size for size in STEADY]), turns=True)
-    assert one((larger, larger), after(4.0)) == Next("confirm", 4, ("peak_allocated",))
+    assert one((larger, larger), after(4.0)) == Action("confirm", 4, ("peak_allocated",))
     every = replace(taking([1.2 * size for size in STEADY * 2]), turns=True, fresh_from=4)
-    assert one((every, every), after(8.0)) == Next("stop", explain=True, worse=True)
+    assert one((every, every), after(8.0)) == Action("stop", explain=True, worse=True)
     (result,) = one.results
     assert {metric: (result[metric].verdict, result[metric].paired) for metric in ("step_time", "peak_allocated")} == {
         "step_time": (Verdict.UNCHANGED, True),
@@ -994,16 +994,16 @@ def test_what_waits_while_another_one_is_confirmed_is_judged_once_more() -> None
     variants = [make_variant(name, environment=measured(STEADY).environment) for name in ("a", "b")]
     one = Judge("test_it", Settings(launches=4, max_time=60.0), paired(variants, alone), alone)
     slower = [0.12, 0.121, 0.119, 0.12]
-    asked = Next("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
+    asked = Action("confirm", 4, ("step_time of b",), going_on=frozenset({("b", 2)}))
     assert one(waiting(STEADY[:4], slower), side_by_side(8.0)) == asked
     red = tuple(replace(each, fresh_from=4 * (each.name == "b")) for each in waiting(STEADY[:4], slower * 2))
-    assert one(red, side_by_side(16.0)) == Next("stop", explain=True, worse=True)
+    assert one(red, side_by_side(16.0)) == Action("stop", explain=True, worse=True)
     assert [result.verdict for result in one.results] == [Verdict.UNCHANGED, Verdict.REGRESSED]
 
 
-def of_pass(over: float, *, last: bool = False, again: bool = False) -> Look:
+def of_pass(over: float, *, last: bool = False, again: bool = False) -> Interim:
     """A look of the first pass over a suite, or of the second one."""
-    return Look(30.0, 1.0, last=last, over=over, final=1.0 if again else 0.65, shared=True, defers=not again)
+    return Interim(30.0, 1.0, last=last, over=over, final=1.0 if again else 0.65, shared=True, defers=not again)
 
 
 def test_what_looks_worse_in_the_first_pass_is_red_when_the_second_one_has_confirmed_it() -> None:
@@ -1011,14 +1011,14 @@ def test_what_looks_worse_in_the_first_pass_is_red_when_the_second_one_has_confi
     beside = paired([variant], alone)
     first, second = (Judge("test_it", Settings(launches=4), beside, alone) for _ in range(2))
     slower = [1.2 * time for time in STEADY]
-    assert first((in_turns(slower), in_turns(STEADY)), of_pass(0.3)) == Next("confirm", 4, ("step_time",))
+    assert first((in_turns(slower), in_turns(STEADY)), of_pass(0.3)) == Action("confirm", 4, ("step_time",))
     (result,) = first.results
     assert (result.verdict, result["step_time"].verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
     assert result["step_time"].note == Finding("to_confirm")
     assert result["step_time"].suspicious
     second.resume(first)
     every = replace(in_turns(slower * 2), fresh_from=4), in_turns(STEADY * 2)
-    assert second(every, of_pass(0.8, again=True)) == Next("stop", explain=True, worse=True)
+    assert second(every, of_pass(0.8, again=True)) == Action("stop", explain=True, worse=True)
     assert second.results[0].verdict is Verdict.REGRESSED
 
 
@@ -1027,10 +1027,10 @@ def test_what_could_not_see_in_the_first_pass_may_look_worse_in_the_second() -> 
     beside = paired([variant], alone)
     first, second = (Judge("test_it", Settings(launches=4), beside, alone) for _ in range(2))
     unsure = [0.098, 0.102, 0.098, 0.104], [0.1, 0.099, 0.1, 0.098]
-    assert first(tuple(map(in_turns, unsure)), of_pass(0.65, last=True)) == Next("stop")
+    assert first(tuple(map(in_turns, unsure)), of_pass(0.65, last=True)) == Action("stop")
     second.resume(first)
     longer = in_turns([*unsure[0], *[0.12] * 8]), in_turns([*unsure[1], *[0.1] * 8])
-    assert second(longer, of_pass(0.8, again=True)) == Next("confirm", 12, ("step_time",))
+    assert second(longer, of_pass(0.8, again=True)) == Action("confirm", 12, ("step_time",))
 
 
 def test_a_second_pass_spends_no_proof_twice() -> None:
@@ -1057,7 +1057,7 @@ def test_growth_that_the_first_pass_has_diagnosed_is_no_suspect_of_the_second() 
         first((growing(1024.0),), replace(of_pass(0.3), diagnosed=True))
     assert first.results[0].verdict is Verdict.REGRESSED
     second.resume(first)
-    assert second((growing(1024.0),), of_pass(0.7, again=True)) == Next("stop", explain=True, worse=True)
+    assert second((growing(1024.0),), of_pass(0.7, again=True)) == Action("stop", explain=True, worse=True)
     assert second.results[0].verdict is Verdict.REGRESSED
 
 
@@ -1078,9 +1078,9 @@ def test_the_interval_of_a_red_that_ends_early_has_the_part_of_the_errors_until_
     variant = make_variant("ddp", environment=measured(STEADY).environment)
     one = Judge("test_it", Settings(launches=4), paired([variant], alone), alone)
     slower = in_turns([1.2 * time for time in STEADY])
-    assert one((slower, in_turns(STEADY)), after(4.0)).action == "confirm"
+    assert one((slower, in_turns(STEADY)), after(4.0)).kind == "confirm"
     red = replace(in_turns([1.2 * time for time in STEADY * 2]), fresh_from=4), in_turns(STEADY * 2)
-    assert one(red, after(12.0)).action == "stop"
+    assert one(red, after(12.0)).kind == "stop"
     found = one.results[0]["step_time"]
     assert found.change is not None
     assert found.change_interval is not None

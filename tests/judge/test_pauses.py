@@ -10,14 +10,14 @@ import pytest
 
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.judge import Judge
-from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.judge.sequential import Interim
 from pytest_ddpperf.metrics.scaling import alone
 from pytest_ddpperf.metrics.table import series_of
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import GREEN, Verdict
-from pytest_ddpperf.run.references import PairedReferences
+from pytest_ddpperf.run.call.references import PairedReferences
 from pytest_ddpperf.settings import Settings
 from tests.factories import make_launch, make_measurement, make_rank_launch, make_variant
 
@@ -55,9 +55,9 @@ def judged(
             sides[1].append(launch(rng, number, step, steps, pause=pause if same else 0.0, period=period))
         elapsed = float(len(sides[0]))
         last, screened = elapsed + 1 > MAX_TIME, elapsed + 1 > MAX_TIME / 2
-        look = Look(elapsed, 1.0, last=last, screened=screened, over=1.0 if last else elapsed / MAX_TIME)
-        action = judge((measured(sides[0], fresh_from), measured(sides[1], fresh_from)), look)
-        fresh_from = len(sides[0]) if action.action == "confirm" else fresh_from
+        interim = Interim(elapsed, 1.0, last=last, screened=screened, over=1.0 if last else elapsed / MAX_TIME)
+        action = judge((measured(sides[0], fresh_from), measured(sides[1], fresh_from)), interim)
+        fresh_from = len(sides[0]) if action.kind == "confirm" else fresh_from
         wanted = action.launches
     (result,) = judge.results
     return result

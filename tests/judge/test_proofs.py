@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddpperf.judge.detection import UNSPENT
-from pytest_ddpperf.judge.proofs import SharedTime
+from pytest_ddpperf.judge.proofs import AlphaLedger
 
 A, B = ("a", 2), ("b", 2)
 
 
 def test_a_benchmark_that_waits_spends_nothing() -> None:
     """Both spend a tenth of 5 % at a tenth of the time, and a alone more at half of it."""
-    proofs = SharedTime()
+    proofs = AlphaLedger()
     assert proofs[A] == UNSPENT
     proofs.begin({A: 4, B: 4}, 0.1, last=False)
     assert proofs[A].level == proofs[B].level == pytest.approx(0.005)
-    proofs.tell()
+    proofs.commit()
     proofs.begin({A: 9, B: 4}, 0.5, last=False)
     assert proofs[B].level == pytest.approx(0.005)
     assert proofs[A].level > 2 * proofs[B].level
@@ -25,10 +25,10 @@ def test_a_benchmark_that_waits_spends_nothing() -> None:
 
 def test_what_a_look_spends_counts_once_it_is_told() -> None:
     """A look that is not told leaves the next one all that could be spent until then."""
-    untold, told = SharedTime(), SharedTime()
+    untold, told = AlphaLedger(), AlphaLedger()
     for proofs in (untold, told):
         proofs.begin({A: 4}, 0.5, last=False)
-    told.tell()
+    told.commit()
     for proofs in (untold, told):
         proofs.begin({A: 5}, 1.0, last=True)
     assert untold[A].level == 0.05
@@ -37,18 +37,18 @@ def test_what_a_look_spends_counts_once_it_is_told() -> None:
 
 def test_a_last_look_at_the_same_launches_never_has_less_than_the_one_before() -> None:
     """The first look, at 70 % of the time, has all of the errors until then; 0.6 of all of them is less."""
-    proofs = SharedTime()
+    proofs = AlphaLedger()
     proofs.begin({A: 4, B: 4}, 0.7, last=False)
-    proofs.tell()
+    proofs.commit()
     proofs.begin({A: 5, B: 4}, 1.0, last=True)
     assert proofs[B].level == pytest.approx(0.035)
     assert proofs[A].level == pytest.approx(0.03)
 
 
 def test_another_look_at_the_same_launches_takes_the_place_of_the_one_before() -> None:
-    proofs, once = SharedTime(), SharedTime()
+    proofs, once = AlphaLedger(), AlphaLedger()
     proofs.begin({A: 4}, 1 / 3, last=False)
-    proofs.tell()
+    proofs.commit()
     for each in (proofs, once):
         each.begin({A: 4}, 1.0, last=True)
     assert proofs[A] == once[A]
@@ -56,19 +56,19 @@ def test_another_look_at_the_same_launches_takes_the_place_of_the_one_before() -
 
 def test_a_look_that_is_kept_counts_though_another_one_at_the_same_launches_follows() -> None:
     """At 0.65 of the errors a test might have ended; the second pass looks again, and proves with what is left."""
-    proofs = SharedTime()
+    proofs = AlphaLedger()
     proofs.begin({A: 4}, 0.65, last=True)
-    proofs.tell()
+    proofs.commit()
     kept = proofs[A]
     assert kept.proves
     assert kept.level == pytest.approx(0.0325)
     proofs.keep()
     proofs.begin({A: 4}, 0.66, last=False)
     assert proofs[A] == kept
-    proofs.tell()
+    proofs.commit()
     proofs.begin({A: 5}, 0.9, last=False)
     assert not proofs[A].proves
-    proofs.tell()
+    proofs.commit()
     proofs.begin({A: 6}, 1.0, last=True)
     assert proofs[A].proves
     assert proofs[A].level == pytest.approx(0.03)

@@ -11,7 +11,7 @@ from pytest_ddpperf.judge.detection import looks_worse
 from pytest_ddpperf.judge.sequential import (
     PAIRED_ALPHA,
     STOP,
-    Next,
+    Action,
     Phase,
     State,
     advance,
@@ -24,7 +24,7 @@ from pytest_ddpperf.stats.intervals import Change, paired
 FIRST = 6
 
 
-def act(state: State, *verdicts: Verdict, suspects: bool = False, last: bool = False) -> Next:
+def act(state: State, *verdicts: Verdict, suspects: bool = False, last: bool = False) -> Action:
     return next_action(state, verdicts, suspects=suspects, last=last)
 
 
@@ -45,7 +45,7 @@ def test_nothing_to_judge_stops() -> None:
 def test_launches_are_added_one_by_one(state: State) -> None:
     action = act(state, Verdict.UNCHANGED, Verdict.INCONCLUSIVE, Verdict.NEW)
 
-    assert action == Next("more", 1)
+    assert action == Action("more", 1)
     assert advance(state, action) == State(FIRST + 1, FIRST, state.phase)
 
 
@@ -58,12 +58,12 @@ def test_a_suspect_is_confirmed_by_as_many_fresh_launches(verdict: Verdict, *, s
 
     action = act(late, verdict, suspects=suspects)
 
-    assert action == Next("confirm", 16)  # no fewer than made it suspicious
+    assert action == Action("confirm", 16)  # no fewer than made it suspicious
     assert advance(late, action) == State(16, FIRST, Phase.CONFIRM)
 
 
 def test_a_first_look_that_time_has_cut_is_confirmed_by_a_whole_one() -> None:
-    assert act(State(launches=2, first=FIRST), Verdict.UNCHANGED, suspects=True) == Next("confirm", FIRST)
+    assert act(State(launches=2, first=FIRST), Verdict.UNCHANGED, suspects=True) == Action("confirm", FIRST)
 
 
 def test_after_the_screening_nothing_new_is_suspected() -> None:
@@ -72,10 +72,10 @@ def test_after_the_screening_nothing_new_is_suspected() -> None:
     clearing = advance(late, act(late, Verdict.INCONCLUSIVE), screened=True)
 
     assert clearing == State(17, FIRST, Phase.CLEAR)
-    assert act(clearing, Verdict.INCONCLUSIVE, suspects=True) == Next("more", 1)
+    assert act(clearing, Verdict.INCONCLUSIVE, suspects=True) == Action("more", 1)
     assert act(clearing, Verdict.INCONCLUSIVE, suspects=True, last=True) == STOP
     assert act(clearing, Verdict.UNCHANGED, suspects=True) == STOP
-    assert advance(clearing, Next("more", 1)) == State(18, FIRST, Phase.CLEAR)
+    assert advance(clearing, Action("more", 1)) == State(18, FIRST, Phase.CLEAR)
 
 
 def test_the_last_look_in_time_may_still_raise_a_suspicion() -> None:
@@ -84,7 +84,7 @@ def test_the_last_look_in_time_may_still_raise_a_suspicion() -> None:
     confirming = advance(late, act(late, Verdict.INCONCLUSIVE, suspects=True), screened=True)
 
     assert confirming == State(16, FIRST, Phase.CONFIRM)
-    assert advance(confirming, Next("more", 1), screened=True).phase is Phase.CONFIRM
+    assert advance(confirming, Action("more", 1), screened=True).phase is Phase.CONFIRM
 
 
 @pytest.mark.parametrize("verdict", [Verdict.REGRESSED, Verdict.UNCHANGED])
@@ -95,12 +95,12 @@ def test_a_confirmation_ends_with_its_verdict(verdict: Verdict, *, suspects: boo
 
 @pytest.mark.parametrize("state", [BEGIN, CONFIRMING])
 def test_one_is_added_only_if_it_fits(state: State) -> None:
-    assert act(state, Verdict.INCONCLUSIVE) == Next("more", 1)
+    assert act(state, Verdict.INCONCLUSIVE) == Action("more", 1)
     assert act(state, Verdict.INCONCLUSIVE, last=True) == STOP
 
 
 def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
-    assert act(BEGIN, Verdict.REGRESSED, last=True) == Next("confirm", FIRST)
+    assert act(BEGIN, Verdict.REGRESSED, last=True) == Action("confirm", FIRST)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def procedure(
         action = act(state, verdict, suspects=suspect, last=last)
         if action == STOP:
             return
-        fresh_from = len(samples) if action.action == "confirm" else fresh_from
+        fresh_from = len(samples) if action.kind == "confirm" else fresh_from
         samples = [*samples, *rounds(rng, slowdown, action.launches)]
         state = advance(state, action)
 

@@ -18,8 +18,7 @@ from pytest_ddpperf.records.measurement import Interval, MetricRules, Plan
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.stored import Stored
-from pytest_ddpperf.reports.summary import SummaryData
+from pytest_ddpperf.reports.outputs import Outputs, Stored
 from tests.factories import PROFILE, make_environment, make_launch, make_measurement, make_rank_launch, make_series
 
 MIB = 2.0**20
@@ -467,25 +466,24 @@ SAVED = tuple(
     _alone(result) for result in (*THIRTY, *map(_pretraining, range(15, 17))) if result.verdict is not Verdict.BROKEN
 )
 RUNS = {
-    1: SummaryData(results=_timed(BESIDE), here="8be01d2+changes"),
-    4: SummaryData(results=STORED_TIMES, here="8be01d2+changes"),
-    7: SummaryData(results=SUITE, here="8be01d2+changes"),
-    6: SummaryData(
-        results=_timed(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW),
-        searches=(_search(0),),
-        complaints=(
-            "ddpperf_history: /home/somebody/projects/training/.ddpperf/history.sqlite is locked: it is skipped",
-        ),
+    1: Outputs(results=[*_timed(BESIDE)], here="8be01d2+changes"),
+    4: Outputs(results=[*STORED_TIMES], here="8be01d2+changes"),
+    7: Outputs(results=[*SUITE], here="8be01d2+changes"),
+    6: Outputs(
+        results=[*_timed(UNCHANGED, REGRESSED, BROKEN, UNDECIDED, IMPROVED, NEW)],
+        searches=[_search(0)],
+        complaints=[
+            "ddpperf_history: /home/somebody/projects/training/.ddpperf/history.sqlite is locked: it is skipped"
+        ],
         recorded="this run is number 31 of .ddpperf/history.sqlite",
     ),
-    30: SummaryData(results=_timed(*THIRTY), searches=tuple(map(_search, range(4)))),
-    15: SummaryData(calibrated=tuple(map(calibrated, range(15)))),
-    31: SummaryData(
-        results=SAVED,
+    30: Outputs(results=[*_timed(*THIRTY)], searches=[*map(_search, range(4))]),
+    15: Outputs(calibrated=[*map(calibrated, range(15))]),
+    31: Outputs(
+        results=[*SAVED],
         accepting=True,
         stored=Stored(
-            saved=[_saved(result, number) for number, result in enumerate(SAVED)],
-            failed=(f"{LONG}[zero1-bf16-4-1024]",),
+            saved=[_saved(result, number) for number, result in enumerate(SAVED)], failed={f"{LONG}[zero1-bf16-4-1024]"}
         ),
     ),
 }

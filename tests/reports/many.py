@@ -7,7 +7,8 @@ import json
 
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.reports.documents.reading import typed
-from pytest_ddpperf.reports.documents.results import ResultsData, results_document
+from pytest_ddpperf.reports.documents.results import ResultsData
+from tests.factories import make_results_document
 from tests.reports.golden_runs import RUNS
 
 STEPS = 40
@@ -15,7 +16,7 @@ STEPS = 40
 
 def many_benchmarks(number: int, launches: int) -> ResultsData:
     """The golden run of 30 again and again, with so many benchmarks that differ in name, launches and step times."""
-    data = json.loads(render(results_document(RUNS[30].results, None, date="2026-01-12T10:00:00+00:00")))
+    data = json.loads(render(make_results_document(RUNS[30].results, None, date="2026-01-12T10:00:00+00:00")))
     golden = [result for result in data["results"] if result["step_times"]]
     data["results"] = [copy.deepcopy(golden[i % len(golden)]) for i in range(number)]
     for i, result in enumerate(data["results"]):

@@ -28,8 +28,8 @@ from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import Document, about, write
 from pytest_ddpperf.reports.documents.reading import typed
-from pytest_ddpperf.reports.documents.results import SCHEMA_FILE, ResultsData, VerdictWord, results_document
-from tests.factories import PROFILE
+from pytest_ddpperf.reports.documents.results import SCHEMA_FILE, ResultsData, VerdictWord
+from tests.factories import PROFILE, make_results_document
 from tests.reports.schemas import DOCUMENTS, schema_text
 
 Make = Callable[..., Result]
@@ -116,7 +116,7 @@ def results(make_result: Make, make_comparison: Compare) -> list[Result]:
 
 
 def test_a_profile_is_told_in_base_units(results: list[Result]) -> None:
-    assert results_document(results, None)["results"][5]["profile"] == {
+    assert make_results_document(results, None)["results"][5]["profile"] == {
         "step": 0.05,
         "communication_busy": 0.02,
         "communication_busy_share": 0.4,
@@ -134,23 +134,23 @@ def test_a_profile_is_told_in_base_units(results: list[Result]) -> None:
 def test_the_document_keeps_to_its_schema(
     results: list[Result], search: Search, validate: Callable[[Any], None]
 ) -> None:
-    validate(json.loads(json.dumps(results_document(results, CODE, [search]))))
-    validate(results_document([], None))
+    validate(json.loads(json.dumps(make_results_document(results, CODE, searches=[search]))))
+    validate(make_results_document([], None))
 
 
 def test_the_code_is_told_with_whether_it_was_changed(make_result: Make) -> None:
     stored = make_result().baseline
     assert stored is not None
-    document = results_document([make_result(baseline=replace(stored, dirty=True))], CODE)
+    document = make_results_document([make_result(baseline=replace(stored, dirty=True))], CODE)
     assert (document["commit"], document["dirty"]) == ("3f2a1c0", True)
     assert document["results"][0]["baseline"]["dirty"] is True
     assert document["results"][0]["baseline"]["counted"] is None
-    unknown = results_document([], None)
+    unknown = make_results_document([], None)
     assert (unknown["commit"], unknown["dirty"]) == (None, False)
 
 
 def test_a_search_for_the_largest_batch_is_told_with_all_that_was_tried(search: Search) -> None:
-    (found,) = results_document([], None, [search])["batch_sizes"]
+    (found,) = make_results_document([], None, searches=[search])["batch_sizes"]
     assert found == {
         "test": "t.py::test_size",
         "training": "ddp precision=bf16",
@@ -176,7 +176,7 @@ def test_trainings_are_told_with_curves_last_values_and_verdicts(validate: Calla
     )
     kept = held([first, other], first, set(), QualityRules(metric="loss", better="lower", tolerance=0.02))
     found = Convergence(test="t.py::test", world_size=2, metric="loss", strategies=(first, other), kept=kept)
-    document = results_document([], CODE, convergences=[found])
+    document = make_results_document([], CODE, convergences=[found])
     validate(json.loads(json.dumps(document)))
     (told,) = document["convergences"]
     assert (told["test"], told["world_size"], told["metric"], told["launches"]) == ("t.py::test", 2, "loss", 2)
@@ -192,7 +192,7 @@ def test_a_calibrated_benchmark_keeps_to_the_schema(
     make_calibrated: Callable[..., Calibrated], validate: Callable[[Any], None]
 ) -> None:
     runs = ((0.04, Verdict.OK), (0.08, Verdict.REGRESSED))
-    document = results_document([], CODE, calibrated=[make_calibrated(), make_calibrated(*runs)])
+    document = make_results_document([], CODE, calibrated=[make_calibrated(), make_calibrated(*runs)])
     validate(json.loads(json.dumps(document)))
     first, second = document["calibration"]
     assert document["environment"]["cpu_model"] == "AMD EPYC"
@@ -221,7 +221,7 @@ def test_steps_are_told_one_by_one_with_a_line_for_each_launch(make_result: Make
         )
         for i, row in enumerate(rows)
     )
-    document = results_document([make_result(measured={"launches": launches})], None)
+    document = make_results_document([make_result(measured={"launches": launches})], None)
     assert document["results"][0]["step_times"] == [[0.333333333, 0.5], [2.0, 2.0]]
     write(tmp_path / "results.json", document)
     lines = [line.strip() for line in (tmp_path / "results.json").read_text(encoding="utf-8").splitlines()]
@@ -244,7 +244,7 @@ def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validat
         Launch(round=1, ranks=ranks, seconds=1.0),
         Launch(round=2, ranks=ranks, seconds=1.0, health=Health(cpu=cpu, nodes={"node 1 (b)": CpuHealth(steal=0.5)})),
     )
-    document = results_document([make_result(measured={"launches": launches})], None)
+    document = make_results_document([make_result(measured={"launches": launches})], None)
     validate(document)
 
     first, second, on_nodes = document["results"][0]["health"]
@@ -281,7 +281,7 @@ def test_memory_is_told_by_rank_and_by_phase(make_result: Make, validate: Callab
         )
         for rank in range(2)
     )
-    document = results_document(
+    document = make_results_document(
         [make_result(measured={"launches": (Launch(round=0, ranks=ranks, seconds=1.0),)})], None
     )
     validate(document)
@@ -292,7 +292,7 @@ def test_memory_is_told_by_rank_and_by_phase(make_result: Make, validate: Callab
 
 
 def test_the_schema_refuses_what_is_not_described(results: list[Result], validate: Callable[[Any], None]) -> None:
-    document = results_document(results, None)
+    document = make_results_document(results, None)
     document["results"][0]["metrics"]["step_time"]["surprise"] = 1
     with pytest.raises(jsonschema.ValidationError, match="surprise"):
         validate(document)
@@ -312,7 +312,7 @@ def test_every_property_is_described() -> None:
 
 
 def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
-    first = results_document(results, None)["results"][0]
+    first = make_results_document(results, None)["results"][0]
     assert first["metrics"]["step_time"] == {
         "unit": "s",
         "better": "lower",
@@ -348,7 +348,7 @@ def test_what_is_not_finite_becomes_null(
 ) -> None:
     wide = Interval(low=float("-inf"), high=float("inf"), confidence=0.95)
     comparison = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, interval=wide, mde=float("inf"))
-    document = results_document([make_result(comparisons=(comparison,))], None)
+    document = make_results_document([make_result(comparisons=(comparison,))], None)
     metric = document["results"][0]["metrics"]["step_time"]
     assert (metric["mde"], metric["interval"]["low"], metric["interval"]["high"]) == (None, None, None)
     validate(document)
@@ -356,7 +356,7 @@ def test_what_is_not_finite_becomes_null(
 
 def test_the_document_is_written_whole(tmp_path: Path, results: list[Result]) -> None:
     path = tmp_path / "out" / "results.json"
-    document = results_document(results, CODE)
+    document = make_results_document(results, CODE)
     write(path, document)
     assert json.loads(path.read_text(encoding="utf-8")) == document
     assert list(path.parent.iterdir()) == [path]
@@ -366,11 +366,11 @@ def test_an_impossible_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "results.json"
     with pytest.raises(SettingError, match=rf"--ddpperf-json: {path} cannot be written: .*; name another file"):
-        write(path, results_document([], None))
+        write(path, make_results_document([], None))
 
 
 def test_the_other_side_is_told_with_what_was_imported(results: list[Result]) -> None:
-    *others, last = results_document(results, None)["results"]
+    *others, last = make_results_document(results, None)["results"]
     assert {one["against"] for one in others} == {None}
     assert last["seconds"] == 12.5
     assert last["against"] == {
@@ -395,7 +395,7 @@ def test_the_commit_of_the_baseline_is_told_or_why_it_was_not_measured(
         StoredBaseline(record=None, origin="cpu", pair=commit),
         StoredBaseline(record=None, origin="cpu", unpaired="git is not installed"),
     ]
-    document = results_document([make_result(reference=each) for each in (*stored, commit)], None)
+    document = make_results_document([make_result(reference=each) for each in (*stored, commit)], None)
     validate(json.loads(json.dumps(document)))
     paired, alone, against = document["results"]
     assert (paired["against"], paired["paired_with"]["launches"], paired["unpaired"]) == (None, 6, "")

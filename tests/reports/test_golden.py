@@ -13,8 +13,8 @@ import pytest
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
-from pytest_ddpperf.reports.stored import Stored
-from pytest_ddpperf.reports.summary import SummaryData, summary_parts
+from pytest_ddpperf.reports.outputs import Outputs, Stored
+from pytest_ddpperf.reports.summary import summary_parts
 from tests.reports.golden_runs import RUNS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -103,10 +103,10 @@ def test_names_and_messages_cannot_write_to_the_terminal() -> None:
     )
     broken = replace(named, verdict=Verdict.BROKEN)
     for width in (80, 160):
-        told = SummaryData(
-            results=(result, named, broken),
-            complaints=(evil,),
-            stored=Stored(unfit=(named,), failed=(f"t.py::{evil}",)),
+        told = Outputs(
+            results=[result, named, broken],
+            complaints=[evil],
+            stored=Stored(unfit=[named], failed={f"t.py::{evil}"}),
             recorded=evil,
         )
         text = "\n".join(text for _, text in summary_parts(told, width))

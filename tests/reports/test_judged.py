@@ -16,10 +16,11 @@ from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.judged import full_name, results_of
 from pytest_ddpperf.reports.documents.reading import typed
-from pytest_ddpperf.reports.documents.results import ResultsData, results_document
+from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.overall import overall
 from pytest_ddpperf.reports.phrases import comparison_text, findings
 from pytest_ddpperf.reports.summary import benchmark_table
+from tests.factories import make_results_document
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
@@ -27,7 +28,7 @@ Compare = Callable[..., Comparison]
 
 def again(*results: Result) -> tuple[Result, ...]:
     """The results as a reader of their file has them."""
-    return results_of(typed(ResultsData, json.loads(render(results_document(results, None)))))
+    return results_of(typed(ResultsData, json.loads(render(make_results_document(results, None)))))
 
 
 def test_the_words_and_the_table_are_those_of_the_run(make_result: Make) -> None:

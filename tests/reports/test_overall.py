@@ -11,9 +11,9 @@ import pytest
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.overall import overall, overall_lines
-from pytest_ddpperf.reports.stored import Stored
-from pytest_ddpperf.reports.summary import SummaryData
+from pytest_ddpperf.reports.summary import last_lines
 from tests.reports.conftest import comparison
 
 Make = Callable[..., Result]
@@ -67,11 +67,11 @@ def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them(timed: 
 
 def test_regressions_that_became_the_baseline_are_accepted(timed: Make) -> None:
     results = [timed(Verdict.REGRESSED, name="a"), timed(Verdict.REGRESSED, name="b"), timed(Verdict.NEW, name="c")]
-    for left_out in (Stored(failed=(results[1].test,)), Stored(unfit=(results[1],))):
-        data = SummaryData(results=results, accepting=True, stored=left_out)
-        assert data.last == ["3 benchmarks: 2 regressed (1 accepted), 1 new"]
-    assert SummaryData(results=results).last == ["3 benchmarks: 2 regressed, 1 new"]
-    assert SummaryData(complaints=["no commit is known"]).last == ["no commit is known"]
+    for left_out in (Stored(failed={results[1].test}), Stored(unfit=[results[1]])):
+        data = Outputs(results=results, accepting=True, stored=left_out)
+        assert last_lines(data) == ["3 benchmarks: 2 regressed (1 accepted), 1 new"]
+    assert last_lines(Outputs(results=results)) == ["3 benchmarks: 2 regressed, 1 new"]
+    assert last_lines(Outputs(complaints=["no commit is known"])) == ["no commit is known"]
 
 
 def test_what_stored_times_leave_open_has_no_bound_in_the_last_line(make_result: Make) -> None:

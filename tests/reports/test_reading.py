@@ -16,7 +16,7 @@ from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, S
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.reading import read_results
-from pytest_ddpperf.reports.documents.results import results_document
+from tests.factories import make_results_document
 from tests.reports.conftest import as_before, comparison
 
 COUNTS = Counts(totals={"flops": 2.0}, details={}, unstable={})
@@ -27,7 +27,7 @@ Make = Callable[..., Result]
 def file(tmp_path: Path, make_result: Make) -> Path:
     """A document of one benchmark, as it is written."""
     path = tmp_path / "run.json"
-    path.write_text(render(results_document([make_result()], None, date="2026-01-12T10:00:00+00:00")))
+    path.write_text(render(make_results_document([make_result()], None, date="2026-01-12T10:00:00+00:00")))
     return path
 
 
@@ -71,7 +71,7 @@ def test_a_file_of_before_is_read_without_the_fields_that_are_gone(tmp_path: Pat
         for i, step in enumerate(steps)
     ]
     path = tmp_path / "before.json"
-    document = results_document(results, None)
+    document = make_results_document(results, None)
     assert document["overall"]["common_change"] is not None
     path.write_text(render(as_before(document)))
     read = read_results(path)

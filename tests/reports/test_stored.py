@@ -11,7 +11,8 @@ from pytest_ddpperf.metrics.table import counted_series, rules_of
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord
-from pytest_ddpperf.reports.stored import Stored, list_tables, record_table, stored_lines
+from pytest_ddpperf.reports.outputs import Stored
+from pytest_ddpperf.reports.stored import list_tables, record_table, stored_lines
 from tests.factories import make_environment, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
@@ -159,7 +160,7 @@ def test_a_line_tells_as_many_changes_as_it_has_room_for(record: BaselineRecord)
 
 def test_what_is_not_stored_is_said_once_for_all() -> None:
     unfit = [make_new_result(f"t.py::test_{number}") for number in range(2)]
-    assert stored_lines(Stored(unfit=unfit, failed=("t.py::test_b", "t.py::test_c"))) == [
+    assert stored_lines(Stored(unfit=unfit, failed={"t.py::test_c", "t.py::test_b"})) == [
         "does not fit into memory, so a baseline stays without --ddpperf-force-save: both benchmarks",
         "failed, so not stored: test_b, test_c",
     ]

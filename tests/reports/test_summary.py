@@ -15,8 +15,8 @@ from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failure_text
-from pytest_ddpperf.reports.stored import Stored
-from pytest_ddpperf.reports.summary import SummaryData, summary_parts, summary_table
+from pytest_ddpperf.reports.outputs import Outputs, Stored
+from pytest_ddpperf.reports.summary import summary_parts, summary_table
 from pytest_ddpperf.reports.table import Table, render
 from tests.factories import make_environment
 from tests.reports.conftest import comparison, notes_of
@@ -539,17 +539,17 @@ def test_nothing_is_to_be_saved_beside_a_metric_that_is_undecided_and_worse(
 
 
 def test_a_run_without_benchmarks_tells_nothing() -> None:
-    assert summary_parts(SummaryData()) == []
+    assert summary_parts(Outputs()) == []
 
 
 def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> None:
-    told = SummaryData(
+    told = Outputs(
         results=[make_result()],
         complaints=["no commit is known"],
-        stored=Stored(failed=("t.py::test_a",)),
+        stored=Stored(failed={"t.py::test_a"}),
         recorded="this run is number 3 of h.sqlite",
     )
-    parts = dict(summary_parts(replace(told, added=(("of a hook", "42"),)), 80, verbosity=-2))
+    parts = dict(summary_parts(replace(told, added=[("of a hook", "42")]), 80, verbosity=-2))
 
     assert list(parts) == [
         *("ddpperf", "ddpperf errors", "ddpperf baselines", "ddpperf history", "of a hook", "ddpperf session")
@@ -562,7 +562,7 @@ def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> No
 
 
 def test_what_tells_only_why_is_left_out_of_a_brief_summary(make_result: Make) -> None:
-    told = SummaryData(results=[make_result()])
+    told = Outputs(results=[make_result()])
     brief, full = (dict(summary_parts(told, verbosity=verbosity)) for verbosity in (-2, -1))
 
     assert set(brief) <= set(full)
@@ -585,7 +585,7 @@ def search(found: BatchSize, memory_limit: int | None = 64 * MIB) -> Search:
 
 
 def batch_sizes(*searches: Search) -> str:
-    return dict(summary_parts(SummaryData(searches=searches)))["ddpperf batch sizes"]
+    return dict(summary_parts(Outputs(searches=[*searches])))["ddpperf batch sizes"]
 
 
 def test_a_row_says_what_fits_what_it_takes_and_what_was_tried() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.summary import SummaryData, summary_parts
+from pytest_ddpperf.reports.outputs import Outputs
+from pytest_ddpperf.reports.summary import summary_parts
 from pytest_ddpperf.reports.time_spent import time_part, time_text
 
 SPENT = TimeSpent(starting=12.3, verifying=5.2, counting=4.1, measuring=30.6, diagnosing=5.8)
@@ -30,7 +31,7 @@ def test_rounded_parts_add_up_and_none_is_0(spent: TimeSpent, text: str) -> None
 def test_one_benchmark_has_a_line(make_result: Callable[..., Result]) -> None:
     text = time_part([make_result(spent=SPENT)], 40)
     assert text.splitlines() == ["58 s: starting 12, verifying 6, counting", "  4, measuring 30, diagnosing 6"]
-    assert dict(summary_parts(SummaryData(results=[make_result(spent=SPENT)])))["ddpperf time"] == time_text(SPENT)
+    assert dict(summary_parts(Outputs(results=[make_result(spent=SPENT)])))["ddpperf time"] == time_text(SPENT)
     assert time_part([make_result()], 40) == ""
 
 

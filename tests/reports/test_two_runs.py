@@ -12,10 +12,10 @@ from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.reading import typed
-from pytest_ddpperf.reports.documents.results import ResultsData, results_document
+from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from pytest_ddpperf.reports.two_runs import two_runs
-from tests.factories import make_launch
+from tests.factories import make_launch, make_results_document
 from tests.reports.conftest import as_before
 from tests.reports.formats.page.test_pages import data_of
 
@@ -43,7 +43,7 @@ def run(make_result: Make, make_comparison: Compare) -> Callable[..., ResultsDat
         )
         timed = tuple(make_launch(times, round=number) for number, times in enumerate(launches))
         document: dict[str, Any] = json.loads(
-            render(results_document([make_result(comparisons=metrics, measured={"launches": timed})], None))
+            render(make_results_document([make_result(comparisons=metrics, measured={"launches": timed})], None))
         )
         return typed(ResultsData, as_before(document) if before else document)
 

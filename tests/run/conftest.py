@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ddpperf.instruments.health import Watch
 from pytest_ddpperf.records.health import CpuHealth, Health
-from pytest_ddpperf.run import session
+from pytest_ddpperf.run.session import sides
 
 SetLoad = Callable[[float], None]
 
@@ -21,7 +21,7 @@ def set_load(monkeypatch: pytest.MonkeyPatch) -> SetLoad:
         def watch(*_: object, **__: object) -> Watch:
             return lambda _: Health(cpu=CpuHealth(others=share))
 
-        monkeypatch.setattr(session, "watch_health", watch)
+        monkeypatch.setattr(sides, "watch_health", watch)
 
     set_to(0.0)
     return set_to

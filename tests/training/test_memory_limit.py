@@ -15,7 +15,7 @@ from pytest_ddpperf.errors import RankFailed, WorkloadError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.batch_size import PLAN, search
+from pytest_ddpperf.run.call.batch_size import PLAN, search
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, RUN_LAUNCH, LaunchJob, PrepareJob

@@ -13,7 +13,7 @@ from pytest_ddpperf.analysis.traces.difference import usage
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.profile import merged
 from pytest_ddpperf.records.measurement import Plan
-from pytest_ddpperf.run.traces import read_group
+from pytest_ddpperf.run.call.traces import read_group
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import LaunchJob, TraceJob, rank_file

@@ -20,7 +20,7 @@ from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import change_text, values_text
-from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.session.probe import Outcome, Probe
 
 MAX_ERROR = 0.05  # of all answers of a bisection together: the ends and the probes share it
 ATTEMPTS = 4  # at a probe that decides nothing, each with twice the launches of the one before

@@ -30,7 +30,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import INDENT, wrapped
 from pytest_ddpperf.reports.phrases import comparison_text, first_of, note_text
 from pytest_ddpperf.reports.table import terminal_width
-from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.session.probe import Outcome, Probe
 from pytest_ddpperf.units import format_count, format_number, format_percent
 
 FOUND, NOT_FOUND, INTERRUPTED = 0, 1, 130

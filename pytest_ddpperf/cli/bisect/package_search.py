@@ -14,7 +14,7 @@ from pytest_ddpperf.cli.bisect.packages import ALONE, PackageRange, Pins, packag
 from pytest_ddpperf.cli.bisect.processes import run_probe
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.phrases import first_of
-from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.session.probe import Outcome, Probe
 
 
 def prepared(

@@ -20,7 +20,7 @@ from pytest_ddpperf.cli.bisect.target import require_known
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import processes
 from pytest_ddpperf.plugin import PROBE, SESSION, session_of
-from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.session.probe import Outcome, Probe
 
 
 class ProbePlugin:
@@ -64,7 +64,7 @@ class ProbePlugin:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the outcome."""
         config = session.config
-        results = tuple(config.stash[SESSION].results) if SESSION in config.stash else ()
+        results = tuple(config.stash[SESSION].outputs.results) if SESSION in config.stash else ()
         self._file.write_bytes(pickle.dumps(Outcome(results, self._failures, config.rootpath)))
 
 

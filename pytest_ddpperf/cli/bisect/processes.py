@@ -16,7 +16,7 @@ from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
 from typing import IO
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.session.probe import Outcome, Probe
 from pytest_ddpperf.settings import KNOBS
 
 FOLDER = "ddpperf-bisect-"  # the prefix of the folders of probes

@@ -14,7 +14,7 @@ from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason
 from pytest_ddpperf.reports.phrases import decisive, find
-from pytest_ddpperf.run.probe import BenchmarkKey, Outcome, Probe
+from pytest_ddpperf.run.session.probe import BenchmarkKey, Outcome, Probe
 
 # No verdict fails a test, so that all of its benchmarks are measured. Wrong training is not slow training.
 FORCED: Mapping[str, object] = {"fail_on": "none", "verify": False}

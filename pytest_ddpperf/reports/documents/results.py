@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,6 @@ from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
-from pytest_ddpperf.records.batch_size import Search
-from pytest_ddpperf.records.convergence import Convergence
 from pytest_ddpperf.records.measurement import Better, Family, Mode, Scale
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import Document, IntervalData, MetricName, Natural, NotNegative, Positive, about
@@ -41,8 +38,7 @@ from pytest_ddpperf.reports.overall import overall
 from pytest_ddpperf.reports.phrases import findings
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.analysis.candidates import StrategyAdvice
-    from pytest_ddpperf.analysis.predictions import Predicted
+    from pytest_ddpperf.reports.outputs import Outputs
 
 SCHEMA_FILE = Path(__file__).parents[1] / "results.schema.json"
 
@@ -63,22 +59,13 @@ VerdictWord = Annotated[
 
 
 def results_document(
-    results: Sequence[Result],
-    code: Checkout | None,
-    searches: Sequence[Search] = (),
-    calibrated: Sequence[Calibrated] = (),
-    interrupted: str | None = None,
-    *,
-    convergences: Sequence[Convergence] = (),
-    predictions: Sequence[Predicted] = (),
-    advice: Sequence[StrategyAdvice] = (),
-    date: str | None = None,
+    made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None
 ) -> dict[str, Any]:
-    """What a run measured, searched, calibrated and trained, each in the order made, and the code that was run.
+    """What a run has made, each in the order made, and the code that was run.
 
     ``interrupted``: why the run ended before all its tests had run; None where it did not. ``date``: when it ended.
     """
-    benchmarks: list[Result | Calibrated] = [*results, *calibrated]
+    benchmarks: list[Result | Calibrated] = [*made.results, *made.calibrated]
     environments = [benchmark.measurement.environment for benchmark in benchmarks]
     code_facts = {"branch": None, "commit_date": None} if code is None else asdict(code)
     return ResultsData.filled_from(
@@ -92,13 +79,13 @@ def results_document(
             commit_date=code_facts["commit_date"],
             commit=None if code is None else code.commit,
             dirty=code is not None and code.dirty,
-            results=results,
-            overall=overall(results),
-            batch_sizes=searches,
-            calibration=calibrated,
-            convergences=convergences,
-            predictions=predictions,
-            advice=advice,
+            results=made.results,
+            overall=overall(made.results),
+            batch_sizes=made.searches,
+            calibration=made.calibrated,
+            convergences=made.convergences,
+            predictions=made.predictions,
+            advice=made.advice,
             interrupted=interrupted,
         )
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.judge.sequential import Interim
 from pytest_ddpperf.judge.suspects import going_on, wants_launches
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import OPEN, Verdict
@@ -28,7 +28,6 @@ class Priority(IntEnum):
     CONFIRM = 1  # or clear a suspect
     SEE = 2  # rule out a slowdown beyond the resolution
     PROVE = 3  # show that nothing has changed
-    DIAGNOSE = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +41,7 @@ class TimeRequest:
 
     @property
     def divisible(self) -> bool:
-        """Whether a part of the seconds is of use: half of a proof or of a diagnosis is none."""
+        """Whether a part of the seconds is of use: half of a proof is none."""
         return self.priority < Priority.PROVE
 
 
@@ -61,7 +60,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
     return shares
 
 
-def request_of(results: Sequence[Result], look: Look) -> TimeRequest | None:
+def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
     """What a call of a verb asks for after a look of its first pass; None if all is decided."""
     compared = [
         (result, comparison)
@@ -70,10 +69,10 @@ def request_of(results: Sequence[Result], look: Look) -> TimeRequest | None:
         if comparison.gated and wants_launches(comparison)
     ]
     red = any(result.verdict is Verdict.REGRESSED for result in results)
-    explains, most = DIAGNOSIS_MARGIN * look.diagnosis, MAX_FACTOR * look.elapsed
+    explains, most = DIAGNOSIS_MARGIN * interim.diagnosis, MAX_FACTOR * interim.elapsed
     worse = [(result, each) for result, each in compared if each.suspicious or each.verdict is Verdict.REGRESSED]
     if worse:
-        seconds = _round_seconds(results, look, worse)
+        seconds = _round_seconds(results, interim, worse)
         launched = max(len(result.measurement.launches) for result, _ in worse)
         needed = min((CONFIRMED * each.enough for _, each in worse if each.enough), default=math.inf)
         counted = launched if all(result.pair is not None for result, _ in worse) else 0
@@ -86,24 +85,26 @@ def request_of(results: Sequence[Result], look: Look) -> TimeRequest | None:
     ]
     blind = [(result, each) for result, each in undecided if each.verdict is Verdict.INCONCLUSIVE]
     if blind:
-        return TimeRequest(priority=Priority.SEE, wanted=min(most, 2 * _missing(results, look, blind)))
+        return TimeRequest(priority=Priority.SEE, wanted=min(most, 2 * _missing(results, interim, blind)))
     if undecided:
         return TimeRequest(
-            priority=Priority.PROVE, wanted=_missing(results, look, undecided) + explains, explains=explains
+            priority=Priority.PROVE, wanted=_missing(results, interim, undecided) + explains, explains=explains
         )
     return None
 
 
-def _missing(results: Sequence[Result], look: Look, which: Sequence[tuple[Result, Comparison]]) -> float:
+def _missing(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
     """The seconds of the launches that are still to be made to decide these metrics."""
     launches = [
         math.inf if each.enough is None else max(1, each.enough - len(result.measurement.launches))
         for result, each in which
     ]
-    return max(launches) * _round_seconds(results, look, which)
+    return max(launches) * _round_seconds(results, interim, which)
 
 
-def _round_seconds(results: Sequence[Result], look: Look, which: Sequence[tuple[Result, Comparison]]) -> float:
+def _round_seconds(results: Sequence[Result], interim: Interim, which: Sequence[tuple[Result, Comparison]]) -> float:
     """The seconds of one round of the benchmarks that these metrics still need."""
     metrics = {result.measurement.key: [metric for one, metric in which if one is result] for result in results}
-    return look.seconds_of(going_on(results, metrics) if all(result.pair is not None for result in results) else None)
+    return interim.seconds_of(
+        going_on(results, metrics) if all(result.pair is not None for result in results) else None
+    )

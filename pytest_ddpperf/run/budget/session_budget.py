@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_ddpperf.units import format_clock, format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.judge.sequential import Look
+    from pytest_ddpperf.judge.sequential import Interim
     from pytest_ddpperf.records.results import Result
     from pytest_ddpperf.run.budget.allocation import TimeRequest
+    from pytest_ddpperf.settings import Settings
 
 FIRST_PASS = 0.65  # of the budget, for the first pass: the rest is for the tests that are open then
 _LEAST_SECONDS = 1e-3  # a time is above 0
@@ -111,29 +112,24 @@ class SessionBudget:
         """Seconds of the session; below 0 if more was spent."""
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
 
-    @property
-    def limits(self) -> bool:
-        """Whether the session has a limit."""
-        return self._seconds is not None
-
-    def share(self, call: CallId, max_time: float, *, begun: float, compared: bool) -> bool:
-        """Begin to measure a call that began then, and may take ``max_time`` at most.
+    def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool) -> bool:
+        """Begin to measure a call that began then, and may take ``max_time`` of its settings at most.
 
         ``compared``: whether what looks worse has to be confirmed, for which half of the time is kept.
 
         Returns:
             Whether the session limits it, and not the setting of the call.
         """
-        now, ends = self.now(), begun + max_time
-        dealt = math.inf
-        if self.limits:
-            dealt = now + self._shares.get(call, 0.0) if self.again else self._test_ends
-        self._from, self.before, self.of_call = now, now - begun, max_time
-        self._ends = max(min(ends, dealt), now + _LEAST_SECONDS)
+        now, ends = self.now(), begun + settings.max_time
+        allotted = math.inf
+        if self._seconds is not None:
+            allotted = now + self._shares.get(call, 0.0) if self.again else self._test_ends
+        self._from, self.before, self.of_call = now, now - begun, settings.max_time
+        self._ends = max(min(ends, allotted), now + _LEAST_SECONDS)
         self._half = now + (self._ends - now) / 2 if compared and not self.defers else self._ends
         request = self._progress[call].request if self.again and call in self._progress else None
         self._kept = 0.0 if request is None else request.explains
-        return dealt < ends
+        return allotted < ends
 
     @property
     def defers(self) -> bool:
@@ -182,13 +178,13 @@ class SessionBudget:
             and any(call.test == test and kept.request is not None for call, kept in self._progress.items())
         )
 
-    def ask(self, call: CallId, results: Sequence[Result], look: Look) -> None:
+    def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
         """Note how late the first look of a call is, and what the call asks for after a look of the first pass."""
         from pytest_ddpperf.run.budget.allocation import request_of
 
-        self._late.setdefault(call, -self.call_left - look.round_seconds if look.shared else 0.0)
+        self._late.setdefault(call, -self.call_left - interim.round_seconds if interim.shared else 0.0)
         if self.defers:
-            self._progress[call].request = request_of(results, look)
+            self._progress[call].request = request_of(results, interim)
 
     def second_pass(self) -> list[str]:
         """Begin the second pass, or go on with it; the tests that still get time in it, the most urgent first.

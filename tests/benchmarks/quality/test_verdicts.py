@@ -13,7 +13,7 @@ from benchmarks.quality.steps import CONDITIONS, UNCHANGED
 from benchmarks.quality.verdicts import Dealer, Recordings, in_suite, launch_of, of_recorded, seconds_of, steps_of
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.planning import Purpose
+from pytest_ddpperf.run.call.planning import Purpose
 from pytest_ddpperf.settings import Settings
 from tests.benchmarks.quality.synthetic import campaign, drawing, recorded
 from tests.factories import make_variant

@@ -17,13 +17,13 @@ import pytest
 from pytest_ddpperf.cli.bisect.commits import CommitRange, commits_between
 from pytest_ddpperf.judge.decision import decide
 from pytest_ddpperf.judge.detection import looks_worse
-from pytest_ddpperf.judge.sequential import PAIRED_ALPHA, STOP, Next, Phase, State, advance, next_action
+from pytest_ddpperf.judge.sequential import PAIRED_ALPHA, STOP, Action, Phase, State, advance, next_action
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Interval, Measurement, Plan, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Provenance, Result, record_of
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.session.probe import Outcome, Probe
 from pytest_ddpperf.stats.intervals import paired
 from tests.factories import make_environment, make_series
 
@@ -154,10 +154,10 @@ class Simulated:
                 state, [verdict], suspects=looks_worse(change, better="lower", tolerance=tolerance), last=last
             )
             if state.phase is Phase.CLEAR and verdict is Verdict.REGRESSED:  # nothing could confirm it
-                verdict, action = Verdict.INCONCLUSIVE, STOP if last else Next("more", 1)
-            if action.action == "stop":
+                verdict, action = Verdict.INCONCLUSIVE, STOP if last else Action("more", 1)
+            if action.kind == "stop":
                 break
-            first = len(pairs) if action.action == "confirm" else first
+            first = len(pairs) if action.kind == "confirm" else first
             state = advance(state, action, screened=self._seconds(before) + self.round_seconds > deadline / 2)
         found = Comparison(
             series=step_time(change.estimate),

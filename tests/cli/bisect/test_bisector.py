@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddpperf.cli.bisect.bisector import MAX_ERROR, Bisector, ShiftEstimate, classify, endpoints_of, measured_ends
 from pytest_ddpperf.cli.bisect.target import targets
-from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.session.probe import Outcome, Probe
 
 
 class Runs:

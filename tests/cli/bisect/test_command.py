@@ -13,7 +13,7 @@ from pytest_ddpperf.cli.bisect import command
 from pytest_ddpperf.cli.bisect.target import require_known
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.session.probe import Outcome, Probe
 
 Git = Callable[..., str]
 SummaryData = Callable[[int, int], Outcome]

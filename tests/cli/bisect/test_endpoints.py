@@ -9,7 +9,7 @@ import pytest
 from pytest_ddpperf.cli.bisect.bisector import Endpoints, endpoints_of, error_share, measured_ends
 from pytest_ddpperf.cli.bisect.commits import CommitRange
 from pytest_ddpperf.cli.bisect.target import targets
-from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.session.probe import Outcome, Probe
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pytest_ddpperf.cli.bisect.environments import Environments, PipRefused
 from pytest_ddpperf.cli.bisect.packages import PackageRange
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.run.probe import Outcome, Probe
+from pytest_ddpperf.run.session.probe import Outcome, Probe
 
 SUITE = """
 import pytest

@@ -16,7 +16,7 @@ from pytest_ddpperf.cli.bisect.commits import commits_between
 from pytest_ddpperf.cli.bisect.processes import run_probe
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.run.probe import Probe
+from pytest_ddpperf.run.session.probe import Probe
 
 ROOT = str(Path(__file__).parents[2])
 Git = Callable[..., str]

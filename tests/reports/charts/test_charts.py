@@ -16,8 +16,9 @@ from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSe
 from pytest_ddpperf.reports.charts.of_trend import trend_chart
 from pytest_ddpperf.reports.charts.table import CHARTS, charts_of
 from pytest_ddpperf.reports.documents.reading import typed
-from pytest_ddpperf.reports.documents.results import ResultsData, results_document
+from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.documents.trend import TrendData
+from tests.factories import make_results_document
 from tests.reports.golden_runs import RUNS, metric, result, strategy
 
 SCALED = "perf/test_scaling.py::test_weak"
@@ -25,7 +26,7 @@ SCALED = "perf/test_scaling.py::test_weak"
 
 def document(*results: Result, change: Callable[[Any], None] = lambda _: None, **more: Any) -> ResultsData:
     """The results as their file has them, with a change."""
-    data = json.loads(render(results_document(results, None, **more)))
+    data = json.loads(render(make_results_document(results, None, **more)))
     change(data)
     return typed(ResultsData, data)
 

@@ -17,7 +17,8 @@ from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.reading import typed
-from pytest_ddpperf.reports.documents.results import ResultsData, results_document
+from pytest_ddpperf.reports.documents.results import ResultsData
+from tests.factories import make_results_document
 from tests.reports.formats.samples import CODE, HOSTILE, MakeDocument
 
 Make = Callable[..., Result]
@@ -30,7 +31,7 @@ def make_document() -> MakeDocument:
     """A document of these results as its file has it."""
 
     def make(*results: Result, **more: Any) -> ResultsData:
-        document = results_document(results, CODE, **{"date": "2026-01-12T10:00:00+00:00", **more})
+        document = make_results_document(results, CODE, **{"date": "2026-01-12T10:00:00+00:00", **more})
         return typed(ResultsData, json.loads(render(document)))
 
     return make

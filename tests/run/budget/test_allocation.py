@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.judge.sequential import Interim
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import MetricRules
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result
@@ -16,9 +16,9 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.budget.allocation import MAX_FACTOR, Priority, TimeRequest, allocate, request_of
 from tests.factories import make_new_result, make_rank_launch, make_series
 
-LOOK = Look(elapsed=6.0, round_seconds=1.5, last=False, diagnosis=5.0)
+LOOK = Interim(elapsed=6.0, round_seconds=1.5, last=False, diagnosis=5.0)
 EXPLAINED = 1.1 * 5.0  # s: a diagnosis of 5 s, with a margin
-CONFIRM, SEE, PROVE, DIAGNOSE = Priority
+CONFIRM, SEE, PROVE = Priority
 
 
 def request(priority: Priority, wanted: float = math.inf, least: float = 0.0) -> TimeRequest:
@@ -32,7 +32,7 @@ def request(priority: Priority, wanted: float = math.inf, least: float = 0.0) ->
         pytest.param(30, [request(CONFIRM), request(CONFIRM, 4)], [26, 4], id="none has more than it wants"),
         pytest.param(30, [request(CONFIRM, 20), request(SEE)], [20, 10], id="what one leaves goes to the next"),
         pytest.param(30, [request(PROVE, 18), request(PROVE, 8), request(PROVE, 9)], [0, 8, 9], id="nearest proofs"),
-        pytest.param(9, [request(DIAGNOSE, 5), request(PROVE, 7)], [0, 7], id="half a diagnosis is of no use"),
+        pytest.param(9, [request(PROVE, 7), request(PROVE, 5)], [0, 5], id="half a proof is of no use"),
         pytest.param(5, [request(CONFIRM, 20, least=8), request(SEE)], [8, 0], id="a confirmation is not cut off"),
         pytest.param(20, [request(CONFIRM, 20, least=8), request(CONFIRM, 30, least=6)], [14, 6], id="nor is another"),
         pytest.param(-3, [request(CONFIRM, 20, least=8), request(SEE)], [8, 0], id="though nothing is left"),

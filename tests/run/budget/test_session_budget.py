@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_ddpperf.judge.sequential import Look
+from pytest_ddpperf.judge.sequential import Interim
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.run.budget import allocation
 from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 from pytest_ddpperf.run.budget.session_budget import CallId, SessionBudget
+from pytest_ddpperf.settings import Settings
 
-LOOK = Look(elapsed=6.0, round_seconds=1.5, last=False, shared=True)
+LOOK = Interim(elapsed=6.0, round_seconds=1.5, last=False, shared=True)
 
 
 class Clock:
@@ -42,7 +43,7 @@ def share_of(budget: SessionBudget, test: str, max_time: float = math.inf, *, co
     """The seconds that the first call of a test gets when it begins to measure at once."""
     budget.begin_test(test)
     call, _ = budget.next_call(test)
-    budget.share(call, max_time, begun=budget.now(), compared=compared)
+    budget.share(call, Settings(max_time=max_time), begun=budget.now(), compared=compared)
     return budget.call_left
 
 
@@ -63,7 +64,7 @@ def test_what_a_call_has_done_before_its_first_timed_launch_counts_for_it() -> N
     call, _ = budget.next_call("a")
     begun = clock()
     clock.spend(4.0)
-    assert not budget.share(call, 20.0, begun=begun, compared=True)
+    assert not budget.share(call, Settings(max_time=20.0), begun=begun, compared=True)
     assert (budget.before, budget.call_left, budget.screening) == (4.0, 16.0, 8.0)
 
 
@@ -98,9 +99,9 @@ def test_the_setting_of_a_call_is_its_limit_if_that_is_shorter() -> None:
     budget, clock = started(100.0, 2)
     budget.begin_test("a")
     call, _ = budget.next_call("a")
-    assert not budget.share(call, 8.0, begun=clock(), compared=False)
+    assert not budget.share(call, Settings(max_time=8.0), begun=clock(), compared=False)
     assert budget.call_left == 8.0
-    assert budget.share(call, 80.0, begun=clock(), compared=False), "the session is what limits it"
+    assert budget.share(call, Settings(max_time=80.0), begun=clock(), compared=False), "the session is what limits it"
     assert budget.call_left == 50.0
 
 
@@ -119,7 +120,7 @@ def test_looks_of_the_first_pass_leave_a_part_of_the_error_to_the_second() -> No
     assert budget.over(last=True) == pytest.approx(0.65)
     budget.again = True
     call = CallId("a", 1)
-    budget.share(call, 1.0, begun=clock(), compared=False)
+    budget.share(call, Settings(max_time=1.0), begun=clock(), compared=False)
     clock.spend(budget.call_left / 2)
     assert budget.over(last=False) == pytest.approx(0.65 + 0.35 / 2)
     assert budget.over(last=True) == 1.0
@@ -130,7 +131,9 @@ def ask(budget: SessionBudget, monkeypatch: pytest.MonkeyPatch, requests: dict[s
     for test, request in requests.items():
         share_of(budget, test)
 
-        def given(_results: Sequence[Result], _look: Look, request: TimeRequest | None = request) -> TimeRequest | None:
+        def given(
+            _results: Sequence[Result], _look: Interim, request: TimeRequest | None = request
+        ) -> TimeRequest | None:
             return request
 
         monkeypatch.setattr(allocation, "request_of", given)

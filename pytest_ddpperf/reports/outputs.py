@@ -1,0 +1,88 @@
+"""What a run has to tell, which grows while its tests run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.units import format_count
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.analysis.candidates import StrategyAdvice
+    from pytest_ddpperf.analysis.predictions import Predicted
+    from pytest_ddpperf.baselines.store import SavedRecord
+    from pytest_ddpperf.judge.calibration import Calibrated
+    from pytest_ddpperf.records.batch_size import Search
+    from pytest_ddpperf.records.convergence import Convergence
+    from pytest_ddpperf.records.finding import Finding
+    from pytest_ddpperf.records.measurement import Measurement
+    from pytest_ddpperf.records.results import Result
+
+
+@dataclass(kw_only=True, slots=True)
+class Stored:
+    """What became of baselines; files are relative to the root of the project."""
+
+    saved: list[tuple[Result, SavedRecord]] = field(default_factory=list)
+    unfit: list[Result] = field(default_factory=list)  # which do not fit into memory, and whose baselines stay
+    removed: list[Result] = field(default_factory=list)  # whose baselines were removed, for they do not fit any more
+    failed: set[str] = field(default_factory=set)  # tests of which nothing is stored
+
+    @property
+    def left_out(self) -> set[str]:
+        """The tests of which a result that would count as accepted is not stored."""
+        return {*self.failed, *(result.test for result in self.unfit)}
+
+
+@dataclass(kw_only=True, slots=True)
+class Outputs:
+    """What tests have made, each in the order made, and what the run says of itself."""
+
+    results: list[Result] = field(default_factory=list)
+    searches: list[Search] = field(default_factory=list)  # for the largest batch
+    convergences: list[Convergence] = field(default_factory=list)  # of trainings to the end
+    predictions: list[Predicted] = field(default_factory=list)  # of steps that nobody ran
+    advice: list[StrategyAdvice] = field(default_factory=list)  # on how to train
+    calibrated: list[Calibrated] = field(default_factory=list)
+    measured: dict[str, list[Measurement]] = field(default_factory=dict)  # by test, compared with nothing
+    traces: list[tuple[str, str]] = field(default_factory=list)  # tests, and lines on traces that were written
+    complaints: list[str] = field(default_factory=list)  # on the session itself
+    stored: Stored = field(default_factory=Stored)
+    recorded: str = ""  # what became of the history; empty if there is none
+    accepting: bool = False  # whether what was measured becomes the baseline
+    here: str = ""  # the commit that was measured, as it is shown; empty if none is known
+    added: list[tuple[str, str]] = field(default_factory=list)  # title and text of parts that hooks add
+
+    @property
+    def _of_tests(self) -> tuple[list[Any], ...]:
+        """All that is listed with its ``test``."""
+        return self.results, self.searches, self.convergences, self.calibrated, self.predictions, self.advice
+
+    @property
+    def silent(self) -> bool:
+        """Whether the terminal's summary would be empty."""
+        return not any((*self._of_tests, self.recorded, self.complaints))
+
+    @property
+    def measured_text(self) -> str:
+        """What ``ddpperf.measure`` measured, a line each."""
+        measured = [(test, each) for test, several in self.measured.items() for each in several]
+        return "".join(
+            f"ddpperf.measure: {test} {each.name}, {format_count(each.world_size, 'rank')}: {each.figure}, compared "
+            "with nothing\n"
+            for test, each in measured
+        )
+
+    def forget(self, test: str) -> None:
+        """Forgets what a test has made that runs once more."""
+        self.stored.failed.discard(test)
+        self.measured.pop(test, None)
+        self.traces[:] = [(of_test, line) for of_test, line in self.traces if of_test != test]
+        for listed in self._of_tests:
+            listed[:] = [each for each in listed if each.test != test]
+
+    def remark(self, test: str, key: tuple[str, int], finding: Finding) -> None:
+        """Adds a remark to the listed result of a benchmark."""
+        for i, each in enumerate(self.results):
+            if (each.test, each.measurement.key) == (test, key):
+                self.results[i] = replace(each, findings=(*each.findings, finding))

@@ -1,0 +1,252 @@
+"""One call of a verb that measures: its launches, from the preparing ones to the rounds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.judge.sequential import Action, Interim
+from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Measurement, Plan
+from pytest_ddpperf.reports.progress import progress_line
+from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches, TimedLaunches
+from pytest_ddpperf.run.call.planning import warmup_of
+from pytest_ddpperf.run.call.preparation import prepared, task_text
+from pytest_ddpperf.run.call.rounds import Measuring, Observer
+from pytest_ddpperf.run.call.time_sheet import TimeSheet
+from pytest_ddpperf.run.call.variant import Variant, counted_only
+from pytest_ddpperf.run.session.session import Session
+from pytest_ddpperf.run.session.tracebacks import skipping
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.training.jobs import (
+    CONVERGE_LAUNCH,
+    PREPARE_LAUNCH,
+    PROBE_LAUNCH,
+    PROFILE_LAUNCH,
+    ConvergeJob,
+    PrepareJob,
+    RankPrepared,
+    RankTraining,
+    TraceJob,
+)
+from pytest_ddpperf.training.script import Script
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.against.paired_launches import PairedLaunches
+    from pytest_ddpperf.judge.judge import Judge
+
+
+class BenchmarkRun:
+    """One call of a verb of the fixture; ``paired`` runs the launches of both sides, where there is a reference."""
+
+    def __init__(
+        self,
+        session: Session,
+        test: str,
+        settings: Settings,
+        sections: list[tuple[str, str]],
+        paired: PairedLaunches | None = None,
+        *,
+        times: TimeSheet | None = None,
+    ) -> None:
+        self.settings = settings
+        self.sections = sections  # titles and texts for the test's report
+        self.measured: tuple[Measurement, ...] = ()  # of the candidate
+        self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, for what could not be measured
+        self.prepared_variants: tuple[Variant, ...] = ()  # that were measured last, of both sides
+        self.call, self.progress = session.budget.next_call(test)
+        self._session = session
+        self._test = test
+        self._paired = paired
+        self._begun: float | None = None  # when ranks could be launched: imports and checkouts are over
+        self._measurings = 0
+        traces = settings.profile
+        self._trace_folder = (session.root / traces).resolve() if isinstance(traces, Path) else None  # None for nowhere
+        self.launches = BenchmarkLaunches(session, settings, paired, test=test, times=times)
+
+    def prepared(self, variants: Sequence[Variant]) -> list[Variant]:
+        """The variants with their pilots, counts, and remarks on their verification.
+
+        Each takes one launch, or none where this session has found out the same before.
+        """
+        __tracebackhide__ = True
+
+        def launch(variant: Variant, job: PrepareJob) -> LaunchResult[RankPrepared]:
+            __tracebackhide__ = True
+            training = replace(job.training, roots=self._session.sides.roots(reference=variant.of_reference))
+            self._show(f"{variant.name}: {task_text(job)}")
+            begun, whole = self.launches.times.now(), replace(job, training=training)
+            launched: LaunchResult[RankPrepared]
+            launched = self.launches.launch(variant, PREPARE_LAUNCH, whole, patience=job.parts)
+            self.launches.times.note_launch(begun, **_worked(launched.values))
+            if not job.timed:  # no other launch tells what its ranks print
+                self.sections.extend((f"{variant.label}, {title}", text) for title, text in launched.sections)
+            counts = [rank.counts for rank in launched.values if rank.counts is not None]
+            if counts and not variant.of_reference:
+                self.counts[variant.key] = merged(counts)
+            return launched
+
+        # Without timed launches, these alone tell what both sides import.
+        forgetful = self.settings.counted_only and self._paired is not None
+        with self._shown():
+            self._ready()
+            found = prepared(self.settings, variants, launch, {} if forgetful else self._session.prepared)
+        self.counts.update({each.key: each.counts for each in found if each.counts and not each.of_reference})
+        return found
+
+    def _ready(self) -> None:
+        """Waits until ranks can be launched; the time of the call begins when they can for the first time."""
+        __tracebackhide__ = True
+        self.launches.ready()
+        self._begun = self._session.budget.now() if self._begun is None else self._begun
+
+    def measure(
+        self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool = True
+    ) -> tuple[Measurement, ...]:
+        """Measures prepared variants side by side until the judge is content, or without one as long as they take."""
+        __tracebackhide__ = True
+        if self.settings.counted_only:
+            measurements = tuple(map(counted_only, variants))
+            if judge is not None:
+                judge(measurements, Interim(0.0, 0.0, last=True))
+        else:
+            self._measurings += 1
+            with self._shown():
+                if self.settings.profile_on == "always":
+                    variants = self.profiled(variants)
+                self.prepared_variants = tuple(variants)
+                self._ready()
+                measuring = self._measuring(variants, judge, compared=compared)
+                measurements = measuring.measured()
+            self.progress.kept[f"measuring {self._measurings}"] = variants, measuring.rounds, judge
+        sides = zip(variants, measurements, strict=True)
+        self.measured = tuple(measurement for variant, measurement in sides if not variant.of_reference)
+        return measurements
+
+    def _measuring(self, variants: Sequence[Variant], judge: Judge | None, *, compared: bool) -> Measuring:
+        """A measuring; it goes on with the rounds of the first pass over the suite if this is the second one."""
+        __tracebackhide__ = True
+        budget, sides = self._session.budget, self._session.sides
+        begun = budget.now() if self._begun is None else self._begun
+        shared = budget.share(self.call, self.settings, begun=begun, compared=compared and not self.settings.accepting)
+        before, rounds, earlier = self.progress.kept.get(f"measuring {self._measurings}", ((), None, None))
+        if _benchmarks(before) != _benchmarks(variants):
+            rounds = None
+        elif judge is not None:
+            judge.resume(earlier)
+        nodes = max(variant.environment.nodes for variant in variants)
+        on_gpus = variants[0].environment.device == "cuda"
+        gpus = sides.gpus(max(variant.world_size for variant in variants)) if on_gpus else ()
+        observer = Observer(
+            judge=(lambda *_: Action("stop", explain=True)) if judge is None else judge,
+            looked=(lambda _: None) if judge is None else lambda interim: budget.ask(self.call, judge.results, interim),
+            progress=partial(self._tell_progress, variants[0].name),
+            watch=lambda: sides.watch(gpus, nodes),
+            grouped=self.launches.keep,
+        )
+        limits, run = self.launches.limits(budget.screening, shared=shared), TimedLaunches(self.launches, self.sections)
+        return Measuring(variants, limits, run, observer, budget, rounds)
+
+    def profiled(self, variants: Sequence[Variant]) -> Sequence[Variant]:
+        """The variants with their communication as the profiler sees it, if that is asked for; writes their traces."""
+        __tracebackhide__ = True
+        if not self.settings.profile:
+            return variants
+        found = [each if isinstance(each.subject, Script) else self._profiled(each) for each in variants]
+        folder = self._trace_folder
+        if folder is not None:
+            traced = [each for each in found if not isinstance(each.subject, Script)]
+            self._session.outputs.traces.extend((self._test, line) for line in self._written(folder, traced))
+        return found
+
+    def _written(self, folder: Path, variants: Sequence[Variant]) -> list[str]:
+        """What merges the traces of variants and what tells of them, written to files; a line on each."""
+        from pytest_ddpperf.run.call.traces import file_name, write_beside
+
+        lines = []
+        reference = {each.key: file_name(self._test, each) for each in variants if each.of_reference}
+        for variant in sorted(variants, key=lambda each: not each.of_reference):
+            name = file_name(self._test, variant)
+            beside = "" if variant.of_reference else reference.get(variant.key, "")
+            told = write_beside(folder, name, variant.world_size, beside)
+            if beside:
+                self.sections.append((f"{variant.label}, traces beside the reference", "\n\n".join(told)))
+            lines.append(f"{self.settings.profile}/{name}_summary.txt: {told[0]}")
+        return lines
+
+    def _profiled(self, variant: Variant) -> Variant:
+        """The variant with its communication as the profiler sees it, in a launch of its own."""
+        __tracebackhide__ = True
+        from pytest_ddpperf.metrics import profile
+
+        self._show(f"{variant.name}: under the profiler")
+        job = self.launches.job(variant, Plan(warmup=warmup_of(variant, self.settings.warmup), steps=1))
+        folder, trace = self._trace_folder, None
+        if folder is not None:
+            from pytest_ddpperf.run.call.traces import file_name
+
+            trace = TraceJob(str(folder), file_name(self._test, variant))
+        begun = self.launches.times.now()
+        # Writing a trace may take as long as the steps.
+        ranks = self.launches.launch(variant, PROFILE_LAUNCH, job, trace, patience=1 + (trace is not None)).values
+        self.launches.times.note_launch(begun, diagnosing=self.launches.times.now() - begun)
+        reasons = dict.fromkeys(rank.no_snapshot for rank in ranks if rank.no_snapshot)
+        lacks = f"{variant.label}: no snapshot of the GPU's memory: "
+        self._session.outputs.traces.extend((self._test, lacks + reason) for reason in reasons)
+        if not profile.saw_work(ranks):
+            return replace(variant, findings=(*variant.findings, Finding("empty_profile")))
+        return replace(variant, profile=profile.merged(ranks))
+
+    def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
+        """What the ranks of one launch report, each limited to so many bytes; None for what the device has."""
+        __tracebackhide__ = True
+        return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
+
+    def trained(self, variant: Variant, job: ConvergeJob, which: str) -> Sequence[tuple[RankTraining, ...]]:
+        """The trainings of each rank of one launch."""
+        __tracebackhide__ = True
+        self._show(f"converge: {which}")
+        with self._shown():
+            launched = self.launches.launch(variant, CONVERGE_LAUNCH, job, patience=len(job.strategies) + 1)
+        if not job.launch:
+            self.sections.extend(
+                (f"converge w{variant.world_size}, {title}", text) for title, text in launched.sections
+            )
+        return launched.values
+
+    @contextlib.contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Around launches that show a line: clears it when they have ended; a rank that skips skips the test."""
+        __tracebackhide__ = True
+        try:
+            with skipping():
+                yield
+        finally:
+            self._session.line.clear()
+
+    def _tell_progress(self, name: str, *figures: Any) -> None:
+        *where, last = figures
+        self._show(progress_line(name, *where, last=last if self._session.line.tells_more else None))
+
+    def _show(self, text: str) -> None:
+        left = self._session.budget.text()
+        self._session.line.show(f"{self._test} {left and f'{left}; '}{text}")
+
+
+def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
+    """What is measured, and of which side, whatever its functions are: each run of a test makes them anew."""
+    return [(variant.identity_fields, variant.of_reference) for variant in variants]
+
+
+def _worked(ranks: Sequence[RankPrepared]) -> dict[str, float]:
+    """The seconds of a preparing launch's tasks, on the rank that worked longest."""
+    measuring = [0.0 if rank.timed is None else rank.timed.worked for rank in ranks]
+    longest, seconds = max(zip(ranks, measuring, strict=True), key=lambda r: r[0].counting + r[0].verifying + r[1])
+    return {"measuring": seconds, "counting": longest.counting, "verifying": longest.verifying}

@@ -1,0 +1,311 @@
+"""The launches of a benchmark, on the ranks of its candidate and of its reference."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.errors import (
+    DdpperfError,
+    LaunchError,
+    RankFailed,
+    RanksTimedOut,
+    ReferenceFailed,
+    ReferenceStopped,
+    SameCode,
+    extended,
+)
+from pytest_ddpperf.instruments.host import free_memory
+from pytest_ddpperf.launch.environment import Variables
+from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
+from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launcher import MAX_TIMEOUT
+from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.records.launch import RankLaunch, SlowImport
+from pytest_ddpperf.records.loader_settings import LoaderSettings, loader_settings
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.run.call.planning import LaunchLimits, LaunchOutcome, Purpose, can_interleave, limits_of
+from pytest_ddpperf.run.call.time_sheet import TimeSheet
+from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.session.session import Session
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies.table import modules_of
+from pytest_ddpperf.training.jobs import RUN_LAUNCH, SIMULATE_LAUNCH, LaunchJob
+from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.units import format_count
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.against.paired_launches import PairedLaunches
+
+SIMULATING = ("pytest_ddpperf.simulate.group", "pytest_ddpperf.simulate.tensors")  # what simulated ranks import
+
+
+class BenchmarkLaunches:
+    """Runs single launches; ``paired`` runs those of both sides, where there is a reference."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings,
+        paired: PairedLaunches | None = None,
+        *,
+        test: str = "",
+        times: TimeSheet | None = None,
+    ) -> None:
+        self.settings = settings
+        self.paired = paired
+        self.times = TimeSheet() if times is None else times
+        self._session = session
+        self._file = test.partition("::")[0]  # whose tests find the same modules imported
+        self._ranks = 0  # of the largest launch
+        self._slots: dict[Variables, int] = {(): 1}  # launchers of a side, by the variables of their ranks
+        self._together = 1  # launches of a side that can run at the same time
+        self._memory: int | None = None  # bytes that their ranks may take
+
+    @property
+    def _own(self) -> Launchers:
+        """Those of the candidate."""
+        return (self.paired and self.paired.opposite) or self._session.sides.launchers
+
+    @property
+    def _sides(self) -> tuple[Launchers, ...]:
+        return (self._own,) if self.paired is None else (self._own, self.paired.launchers)
+
+    @property
+    def _launchers(self) -> list[tuple[Launchers, int]]:
+        """The launchers of both sides, by the variables of their ranks, and how many of each are needed."""
+        return [(side.with_variables(each), number) for side in self._sides for each, number in self._slots.items()]
+
+    def start(self, variants: Sequence[Variant]) -> None:
+        """Starts the launchers for launches of all variants at the same time, if there is memory for that."""
+        begun = self.times.now()
+        self._ranks = max(1 if variant.environment.simulated else variant.world_size for variant in variants)
+        of_each = {variant.key: variant.variables for variant in variants}
+        self._slots = dict.fromkeys(of_each.values(), 1)
+        if not self.settings.counted_only and can_interleave(variants, self.settings.turns):
+            self._slots, self._together = dict(Counter(of_each.values())), len(of_each)
+        self._fit()
+        for launchers, number in self._launchers:
+            with contextlib.suppress(LaunchError):  # the first launch raises it
+                launchers.start(number)
+        self.times.note_launch(begun)
+
+    def ready(self) -> None:
+        """Waits until all launchers have started and imported: that would disturb timed steps."""
+        __tracebackhide__ = True
+        begun = self.times.now()
+        self._fit()  # launches since may have told what is to be imported
+        for launchers, number in self._launchers:
+            launchers.wait(number, self._file, self._ranks)
+        self.times.note_launch(begun)
+
+    def _fit(self) -> None:
+        """Has launches run one after the other where memory is short, and keeps what is left for their ranks."""
+        free = free_memory()
+        needed = sum(each.missing_bytes(number, self._file, self._ranks) for each, number in self._launchers)
+        enough = free is None or needed <= free
+        if not enough:
+            self.keep(1)
+        self._memory = None if free is None else free - needed * enough
+
+    def keep(self, number: int) -> None:
+        """Ends the launchers that are not needed, as only ``number`` launches of a side run at the same time."""
+        if number < self._together:
+            self._together = number
+            self._slots = {variables: min(known, number) for variables, known in self._slots.items()}
+            for side in self._sides:
+                side.keep(number)
+
+    def abort(self) -> None:
+        """Ends the launches of both sides that are under way in other threads."""
+        for side in self._sides:
+            side.abort()
+
+    def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
+        """How much the launches may take, of which those of so many seconds are planned."""
+        together = {"slots": self._together, "memory": self._memory}
+        return limits_of(self.settings, screening=screening, shared=shared, **together)
+
+    def job(self, variant: Variant, plan: Plan, loader: LoaderSettings | None = None) -> LaunchJob:
+        """What every rank of a launch of a variant has to do; ``loader``: what ``auto`` led to in an earlier launch."""
+        settings = variant.effective_settings(self.settings)
+        if loader is not None and settings.picks_loading:
+            settings = replace(settings, loader=loader)
+        if settings.communication is None:  # ranks that share a core wait for each other, whatever they send
+            settings = replace(settings, communication=not variant.environment.oversubscribed)
+        counts = variant.samples_per_step, variant.tokens_per_step
+        return LaunchJob(variant.subject, variant.resolved, settings, plan, *counts)
+
+    def launch(
+        self,
+        variant: Variant,
+        function: Callable[..., Any],
+        *args: object,
+        slot: int = 0,
+        patience: int = 1,
+        interleaved: bool = False,
+    ) -> LaunchResult[Any]:
+        """Calls ``function(ctx, *args)`` on fresh ranks of the variant's group, by the launcher of number ``slot``.
+
+        The deadline is ``patience`` times that of the settings. ``interleaved``: other launches run at the same time.
+        """
+        __tracebackhide__ = True
+        launchers = self._own.with_variables(variant.variables)
+        run = launchers[slot].run
+        if self.paired is not None:
+            run = partial(
+                self.paired.run,
+                launchers,
+                slot,
+                variables=variant.variables,
+                benchmark=variant.key,
+                reference=variant.of_reference,
+            )
+        world_size, backend, alone = variant.environment.world_size, variant.environment.backend, False
+        preload = modules_of(variant.resolved)
+        if variant.environment.simulated:  # by one process, which makes the group
+            function, args = SIMULATE_LAUNCH, (*args, self._session.settings.simulate_rank, world_size)
+            world_size, backend, alone, preload = 1, "gloo", True, (*preload, *SIMULATING)
+        try:
+            result = self._session.limited(run)(
+                function,
+                *args,
+                world_size=world_size,
+                backend=backend,
+                device=variant.environment.device,
+                timeout=self.settings.timeout if patience == 1 else min(self.settings.timeout * patience, MAX_TIMEOUT),
+                stage_timeouts={name: each * patience for name, each in (self.settings.stage_timeouts or {}).items()},
+                mode=variant.mode,
+                preload=preload,
+                own_group=alone or isinstance(variant.subject, Script),
+                interleaved=interleaved,
+                bind=self.settings.bind == "cores",
+            )
+        except (LaunchError, SameCode):  # no matter of this variant
+            raise
+        except DdpperfError as error:
+            raise extended(error, benchmark=variant.key) from error.__cause__
+        self._sides[variant.of_reference].note(self._file, result.imports)
+        return result
+
+    def slowest_import(self, variant: Variant, result: LaunchResult[Any]) -> SlowImport | None:
+        """The import that took the first rank of a launch longest, and why no zygote makes it."""
+        if not result.imports:
+            return None
+        slowest = max(result.imports, key=lambda one: one.seconds)
+        reason = self._sides[variant.of_reference].why_not(slowest)
+        return SlowImport(module=slowest.module, seconds=slowest.seconds, reason=reason)
+
+
+class TimedLaunches:
+    """Launches variants to be timed or diagnosed; what the first launch of each printed is for the test's report.
+
+    The settings of data loading that a launch picked hold for all later ones, because what is compared loads alike.
+    """
+
+    def __init__(self, launches: BenchmarkLaunches, sections: list[tuple[str, str]]) -> None:
+        self._launches = launches
+        self._sections = sections
+        self._printed: set[str] = set()  # variants, by label
+        self._diagnosed: Counter[str] = Counter()
+        self._completed: set[tuple[str, Plan]] = set()
+        self._picked: dict[int, tuple[str, str]] = {}  # by world size
+        # Each variant has a launcher of its own: what its ranks find in memory is the same in all runs.
+        self._slots: dict[tuple[str, int], tuple[Variables, int]] = {}
+        self._several = False
+
+    def __call__(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        """Runs one launch of each variant, interleaved if there are several."""
+        __tracebackhide__ = True
+        for variant, _ in launches:
+            alike = sum(variables == variant.variables for variables, _ in self._slots.values())
+            self._slots.setdefault(variant.key, (variant.variables, alike))
+            if variant.pilot is not None and variant.pilot.picked is not None:
+                self._picked.setdefault(variant.world_size, variant.pilot.picked)
+        # One that goes on alone stays where it was.
+        self._several = several = self._several or len({variant.key for variant, _ in launches}) > 1
+        begun = self._launches.times.now()
+        calls = [
+            partial(self._result_of, self._slots[variant.key][1] if several else 0, variant, plan, purpose)
+            for variant, plan in launches
+        ]
+
+        try:
+            results = [calls[0]()] if len(calls) == 1 else run_interleaved(calls, self._launches.abort)
+        except ReferenceFailed as error:
+            reason = self._no_fault(error, launches)
+            if reason is None:
+                raise
+            raise ReferenceStopped(reason, benchmark=error.benchmark) from error
+        except DdpperfError as error:
+            told = extended(error, after=_interleaving_hint(error, launches))
+            if isinstance(told, RankFailed):
+                told.shared = len(launches) > 1 and self._launches.settings.memory_limit is None
+            raise told from error.__cause__
+        part = "measuring" if purpose is Purpose.TIMES else "diagnosing"
+        self._launches.times.note_launch(
+            begun, **{part: max(rank.worked for result in results for rank in result.values)}
+        )
+        self._completed.update((variant.label, plan) for variant, plan in launches)
+        return [self._outcome(variant, purpose, result) for (variant, _), result in zip(launches, results, strict=True)]
+
+    def _result_of(
+        self, slot: int, variant: Variant, plan: Plan, purpose: Purpose, turns: TurnSlot | None = None
+    ) -> LaunchResult[RankLaunch]:
+        __tracebackhide__ = True
+        picked = self._picked.get(variant.world_size)
+        job = replace(
+            self._launches.job(variant, plan, loader_settings(picked[0]) if picked else None),
+            # Both sides of a round diagnose with one seed, also where a pilot had to be made again.
+            seed=self._diagnosed[variant.label],
+            diagnosed=purpose is Purpose.DIAGNOSIS,
+            growth=purpose is not Purpose.TIMES,
+            turns=turns,
+        )
+        if purpose is not Purpose.TIMES:
+            job = replace(job, plan=replace(plan, steps=1), stands_for=plan.steps)
+        if turns is None:
+            return self._launches.launch(variant, RUN_LAUNCH, job)
+        # It has to sit out all other launches as well.
+        return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.slots, interleaved=True)
+
+    def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
+        """Why the reference's failure does not mean that it cannot run the benchmark; None where it does."""
+        hint = _interleaving_hint(error, launches)
+        if hint:
+            return f"{error}{hint}"
+        failed = {
+            (variant.label, plan)
+            for variant, plan in launches
+            if variant.of_reference and variant.key == error.benchmark
+        }
+        if failed & self._completed:
+            return f"it had run on the other revision before, and failed now: {error}"
+        return None
+
+    def _outcome(self, variant: Variant, purpose: Purpose, result: LaunchResult[RankLaunch]) -> LaunchOutcome:
+        label, size = variant.label, variant.world_size
+        self._diagnosed[label] += purpose is Purpose.DIAGNOSIS
+        if label not in self._printed:
+            self._printed.add(label)
+            self._sections.extend((f"{label}, {title}", text) for title, text in result.sections)
+        first, *others = result.values
+        if first.picked is not None:
+            self._picked[size] = first.picked
+        picked = self._picked.get(size) if variant.effective_settings(self._launches.settings).picks_loading else None
+        imported = self._launches.slowest_import(variant, result)
+        return (replace(first, picked=picked, imported=imported), *others), result.seconds
+
+
+def _interleaving_hint(error: DdpperfError, launches: Sequence[tuple[Variant, Plan]]) -> str:
+    """A line on a launch that failed for want of memory or time, and might have had enough alone; else nothing."""
+    cause = error.__cause__ if isinstance(error, ReferenceFailed) else error
+    wanting = isinstance(cause, RanksTimedOut) or (isinstance(cause, RankFailed) and cause.out_of_memory)
+    if len(launches) == 1 or not wanting:
+        return ""
+    number = format_count(len(launches), "launch")
+    return f"\n{number} ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"

@@ -1,0 +1,299 @@
+"""One call of a verb that judges: verified, measured, compared with a reference, listed, and failed if it has to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import pytest
+
+from pytest_ddpperf.against.paired_launches import PairedLaunches
+from pytest_ddpperf.errors import (
+    DdpperfError,
+    IncorrectTraining,
+    LaunchError,
+    RankFailed,
+    ReferenceFailed,
+    ReferenceStopped,
+    Regression,
+    SameCode,
+    extended,
+)
+from pytest_ddpperf.judge.benchmark import beside_unfit, broken, unfit
+from pytest_ddpperf.judge.calibration import Calibrated
+from pytest_ddpperf.judge.decision import failing_verdict
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
+from pytest_ddpperf.judge.judge import Judge
+from pytest_ddpperf.metrics.scaling import DeriveSeries, gated_if_paired
+from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.failure import failures_text
+from pytest_ddpperf.reports.time_spent import time_text
+from pytest_ddpperf.run.call.benchmark import BenchmarkRun
+from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
+from pytest_ddpperf.run.call.memory_fit import MemoryFit, under_limit_of
+from pytest_ddpperf.run.call.pairing import Unpaired, side_of_baselines, times_of
+from pytest_ddpperf.run.call.references import (
+    BaselineReferences,
+    PairedReferences,
+    cannot_run,
+    environment_beside,
+    with_environments,
+)
+from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.session.probe import focused
+from pytest_ddpperf.settings import DEFAULT_SET, KNOBS
+
+ComparedWith: TypeAlias = "PairedReferences | BaselineReferences"
+
+
+class JudgedRun(BenchmarkRun):
+    """A call of a verb whose benchmarks are judged."""
+
+    _fit: MemoryFit  # of the candidates
+    _derive: DeriveSeries  # of the candidates alone, or beside the reference
+    _beside_baseline = False  # whether the other side is the commit of the stored baselines
+
+    def judged(self, variants: Sequence[Variant], derive: DeriveSeries) -> tuple[Measurement, ...]:
+        """Verifies, measures and judges; the results are listed, then the worst verdict fails the test if it must."""
+        __tracebackhide__ = True
+        if self._paired is not None:
+            derive = gated_if_paired(derive)
+        if self._session.probe is not None:
+            derive = focused(derive, self._session.probe)
+        self._fit, self._derive = MemoryFit(variants, self.sections), derive
+        try:
+            self.launches.start(variants)
+            if self.settings.calibrate is not None:
+                return self._calibrated(self.settings.calibrate)
+            results = self._with_unfit(variants, self._results())
+        except DdpperfError as error:
+            self.progress.request = None  # whatever an earlier look asked for
+            self._list_broken(variants, error)
+            which = error.benchmark[0] if len(variants) > 1 and error.benchmark is not None else ""
+            told = extended(error, before=f"{which}: ") if which else error  # each benchmark has a rank 0
+            if Verdict.BROKEN not in self.settings.failing:
+                pytest.skip(str(told) if isinstance(told, IncorrectTraining) else f"broken: {told}")
+            raise told from error.__cause__
+        results = self._with_profiles(results)
+        spent = self._spent()
+        results = tuple(replace(result, spent=spent) for result in results)
+        measured = tuple(result.measurement for result in results)
+        self._tell_measured([each for each in measured if not each.unfit])
+        self._session.add(results)
+        failing = self.settings.failing
+        verdicts = [(result, failing_verdict(result, failing)) for result in results]
+        failed = [(result, verdict) for result, verdict in verdicts if verdict is not None]
+        if failed and not self.settings.accepting:
+            raise Regression(failures_text(failed, accept=self._accept_command(), failing=failing))
+        return measured
+
+    def _tell_measured(self, measured: Sequence[Measurement]) -> None:
+        attempt = self._session.attempts.get(self._test, 1)
+        self._session.extensions.measured(self._test, measured, attempt)
+
+    def _accept_command(self) -> str:
+        """The command that makes the result of the test the baseline that it was compared with."""
+        name = self._session.settings.compared
+        save = "--ddpperf-save" if name == DEFAULT_SET else f"--ddpperf-save={name}"
+        return " ".join(("pytest", f'"{self._test}"', *self._session.options, save))
+
+    def _with_profiles(self, results: tuple[Result, ...]) -> tuple[Result, ...]:
+        """The results; those that fail their test have a profile, if only these are to be profiled."""
+        __tracebackhide__ = True
+        if self.settings.profile_on == "always" or not self.settings.profile:
+            return results
+        red = {each.measurement.key for each in results if failing_verdict(each, self.settings.failing) is not None}
+        try:
+            with self._shown():
+                found = self.profiled([each for each in self.prepared_variants if each.key in red])
+        except DdpperfError as error:  # the verdict stands
+            self._session.outputs.traces.append((self._test, f"{self._test} is not profiled: {error.headline}"))
+            return results
+        profiles = {each.key: each.profile for each in found if not each.of_reference}
+        return tuple(
+            replace(each, measurement=replace(each.measurement, profile=profiles[each.measurement.key]))
+            if profiles.get(each.measurement.key) is not None
+            else each
+            for each in results
+        )
+
+    def _with_unfit(self, variants: Sequence[Variant], results: Sequence[Result]) -> tuple[Result, ...]:
+        """The results of all candidates, those among them that run out of memory."""
+        __tracebackhide__ = True
+        unfit_ones = [name for name, _ in self._fit.reasons]
+        measured = {result.measurement.key: beside_unfit(result, unfit_ones) for result in results}
+        return tuple(measured.get(variant.key) or self._unfit(variant) for variant in variants)
+
+    def _unfit(self, variant: Variant) -> Result:
+        """The result of a candidate that does not fit; one preparing launch tells whether another revision fits."""
+        __tracebackhide__ = True
+        reason, counts = self._fit.reasons[variant.key], self.counts.get(variant.key)
+        if self._paired is None or self._beside_baseline:
+            stored = self._with_baselines([variant])[1][0]
+            if stored.record is not None:  # what fitted did so under its own limit: that is the question
+                stored = self._with_baselines([under_limit_of(stored.record, variant)])[1][0]
+            return unfit(self._test, variant, reason, stored, counts)
+        revision, lacking = self._paired.revision, ""
+        try:
+            self.prepared([replace(variant, of_reference=True)])
+        except DdpperfError as error:  # whatever becomes of it: the others were measured
+            lacking = error.headline
+        beside = PairedRevision(revision=revision.label, commit=revision.commit, lacking=lacking)
+        return unfit(self._test, variant, reason, beside, counts)
+
+    def _results(self) -> tuple[Result, ...]:
+        """The results of the candidates that fit; after an error without what is to blame, if others are left."""
+        __tracebackhide__ = True
+        references = self._references(self._fit.left)
+        while True:
+            judge = self._judge(references)
+            try:
+                self.measure(self.prepared(references.both_sides), judge, compared=references.timed)
+            except DdpperfError as error:
+                if (instead := self._instead_of(references, error)) is None:
+                    raise
+                references = instead
+            else:
+                paired = self._paired
+                results = judge.results if paired is None else map(paired.with_imports, judge.results)
+                return tuple(map(with_environments, results))
+
+    def _references(self, variants: Sequence[Variant]) -> ComparedWith:
+        """What candidates are compared with: the reference, or their baselines, if possible beside their commit."""
+        __tracebackhide__ = True
+        if self._paired is not None and not self._beside_baseline:
+            self._learn(self._paired)
+            return PairedReferences(
+                revision=self._paired.revision,
+                variants=tuple(variants),
+                derive=self._derive,
+                lacking={},
+                environment=partial(environment_beside, self._session),
+            )
+        following, found = self._with_baselines(variants)
+        side = side_of_baselines(self._test, found, self.settings, self._session)
+        if isinstance(side, Unpaired):
+            return self._stored_times(following, found, side)
+        for launchers in side.every:
+            launchers.follow(self._session.sides.launchers)
+        paired = PairedLaunches(side, self.sections, strict=True)
+        self._learn(paired)
+        self._pair_with(paired, following)
+        return PairedReferences(
+            revision=side.revision,
+            variants=tuple(following),
+            derive=gated_if_paired(self._derive),
+            lacking={each.key: "" for each, stored in zip(following, found, strict=True) if times_of(stored) is None},
+            baselines=found,
+        )
+
+    def _instead_of(self, references: ComparedWith, error: DdpperfError) -> ComparedWith | None:
+        """What is measured instead, if an error is no end: without what does not fit, or what the reference cannot run.
+
+        If the commit of the baselines fails, it is the candidates alone.
+        """
+        __tracebackhide__ = True
+        if isinstance(error, RankFailed):
+            goes_on = self.settings.calibrate is None and self._fit.goes_on(error)
+            return self._references(self._fit.left) if goes_on else None
+        if isinstance(references, BaselineReferences):
+            return None
+        if isinstance(error, ReferenceFailed) and not isinstance(error.__cause__, SameCode):
+            if self._beside_baseline:
+                self._end_if_needed(cannot_run(references.revision.label, error.headline))
+            return replace(references, lacking={**references.lacking, error.benchmark: error.headline})
+        stopped = isinstance(error, ReferenceStopped)  # it ran before
+        known = stopped or isinstance(error, (LaunchError, SameCode, ReferenceFailed))
+        if not (self._beside_baseline and known) or (stopped and self.settings.require_baseline):
+            return None
+        self._pair_with(None, references.variants)
+        reason = f"{error.headline}; run it again" if stopped else error.headline
+        why = Unpaired(reason, lacking=not stopped)
+        return self._stored_times(references.variants, references.baselines, why)
+
+    def _stored_times(
+        self, variants: Sequence[Variant], baselines: Sequence[StoredBaseline], why: Unpaired
+    ) -> BaselineReferences:
+        """The baselines, and why their commit is not measured."""
+        if why.lacking:
+            self._end_if_needed(why.reason)
+        told = tuple(replace(stored, unpaired=why.reason) for stored in baselines)
+        return BaselineReferences(told, both_sides=tuple(variants), derive=self._derive)
+
+    def _learn(self, paired: PairedLaunches) -> None:
+        """Adds what the launches of the first pass have imported."""
+        if self.progress.kept.get("paired") is not paired:
+            paired.learn(self.progress.kept.get("paired"))
+        self.progress.kept["paired"] = paired
+
+    def _end_if_needed(self, reason: str) -> None:
+        """Ends the session if times have to be measured beside the commit of a baseline, and cannot be."""
+        if self.settings.require_baseline:
+            told = f"{KNOBS['require_baseline'].option}: {self._test}: only gross slowdowns could fail: {reason}"
+            pytest.exit(told, returncode=pytest.ExitCode.USAGE_ERROR)
+
+    def _pair_with(self, paired: PairedLaunches | None, variants: Sequence[Variant]) -> None:
+        """Has the launches from now on be those of this checkout and of the commit of the baselines; None: alone."""
+        self._paired, self._beside_baseline = paired, paired is not None
+        times = self.launches.times
+        self.launches = BenchmarkLaunches(self._session, self.settings, paired, test=self._test, times=times)
+        self.launches.start(variants)
+
+    def _judge(self, references: ComparedWith) -> Judge:
+        """A judge of the benchmarks that are compared with these references."""
+        session = self._session
+        # A probe of a bisection asks on which side of its tolerance a commit is.
+        margin = EQUIVALENCE_MARGIN if session.probe is None else 1.0
+        return Judge(self._test, self.settings, references, references.derive, session.tests, margin=margin)
+
+    def _calibrated(self, number: int) -> tuple[Measurement, ...]:
+        """Measures the candidates ``number`` times side by side with themselves; gives the last measurements."""
+        __tracebackhide__ = True
+        runs: list[tuple[Result, ...]] = []
+        for _ in range(number):
+            printed = len(self.sections)
+            if runs:  # the fixture has begun the first one
+                self._begun = None
+                self._session.budget.begin_test(self._test)
+            runs.append(self._results())
+            if len(runs) > 1:
+                del self.sections[printed:]  # the ranks of the first run have printed the same
+        timed = (each for each in zip(*runs, strict=True) if each[-1].measurement.launches)  # the others only count
+        self._session.outputs.calibrated.extend(Calibrated(test=self._test, results=each) for each in timed)
+        self.measured = tuple(result.measurement for result in runs[-1])
+        self._tell_measured(self.measured)
+        return self.measured
+
+    def _with_baselines(self, variants: Sequence[Variant]) -> tuple[list[Variant], tuple[StoredBaseline, ...]]:
+        """The variants, each with as many steps as its baseline if that is comparable, and the baselines."""
+        found = tuple(self._session.archive.find(self._test, variant) for variant in variants)
+        comparable = [None if base.differs else base.record for base in found]
+        return [
+            replace(variant, steps=None if base is None else base.plan.steps)
+            for variant, base in zip(variants, comparable, strict=True)
+        ], found
+
+    def _list_broken(self, variants: Sequence[Variant], error: DdpperfError) -> None:
+        """Lists the benchmarks that train something else, or else all of them, which could not be measured."""
+        if isinstance(error, IncorrectTraining):
+            reasons = error.wrong
+        else:
+            guilty, reason = error.benchmark, error.headline
+            others = reason if guilty is None else f"not measured, for {guilty[0]} failed"
+            reasons = {variant.key: reason if variant.key == guilty else others for variant in variants}
+            reasons.update(self._fit.reasons)
+        broken_ones = [variant for variant in variants if variant.key in reasons]
+        spent = self._spent()
+        results = [broken(self._test, each, reasons[each.key], self.counts.get(each.key)) for each in broken_ones]
+        self._session.add([replace(result, spent=spent) for result in results])
+
+    def _spent(self) -> TimeSpent:
+        """The seconds of the call until now, which the report of a test that fails shows."""
+        spent = self.launches.times.spent
+        self.sections.append(("ddpperf time", time_text(spent)))
+        return spent

@@ -1,0 +1,227 @@
+"""What is found out about a training before it is measured: the job of the launch, its outcome, and what is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from pytest_ddpperf.errors import (
+    DdpperfError,
+    IncorrectTraining,
+    LaunchError,
+    PayloadError,
+    RankSkipped,
+    RanksTimedOut,
+    SameCode,
+    extended,
+)
+from pytest_ddpperf.launch.environment import search_path
+from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.messages import Call
+from pytest_ddpperf.launch.payload import dump_call
+from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.loader_settings import loader_settings
+from pytest_ddpperf.run.call.planning import pilot_of, pilot_plan, warmup_of
+from pytest_ddpperf.run.call.variant import Pilot, Variant
+from pytest_ddpperf.settings import KNOBS, Settings
+from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, LaunchJob, PrepareJob, RankPrepared, VerifyJob
+from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.verification import Discrepancy, Verification, discrepancy_text
+from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.units import format_count
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.training.script import Subject
+
+_OF_PYTEST = "PYTEST_CURRENT_TEST"  # tells each test apart, and means nothing to a training
+# Errors that a launch for nothing but verification would not name better.
+_FINAL = (LaunchError, PayloadError, SameCode, RankSkipped, RanksTimedOut)
+
+PreparingLauncher: TypeAlias = "Callable[[Variant, PrepareJob], LaunchResult[RankPrepared]]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What is known of a training before it is measured; None for what was not asked."""
+
+    pilot: Pilot | None = None
+    counts: Counts | None = None
+    verification: Verification = field(default_factory=Verification)
+    remarks: tuple[Finding, ...] = ()
+
+    def given_to(self, variant: Variant) -> Variant:
+        """The variant with all of it, and remarks on how it was verified, and on ranks that send nothing."""
+        found = self.verification
+        findings = [Finding("unverified", {"reason": found.unverified})] if found.unverified else []
+        if (why := found.leniency) is not None:
+            findings.append(
+                Finding("lenient_verification", {"precision": why.precision, "exact_steps": why.exact_steps})
+            )
+        calls = None if self.counts is None else self.counts.totals.get("collective_calls")
+        if isinstance(variant.subject, Script) and variant.world_size > 1 and calls == 0:
+            findings.append(Finding("ranks_send_nothing", {"ranks": variant.world_size}))
+        return replace(
+            variant, pilot=self.pilot, counts=self.counts, findings=(*variant.findings, *self.remarks, *findings)
+        )
+
+
+def prepared(
+    settings: Settings, variants: Sequence[Variant], launch: PreparingLauncher, known: MutableMapping[bytes, Prepared]
+) -> list[Variant]:
+    """The variants with what is found out about each, in a launch where it is not known."""
+    __tracebackhide__ = True
+    done: list[Variant] = []
+    wrong: list[tuple[Variant, Discrepancy]] = []
+    picked: dict[int, tuple[str, str]] = {}  # by world size; what is compared loads alike
+    for variant in variants:
+        size = variant.world_size
+        job = prepare_job(settings, variant, picked.get(size))
+        if wrong and job.verified is None:  # nothing is measured any more
+            continue
+        key = identity(job, variant)
+        try:
+            found = known[key] if key in known else _found_out(variant, job, launch)
+        except DdpperfError as error:
+            if wrong:  # that is known, and the worse of both
+                raise _incorrect(wrong) from error
+            raise
+        if found.verification.discrepancy is not None:
+            wrong.append((variant, found.verification.discrepancy))
+            continue
+        known[key] = found
+        if found.pilot is not None and found.pilot.picked is not None:
+            picked.setdefault(size, found.pilot.picked)
+        done.append(found.given_to(variant))
+    if wrong:
+        raise _incorrect(wrong)
+    return done
+
+
+def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> Prepared:
+    """What a launch finds out about a variant.
+
+    A verification that shared its processes with other tasks counts only where all went well. Otherwise a launch that
+    only verifies comes before any other failure, because training that is wrong is the worse fault.
+    """
+    __tracebackhide__ = True
+    if job.reference is not None:
+        verification = _beside_reference(variant, job.reference, job, launch)
+        if verification.discrepancy is not None:
+            return Prepared(verification=verification)
+        return replace(_found_out(variant, replace(job, reference=None), launch), verification=verification)
+    found, failure = Prepared(), None
+    try:
+        found = outcome(job, launch(variant, job))
+    except DdpperfError as error:
+        if job.verified is None or job.parts == 1 or isinstance(error, _FINAL):
+            raise
+        failure = error
+    seen = found.verification
+    doubtful = failure is not None or seen.discrepancy is not None or bool(seen.unverified)
+    if job.verified is None or job.parts == 1 or not doubtful:
+        return found
+    alone = replace(job, timed=False, counted=False)
+    verification = outcome(alone, launch(variant, alone)).verification
+    if failure is not None and verification.discrepancy is None:
+        raise failure
+    return replace(found, verification=verification)
+
+
+def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, launch: PreparingLauncher) -> Verification:
+    """What the first steps of a user's step or script do beside those of its single-process twin."""
+    __tracebackhide__ = True
+    from pytest_ddpperf.training.correctness.traces import compared
+
+    tracing = replace(job, timed=False, counted=False, traced=True, reference=None)
+    strategy = Strategy("single") if isinstance(reference, Workload) else None
+    twin = replace(tracing, training=replace(job.training, subject=reference, strategy=strategy))
+    alone = replace(variant, subject=reference, environment=replace(variant.environment, world_size=1))
+    ranks = launch(variant, tracing).values
+    try:
+        (one,) = launch(alone, twin).values
+    except DdpperfError as error:
+        raise extended(error, before="the reference: ", benchmark=variant.key) from error
+    return compared([rank.trace for rank in ranks if rank.trace], one.trace) if one.trace else Verification()
+
+
+def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
+    """What a preparing launch of a variant has to find out; the reference is not verified."""
+    settings = variant.effective_settings(settings)
+    counted = settings.counted or settings.counted_only
+    verified = settings.verify and variant.resolved is not None and not variant.of_reference
+    own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
+    training = Settings(**own, warmup=settings.warmup, memory_limit=settings.memory_limit, mesh=settings.mesh)
+    loading = (
+        training
+        if picked is None or not settings.picks_loading
+        else replace(training, loader=loader_settings(picked[0]))
+    )
+    plan = pilot_plan(warmup_of(variant, settings.warmup), settings.steps)
+    counts = (variant.samples_per_step, variant.tokens_per_step)
+    return PrepareJob(
+        LaunchJob(variant.subject, variant.resolved, loading, plan, *counts),
+        timed=not settings.counted_only,
+        counted=counted,
+        verified=VerifyJob(variant.subject, variant.resolved, training) if verified and variant.resolved else None,
+        reference=variant.reference if settings.verify and not variant.of_reference else None,
+    )
+
+
+def task_text(job: PrepareJob) -> str:
+    """What a preparing launch does, for the line that tells of it."""
+    tasks = {
+        "timing a few steps": job.timed,
+        "counting": job.counted,
+        "comparing with a single process": job.verified or job.traced,
+    }
+    return ", ".join(task for task, asked in tasks.items() if asked)
+
+
+def identity(job: PrepareJob, variant: Variant) -> bytes:
+    """A digest of all that the ranks of a launch are given, equal for launches that would find out the same.
+
+    The subject counts as it is sent, because functions made twice do not compare equal. What it imports or reads from
+    files is taken to stay the same for a session.
+    """
+    environment = variant.environment
+    place = (
+        (environment.device, environment.backend, environment.world_size, variant.mode, variant.of_reference),
+        variant.variables,
+        sorted((name, value) for name, value in os.environ.items() if name != _OF_PYTEST),
+        search_path(),
+        str(Path.cwd()),
+    )
+    digest = hashlib.sha256(dump_call(Call(PREPARE_LAUNCH, (job,))))
+    digest.update(pickle.dumps(place))
+    return digest.digest()
+
+
+def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
+    """What the ranks of a preparing launch found out together."""
+    ranks = result.values
+    timed = tuple(rank.timed for rank in ranks if rank.timed is not None)
+    counts = [rank.counts for rank in ranks if rank.counts is not None]
+    plain = result.seconds - max(rank.counting + rank.verifying for rank in ranks)  # of a launch of timed steps alone
+    return Prepared(
+        pilot=pilot_of(timed, plain, job.training.plan) if timed else None,
+        counts=merged(counts) if counts else None,
+        verification=ranks[0].verification or Verification(),
+        remarks=ranks[0].remarks,
+    )
+
+
+def _incorrect(wrong: Sequence[tuple[Variant, Discrepancy]]) -> IncorrectTraining:
+    """The error that names all variants that differ from a single process, each in two lines."""
+    reasons = {variant.key: discrepancy_text(found) for variant, found in wrong}
+    lines: list[str] = []
+    for variant, _ in wrong:
+        group = f"{format_count(variant.environment.world_size, 'rank')}, {variant.environment.backend}"
+        lines += [f"broken: {reasons[variant.key]}", f"  benchmark {variant.name}, {group}"]
+    return IncorrectTraining("\n".join(lines), wrong=reasons)

@@ -1,0 +1,134 @@
+"""The references of a paired benchmark: made of the measurements of the other side, in whatever environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pytest_ddpperf.against.worktree import Revision
+from pytest_ddpperf.baselines.fingerprint import (
+    counted_differences,
+    differences,
+    kernel_differences,
+    recorded_differences,
+)
+from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.judge.judge import StoredReferences
+from pytest_ddpperf.metrics.launch_figures import long_steps_of
+from pytest_ddpperf.metrics.scaling import DeriveSeries
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Environment, Measurement
+from pytest_ddpperf.records.results import PairedRevision, Provenance, Reference, Result, StoredBaseline, record_of
+from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.run.session.session import Session
+from pytest_ddpperf.settings import KNOBS
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineReferences(StoredReferences):
+    """The stored baselines of candidates, which are measured alone."""
+
+    both_sides: tuple[Variant, ...]  # all that is measured: the candidates
+    derive: DeriveSeries
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedReferences:
+    """Makes the reference of each candidate out of the measurements of both sides."""
+
+    revision: Revision
+    variants: tuple[Variant, ...]  # the candidates
+    derive: DeriveSeries  # applied to the references too, unless one of them is lacking
+    lacking: Mapping[tuple[str, int], str]  # by benchmark, why the reference cannot run it
+    # Of the candidates, whose commit the reference is; empty for another revision.
+    baselines: tuple[StoredBaseline, ...] = ()
+    # By the candidate's, that of the reference, where it runs in another one.
+    environment: Callable[[Environment], Environment] = lambda environment: environment
+    paired: ClassVar[bool] = True
+    timed: ClassVar[bool] = True
+
+    @property
+    def both_sides(self) -> list[Variant]:
+        """All that is measured: the candidates, then the references that are not lacking, in the same order."""
+        kept = [variant for variant in self.variants if variant.key not in self.lacking]
+        if self.baselines:  # whose counts are stored
+            kept = [replace(variant, own={**variant.own, "counted": False}) for variant in kept]
+        return [
+            *self.variants,
+            *(replace(each, of_reference=True, environment=self.environment(each.environment)) for each in kept),
+        ]
+
+    def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
+        """The reference of each candidate, by the measurements of both sides."""
+        pairs = self._pairs(measured)
+        if not self.baselines:
+            return pairs
+        return tuple(
+            replace(stored, unpaired=cannot_run(pair.revision, pair.lacking) if pair.lacking else "")
+            if pair.record is None
+            else replace(stored, pair=pair)
+            for stored, pair in zip(self.baselines, pairs, strict=True)
+        )
+
+    def _pairs(self, measured: Sequence[Measurement]) -> tuple[PairedRevision, ...]:
+        others = tuple(measured[len(self.variants) :])
+        derived = iter(others if self.lacking else self.derive(others))
+        return tuple(
+            PairedRevision(revision=self.revision.label, commit=self.revision.commit, lacking=self.lacking[variant.key])
+            if variant.key in self.lacking
+            else self._reference(next(derived), candidate)
+            for variant, candidate in zip(self.variants, measured, strict=False)
+        )
+
+    def _reference(self, measured: Measurement, candidate: Measurement) -> PairedRevision:
+        commit = self.revision.commit
+        return PairedRevision(
+            revision=self.revision.label,
+            commit=commit,
+            record=record_of(measured, Provenance(date="", commit=commit)),  # it is never stored
+            launches=len(measured.launches),
+            long_steps=long_steps_of(measured),
+            candidate_launches=len(candidate.launches),
+            counted_differs=counted_differences(measured.environment, candidate.environment),
+            kernels_differ=kernel_differences(measured.environment, candidate.environment),
+        )
+
+
+def cannot_run(revision: str, reason: str) -> str:
+    """Why the commit of a baseline is not measured, with the cure."""
+    cure = f"if it has to be built first, see {KNOBS['against_setup'].option}"
+    return f"{revision}, the commit of the baseline, cannot run it: {reason}; {cure}"
+
+
+def environment_beside(session: Session, environment: Environment) -> Environment:
+    """The environment of the reference, beside that of the candidate; LaunchError where ranks cannot run there."""
+    side = session.sides.reference
+    if side is None or side.revision.python is None:
+        return environment
+    placed = replace(session.settings, device=environment.device, backend=environment.backend)
+    try:
+        found = session.environment(placed, environment.world_size, side=side)
+        recorded = {**found.recorded, "python": side.revision.python.version}
+        return replace(found, threads=environment.threads, recorded=recorded)
+    except LaunchError as error:
+        raise LaunchError(f"{KNOBS['against_python'].option}={side.revision.python.given}: {error}") from error
+
+
+def with_environments(result: Result) -> Result:
+    """The result with a finding on how the environments of both sides differ, where the reference has another one.
+
+    Only packages are known to differ where the reference could not run.
+    """
+    reference, differ = result.paired, tuple[str, ...]()
+    if reference is None or reference.python is None:
+        return result
+    if reference.record is not None:
+        pair = reference.record.environment, result.measurement.environment
+        versions = tuple(environment.recorded.get("python", "") for environment in pair)
+        pythons = (f"Python {' -> '.join(versions)}",) if versions[0] != versions[1] else ()
+        differ = (*pythons, *differences(*pair), *recorded_differences(*pair))
+    finding = Finding(
+        "other_environment", {"python": reference.python, "differ": differ, "packages": reference.packages}
+    )
+    return replace(result, findings=(*result.findings, finding))

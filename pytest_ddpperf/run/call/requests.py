@@ -1,0 +1,283 @@
+"""What a call of a verb asks for: the variants, their names, and the settings that mean nothing for them."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.environment import Variables
+from pytest_ddpperf.metrics.table import Metric
+from pytest_ddpperf.parsers import world_sizes
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import LIMIT, Environment, Mode, named, training_text
+from pytest_ddpperf.run.call.variant import CUSTOM, Variant
+from pytest_ddpperf.settings import KNOBS, Settings, overlay_words
+from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.strategies.table import require_world_size, resolve
+from pytest_ddpperf.training.script import Script, Subject
+from pytest_ddpperf.training.workload import Workload, located, unfit
+from pytest_ddpperf.units import format_count
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.run.call.ways import Contender, GivenStrategy
+
+OF_RANKS = ("n", "ranks", "world_size")  # what the argument is called of a function that gives a Workload
+_UNCHECKED = Finding(
+    "unverified",
+    {
+        "reason": "the step is no Workload; reference=... of ddpperf.check names what to compare it with, and "
+        "verify=False ends this remark"
+    },
+)
+
+MIB = 2**20
+MIN_SIZES = 2  # of a curve
+PLACES = ("world_size", "backend", "device")
+"""Settings that a way may have besides those of training: where its ranks run."""
+
+
+def several_sizes(given: Iterable[int]) -> tuple[int, ...]:
+    """The numbers of ranks of a curve."""
+    said = f"ddpperf.scaling(world_sizes={given!r})"
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise SettingError(f"{said}: expected numbers of ranks, such as [1, 2]")
+    try:
+        sizes = world_sizes(given)
+    except ValueError as error:
+        raise SettingError(f"{said}: expected {error}") from None
+    if len(sizes) < MIN_SIZES:
+        raise SettingError(f"{said}: expected two or more numbers of ranks")
+    return sizes
+
+
+def grows(subject: object) -> bool:
+    """Whether a function gives the Workload of a number of ranks: by the name of what it takes, as nothing is called.
+
+    Any other function builds a step.
+    """
+    if isinstance(subject, (Workload, Script)) or not callable(subject):
+        return False
+    with contextlib.suppress(TypeError, ValueError):
+        return next(iter(inspect.signature(subject).parameters), "") in OF_RANKS
+    return False
+
+
+def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) -> Mapping[int, Subject]:
+    """What is measured with each number of ranks."""
+    if not grows(subject):
+        return dict.fromkeys(sizes, subject)
+    if mode == "strong" or not counted:
+        said = "mode='strong'" if mode == "strong" else "counted=False"
+        raise SettingError(
+            f"ddpperf.scaling({said}): a model that grows with the ranks is measured by the counted FLOPs of a rank, "
+            "in mode='weak' with counted on"
+        )
+    return {size: of_size(subject, size, "ranks") for size in sizes}
+
+
+def of_size(function: Callable[[int], object], size: int, what: str) -> Workload:
+    """The Workload that a function gives for a size."""
+    workload = function(size)
+    if not isinstance(workload, Workload):
+        kind = type(workload).__name__
+        raise SettingError(f"{located(function)} gave a {kind} for {what} {size}, not a Workload")
+    return workload
+
+
+def powers_of_two(largest: int) -> tuple[int, ...]:
+    """1, 2, 4 and so on, up to ``largest``, which is the last."""
+    return tuple(sorted({*(2**i for i in range(largest.bit_length())), largest}))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerbCall:
+    """What a call of a verb says of every variant that it measures."""
+
+    settings: Settings  # all layers laid over each other
+    knobs: Mapping[str, object]  # the settings that the call itself gave
+    samples_per_step: float | None = None  # of one rank; None to ask the subject
+    tokens_per_step: float | None = None
+    strategies: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # that hooks add
+    metrics: tuple[Metric, ...] = ()  # that hooks add
+    folders: tuple[Path, ...] = ()  # in which a script is looked for
+    begun: float = field(default_factory=time.monotonic)  # seconds on that clock
+    own: Mapping[str, Any] = field(default_factory=dict)  # settings of training that are of one way alone
+    variables: Variables = ()  # that the ranks of one way have besides
+
+    def for_variant(self, way: Contender, key: str, verb: str = "compare") -> VerbCall:
+        """The same call for one of its ways, whose settings are stronger than the call's."""
+        if not way.settings and not way.variables:
+            return self
+        where = f"ddpperf.{verb}(ways={{{key!r}: ...}})"
+        settings = overlay_words(self.settings, way.settings, where=where, others=("strategy", "env"))
+        for word in way.settings:
+            if not KNOBS[word].training and word not in PLACES:
+                raise SettingError(f"{where}: {word} holds for all ways; give it as {verb}(..., {word}=...)")
+        require_consistent(settings)
+        return replace(
+            self,
+            settings=settings,
+            knobs={**self.knobs, **way.settings},
+            own={word: getattr(settings, word) for word in way.settings if KNOBS[word].training},
+            variables=way.variables,
+        )
+
+    def variant(
+        self,
+        subject: Subject,
+        environment: Environment,
+        *,
+        strategy: GivenStrategy = None,
+        name: str | None = None,
+        mode: Mode | None = None,
+        reference: Subject | None = None,
+    ) -> Variant:
+        """The variant of a Workload, of a Script or of a function ``build(ctx) -> step``."""
+        _require_count("samples_per_step", self.samples_per_step)
+        _require_count("tokens_per_step", self.tokens_per_step)
+        if name is not None and not isinstance(name, str):
+            raise SettingError(f"name={name!r}: expected a text, such as name={str(name)!r}")
+        resolved = self._strategy(subject, strategy, environment.world_size)
+        of_mesh = self._require_mesh(subject, environment.world_size)
+        recipe, findings = self._recipe(subject)
+        if self.variables:
+            recipe = {**recipe, "env": " ".join(f"{name}={value}" for name, value in self.variables)}
+        limit = self.settings.memory_limit
+        if environment.simulated and self.settings.simulate_rank and environment.world_size > 1:
+            recipe = {**recipe, "rank": str(self.settings.simulate_rank)}
+        if limit is not None:
+            recipe = {**recipe, LIMIT: f"{limit}B" if limit % MIB else f"{limit // MIB}MiB"}
+        said = {word: text for word, text in named(recipe).items() if word not in self.own}
+        words = CUSTOM if resolved is None else str(resolved)
+        return Variant(
+            name=training_text(name or words, said),
+            subject=self._found(subject),
+            reference=None if reference is None else self._reference(reference, resolved),
+            strategy=words,
+            resolved=resolved,
+            recipe=recipe,
+            findings=(
+                *findings,
+                *of_mesh,
+                *([_UNCHECKED] * self._unchecked(resolved, reference, environment.world_size)),
+            ),
+            mode=mode,
+            environment=environment,
+            samples_per_step=self.samples_per_step,
+            tokens_per_step=self.tokens_per_step,
+            metrics=self.metrics,
+            own=self.own,
+            variables=self.variables,
+        )
+
+    def _unchecked(self, resolved: Strategy | None, reference: Subject | None, world_size: int) -> bool:
+        """Whether nothing tells that ranks train what a single process trains, though it is to be checked."""
+        return resolved is None and reference is None and world_size > 1 and self.settings.verify
+
+    def _require_mesh(self, subject: Subject, world_size: int) -> tuple[Finding, ...]:
+        """Refuses a mesh that nobody asks for, and one of more or fewer ranks than the group has.
+
+        Gives a finding for one without a dimension of data: that may be meant, or a name that is not known.
+        """
+        if self.settings.mesh is None:
+            return ()
+        from pytest_ddpperf.training.mesh import OF_DATA, shares_data
+
+        said = f"mesh={','.join(f'{name}={size}' for name, size in self.settings.mesh.items())}"
+        ranks = math.prod(self.settings.mesh.values())
+        if isinstance(subject, (Workload, Script)):
+            if "mesh" in self.knobs:
+                raise SettingError(f"{said}: is for a step of your own, build(ctx), which finds it as ctx.mesh")
+        elif ranks != world_size:
+            raise SettingError(
+                f"{said} has {format_count(ranks, 'rank')}, and the group {world_size}; give world_size={ranks}"
+            )
+        elif ranks > 1 and not shares_data(self.settings.mesh):
+            return (Finding("mesh_without_data", {"mesh": said, "names": OF_DATA}),)
+        return ()
+
+    def _found(self, subject: Subject) -> Subject:
+        return subject.found_in(self.folders) if isinstance(subject, Script) else subject
+
+    def _reference(self, reference: Subject, resolved: Strategy | None) -> Subject:
+        """The single-process twin of a step or script."""
+        if resolved is not None:
+            raise SettingError(
+                "reference=...: is for a step or script; a Workload is compared with a single process already"
+            )
+        if not isinstance(reference, Workload):
+            self._strategy(reference, None, 1)
+        return self._found(reference)
+
+    def _recipe(self, subject: Subject) -> tuple[Mapping[str, str], tuple[Finding, ...]]:
+        """What differs from plain training, and a finding for what was set from outside and has no meaning here."""
+        recipe = dict(self.settings.recipe)
+        if not isinstance(subject, Workload):
+            return {}, (Finding("settings_of_a_workload", {"settings": tuple(recipe.items())}),) if recipe else ()
+        if subject.scheduler is not None and "lr_warmup_steps" in recipe:
+            raise SettingError(
+                f"lr_warmup_steps={recipe['lr_warmup_steps']}: this Workload sets its learning rate by scheduler=; "
+                "leave one of them out, or warm up in the scheduler (torch.optim.lr_scheduler.LinearLR)"
+            )
+        if subject.batch is None or "loader" not in recipe:
+            return recipe, ()
+        loader = recipe.pop("loader")
+        if "loader" in self.knobs:
+            raise SettingError(
+                f"loader={loader!r}: this Workload has one batch, made once; give it loader=, a factory of a "
+                "DataLoader, instead of batch="
+            )
+        return recipe, (Finding("loader_without_effect", {"loader": loader}),)
+
+    def _strategy(self, subject: Subject, strategy: GivenStrategy, world_size: int) -> Strategy | None:
+        """The strategy of a Workload; None for a step that brings its own."""
+        if isinstance(subject, Workload):
+            resolved = resolve(strategy or ("ddp" if world_size > 1 else "single"), self.strategies)
+            require_world_size(resolved, world_size)
+            if resolved.function is not None:
+                _require_fit(unfit(resolved.function, "module", "ctx", **resolved.options), "strategy ")
+            return resolved
+        if strategy is not None:
+            raise SettingError(f"strategy={strategy!r}: strategies are for a Workload; this step brings its own")
+        for word, value in self.knobs.items():
+            if KNOBS[word].training:
+                raise SettingError(f"{word}={value!r}: is for a Workload; this step has to see to it itself")
+        if isinstance(subject, Script):
+            return None
+        if isinstance(subject, type) and issubclass(subject, Workload):
+            name = subject.__name__
+            raise SettingError(f"the class {name} cannot be measured: give an object of it, {name}(model=..., ...)")
+        if not callable(subject) or hasattr(subject, "parameters"):
+            kind = type(subject).__name__
+            raise SettingError(
+                f"a {kind} cannot be measured: expected a Workload, a Script or a function build(ctx) -> step"
+            )
+        problem = unfit(subject, "ctx")
+        _require_fit(
+            None if problem is None else f"{problem}; a function that trains by itself is given as Script(function)"
+        )
+        return None
+
+
+def require_consistent(settings: Settings) -> None:
+    """Refuses settings that mean nothing together."""
+    if settings.clip_steps is not None and settings.clip_grad_norm is None:
+        raise SettingError(f"clip_steps={settings.clip_steps}: nothing is clipped; give clip_grad_norm too")
+
+
+def _require_count(word: str, count: object) -> None:
+    is_count = isinstance(count, (int, float)) and not isinstance(count, bool) and 0 < count < math.inf
+    if count is not None and not is_count:
+        raise SettingError(f"{word}={count!r}: expected a number above 0")
+
+
+def _require_fit(problem: str | None, what: str = "") -> None:
+    if problem is not None:
+        raise SettingError(f"{what}{problem}")

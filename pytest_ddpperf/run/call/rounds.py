@@ -1,0 +1,362 @@
+"""Rounds of launches until a judge is content or the time is spent; then launches that diagnose."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TypeAlias
+
+from pytest_ddpperf.errors import DdpperfError, ReferenceFailed, ReferenceStopped
+from pytest_ddpperf.judge.sequential import MIN_LAUNCHES, Action, Interim, Key
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import Health
+from pytest_ddpperf.records.launch import Launch, Window, timed_window
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.run.budget.session_budget import SessionBudget
+from pytest_ddpperf.run.call.planning import LaunchLimits, LaunchPlans, LaunchRunner, Purpose, planned, with_period
+from pytest_ddpperf.run.call.time_sheet import slow_starts
+from pytest_ddpperf.run.call.variant import Variant, launch_of, measurement_of
+
+Watch: TypeAlias = "Callable[[], Callable[[Window | None], Health | None]]"
+"""Begins to watch a launch; the result ends it, and is given the window of the timed steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observer:
+    """Who looks on while a benchmark runs."""
+
+    judge: Callable[[tuple[Measurement, ...], Interim], Action]  # decides how to go on
+    looked: Callable[[Interim], None] = lambda _: None  # told each look at which the judge has decided
+    progress: Callable[[int, int, float, float, Launch | None], None] = lambda *_: None
+    """Told the next launch, of so many, the seconds so far and in all, and the last launch of the first variant."""
+    watch: Watch = lambda: lambda _: None  # called before a launch; the result after
+    grouped: Callable[[int], None] = lambda _: None  # told how many launches of a side run at the same time, at most
+
+
+class Measuring:
+    """One measuring of variants side by side, from its first round to its diagnosis.
+
+    Each round launches what goes on once, in random order. Every second round reverses the order of the one before, so
+    that each variant comes first as often as last. The plan is fixed before the first round. When the judge has come to
+    a verdict, a round that diagnoses follows.
+
+    Args:
+        variants: what is measured.
+        limits: of launches.
+        run: runs launches.
+        observer: judges, and looks on.
+        time: that the rounds ask whether another one fits.
+        earlier: the rounds of the first pass over the suite, which these go on with.
+    """
+
+    def __init__(  # noqa: PLR0917 - each is of another kind
+        self,
+        variants: Sequence[Variant],
+        limits: LaunchLimits,
+        run: LaunchRunner,
+        observer: Observer,
+        time: SessionBudget,
+        earlier: Rounds | None = None,
+    ) -> None:
+        if earlier is None:
+            self.rounds = Rounds(variants, planned(variants, limits, run), run, observer.watch)
+        else:
+            self.rounds = earlier.resumed(variants, run, observer.watch)
+        self._limits, self._observer, self._time = limits, observer, time
+        self._plans = self.rounds.plans
+        self._measuring = 0.0  # seconds of rounds
+        self._confirming = self._screened = False
+        observer.grouped(max(len({variants[i].key for i in group}) for group in self._plans.groups))
+
+    def measured(self) -> tuple[Measurement, ...]:
+        """The measurements when the judge is content, or when the first pass has no more time for them."""
+        rounds = self.rounds
+        wanted, least = (0, 0) if rounds.every else (self._limits.launches, MIN_LAUNCHES)
+        if rounds.deferred is not None:
+            wanted, least = self._confirm(rounds.deferred)
+        while True:
+            self._launch(wanted, least)
+            interim, action = self._judged()
+            if action.kind == "stop" or (interim.last and action.kind == "more"):
+                return self._diagnosed(interim, action)
+            if action.kind == "confirm" and self._time.defers:
+                rounds.deferred = action
+                return self._measurements()
+            wanted, self._screened = rounds.made + action.launches, interim.screened
+            if action.kind == "confirm":
+                wanted, least = self._confirm(action)
+
+    def _confirm(self, action: Action) -> tuple[int, int]:
+        """Starts the confirmation, even when time is up: a suspect is never the verdict.
+
+        Returns:
+            How many rounds are wanted, and how many are made in any case: no fewer than made it suspicious.
+        """
+        self._confirming, self.rounds.deferred = True, None
+        self.rounds.go_on(action.going_on)
+        return action.launches, max(MIN_LAUNCHES, self.rounds.begin_again(action.suspects))
+
+    def _judged(self) -> tuple[Interim, Action]:
+        """Asks the judge for an action; asks again with ``last=True`` if the action does not fit into the time left."""
+        of_each = {key: part * self._of_all for key, part in self.rounds.parts.items()}
+        time, of_all = self._time, self._of_all
+        interim = Interim(
+            time.elapsed,
+            self._round_seconds,
+            last=False,
+            of_each=of_each,
+            final=time.over(last=True),
+            shared=self._limits.shared,
+            defers=time.defers,
+            rounds=int(max(0.0, time.call_left) / of_all) if of_all > 0 else 0,
+            diagnosis=self._plans.diagnosis_seconds,
+            before=time.before,
+        )
+        interim = self._in_time(interim, min(of_each.values()))
+        while True:
+            action = self._observer.judge(self._measurements(), interim)
+            self._observer.looked(interim)
+            self.rounds.go_on(action.going_on)
+            again = self._in_time(interim)
+            if action.kind != "more" or (again.last, again.screened) == (interim.last, interim.screened):
+                return interim, action
+            interim = again
+
+    def _in_time(self, interim: Interim, seconds: float | None = None) -> Interim:
+        """The look with what there is no time for: by the seconds of the next round, unless others are given."""
+        seconds = self._round_seconds if seconds is None else seconds
+        last = interim.last or not self._time.goes_on(seconds)
+        confirmable = self._confirming or interim.defers or self._time.goes_on(seconds, screening=True)
+        screened = interim.screened or not confirmable
+        return replace(interim, last=last, screened=screened, over=self._time.over(last=last))
+
+    def _launch(self, wanted: int, least: int) -> None:
+        """Launches rounds until there are ``wanted``, or at least ``least`` if there is no time for more."""
+        rounds, screening = self.rounds, not (self._confirming or self._screened)
+        while rounds.made < wanted and (
+            rounds.made < least or self._time.goes_on(self._round_seconds, screening=screening)
+        ):
+            begun = self._time.now()
+            expected = self._time.elapsed + self._round_seconds * (wanted - rounds.made)
+            self._observer.progress(rounds.made + 1, wanted, self._time.elapsed, expected, rounds.last)
+            rounds.launch()
+            took = self._time.now() - begun
+            self._measuring += took
+            rounds.note(took)
+
+    @property
+    def _round_seconds(self) -> float:
+        """What another round will take: as long as those before it or, before any, as the pilots."""
+        return self._of_all * self.rounds.part()
+
+    @property
+    def _of_all(self) -> float:
+        durations = self.rounds.durations
+        return median(durations) if durations else math.fsum(self._plans.seconds)
+
+    def _diagnosed(self, interim: Interim, action: Action) -> tuple[Measurement, ...]:
+        """The measurements with launches that diagnose: in full if asked for or in time, else growth alone.
+
+        Of the budget of a session, growth has no more than is left either.
+        """
+        self.rounds.go_on(None)
+        fits, known = self._time.has_time_for(self._plans.diagnosis_seconds), self.rounds.diagnosed
+        if known is Purpose.DIAGNOSIS:
+            return self._measurements()
+        purpose = Purpose.DIAGNOSIS if action.explain or fits else Purpose.GROWTH
+        findings = self.rounds.findings
+        findings[:] = [each for each in findings if each.code not in {"no_time_to_diagnose", "not_diagnosed"}]
+        if purpose is Purpose.GROWTH:
+            findings.append(self._no_time())
+            if known or (self._limits.shared and not self._time.goes_on(self._round_seconds)):
+                self._look_at_diagnoses(interim)
+                return self._measurements()
+        try:
+            self.rounds.diagnose(purpose)
+            told = self._look_at_diagnoses(interim)
+            if told.kind == "confirm":
+                findings.append(_suspected(told.suspects, 1))
+                self.rounds.diagnose(purpose)
+                self._look_at_diagnoses(interim)
+        except DdpperfError as error:
+            if not action.worse and not isinstance(error, (ReferenceFailed, ReferenceStopped)):
+                raise
+            findings.append(Finding("not_diagnosed", {"reason": error.headline}))
+            self.rounds.forget_diagnoses()  # what one of them told was still to be confirmed
+            self._look_at_diagnoses(interim)
+        return self._measurements()
+
+    def _no_time(self) -> Finding:
+        """That there was no time to diagnose, and how much may be enough, if a setting of the test gives it."""
+        each, diagnosing = self._plans.unhurried
+        rounds = max(self._measuring * max(1.0, each / self._of_all), self._limits.launches * max(each, self._of_all))
+        needed = self._time.before + self._time.elapsed - self._measuring + rounds
+        needed += max(diagnosing, self._plans.diagnosis_seconds)
+        shared = self._limits.shared
+        now, enough = (None, None) if shared else (self._time.of_call, math.ceil(needed))
+        setting = "budget" if shared else "max_time"
+        return Finding("no_time_to_diagnose", {"setting": setting, "max_time": now, "enough": enough})
+
+    def _look_at_diagnoses(self, interim: Interim) -> Action:
+        interim = replace(interim, elapsed=self._time.elapsed, diagnosed=True)
+        action = self._observer.judge(self._measurements(), interim)
+        self._observer.looked(interim)
+        return action
+
+    def _measurements(self) -> tuple[Measurement, ...]:
+        """The measurements, with a remark where the time was up before the launches that a first look takes."""
+        made, limits = self.rounds.made, self._limits
+        findings = list(self.rounds.findings)
+        if made < limits.few and not limits.shared:
+            left = self._round_seconds * (limits.launches - made)
+            enough, now = math.ceil(self._time.before + self._time.elapsed + left), self._time.of_call
+            findings.append(
+                Finding("few_launches", {"made": made, "wanted": limits.launches, "max_time": now, "enough": enough})
+            )
+        findings += [] if limits.shared else slow_starts(self.rounds.launches, limits.steps, self._time.of_call)
+        return self.rounds.measurements(findings)
+
+
+def _suspected(suspects: Sequence[str], made: int) -> Finding:
+    return Finding("suspected", {"metrics": tuple(suspects), "launches": made})
+
+
+class Rounds:
+    """The launches that a verdict will rest on, and those that diagnose, for each variant."""
+
+    def __init__(self, variants: Sequence[Variant], plans: LaunchPlans, run: LaunchRunner, watch: Watch) -> None:
+        self.plans = plans
+        self.findings = list(plans.findings)  # on all variants: of planning, and of diagnosing
+        self.deferred: Action | None = None  # a confirmation that the first pass leaves to the second one
+        self.diagnosed: Purpose | None = None  # how, if at all
+        self.durations: list[float] = []  # of rounds, as if each had launched every variant
+        self.every = 0  # those before a suspicion among them
+        self.made = 0  # since the beginning; since a metric looked worse, of what is to be confirmed
+        self._fresh_from = [0] * len(variants)
+        self._going_on = frozenset(range(len(variants)))
+        self._launched_last = self._going_on
+        self._remarks: list[list[Finding]] = [[] for _ in variants]
+        self._variants = variants
+        self._run = run
+        self._watch = watch
+        self._draw = random.Random(0)  # noqa: S311 - an order is no secret
+        self._order: list[int] = []
+        self._launches: list[list[Launch]] = [[] for _ in variants]
+        self._diagnoses: list[list[Launch]] = [[] for _ in variants]
+
+    def resumed(self, variants: Sequence[Variant], run: LaunchRunner, watch: Watch) -> Rounds:
+        """The same rounds for another run of the test, whose launches are added to these."""
+        self._variants, self._run, self._watch = variants, run, watch
+        self.go_on(None)
+        return self
+
+    def launch(self) -> None:
+        """One launch more of what goes on, in random order: in every second round that of the last one reversed."""
+        launched = self._launched_last = self._going_on
+        self._order = self._arranged(self._order[::-1] if self.every % 2 == 1 else ())
+        for group in self._in_order([i for i in self._order if i in launched]):
+            health, launches = self._watch(), list[tuple[int, Launch]]()
+            try:
+                launches = self._launched(group, Purpose.TIMES, self.every)
+            finally:  # ends the watch, whatever became of the launch
+                seen = health(timed_window([launch for _, launch in launches]))
+            for i, launch in launches:
+                self._launches[i].append(replace(launch, health=seen))
+        self.every += 1
+        self.made += 1
+
+    def diagnose(self, purpose: Purpose) -> None:
+        """Launches each variant to diagnose, in place of an earlier such launch."""
+        for group in self._in_order(self._arranged()):
+            for i, launch in self._launched(group, purpose, 0):
+                self._diagnoses[i] = [launch]
+        self.diagnosed = purpose
+
+    def _launched(self, group: Sequence[int], purpose: Purpose, number: int) -> list[tuple[int, Launch]]:
+        plans = {i: self.plans.plans[i] for i in group}
+        if purpose is Purpose.DIAGNOSIS:
+            plans = {i: with_period(plan, self._launches[i]) for i, plan in plans.items()}
+        outcomes = self._run([(self._variants[i], plan) for i, plan in plans.items()], purpose)
+        return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
+
+    def _arranged(self, order: Sequence[int] = ()) -> list[int]:
+        """This order, or a random one: the sides of a benchmark follow each other, and what has one side comes last."""
+        order = order or self._draw.sample(range(len(self._variants)), len(self._variants))
+        keys = [self._variants[i].key for i in order]
+        return sorted(order, key=lambda i: (keys.count(key := self._variants[i].key) == 1, keys.index(key)))
+
+    def _in_order(self, order: Sequence[int]) -> Iterable[list[int]]:
+        """The groups in this order, in which the first of a group has the first turn."""
+        group_of = {i: group for group in self.plans.groups for i in group}
+        ordered: dict[tuple[int, ...], list[int]] = {}
+        for i in order:
+            ordered.setdefault(group_of[i], []).append(i)
+        return ordered.values()
+
+    def note(self, seconds: float) -> None:
+        """Notes what the last round took."""
+        self.durations.append(seconds / self._part(self._launched_last))
+
+    def part(self) -> float:
+        """The part of a round of all variants that the next round will take."""
+        return self._part(self._going_on)
+
+    def _part(self, launched: Collection[int]) -> float:
+        return math.fsum(self.plans.seconds[i] for i in launched) / math.fsum(self.plans.seconds)
+
+    @property
+    def parts(self) -> dict[Key, float]:
+        """That of each benchmark."""
+        parts: dict[Key, float] = {}
+        for variant, seconds in zip(self._variants, self.plans.seconds, strict=True):
+            parts[variant.key] = parts.get(variant.key, 0.0) + seconds / math.fsum(self.plans.seconds)
+        return parts
+
+    @property
+    def launches(self) -> list[Launch]:
+        """Those of all variants."""
+        return [launch for of_variant in self._launches for launch in of_variant]
+
+    @property
+    def last(self) -> Launch | None:
+        """The last one of the first variant."""
+        return next(iter(self._launches[0][-1:]), None)
+
+    def go_on(self, keys: Collection[Key] | None) -> None:
+        """Launch both sides of these benchmarks from now on; None for all."""
+        every = enumerate(self._variants)
+        self._going_on = frozenset(i for i, variant in every if keys is None or variant.key in keys)
+
+    def begin_again(self, suspects: Sequence[str]) -> int:
+        """Starts the confirmation: only launches from now on count. Returns the number of those before."""
+        seen = max(len(self._launches[i]) for i in self._going_on)
+        for i in self._going_on:
+            self._fresh_from[i] = len(self._launches[i])
+            self._remarks[i].append(_suspected(suspects, len(self._launches[i])))
+        self.made = 0
+        return seen
+
+    def forget_diagnoses(self) -> None:
+        """Drops what diagnoses have told."""
+        self._diagnoses, self.diagnosed = [[] for _ in self._variants], None
+
+    def measurements(self, findings: Sequence[Finding]) -> tuple[Measurement, ...]:
+        """What the launches of each variant amount to."""
+        interleaved = {i for group in self.plans.groups if len(group) > 1 for i in group}
+        return tuple(
+            measurement_of(
+                variant,
+                plan,
+                launches,
+                (*self._remarks[i], *findings),
+                interleaved=i in interleaved,
+                diagnoses=self._diagnoses[i],
+                fresh_from=self._fresh_from[i],
+            )
+            for i, (variant, plan, launches) in enumerate(
+                zip(self._variants, self.plans.plans, self._launches, strict=True)
+            )
+        )

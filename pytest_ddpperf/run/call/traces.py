@@ -1,0 +1,146 @@
+"""Files of traces: their names, what is read from them, and what is written beside them."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_ddpperf.analysis.traces.clocks import align, merged_trace
+from pytest_ddpperf.analysis.traces.difference import difference
+from pytest_ddpperf.analysis.traces.reading import RankTrace, rank_in_name, read_trace
+from pytest_ddpperf.errors import TraceError
+from pytest_ddpperf.reports.document import writing_into
+from pytest_ddpperf.reports.names import file_stem
+from pytest_ddpperf.reports.table import render
+from pytest_ddpperf.reports.traces import alignment_line, difference_table, summary_table
+from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.settings import KNOBS
+from pytest_ddpperf.training.jobs import rank_file
+
+MOST_CHANGES = 20  # that are told, unless more are asked for
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedGroup:
+    """The traces of the ranks of one benchmark, in the order of the ranks."""
+
+    name: str
+    documents: tuple[Mapping[str, Any], ...]
+    traces: tuple[RankTrace, ...]
+
+
+def file_name(test: str, variant: Variant) -> str:
+    """What the names of a benchmark's files begin with."""
+    side = ".reference" * variant.of_reference
+    ranks = f" w{variant.world_size}"
+    stem = file_stem(f"{test}.{variant.name.removesuffix(ranks)}.{ranks.strip()}{side}")
+    return stem if stem.endswith(side) else stem + side
+
+
+def write_beside(folder: Path, name: str, ranks: int, beside: str = "") -> list[str]:
+    """Merges the traces that ranks have written and writes a summary; returns its paragraphs.
+
+    ``beside`` is the name of the reference, whose traces are compared with these.
+    """
+    with writing_into(folder, KNOBS["profile"].option, "traces"):
+        folder.mkdir(parents=True, exist_ok=True)
+        merged = folder / f"{name}_merged_trace.json"
+        merged.unlink(missing_ok=True)  # of an earlier run
+        try:
+            told = list(_told(folder, name, ranks, beside, merged))
+        except TraceError as error:
+            told = [str(error)]
+        (folder / f"{name}_summary.txt").write_text("\n\n".join(told) + "\n", encoding="utf-8")
+    return told
+
+
+def _told(folder: Path, name: str, ranks: int, beside: str, merged: Path) -> Iterator[str]:
+    files, others = ([folder / rank_file(each, rank) for rank in range(ranks)] for each in (name, beside))
+    there = [file for file in files if file.is_file()]
+    if not there:
+        raise TraceError(f"{name}: no trace is in {folder}: ranks on other nodes have theirs there, in such a folder")
+    missing = [str(rank_in_name(file.name)) for file in files if file not in there]
+    if missing:
+        yield f"the traces of ranks {', '.join(missing)} are on other nodes, in a folder of the same name"
+    group = read_group(name, there)
+    yield merge(group, merged)
+    yield render(summary_table(name, group.traces))
+    if beside and not missing and all(file.is_file() for file in others):
+        found = difference(read_group(beside, others).traces, group.traces)
+        yield f"A: the reference; B: this checkout\n{render(difference_table(found, MOST_CHANGES))}"
+
+
+def merge(group: TracedGroup, file: Path) -> str:
+    """Writes one trace of all ranks; returns how their clocks were aligned, or why nothing was written."""
+    try:
+        alignment = align(group.traces)
+    except TraceError as error:
+        return str(error)
+    document = merged_trace(group.documents, group.traces, alignment)
+    file.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
+    return alignment_line(group.traces, alignment)
+
+
+def read_group(name: str, files: Sequence[Path]) -> TracedGroup:
+    """The traces of one benchmark; raises a TraceError for a file that is none."""
+    documents = [_document(file) for file in files]
+    traces = [read_trace(document, str(file)) for document, file in zip(documents, files, strict=True)]
+    order = sorted(range(len(files)), key=lambda i: traces[i].rank)
+    return TracedGroup(name=name, documents=tuple(documents[i] for i in order), traces=tuple(traces[i] for i in order))
+
+
+def _document(file: Path) -> Any:
+    try:
+        content = file.read_bytes()
+        text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8", "replace")
+        return json.loads(text, strict=False)
+    except (OSError, EOFError) as error:
+        raise TraceError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except ValueError as error:
+        raise TraceError(f"{file} is no Chrome trace: {error}") from None
+
+
+def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
+    """The files of traces by benchmark: those in folders, those named, and those whose names begin as named.
+
+    Files that are named and have no name of ours are of one benchmark. Raises a TraceError where there is no file.
+    """
+    groups: dict[str, list[Path]] = {}
+    for path in paths:
+        if path.is_dir():
+            found = [file for file in sorted(path.iterdir()) if rank_in_name(file.name) is not None]
+        elif path.is_file():
+            found = [path]
+        else:
+            found = sorted(path.parent.glob(f"{glob.escape(path.name)}_rank_*_trace.json*"))
+        if not found:
+            raise TraceError(f"no trace is at {path}: name a folder that {KNOBS['profile'].option}=DIR has written")
+        for file in found:
+            ours = rank_in_name(file.name) is not None
+            name = file.with_name(file.name.rpartition("_rank_")[0]) if ours else file.parent
+            groups.setdefault(str(name), []).append(file)
+    return groups
+
+
+def pairs_of(before: Path, after: Path) -> list[tuple[TracedGroup, TracedGroup]]:
+    """What is compared: one benchmark with another, or those of the same name of two folders.
+
+    Raises a TraceError where neither is there.
+    """
+    first, second = (
+        {Path(name).name: (name, files) for name, files in groups_of([path]).items()} for path in (before, after)
+    )
+    if len(first) == len(second) == 1:
+        return [(read_group(*next(iter(first.values()))), read_group(*next(iter(second.values()))))]
+    common = [name for name in first if name in second]
+    if not common:
+        raise TraceError(
+            f"{before} and {after} have no benchmark in common: name one of each, such as "
+            f"{next(iter(first.values()))[0]}"
+        )
+    return [(read_group(*first[name]), read_group(*second[name])) for name in common]

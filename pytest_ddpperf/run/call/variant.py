@@ -1,0 +1,108 @@
+"""One thing to be measured, and what launches of it amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch.environment import Variables
+from pytest_ddpperf.metrics.table import METRICS, Metric, counted_series, series_of
+from pytest_ddpperf.records.communication import CommunicationProfile
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.launch import Launch, RankLaunch
+from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies.strategy import Strategy
+
+CUSTOM = "custom"  # the strategy of a step that brings its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pilot:
+    """What a first launch, of few timed steps, tells of a variant; its times are not those of a measurement."""
+
+    step: float  # seconds of one
+    fixed: float  # seconds that a launch which only times steps takes besides them
+    background: bool  # whether its ranks work on while their steps wait
+    nbytes: int  # of memory that its ranks took at most, all together
+    of_gpu: float | None = None  # share in use at its end of the fullest GPU's memory; None where it is not known
+    picked: tuple[str, str] | None = None  # as of RankLaunch
+    epoch: int | None = None  # steps of an epoch of its loader; None without a loader, or a length
+
+    def seconds(self, steps: int) -> float:
+        """The seconds that a launch of so many steps takes."""
+        return self.fixed + steps * self.step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant(BenchmarkId):
+    """One thing to be measured: what every rank of a launch builds and steps, and in which group."""
+
+    subject: Any  # a training.script.Subject
+    resolved: Strategy | None  # None where the subject brings its own
+    reference: Any = None  # the single-process twin of such a subject, in any of its forms; None where there is none
+    findings: tuple[Finding, ...] = ()  # known before it is measured
+    counts: Counts | None = None  # None where nothing was counted
+    profile: CommunicationProfile | None = None  # None where nothing was profiled
+    pilot: Pilot | None = None  # None before its first launch
+    steps: int | None = None  # the baseline's, so that both sides run the same number; None where there is no baseline
+    of_reference: bool = False  # it then runs the code of the reference, and as many steps as the candidate
+    samples_per_step: float | None = None
+    tokens_per_step: float | None = None
+    metrics: tuple[Metric, ...] = ()  # that hooks add to those of the table
+    own: Mapping[str, Any] = field(default_factory=dict)  # settings that are this variant's alone
+    variables: Variables = ()  # that its ranks have besides
+
+    def effective_settings(self, settings: Settings) -> Settings:
+        """The settings of a call, with those of this variant on top."""
+        return replace(settings, **self.own) if self.own else settings
+
+    @property
+    def label(self) -> str:
+        """Name, number of ranks and side, for what its ranks print."""
+        return f"{self.name} w{self.world_size}" + ", other revision" * self.of_reference
+
+
+def counted_only(variant: Variant) -> Measurement:
+    """A variant that was counted, and not launched to be timed."""
+    return measurement_of(variant, Plan(warmup=0, steps=0))
+
+
+def measurement_of(
+    variant: Variant,
+    plan: Plan,
+    launches: Sequence[Launch] = (),
+    findings: Sequence[Finding] = (),
+    *,
+    interleaved: bool = False,
+    diagnoses: Sequence[Launch] = (),
+    fresh_from: int = 0,
+) -> Measurement:
+    """What launches of a variant amount to; ``findings`` are remarks on how they came about."""
+    measured = Measurement(
+        **variant.identity_fields,
+        plan=plan,
+        counts=variant.counts,
+        profile=variant.profile,
+        launches=tuple(launches),
+        fresh_from=fresh_from,
+        findings=(*variant.findings, *findings),
+        turns=interleaved,
+        diagnoses=tuple(diagnoses),
+    )
+    counted = () if variant.counts is None else counted_series(variant.counts)
+    return replace(measured, series=(*series_of(measured, (*METRICS, *variant.metrics)), *counted))
+
+
+def launch_of(number: int, ranks: tuple[RankLaunch, ...], seconds: float) -> Launch:
+    """A launch whose ranks ran the same steps."""
+    if len({rank.skipped_steps for rank in ranks}) > 1:
+        counts = ", ".join(f"rank {rank.rank}: {', '.join(map(str, rank.skipped_steps)) or 'none'}" for rank in ranks)
+        raise WorkloadError(
+            f"the ranks left out different steps after fp16 overflows ({counts}): gradients must be synchronised "
+            "before the scaler looks at them, so that all ranks skip together"
+        )
+    return Launch(round=number, ranks=ranks, seconds=seconds)

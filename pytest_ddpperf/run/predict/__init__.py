@@ -1,0 +1,1 @@
+"""What steps will take: predictions, advice, and the network that they are made on."""

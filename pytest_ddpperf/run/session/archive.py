@@ -1,0 +1,189 @@
+"""The stored baselines and the history of a session."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.against.git import (
+    Checkout,
+    GitError,
+    checkout,
+    code_of,
+    commit_of,
+    fetch,
+    fetching,
+    has_file,
+    introduced,
+    is_shallow,
+    missing,
+    no_commit,
+    top_folder,
+)
+from pytest_ddpperf.baselines.fingerprint import training_differences
+from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network
+from pytest_ddpperf.baselines.store import SavedRecord, Store, baseline_record, warned
+from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Measurement
+from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
+from pytest_ddpperf.settings import DEFAULT_SET, Settings
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.reports.outputs import Stored
+
+
+class Archive:
+    """The baselines and the history that a session reads and writes."""
+
+    def __init__(self, settings: Settings, root: Path, stored: Stored) -> None:
+        self._stored = stored  # what became of baselines
+        self.complaints: list[str] = []  # what could not be read, and spoils no benchmark
+        self._settings = settings
+        self._root = root
+        self._baselines = root / settings.baseline_dir
+        self._store = Store(self._baselines, settings.compared)
+        self._fetched: set[str] = set()  # commits, or those that no remote has
+
+    @cached_property
+    def code(self) -> Checkout | None:
+        """The checkout that is measured; baselines that were saved meanwhile are no change of it."""
+        return checkout(self._root, self._baselines)
+
+    @cached_property
+    def digest(self) -> str | None:
+        """A digest of the code that is measured; None if nothing is saved, or git cannot make one."""
+        with contextlib.suppress(GitError):
+            return None if self._settings.save is None else code_of(self._root, baselines=self._baselines)
+        return None
+
+    def provenance(self) -> Provenance:
+        """Today, and what is checked out."""
+        commit, dirty = (None, False) if self.code is None else (self.code.commit, self.code.dirty)
+        date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+        return Provenance(date=date, commit=commit, dirty=dirty, code=self.digest)
+
+    def find(self, test: str, benchmark: BenchmarkId) -> StoredBaseline:
+        """The baseline of a benchmark, or why there is none."""
+        found = self._store.find(test, benchmark.name, benchmark.environment)
+        alike: tuple[str, ...] = ()
+        if found.record is None and found.counted is None:
+            simulated = benchmark.environment.simulated
+            stored = (one for one in self._store.records(test) if one.environment.simulated == simulated)
+            names = (record.name for record in stored if record.plain_name == benchmark.plain_name)
+            alike = tuple(name for name in dict.fromkeys(names) if name != benchmark.name)
+
+        def differs(record: BaselineRecord | None) -> tuple[str, ...]:
+            return () if record is None else training_differences(record, benchmark.strategy, benchmark.recipe)
+
+        return replace(
+            found,
+            alike=alike,
+            differs=(*found.differs, *differs(found.record)),
+            counted_differs=(*found.counted_differs, *differs(found.counted)),
+        )
+
+    def network(self, environment: Environment) -> NetworkFile | None:
+        """What ``ddpperf network`` has stored of an environment; None where nothing is."""
+        return read_network(network_file(self._baselines, environment))
+
+    def on_network(self, measurement: Measurement) -> tuple[Finding, ...]:
+        """What the stored network says of a measurement's collectives; nothing where none is stored."""
+        if not measurement.launches or measurement.world_size == 1:
+            return ()
+        try:
+            content = self.network(measurement.environment)
+        except BaselineError as error:
+            self.complaints += [str(error)] * (str(error) not in self.complaints)
+            return ()
+        if content is None:
+            return ()
+        from pytest_ddpperf.analysis.expected import network_finding
+
+        found = network_finding(measurement, content.fits)
+        return () if found is None else (found,)
+
+    def commit_of(self, test: str, record: BaselineRecord, *, fetch_it: bool = False) -> str:
+        """The commit that has the code of a baseline's times; GitError, with reason and cure, if none is known to.
+
+        Who changes code and saves commits both together: then it is the commit that the times first came with, if its
+        code is what was measured. ``fetch_it``: whether a commit that this clone lacks is fetched.
+        """
+        root, came_with = self._root, None
+        try:
+            top_folder(root)
+        except GitError as error:
+            raise GitError(no_commit(root, error)) from None
+        named = None if record.dirty else record.commit
+        if named is not None:
+            if fetch_it and named not in self._fetched and commit_of(root, named) is None:
+                self._fetched.add(named)
+                fetch(root, named)
+            if has_file(root, named, test.partition("::")[0]):
+                return named
+        try:
+            came_with = None if record.code is None else self._came_with(test, record)
+        except GitError:  # the baselines are in no repository
+            if named is None:
+                raise
+        if came_with is not None and self._has_code(came_with, record.code):
+            return came_with
+        if named is not None:
+            raise GitError(missing(root, named, came_with))
+        if record.commit is None:
+            raise GitError("the baseline names no commit: save it in a git repository")
+        cure = fetching(root) if is_shallow(root) else "commit the code, then save again"
+        raise GitError(
+            f"the baseline was saved with uncommitted changes, and no commit has the code that was measured: {cure}"
+        )
+
+    def _came_with(self, test: str, record: BaselineRecord) -> str | None:
+        """The commit that the times of a baseline first came with, wherever its file was then."""
+        samples = next((series.samples for series in record.series if series.metric == STEP_TIME), ())
+        file = self._store.file(test, record.environment)
+        return introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
+
+    def _has_code(self, commit: str, code: str | None) -> bool:
+        """Whether a commit, which may be one of another repository, has the code of this digest."""
+        with contextlib.suppress(GitError):
+            return code_of(self._root, commit, baselines=self._baselines) == code
+        return False
+
+    def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
+        """Stores the results of a test that may be stored; gives these with their warnings, by ``id``."""
+        store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
+        fitting = (result for result in results if not result.measurement.unfit)
+        accepted = [(result, baseline_record(result, now)) for result in fitting]
+        for result in (result for result in results if result.measurement.unfit):
+            if not self._settings.force_save:  # it may have run out of memory for once
+                self._stored.unfit.append(result)
+            elif store.remove(test, result.name, result.measurement.environment):
+                self._stored.removed.append(result)
+        by_key = {result.measurement.key: result for result, _ in accepted}
+        for saved in store.save(test, [record for _, record in accepted]):
+            first = self._saved_before(test, saved.new.name, saved.file)
+            shown = replace(saved, file=self._shown(saved.file), old=saved.old if first is None else first[1].old)
+            self._stored.saved[:] = [each for each in self._stored.saved if each is not first]
+            self._stored.saved.append((by_key[saved.new.key], shown))
+        return {id(result): warned(result) for result, _ in accepted}
+
+    def _saved_before(self, test: str, name: str, file: Path) -> tuple[Result, SavedRecord] | None:
+        """What this session has saved of a benchmark in an earlier run."""
+        named = (each for each in self._stored.saved if (each[0].test, each[1].new.name) == (test, name))
+        return next((each for each in named if each[1].file == self._shown(file)), None)
+
+    def record(self, history: Path, results: Sequence[Result], ended: str) -> int:
+        """Adds a run, which ended then, to the history; gives its number."""
+        from pytest_ddpperf.baselines.history.database import record, run_of
+
+        return record(self._root / history, replace(run_of(self.code), date=ended), results)
+
+    def _shown(self, path: Path) -> Path:
+        return path.relative_to(self._root) if path.is_relative_to(self._root) else path

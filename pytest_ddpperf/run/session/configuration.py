@@ -1,0 +1,263 @@
+"""What a session is asked for by the command line, the ini file and markers."""
+
+from __future__ import annotations
+
+import argparse  # loaded by pytest anyway
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.parsers import SWITCH_WORDS, world_sizes
+from pytest_ddpperf.settings import KNOBS, Settings, overlay, overlay_words
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_ddpperf.run.session.session import Session
+    from pytest_ddpperf.run.session.timeouts import TestTimeout
+
+MARKER = "ddpperf"
+FILES = ("json", "report", "plots", "history")  # settings that ask for files at the end of a session
+_INI = {knob.ini: name for name, knob in KNOBS.items()}
+
+
+def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
+    """Declares every knob as an option and as a setting of the ini file."""
+    words = tuple(_command_words(plugins.get_plugin("pytestconfig")))
+    for knob in KNOBS.values():
+        if knob.section is not None:
+            group = parser.getgroup(f"ddpperf {knob.section}", f"ddpperf, {knob.section}")
+        parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
+        if knob.ini_only:
+            continue
+        form: dict[str, Any] = {"action": "store_const", "const": "true"}
+        if not knob.flag:
+            form = {"metavar": knob.metavar, **({"action": _Lines} if knob.repeats else {})}
+            if knob.bare is not None:
+                form |= {"nargs": "?", "const": knob.bare}
+        default = "" if knob.flag or not knob.default_text else f" (default: {knob.default_text})"
+        group.addoption(knob.option, dest=knob.ini, default=None, help=f"{knob.help}{default}", **form)
+        if knob.flag:
+            # Options of their own: one with an optional value would swallow the path that follows it.
+            forms = [f"{knob.option}={word}" for word in (*SWITCH_WORDS[True], *SWITCH_WORDS[False])]
+            if knob.metavar is not None:
+                forms += {word for word in words if word.startswith(f"{knob.option}=")} - {*forms}
+            group.addoption(*forms, action=_Switched, dest=knob.ini, default=None, nargs=0, help=argparse.SUPPRESS)
+
+
+class _Lines(argparse.Action):
+    """Keeps the values of an option that is given several times, each in a line."""
+
+    def __call__(
+        self, _parser: object, namespace: argparse.Namespace, values: object, _option: str | None = None
+    ) -> None:
+        before = getattr(namespace, self.dest) or ""
+        setattr(namespace, self.dest, f"{before}\n{values}".lstrip("\n"))
+
+
+def _command_words(config: Any) -> Iterator[str]:
+    """The words of the command line after those that the ini file and the environment put before it."""
+    if hasattr(config, "known_args_namespace"):  # else the ini file has not been read yet
+        yield from config.getini("addopts")
+    yield from shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    yield from map(os.fspath, config.invocation_params.args)
+
+
+class _Switched(argparse.Action):
+    """Keeps the word behind an option that needs none: ``true`` or ``false`` where it is a switch."""
+
+    def __call__(
+        self, _parser: object, namespace: argparse.Namespace, _values: object, option: str | None = None
+    ) -> None:
+        word = (option or "").partition("=")[2]
+        setattr(namespace, self.dest, next((str(on).lower() for on in SWITCH_WORDS if word in SWITCH_WORDS[on]), word))
+
+
+def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
+    """What the ini file and the command line say; SettingError where they contradict each other or cannot be.
+
+    A ``probe`` of a bisection and simulated ranks have no budget of a session.
+    """
+    ini = dict(_ini_values(config))
+    # With nothing behind the name a setting is not given: so -o can take back what the file says.
+    given = {name: ini[key] for key, name in _INI.items() if ini.get(key) not in (None, "")}
+    said = {name: raw for name, knob in KNOBS.items() if (raw := config.getoption(knob.ini, None)) is not None}
+    settings = _asked(config, given, said) if given or said else Settings()
+    if probe or settings.quick or settings.simulate is not None:  # the file's: little or nothing is measured
+        settings = replace(settings, budget=None)
+    if settings.quick:
+        settings = replace(settings, history=None)  # the file's
+    if counts_alone(config) and not probe:
+        settings = overlay(settings, {"counted_only": True}, lambda *_: "--benchmark-disable")
+    beside = said if "budget" in said else {*given, *said}  # that of the command line is in place of the file's limit
+    if settings.budget is not None and "max_time" not in beside:
+        settings = replace(settings, max_time=settings.budget)  # no benchmark has a limit of its own
+    return settings
+
+
+def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str, str]) -> Settings:
+    """What the ini file gives, and the command line, which is stronger, says."""
+    from pytest_ddpperf.run.session.refusals import NOT_QUICK, require_consistent, require_no_test
+
+    settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
+    apart = dict(pairwise(_command_words(config)))
+    for name, raw in said.items():
+        knob = KNOBS[name]
+        require_no_test(knob, raw, config.invocation_params.dir, apart=apart.get(knob.option) == raw)
+    settings = overlay(settings, said, lambda knob, raw: f"{knob.option}={raw}")
+    if "quick" not in said and not said.keys().isdisjoint(NOT_QUICK):
+        settings = replace(settings, quick=False)
+    require_consistent(settings, list(said))
+    return settings
+
+
+def counts_alone(config: pytest.Config) -> bool:
+    """Whether ``--benchmark-disable`` of pytest-benchmark leaves counts alone: no option of ours asks for times."""
+    if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
+        return False
+    asking = ("counted_only", "calibrate", "budget", "max_time", "launches", "steps")
+    return all(config.getoption(KNOBS[name].ini) is None for name in asking)
+
+
+def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:
+    """The settings of the ini file, and of ``-o``, that are ours, with the types that TOML gave them."""
+    # getini refuses numbers and booleans of TOML where a text is possible too.
+    values: Mapping[str, object] = vars(config).get("_inicfg") or vars(config).get("inicfg", {})  # of pytest 9, and 8
+    for key, value in values.items():
+        if key not in _INI and not _is_declared(config, key):
+            from pytest_ddpperf.run.session.refusals import require_foreign
+
+            require_foreign(key, list(_INI), "setting")
+        yield key, getattr(value, "value", value)
+
+
+def _is_declared(config: pytest.Config, key: str) -> bool:
+    try:
+        config.getini(key)
+    except ValueError:
+        return False
+    return True
+
+
+def marker_line() -> str:
+    """What the list of markers says of ours."""
+    words = ", ".join(name for name, knob in KNOBS.items() if knob.per_test)
+    return f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}"
+
+
+def item_settings(settings: Settings, item: pytest.Item) -> Settings:
+    """The settings of a session with the markers of a test laid over them."""
+    for mark in reversed(list(item.iter_markers(MARKER))):  # the closest marker is the strongest
+        if mark.args:
+            raise SettingError(f"@pytest.mark.{MARKER} on {item.nodeid}: takes keyword arguments only")
+        settings = overlay_words(settings, mark.kwargs, where=f"{item.nodeid}: @pytest.mark.{MARKER}")
+    return settings
+
+
+def uses_ranks(item: pytest.Item) -> bool:
+    """Whether a test uses our fixtures."""
+    return not {"ddpperf", "ddpperf_group"}.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def mark_ours(items: Iterable[pytest.Item]) -> None:
+    """Marks the tests that use our fixtures, so that ``-m ddpperf`` picks them."""
+    for item in items:
+        if uses_ranks(item) and item.get_closest_marker(MARKER) is None:
+            item.add_marker(MARKER)
+
+
+def group_sizes(metafunc: pytest.Metafunc) -> tuple[int, ...]:
+    """The numbers of ranks that the closest marker of a test names; none where a benchmark uses them too."""
+    marks = metafunc.definition.iter_markers(MARKER)
+    given = next((mark.kwargs["world_size"] for mark in marks if "world_size" in mark.kwargs), None)
+    if given is None or "ddpperf" in metafunc.fixturenames:
+        return ()
+    try:
+        return world_sizes(given)
+    except ValueError:  # refused with the other markers, when all tests are collected
+        return ()
+
+
+def require_marks(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
+    """Refuses a marker that nobody has declared where ours is hardly meant otherwise."""
+    declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    for mark in {mark.name for item in items for mark in item.iter_markers()} - declared:
+        from pytest_ddpperf.run.session.refusals import require_other_marker
+
+        require_other_marker(mark, MARKER)
+
+
+def require_no_rank() -> None:
+    """Refuses a suite that a rank runs."""
+    if "pytest_ddpperf.launch.zygote" in sys.modules:  # ranks are forked from it
+        raise SettingError(
+            "a rank called pytest.main(), which would start the suite anew: call pytest.main() in a test"
+        )
+
+
+UNDER_LAUNCHER, _TIMEOUT = "ddpperf-under-launcher", "ddpperf-timeout"  # the names of plugins
+_OF_TASKS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # of what launchers start
+
+
+def may_be_task(settings: Settings) -> bool:
+    """Whether a launcher may have started this process as one of several."""
+    return settings.nodes == "auto" and not os.environ.keys().isdisjoint(_OF_TASKS)
+
+
+def follows(session: pytest.Session) -> bool:
+    """Whether another process of a launcher runs these tests; UsageError where they cannot be shared."""
+    plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
+    return plugin is not None and bool(plugin.follows(session))
+
+
+def may_follow(settings: Settings) -> bool:
+    """Whether another process of the launcher may read and write what this one is asked for."""
+    if not may_be_task(settings):
+        return False
+    from pytest_ddpperf.launch.nodes.tasks import task_of
+
+    task = task_of(os.environ)
+    return task is not None and not task.controls
+
+
+def timeout_of(config: pytest.Config) -> TestTimeout | None:
+    """The plugin that knows when pytest-timeout ends a test, registered by the first call; None without that one."""
+    plugins = config.pluginmanager
+    if plugins.has_plugin("timeout") and not plugins.has_plugin(_TIMEOUT):
+        from pytest_ddpperf.run.session.timeouts import TestTimeout
+
+        plugins.register(TestTimeout(), _TIMEOUT)
+    return plugins.get_plugin(_TIMEOUT)
+
+
+def register_passes(config: pytest.Config, settings: Settings, session_of: Callable[[], Session]) -> None:
+    """Registers the plugin of a session with a budget."""
+    if settings.budget is not None and not hasattr(config, "workerinput"):
+        from pytest_ddpperf.run.session.passes import Passes
+
+        config.pluginmanager.register(Passes(session_of))
+
+
+def require_system() -> None:
+    """Refuses a system that cannot start ranks, before modules are imported that it lacks."""
+    from pytest_ddpperf.launch.processes import require_linux
+
+    require_linux()
+
+
+# Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
+_OF_A_RUN = {"save", "lease", "json", "report", "plots", "history", "budget", "max_time", "quick", "fail_on"}
+_OF_A_RUN |= {"require_baseline", "properties", *(name for name in KNOBS if name.startswith("profile"))}
+
+
+def given_options(config: pytest.Config) -> tuple[str, ...]:
+    """The options of ours that decide what a benchmark is compared with, as they were given."""
+    given = ((knob, config.getoption(knob.ini, None)) for name, knob in KNOBS.items() if name not in _OF_A_RUN)
+    return tuple(
+        knob.option if knob.flag and raw == "true" else f"{knob.option}={raw}" for knob, raw in given if raw is not None
+    )

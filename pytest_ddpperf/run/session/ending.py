@@ -1,0 +1,90 @@
+"""How a session ends: with its files, its summary, a word on what is missing, and its exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import NOT_MEASURED, HistoryError, SettingError
+from pytest_ddpperf.run.session.configuration import FILES
+from pytest_ddpperf.units import format_count
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_ddpperf.run.session.session import Session
+
+_PASSED, _FAILED, _INTERRUPTED, _NO_TESTS = 0, 1, 2, 5  # exit statuses of pytest
+
+
+def end(session: pytest.Session, ours: Session, exitstatus: int) -> None:
+    """Writes the files that were asked for, and tells what went wrong where no terminal reporter does."""
+    # Without any result, too: a file of an earlier run must not pass for this one's.
+    ended = session.shouldfail or session.shouldstop or "interrupted" * (exitstatus == _INTERRUPTED)
+    if any(getattr(ours.settings, name) is not None for name in FILES):
+        from pytest_ddpperf.run.session.files import outputs
+
+        for output in outputs(ours, session.config.rootpath, str(ended) or None):
+            _write(session, ours, output)
+    made = ours.outputs
+    _write(session, ours, lambda: made.added.extend(ours.extensions.reports(made.results)))
+    made.complaints += ours.leases.remarks
+    shown = session.config.pluginmanager.has_plugin("terminalreporter")
+    if not (shown and made.silent):
+        finish(ours)
+    if not shown:
+        from pytest_ddpperf.reports.summary import last_lines
+
+        _write(session, ours, lambda: sys.stderr.writelines(f"{line}\n" for line in last_lines(made)))
+
+
+def _write(session: pytest.Session, ours: Session, write: Callable[[], object]) -> None:
+    """Writes a file of results; what prevents that is told in the summary, and fails the run."""
+    capture = session.config.pluginmanager.get_plugin("capturemanager")
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    try:
+        # Where the file is standard output, pytest must not take the text for what a test prints.
+        with contextlib.nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            if reporter is not None:
+                reporter.ensure_newline()
+            write()
+    except Exception as error:  # noqa: BLE001  a fault of one file must not cost the report of the tests
+        known = isinstance(error, (SettingError, HistoryError))
+        told = str(error) if known else f"a file of results was not written: {type(error).__name__}: {error}"
+        ours.outputs.complaints.append(told)
+        _spoil(session)
+
+
+def finish(ours: Session) -> None:
+    """Adds what the session, its launchers and its files say at the end to what the run has to tell."""
+    made, reference = ours.outputs, ours.sides.reference
+    made.complaints += [*ours.sides.remarks, *ours.archive.complaints, *filter(None, [ours.budget.complaint])]
+    code = None if reference is None else ours.archive.code
+    if reference is not None and code is not None:
+        from pytest_ddpperf.reports.phrases import commit_text
+
+        same = reference.revision.folder is None and reference.revision.commit == code.commit and not code.dirty
+        made.here = commit_text(code.commit, dirty=code.dirty) + ", the same commit without changes" * same
+
+
+def tell_left_out(session: pytest.Session, ours: Session, number: int) -> None:
+    """Tells what became of so many benchmarks in the workers of pytest-xdist, and fails the run."""
+    ours.outputs.complaints.append(
+        f"{format_count(number, 'benchmark')} did not run, because benchmarks disturb each other in the workers of "
+        "pytest-xdist; run them with -n 0"
+    )
+    _spoil(session)
+
+
+def set_status(session: pytest.Session, unmeasured: int) -> None:
+    """Tells by the exit status that all failures, so many, are of benchmarks that could not be measured."""
+    if session.exitstatus == _FAILED and unmeasured and unmeasured == session.testsfailed:
+        session.exitstatus = NOT_MEASURED
+
+
+def _spoil(session: pytest.Session) -> None:
+    """Tells by the exit status of a run without another fault that not all that was asked for was done."""
+    if session.exitstatus in {_PASSED, _NO_TESTS}:
+        session.exitstatus = NOT_MEASURED

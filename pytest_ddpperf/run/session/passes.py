@@ -1,0 +1,121 @@
+"""Two passes over a suite with a budget: what is open at the end of the first one runs once more."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from pytest_ddpperf.errors import DdpperfError, SettingError
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.run.session.session import Session
+
+_RERUNFAILURES = ("rerunfailures", "pytest_rerunfailures")
+
+
+class Passes:
+    """The pytest plugin of a session with a budget; ``session_of`` gives what the session owns.
+
+    The reports of a test that is open are held back until it has run once more, or until nothing is left for that.
+    """
+
+    def __init__(self, session_of: Callable[[], Session]) -> None:
+        self._session_of = session_of
+        self._held: dict[pytest.Item, Sequence[pytest.TestReport]] = {}
+        self._first = False  # whether the first of two passes runs
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Any:
+        """Run the tests that are open once more, the most urgent first, when pytest has run all."""
+        measuring = [item for item in session.items if _measures(item)]
+        if not measuring or (session.testsfailed and not session.config.option.continue_on_collection_errors):
+            return (yield)
+        ours = self._session_of()
+        _start(ours)
+        ours.budget.start()
+        ours.budget.two_passes = self._first = _may_run_again(ours, session, measuring)
+        try:
+            ran = yield
+            self._first = ours.budget.runs_once = False
+            if self._held:
+                self._run_again(ours, session)
+            return ran
+        finally:  # also of a session that was ended
+            self._first = False
+            for item in [*self._held]:
+                self._report(ours, item)
+
+    def _run_again(self, ours: Session, session: pytest.Session) -> None:
+        """Run the second pass."""
+        by_id = {item.nodeid: item for item in self._held}
+        while tests := [test for test in ours.budget.second_pass() if by_id.get(test) in self._held]:
+            if session.shouldstop or session.shouldfail:
+                return
+            item = by_id[tests[0]]
+            del self._held[item]
+            ours.run_again(item.nodeid)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)  # which one follows depends on it
+
+    def _report(self, ours: Session, item: pytest.Item) -> None:
+        """Report a test as the first pass left it."""
+        reports = self._held.pop(item)
+        try:
+            ours.extensions.tell(item.nodeid)
+        except SettingError as problem:  # of a hook
+            reports[-1].outcome, reports[-1].longrepr = "failed", str(problem)
+        _log(item, reports)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a test of the first pass, and hold its reports back if it is open."""
+        if not self._first:
+            return None
+        self._session_of().budget.runs_once = not _measures(item)
+        if not _measures(item):
+            return None
+        sections: list[Any] = vars(item)["_report_sections"]  # that captured output is added to
+        kept, properties = len(sections), len(item.user_properties)
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        if self._session_of().budget.holds(item.nodeid):
+            self._held[item] = reports
+            del item.user_properties[properties:], sections[kept:]
+        else:
+            _log(item, reports)
+        return True
+
+
+def _log(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+    """Report a test that has run."""
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _measures(item: pytest.Item) -> bool:
+    """Whether a test measures, and reports nothing before it has ended, as subtests do."""
+    names = set(getattr(item, "fixturenames", ()))
+    return "ddpperf" in names and "subtests" not in names
+
+
+def _start(ours: Session) -> None:
+    """Start what all benchmarks share, and wait for it; the first launch raises what prevents that."""
+    with contextlib.suppress(DdpperfError):
+        ours.sides.launchers[0].machine(gpus=ours.settings.device != "cpu")
+        if ours.sides.reference is not None:
+            ours.sides.reference.launchers.wait(1)
+
+
+def _may_run_again(ours: Session, session: pytest.Session, measuring: Sequence[pytest.Item]) -> bool:
+    """Whether some tests may get time that others leave; a debugger would stop in each run of a test."""
+    settings, options = ours.settings, ("setuponly", "setupplan", "usepdb", "trace")
+    asked = any(session.config.getoption(name, None) for name in options)
+    rerun: Any = next(filter(None, map(session.config.pluginmanager.get_plugin, _RERUNFAILURES)), None)
+    if rerun is not None and any(map(rerun.get_reruns_count, measuring)):  # its protocol is not ours
+        return False
+    alone = settings.counted_only or settings.save is not None or settings.calibrate is not None
+    return len(measuring) > 1 and not (asked or alone)

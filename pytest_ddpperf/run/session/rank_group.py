@@ -1,0 +1,272 @@
+"""The ranks of the fixture ``ddpperf_group``."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import pytest
+
+from pytest_ddpperf.errors import (
+    LeftOnRanks,
+    RankFailed,
+    RanksDiffer,
+    RankSkipped,
+    RanksTimedOut,
+    SettingError,
+    extended,
+)
+from pytest_ddpperf.launch.context import Gpus
+from pytest_ddpperf.launch.environment import Variables
+from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.run.session.session import Session
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.training.group import GroupCall, RankError, call, first_difference
+from pytest_ddpperf.training.workload import unfit
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.lasting import LastingRanks
+
+T = TypeVar("T")
+_SHOWN = 200  # characters of a value in an error
+
+
+@dataclass(frozen=True)
+class RankResults(Generic[T]):
+    """What the ranks of a run did.
+
+    Attributes:
+        errors: what ranks raised, by rank; empty unless ``run`` was told ``check=False``.
+    """
+
+    _values: tuple[T, ...]
+    errors: Mapping[int, RankError]
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """What each rank returned; RankFailed where one raised."""
+        for rank in self.errors:
+            self.rank(rank)
+        return self._values
+
+    def rank(self, rank: int) -> T:
+        """What the function returned on ``rank``; RankFailed where it raised."""
+        error = self.errors.get(rank)
+        if error is not None:
+            raise RankFailed(f"rank {rank} of {len(self._values)} raised {error}\n\n{error.traceback}", rank=rank)
+        if not 0 <= rank < len(self._values):
+            raise IndexError(f"rank {rank} of {len(self._values)}: they are 0 to {len(self._values) - 1}")
+        return self._values[rank]
+
+
+class RankGroup:
+    """Ranks for functional tests: fresh ones for every ``run``, unless the setting ``group`` lets them live on."""
+
+    def __init__(
+        self, session: Session, settings: Settings, sections: list[tuple[str, str]], test: pytest.Item
+    ) -> None:
+        self._session = session
+        self._settings = settings
+        self._sections = sections
+        self._test = test
+        self._file = test.nodeid.partition("::")[0]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: that of the test's parameter, else the largest of ``--ddpperf-world-size``."""
+        return max(self._session.world_sizes(self._settings))
+
+    def run(self, function: Callable[..., T], *args: Any, check: bool = True) -> RankResults[T]:
+        """Calls ``function(ctx, *args)`` on every rank.
+
+        Args:
+            function: what ranks call; with a setting ``mesh`` they have ``ctx.mesh``.
+            args: further arguments of the function.
+            check: whether the test fails where a rank raises. With False every rank goes on until it returns or
+                raises, and ``result.errors`` has what they raised.
+
+        Returns:
+            What each rank returned: ``result.rank(0)``, ``result.values``.
+
+        Raises:
+            RankFailed: a rank raised, exited, was killed or blocked; the guilty one comes first.
+            SettingError: ``function`` cannot be called so.
+            PayloadError: function, arguments or a result cannot be sent, or a result cannot be read in time.
+        """
+        __tracebackhide__ = True
+        return self._run("run", function, args, keep=None if check else Exception)
+
+    def agree(self, function: Callable[..., Any], *args: Any) -> Any:
+        """The value that ``function(ctx, *args)`` returns on every rank.
+
+        Values are numbers, texts, tensors, and lists, tuples and dictionaries of such. Ranks send tensors and arrays
+        as lists of numbers, and tuples as lists.
+
+        Raises:
+            RanksDiffer: ranks returned different values; the message names the ranks and the first difference.
+            RankFailed, SettingError, PayloadError: as of ``run``.
+        """
+        __tracebackhide__ = True
+        values = self._run("agree", function, args, plain=True).values
+        found = [first_difference(values[0], value) for value in values]
+        first = next(filter(None, found), None)
+        if first is None:
+            return values[0]
+        place = first[0]
+        same = [rank for rank, difference in enumerate(found) if difference is None]
+        lines = [f"{_ranks(same)} {_has(same)} {_short(first[1])}"]
+        lines += [
+            f"rank {rank} has {_short(each[2])}{'' if each[0] == place else f' at {each[0]}'}"
+            for rank, each in enumerate(found)
+            if each is not None
+        ]
+        where = f" first differs at {place}" if place else " differs"
+        raise RanksDiffer("\n  ".join([f"ddpperf_group.agree: what the ranks returned{where}", *lines]))
+
+    def raises_all(
+        self, error: type[Exception], function: Callable[..., Any], *args: Any, match: str | None = None
+    ) -> RankResults[Any]:
+        """Calls ``function(ctx, *args)`` on every rank, and fails the test unless each raises such an error.
+
+        A rank that raises ends none of the others.
+
+        Args:
+            error: the class of errors that is expected.
+            function: as of ``run``.
+            args: as of ``run``.
+            match: a regular expression that is found in every message.
+
+        Returns:
+            What each rank raised: ``result.errors[0].text``.
+
+        Raises:
+            RanksDiffer: a rank returned, or raised something else; the message has a line for each.
+            RanksTimedOut: a rank neither returned nor raised before the deadline; the message says where it stood.
+            RankFailed, SettingError, PayloadError: as of ``run``.
+        """
+        __tracebackhide__ = True
+        if not (isinstance(error, type) and issubclass(error, Exception)):
+            raise SettingError(f"ddpperf_group.raises_all: expected a class of exceptions, not {_short(error)}")
+        try:
+            pattern = None if match is None else re.compile(match)
+        except re.error as wrong:
+            raise SettingError(f"ddpperf_group.raises_all: match={match!r} is no regular expression: {wrong}") from None
+        expected = error.__name__ + ("" if match is None else f" with a message like {match!r}")
+        try:
+            results = self._run("raises_all", function, args, keep=error)
+        except RanksTimedOut as late:
+            raise extended(late, before=f"not every rank raised {expected}: ") from None
+        lines = []
+        for rank in range(self.world_size):
+            raised = results.errors.get(rank)
+            if raised is None:
+                lines.append(f"rank {rank} returned {_short(results.rank(rank))}")
+            elif not raised.expected or (pattern is not None and not pattern.search(raised.text)):
+                lines.append(f"rank {rank} raised {raised}\n{raised.traceback}")
+        if lines:
+            raise RanksDiffer("\n  ".join([f"not every rank raised {expected}", *lines]))
+        return results
+
+    def _run(self, verb: str, function: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> RankResults[Any]:
+        __tracebackhide__ = True
+        if not callable(function):
+            kind = type(function).__name__
+            raise SettingError(f"ddpperf_group.{verb}: expected a function of ctx and the arguments, not a {kind}")
+        problem = unfit(function, "ctx", *(f"argument {number}" for number, _ in enumerate(args, 1)))
+        if problem is not None:
+            raise SettingError(f"ddpperf_group.{verb}: {problem}")
+        sizes = self._settings.mesh
+        if sizes is not None and math.prod(sizes.values()) != self.world_size:
+            raise SettingError(
+                f"ddpperf_group.{verb}: mesh {' x '.join(map(str, sizes.values()))} has {math.prod(sizes.values())} "
+                f"ranks, and the test has {self.world_size}: give a world_size or a mesh that fits"
+            )
+        if sizes is None and not any(how.values()):
+            return RankResults(self._launch(function, *args).values, {})
+        result = self._launch(call, GroupCall(function=function, arguments=args, mesh=sizes, **how))
+        errors = {rank: value for rank, value in enumerate(result.values) if isinstance(value, RankError)}
+        return RankResults(result.values, errors)
+
+    def _launch(self, function: Callable[..., Any], *args: Any) -> LaunchResult[Any]:
+        __tracebackhide__ = True
+        launchers, settings = self._session.sides.launchers, self._settings
+        if settings.simulate is not None:
+            pytest.skip("ddpperf_group is not simulated: --ddpperf-simulate takes check and measure")
+        shown: Variables = ()
+        if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":
+            gpus = launchers[0].having(()).machine().gpus
+            shown = tuple(shown_to_worker(os.environ, len(gpus.names), self.world_size).items())
+            launchers[0].having(shown)
+        try:
+            how: dict[str, Any] = {
+                "world_size": self.world_size,
+                "backend": settings.backend,
+                "device": settings.device,
+            }
+            ranks = self._lasting(tuple(how.values()))
+            how["bind"] = settings.bind == "cores"
+            how["stage_timeouts"] = settings.stage_timeouts
+            gpus = launchers[0].machine().gpus if settings.device != "cpu" else Gpus()
+            with self._session.leases.sharing(gpus, self.world_size):
+                if ranks is None:
+                    launchers.wait(1, self._file, self.world_size)
+                    result = self._session.limited(launchers[0].run)(function, *args, **how, timeout=settings.timeout)
+                else:
+                    try:
+                        run = self._session.limited(ranks.having(shown).run)
+                        result = run(function, *args, **how, timeout=settings.timeout)
+                    finally:
+                        for left in ranks.left:
+                            warnings.warn(f"{self._test.nodeid} left on ranks: {left}", LeftOnRanks, stacklevel=4)
+        except RankSkipped as skipped:
+            pytest.skip(str(skipped))
+        launchers.note(self._file, result.imports)
+        self._sections.extend(result.sections)
+        return result
+
+    def _lasting(self, kind: tuple[object, ...]) -> LastingRanks | None:
+        """Ranks that live on; None for fresh ones, as in a test that measures, where no idle ranks are to be."""
+        scope = self._settings.group
+        if scope == "test" or "ddpperf" in getattr(self._test, "fixturenames", ()):
+            return None
+        from pytest_ddpperf.run.session.lasting_groups import LastingGroups
+
+        self._session.groups = self._session.groups or LastingGroups(self._session.sides.launchers.apart)
+        return self._session.groups.of(self._test, scope, kind)
+
+
+def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[str, str]:
+    """The variable that shows the ranks of a worker of pytest-xdist GPUs that no other worker is shown.
+
+    Empty where a worker's share of the visible GPUs is fewer than ranks: then ranks of several workers share GPUs.
+    """
+    workers, number = int(environ["PYTEST_XDIST_WORKER_COUNT"]), int(environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    share = gpus // workers
+    if share < ranks or any(environ.get(name) for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")):
+        return {}
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names[number * share : (number + 1) * share])}
+
+
+def of_size(settings: Settings, world_size: int | None) -> Settings:
+    """The settings of a test that is parametrised by its number of ranks; None where it is not."""
+    return settings if world_size is None else replace(settings, world_size=(world_size,))
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _has(ranks: list[int]) -> str:
+    return "have" if len(ranks) > 1 else "has"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} (cut)"

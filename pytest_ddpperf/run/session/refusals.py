@@ -1,0 +1,179 @@
+"""What is refused before the first test: options, settings and files that contradict each other or cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.parsers import closest
+from pytest_ddpperf.settings import DEFAULT_SET, GONE, KNOBS, Knob, Settings
+
+HERE = "here"  # the network of this environment, measured when it is needed
+_ALIKE = 0.8  # of difflib: what is less alike is hardly meant
+_PURPOSES = {
+    "against": "another revision, and none is named",
+    "profile": "what is profiled, and nothing is",
+    "save": "what is saved, and nothing is",
+    "simulate": "what is simulated, and nothing is",
+}
+NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  # what asks for more than a first look
+
+
+def require_known(unknown: Iterable[str]) -> None:
+    """Refuses arguments that are meant for us; ``unknown``: those that no plugin has declared."""
+    options = [knob.option for knob in KNOBS.values() if not knob.ini_only]
+    for argument in unknown:
+        option = argument.partition("=")[0]
+        in_file = next((knob.ini for knob in KNOBS.values() if knob.ini_only and knob.option == option), None)
+        if in_file is not None:
+            raise SettingError(f"{option}: there is no such option; {in_file} is a setting of the ini file")
+        require_foreign(option, options, "option")
+
+
+def require_foreign(word: str, known: list[str], kind: str) -> None:
+    """Refuses a word that begins as ours do or looks like one of them."""
+    prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
+    if prefix == "ddpperf" and name in GONE:
+        raise SettingError(f"{word}: there is no such {kind} any more: {GONE[name]}")
+    hint = closest(word, known, _ALIKE)
+    if hint or (prefix == "ddpperf" and name):
+        raise SettingError(f"{word}: there is no such {kind}; {hint or 'pytest --help lists all of them'}".rstrip())
+
+
+def require_other_marker(mark: str, ours: str) -> None:
+    """Refuses a marker that nobody has declared where ours is hardly meant otherwise."""
+    if closest(mark, [ours], _ALIKE):
+        raise SettingError(f"@pytest.mark.{mark}: nobody has declared this marker; did you mean {ours}?")
+
+
+def require_consistent(settings: Settings, said: Collection[str]) -> None:
+    """Refuses settings of which one would have to be ignored; ``said``: the names of those on the command line."""
+    for name in said:
+        needed = KNOBS[name].needs
+        if needed is not None and getattr(settings, name) and not getattr(settings, needed):
+            raise SettingError(f"{KNOBS[name].option} is for {_PURPOSES[needed]}: give {KNOBS[needed].option}")
+    for name in ("against", "against_python"):
+        if getattr(settings, name) is None:
+            continue
+        against = f"{KNOBS[name].option}={getattr(settings, name)} reads no baseline and "
+        if settings.save is not None:
+            raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
+        if settings.baseline is not None and "baseline" in said:
+            raise SettingError(f"{against}--ddpperf-baseline={settings.baseline} names some: give one of them")
+    _require_counts_alone(settings, said)
+    if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
+        raise SettingError(
+            f"{KNOBS['against_setup'].option} makes an environment of its own and {KNOBS['against_python'].option} "
+            "names one: give one of them, and build or install the revision in the named one"
+        )
+    if settings.calibrate is not None:
+        asked = {
+            "save": settings.save is not None,
+            "against": settings.against is not None,
+            "against_python": settings.against_python is not None,
+            "counted_only": settings.counted_only,
+            "history": settings.history is not None and "history" in said,
+        }
+        _require_alone(
+            f"{KNOBS['calibrate'].option}={settings.calibrate} measures benchmarks side by side with themselves", asked
+        )
+    if settings.quick:
+        asked = {name: name in said for name in NOT_QUICK} | {"save": settings.save is not None}
+        _require_alone(
+            f"{KNOBS['quick'].option} takes a first look, which has limits of its own and is not stored", asked
+        )
+
+
+def _require_alone(first: str, asked: Mapping[str, bool]) -> None:
+    for name in (name for name, given in asked.items() if given):
+        raise SettingError(f"{first}, and {KNOBS[name].option} asks for something else: give one of them")
+
+
+def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
+    """Refuses what takes times, or ranks that are there, beside simulated ranks, and networks that nobody knows."""
+    require_known_names(settings)
+    if settings.simulate is None:
+        return
+    simulated = f"{KNOBS['simulate'].option}={','.join(map(str, settings.simulate))}"
+    for name in ("against", "against_python", "calibrate", "budget"):
+        if getattr(settings, name) is not None and (name in said or name != "budget"):
+            raise SettingError(f"{simulated} measures nothing, and {KNOBS[name].option} does: give one of them")
+    if settings.simulate_rank >= min(settings.simulate):
+        rank = f"{KNOBS['simulate_rank'].option}={settings.simulate_rank}"
+        raise SettingError(f"{rank}: {simulated} has a group without it (the first is rank 0): give a smaller one")
+
+
+def require_known_names(settings: Settings) -> None:
+    """Refuses names of networks and accelerators that nobody knows."""
+    if settings.network is None and settings.accelerator is None:
+        return
+    from pytest_ddpperf.analysis.links import CLUSTERS
+    from pytest_ddpperf.analysis.rooflines import ACCELERATORS
+
+    known = {"network": (HERE, *CLUSTERS), "accelerator": tuple(ACCELERATORS)}
+    for name, names in known.items():
+        given = getattr(settings, name)
+        if given is not None and given not in names:
+            meant = closest(given, names)
+            raise SettingError(
+                f"{name}={given!r} is not known{': ' * bool(meant)}{meant or ';'} it is one of {', '.join(names)}"
+            )
+
+
+def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) -> None:
+    """Refuses a test or a folder of tests that an option without a value has taken for its value.
+
+    ``apart``: whether the value is a word of its own on the command line, and not behind ``=``.
+    """
+    path = folder / raw.partition("::")[0]
+    try:
+        knob.parse(raw)
+    except ValueError as error:
+        expected = str(error)
+    else:
+        # A folder may have the name of a set of baselines, which is then behind =. A file with tests is hardly one.
+        if knob.bare is None or not (apart or path.suffix == ".py"):
+            return
+        expected = "a name that is no file here"
+    if "::" not in raw and not (raw and path.exists()):
+        return
+    form = f"{knob.option}={knob.metavar}"
+    cure = f"write {form}" if knob.bare is None else f"put {knob.option} last, or write {form}"
+    raise SettingError(f"{knob.option}={raw}: expected {expected}, and {raw} is a test, a file or a folder: {cure}")
+
+
+def require_outputs(settings: Settings, root: Path) -> None:
+    """Refuses baselines that are asked for and not there, and files and folders that cannot be written."""
+    asked = settings.baseline not in {None, settings.save}
+    storing = settings.save is not None
+    if asked or storing:
+        from pytest_ddpperf.baselines.store import Store
+
+        folder = root / settings.baseline_dir
+        if asked:
+            Store(folder, settings.compared).ensure_there()
+        if storing:
+            Store(folder, settings.save or DEFAULT_SET).ensure_writable()
+    if settings.json is not None:
+        from pytest_ddpperf.baselines.files import located
+        from pytest_ddpperf.reports.document import ensure_writable
+
+        ensure_writable(located(root, settings.json))
+    if settings.report is not None:
+        from pytest_ddpperf.run.session.files import require_reports
+
+        require_reports(settings.report, root)
+    if settings.plots is not None:
+        from pytest_ddpperf.baselines.files import located
+        from pytest_ddpperf.reports.plots import require_plots
+
+        require_plots(located(root, settings.plots), KNOBS["plots"].option)
+    if isinstance(settings.profile, Path):
+        from pytest_ddpperf.reports.document import ensure_folder
+
+        ensure_folder(root / settings.profile, KNOBS["profile"].option, "traces")
+    if settings.history is not None:
+        from pytest_ddpperf.baselines.history.database import ensure_recordable
+
+        ensure_recordable(root / settings.history)

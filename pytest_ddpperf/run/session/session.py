@@ -1,0 +1,187 @@
+"""What a pytest session owns: its settings, its time, the sides of the code, what tests make, and what hooks add."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.baselines.fingerprint import environment, simulated_environment
+from pytest_ddpperf.instruments.host import machine_facts
+from pytest_ddpperf.launch.context import TorchMachine, place
+from pytest_ddpperf.launch.environment import Variables, late_threads, thread_count
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.reports.outputs import Outputs
+from pytest_ddpperf.run.budget.session_budget import SessionBudget
+from pytest_ddpperf.run.session.extensions import Extensions
+from pytest_ddpperf.run.session.leases import Leases
+from pytest_ddpperf.run.session.sides import Sides
+from pytest_ddpperf.run.session.tracebacks import skipping
+from pytest_ddpperf.settings import Settings, overlay
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.against.revision_side import RevisionSide
+    from pytest_ddpperf.against.worktree import Revision
+    from pytest_ddpperf.analysis.transfers import FittedNetwork
+    from pytest_ddpperf.records.results import Result
+    from pytest_ddpperf.reports.progress import LiveLine
+    from pytest_ddpperf.run.session.archive import Archive
+    from pytest_ddpperf.run.session.lasting_groups import LastingGroups
+    from pytest_ddpperf.run.session.probe import Probe
+    from pytest_ddpperf.run.session.timeouts import TestTimeout
+
+DEFAULT_WORLD_SIZE = 2  # without GPUs
+QUICK = {"launches": 2, "max_time": 5}  # the settings of a first look
+_NAMING_CODE = ("save", "against", "against_python", "calibrate", "json", "report", "history")  # settings
+
+
+class Session:
+    """The resources of one pytest run, and what its tests make."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        root: Path,
+        line: LiveLine,
+        options: Sequence[str] = (),
+        revision: Revision | None = None,
+        *,
+        probe: Probe | None = None,
+        tests: int = 1,
+        hook: Any = None,
+        timeout: TestTimeout | None = None,
+    ) -> None:
+        self.settings, self.root = settings, root
+        self.options = tuple(options)  # that decide what a benchmark is compared with
+        self.tests = tests  # that measure: they share the false alarms that a suite may raise
+        self.probe = probe  # None if this run is none of a bisection
+        self.line = line  # the terminal's live line, for progress
+        self.budget = SessionBudget(settings.budget, tests * (settings.calibrate or 1))
+        self.extensions = Extensions(hook, lambda: self.budget.defers)
+        self.limited = partial if timeout is None else timeout.limited  # of a launch, by the deadline of its test
+        self.outputs = Outputs(accepting=settings.accepting)
+        self.sides = Sides(settings, root, line, revision=revision, probe=probe, first=self._read_code)
+        self.leases = Leases(settings.lease, line.show)
+        self.prepared: dict[bytes, Any] = {}  # what was found out about trainings, by preparation.identity
+        self.networks: dict[str, FittedNetwork] = {}  # that were measured for predictions, by environment
+        self.groups: LastingGroups | None = None  # ranks that live on from test to test
+        self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
+
+    def _read_code(self) -> None:
+        """Reads what results name before the first launch: it may be changed while it is measured."""
+        if any(getattr(self.settings, name) is not None for name in _NAMING_CODE):
+            _ = self.archive.code, self.archive.digest
+
+    @cached_property
+    def archive(self) -> Archive:
+        """The stored baselines and the history."""
+        from pytest_ddpperf.run.session.archive import Archive
+
+        return Archive(self.settings, self.root, self.outputs.stored)
+
+    def _torch(self, settings: Settings, side: RevisionSide | None = None) -> TorchMachine:
+        return (side or self.sides).launchers[0].machine(gpus=settings.device != "cpu")
+
+    def forced(self, settings: Settings, *, counts: bool = False) -> Settings:
+        """The settings with those of a first look or of the probe on top; ``counts``: what is measured needs them."""
+        stronger: dict[str, object] = {**(QUICK if self.settings.quick else {})}
+        if self.probe is not None:
+            stronger = dict(self.probe.settings)
+        if self.settings.simulate is not None:
+            stronger = {"counted": True, "counted_only": True, "verify": False}
+        if counts:
+            stronger.pop("counted", None)  # which saves time where nothing needs counts
+        return overlay(settings, stronger, lambda knob, raw: f"{knob.name}={raw}")
+
+    def world_sizes(self, settings: Settings) -> tuple[int, ...]:
+        """The numbers of ranks that the settings ask for: by default one per GPU, else 2."""
+        if self.settings.simulate is not None:
+            return self.settings.simulate
+        if settings.world_size is not None:
+            return settings.world_size
+        nodes = self.sides.nodes
+        return (nodes * len(self._torch(settings).gpus.names) or max(nodes, DEFAULT_WORLD_SIZE),)
+
+    def environment(
+        self, settings: Settings, world_size: int, variables: Variables = (), side: RevisionSide | None = None
+    ) -> Environment:
+        """The facts that so many ranks, which have these variables besides, depend on; ``side``: the candidate's."""
+        if self.settings.simulate is not None:
+            machine = self.sides.launchers[0].machine(gpus=False)
+            return simulated_environment(machine_facts().python, machine, world_size)
+        machine = self._torch(settings, side)
+        with skipping():
+            counts = self.sides.launchers[0].counts(world_size, settings.device, machine)
+            placement = place(settings.device, settings.backend, counts[0], machine)
+        if placement.device == "cpu":
+            if not settings.counted_only:
+                self.leases.on_cpu()
+        elif self.leases.on_gpus(machine.gpus, counts[0], os.environ, fixed=self.sides.cluster is not None):
+            machine = self._torch(settings, side)
+        complaints = self.outputs.complaints
+        complaints += {placement.remark, late_threads(os.environ, self.sides.threads)} - {"", *complaints}
+        gpus = None
+        if placement.device == "cuda":
+            from pytest_ddpperf.instruments.gpu_facts import gpu_facts
+
+            gpus = gpu_facts(self.sides.gpus(counts[0]), machine.gpu_software, {**os.environ, **dict(variables)})
+        facts, threads = machine_facts(), thread_count({**self.sides.threads, **dict(variables)})
+        found = environment(
+            facts, machine, placement, world_size, threads=threads, gpus=gpus, nodes=len(counts), binding=settings.bind
+        )
+        return replace(found, recorded=self.extensions.recorded(found.recorded))
+
+    def begin_test(self, test: str, attempt: int) -> None:
+        """Forgets what earlier attempts of a test have left, as of pytest-rerunfailures; no verdict failed them."""
+        self.attempts[test] = attempt
+        self.budget.begin_anew(test)
+        self.prepared.clear()  # what an attempt that failed found out may be wrong
+        self.run_again(test)
+
+    def run_again(self, test: str) -> None:
+        """Forgets the results of a test that runs once more."""
+        self.extensions.forget(test)
+        self.outputs.forget(test)
+
+    def add(self, results: Sequence[Result]) -> None:
+        """Lists results, and tells the hooks."""
+        for result in results:
+            attempt = self.attempts.get(result.test, 1)
+            remark = (Finding("last_attempt", {"attempt": attempt}),) if attempt > 1 else ()
+            remarks = (*result.findings, *remark, *self.leases.finding, *self.archive.on_network(result.measurement))
+            self.outputs.results.append(replace(result, attempt=attempt, findings=remarks))
+            self.extensions.judged(self.outputs.results[-1:])
+
+    def end_test(self, test: str, *, passed: bool) -> None:
+        """Stores the results of a test, if that was asked for and it may be."""
+        self.sides.end_test()
+        if not self.budget.holds(test):
+            self.budget.forget(test)
+            self.extensions.tell(test)
+        listed = self.outputs.results
+        results = [result for result in listed if result.test == test]
+        if self.settings.save is None or not results:
+            return
+        self.outputs.stored.failed.add(test)
+        if passed:
+            stored = self.archive.store(test, results)
+            self.outputs.stored.failed.discard(test)
+            listed[:] = [stored.get(id(result), result) for result in listed]
+
+    def end_groups(self) -> None:
+        """Ends ranks that live on; tests that follow start others."""
+        if self.groups is not None:
+            self.groups.close()
+
+    def close(self) -> None:
+        """Ends the fork servers and whatever still runs below them."""
+        self.line.clear()
+        with ExitStack() as closing:  # closes all, whatever one of them raises; the last one first
+            closing.callback(self.leases.close)
+            closing.callback(self.sides.close)
+            closing.callback(self.end_groups)

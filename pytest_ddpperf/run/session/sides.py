@@ -1,0 +1,174 @@
+"""Whose code ranks run: this checkout, the reference, commits of baselines, each with its launchers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.instruments.health import Watch, watch_health
+from pytest_ddpperf.launch.environment import thread_variables
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.against.paired_launches import PairedLaunches
+    from pytest_ddpperf.against.revision_side import RevisionSide
+    from pytest_ddpperf.against.worktree import Revision
+    from pytest_ddpperf.launch.nodes.cluster import Cluster
+    from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
+    from pytest_ddpperf.launch.redirection import Redirection
+    from pytest_ddpperf.reports.progress import LiveLine
+    from pytest_ddpperf.run.session.probe import Probe
+
+MAX_IDLE_LAUNCHERS = 4  # of a side, from test to test: what most comparisons take
+PRELOADED = (  # imported once, not on every rank of every launch
+    "pytest_ddpperf.training.loop",
+    "pytest_ddpperf.training.preparing",
+    "pytest_ddpperf.training.step",
+    "pytest_ddpperf.training.correctness.verifier",
+    "pytest_ddpperf.instruments.counting.counting",
+    "pytest_ddpperf.instruments.phases.diagnosis",
+    "pytest_ddpperf.strategies.ddp",
+)
+
+
+class Sides:
+    """The sides of a session's code, whose fork servers live until it ends; ``first`` is called before any starts."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        root: Path,
+        line: LiveLine,
+        *,
+        revision: Revision | None,
+        probe: Probe | None,
+        first: Callable[[], object],
+    ) -> None:
+        self.reference = self.candidate = None  # None: stored baselines, and this checkout
+        self.cluster: Cluster | None = None  # of a launcher's processes, which this one controls
+        self.threads: dict[str, str] = {}  # the variables of threads, before the first launch none
+        self._settings, self._root, self._first = settings, root, first
+        self._echo = echo = line.echo if line.echoes else None  # is told what ranks print, while they run
+        if revision is not None:
+            own = settings.against_tests and not revision.here and probe is None  # searches run this checkout's
+            self.reference = self._side(revision, tests=own, echo=echo and partial(echo, who="reference rank"))
+        if revision is not None and probe is not None:
+            self.candidate = self._side(probe.revision(revision), echo=echo)
+        self._of_commits: dict[str, RevisionSide] = {}  # of baselines
+        self._launchers: Launchers | None = None
+
+    @property
+    def launchers(self) -> Launchers:
+        """The launchers of the candidate."""
+        if self._launchers is None:
+            self.threads.update(thread_variables(os.environ))  # of the ranks of all launches
+            self._first()
+            if self.reference is not None:
+                self.reference.start()
+            own = self.candidate
+            self._launchers = Launchers(self._launcher, self._settings.preload) if own is None else own.launchers
+        return self._launchers
+
+    def _launcher(self, first: Launcher | None) -> Launcher:
+        nodes = self._other_nodes(PRELOADED, None, first)
+        return Launcher(threads=self.threads, preload=PRELOADED, echo=self._echo, like=first, nodes=nodes)
+
+    def _other_nodes(
+        self, preload: Sequence[str], redirection: Redirection | None, like: Launcher | None
+    ) -> NodeLaunchers | None:
+        """What a launcher reaches other nodes by; None if this node is the only one."""
+        if self.cluster is None or not self.cluster.nodes:
+            return None
+        from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
+
+        return NodeLaunchers(self.cluster, preload, redirection, like)
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return 1 if self.cluster is None else 1 + len(self.cluster.nodes)
+
+    @property
+    def _started(self) -> list[Launchers]:
+        """The launchers of all sides, that of the candidate first, if it has started."""
+        others = [*filter(None, [self.reference]), *self._of_commits.values()]
+        return [*filter(None, [self._launchers]), *(launchers for side in others for launchers in side.every)]
+
+    @property
+    def parents(self) -> tuple[int | None, ...]:
+        """Process ids of the fork servers, which are the parents of ranks; None for one that does not run."""
+        _ = self.launchers
+        return tuple(pid for launchers in self._started for pid in launchers.parents)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What launchers of the candidate and of the reference say at the end of a session, each once."""
+        both = [self._launchers, None if self.reference is None else self.reference.launchers]
+        return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
+
+    def roots(self, *, reference: bool) -> tuple[str, ...]:
+        """The roots of the project as the ranks of a side import it, and of this checkout, which tests may be of."""
+        side = self.reference if reference else self.candidate
+        own = str(self._root)
+        return (own,) if side is None else (side.redirection.path(own), own)
+
+    def gpus(self, world_size: int) -> tuple[str, ...]:
+        """The PCI ids of the GPUs that so many ranks compute on, as far as torch tells."""
+        return tuple(filter(None, self.launchers[0].machine().gpus.pci[:world_size]))
+
+    def watch(self, gpus: Sequence[str], nodes: int) -> Watch:
+        """Begins to watch this node, its GPUs of these PCI ids, and others: so many in all."""
+        here = watch_health(self.parents, gpus=gpus)
+        others = dict if self.cluster is None else self.cluster.watch(nodes - 1)
+        return lambda window: replace(here(window), nodes=others())
+
+    def check_out(self) -> None:
+        """Checks the reference out; LaunchError if git cannot. A search finds out about its commits later."""
+        if self.reference is not None and self.candidate is None:
+            self.reference.check_out()
+
+    def paired(self, sections: list[tuple[str, str]]) -> PairedLaunches | None:
+        """The launches of a benchmark on both sides; None if there is no reference revision."""
+        if self.reference is None:
+            return None
+        from pytest_ddpperf.against.paired_launches import PairedLaunches
+
+        return PairedLaunches(self.reference, sections, self.candidate)
+
+    def of_commit(self, commit: str) -> RevisionSide:
+        """The side of the commit of a baseline; LaunchError if git does not have it."""
+        from pytest_ddpperf.against.worktree import baseline_revision
+
+        if commit not in self._of_commits:
+            revision = baseline_revision(commit, self._root)
+            self._of_commits[commit] = self._side(revision, tests=True, opposite=True, opposite_echo=self._echo)
+        return self._of_commits[commit]
+
+    def _side(self, revision: Revision, **how: Any) -> RevisionSide:
+        from pytest_ddpperf.against.revision_side import RevisionSide
+
+        setup, asked = self._settings.against_setup, self._settings.preload
+        nodes = self._other_nodes
+        return RevisionSide(revision, setup, PRELOADED, asked=asked, threads=self.threads, nodes=nodes, **how)
+
+    def end_test(self) -> None:
+        """Ends what the next test hardly needs."""
+        for commit in [*self._of_commits][:-1]:  # the next test's is mostly the last one
+            self._of_commits.pop(commit).close()
+        for launchers in self._started:
+            launchers.keep(MAX_IDLE_LAUNCHERS)
+
+    def close(self) -> None:
+        """Ends the launchers."""
+        try:
+            if self._launchers is not None:
+                self._launchers.close()
+        finally:
+            for side in filter(None, (self.candidate, self.reference, *self._of_commits.values())):
+                side.close()

@@ -1,0 +1,113 @@
+"""Where an error comes from, in the code of the user, and what pytest shows of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import DdpperfError, RankSkipped, Regression, extended
+from pytest_ddpperf.reports.lines import wrapped
+
+_PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
+_STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_INSTALLED = f"{sysconfig.get_path('purelib')}{os.sep}"  # which is inside of it
+
+
+@contextlib.contextmanager
+def skipping() -> Iterator[None]:
+    """Around what ranks or their placement may skip: then it is the test that is skipped, at its own line."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except RankSkipped as skipped:
+        # pytest would take the line of contextlib that this was raised through for the one that skips.
+        raise pytest.skip.Exception(str(skipped), _use_item_location=True) from None
+
+
+def end_in_code_of_user(error: BaseException) -> None:
+    """Ends the traceback of an error that came out of this package in the code that has called the package.
+
+    There a debugger stops, and a report shows the line. Frames of the standard library, and hidden ones, such as those
+    of a handler of a timeout, are nobody's.
+    """
+    caller, inside = None, False
+    entry = error.__traceback__
+    while entry is not None:
+        file = entry.tb_frame.f_code.co_filename
+        library = file.startswith(_STANDARD_LIBRARY) and not file.startswith(_INSTALLED)
+        if file.startswith(_PACKAGE):
+            inside = True
+        elif not library and not entry.tb_frame.f_locals.get("__tracebackhide__", False):
+            caller, inside = entry, False
+        entry = entry.tb_next
+    if caller is not None and inside:
+        caller.tb_next = None
+
+
+def place(error: BaseException, file: str, test: str) -> str:
+    """The line of the test's own file that led to the error."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if frame.f_code.co_filename == file:
+            return f"  at {test.partition('::')[0]}:{line} in {frame.f_code.co_name}"
+    return f"  in {test}"
+
+
+def text_alone(error: DdpperfError, file: str, test: str, width: int | None) -> Any:
+    """What pytest shows of an error of ours: its text and the line of the test, without a traceback.
+
+    A verdict is told in lines of the terminal, but for the command that accepts it: that one is copied. Other errors
+    quote stacks and what ranks say, which are left as they are. pytest's short summary has the first line in full.
+    """
+    placed = extended(error, after=f"\n{place(error, file, test)}")
+    shown = pytest.ExceptionInfo.from_exception(placed).getrepr(style="value", chain=False)
+    if shown.reprcrash is not None:
+        shown.reprcrash.message = str(placed)  # by itself it has the name of our class
+    if isinstance(error, Regression):
+        for entry in shown.reprtraceback.reprentries:
+            copied = [f'pytest "{test}"' in line for line in entry.lines]
+            parts = [
+                [line] if whole else wrapped([line], width) for line, whole in zip(entry.lines, copied, strict=True)
+            ]
+            entry.lines = [part for line in parts for part in line]
+    return shown
+
+
+def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> None:
+    """Gives a report an error of ours as its text alone, and what the ranks printed; others are left as they are."""
+    if not isinstance(error, DdpperfError):
+        return
+    shown = item.config.pluginmanager.has_plugin("terminalreporter")
+    width = item.config.get_terminal_writer().fullwidth if shown else None
+    report.longrepr = text_alone(error, str(item.path), item.nodeid, width)
+    report.sections.extend(error.sections)
+
+
+def finding_in(error: BaseException | None) -> DdpperfError | None:
+    """What an error tells of something found wrong: it, what it came of, or a part of its group; None for none."""
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        if isinstance(one, DdpperfError) and one.found_wrong:
+            return one
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            left += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+    return None
+
+
+def standing(error: DdpperfError, file: str, test: str) -> DdpperfError:
+    """The verdict that failed a test, as each other attempt of the test tells it, which measures nothing."""
+    words = "not measured again: a verdict stands, so that a red suite is not run until it is green"
+    return extended(error, after=f"\n{place(error, file, test)}\n{words}").with_traceback(None)
+
+
+def ended_at(error: BaseException, file: str, test: str) -> str:
+    """Why a test ended before its last line, and where."""
+    return f"{error}; the test ended {place(error, file, test).strip()}, and checked nothing after it"

@@ -1,0 +1,196 @@
+"""pytest as one of several processes of a launcher: rank 0 runs the tests, the others start ranks for it, or wait."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddpperf.errors import LaunchError, SettingError
+from pytest_ddpperf.launch.nodes.cluster import Cluster
+from pytest_ddpperf.launch.nodes.joining import control, follow, hello
+from pytest_ddpperf.launch.nodes.tasks import Task, task_of
+from pytest_ddpperf.run.session.configuration import uses_ranks
+from pytest_ddpperf.units import format_count
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.nodes.messages import Hello
+    from pytest_ddpperf.run.session.session import Session
+
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+
+
+def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
+    """Whether a launcher's processes share these tests: all of them use our fixtures; False where none does.
+
+    Raises:
+        SettingError: some of them do, or the launcher has started all processes again.
+    """
+    ours = [item for item in items if uses_ranks(item)]
+    if not ours:
+        return False
+    if len(ours) < len(items):
+        other = next(item.nodeid for item in items if not uses_ranks(item))
+        raise SettingError(
+            f"{task.launcher} started {task.size} processes, and {len(items) - len(ours)} of {len(items)} tests do not "
+            f"use the fixtures of pytest-ddpperf, such as {other}: run these tests by themselves, and under "
+            f"{task.launcher} the others: pytest -m ddpperf"
+        )
+    if task.restarts:
+        raise SettingError(
+            f"{task.launcher} has started all processes again (TORCHELASTIC_RESTART_COUNT={task.restarts}): a suite "
+            "that failed would run until it passes; leave --max-restarts at 0"
+        )
+    return True
+
+
+def report_to_torchrun(line: str) -> None:
+    """Write why the run failed where torchrun reads it, if it has started this process."""
+    path = os.environ.get(_ERROR_FILE)
+    if path and line:
+        import json
+
+        extra = {"py_callstack": line, "timestamp": str(int(time.time()))}
+        with contextlib.suppress(OSError):
+            Path(path).write_text(json.dumps({"message": {"message": line, "extraInfo": extra}}), encoding="utf-8")
+
+
+class UnderLauncher:
+    """The pytest plugin of a launcher's process. Rank 0 controls; the others keep silent, and follow it.
+
+    ``session_of`` gives what the session owns. A suite that does not use our fixtures is left to itself.
+    """
+
+    def __init__(self, folder: Path | None, session_of: Callable[[], Session]) -> None:
+        self._folder, self._session_of = folder, session_of
+        self._task: Task | None = None
+        self._cluster: Cluster | None = None
+        self._following = False
+        self._status: int | None = None  # that this process ends with, once it is known
+        self._held: tuple[Any, Any] | None = None  # the terminal writer and its file
+        self._stderr: Any = None
+        self._failed = ""  # the first failure, in a line
+        self._session: Any = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Hold back what a follower would print, until it is known whether the tests are shared."""
+        self._session = session
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        self._task = task_of(os.environ, terminal=getattr(reporter, "isatty", False))
+        if reporter is not None and self._task is not None and not self._task.controls:
+            writer = session.config.get_terminal_writer()
+            self._held = writer, writer._file  # noqa: SLF001 - there is no public way
+            writer._file = io.StringIO()  # noqa: SLF001 - the same
+
+    def follows(self, session: pytest.Session) -> bool:
+        """Whether this process follows another one; UsageError where the tests cannot be shared, or nobody is met.
+
+        Where it controls, the others have been met. A suite that is not ours is run by each process for itself.
+        """
+        config, task = session.config, self._task
+        try:
+            alone = task is None or config.option.collectonly or hasattr(config, "workerinput")
+            if task is None or alone or not takes_part(task, session.items):
+                self._let_go()
+                return False
+            if not task.controls:
+                self._following = True
+                return True
+            own = _own(task, session)
+            self._cluster = self._session_of().sides.cluster = control(task, own, self._folder)
+        except (SettingError, LaunchError) as error:
+            self._held = None  # rank 0 prints as much
+            raise pytest.UsageError(str(error)) from None
+        return False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Refuse tests with ranks in a worker of pytest-xdist: each would be a task of the launcher."""
+        if self._task is not None and hasattr(item.config, "workerinput") and uses_ranks(item):
+            reason = f"{self._task.launcher} started {self._task.size} processes, and pytest-xdist starts more"
+            pytest.fail(f"{reason}: leave -n out, or start one pytest without {self._task.launcher}", pytrace=False)
+
+    def _let_go(self) -> None:
+        """Print what was held back: this is somebody's own suite under a launcher."""
+        if self._held is not None:
+            (writer, file), self._held = self._held, None
+            text, writer._file = writer._file.getvalue(), file  # noqa: SLF001 - the same
+            file.write(text)
+            file.flush()
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Say in the header which nodes take part."""
+        if self._cluster is None or self._task is None:
+            return []
+        return header(self._task, self._cluster)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Follow the controller in place of running tests."""
+        if not self._following or self._task is None:
+            return None
+        from pytest_ddpperf.against.node_files import check_out
+
+        try:
+            self._status = follow(self._task, _own(self._task, session), self._folder, check_out)
+        except (SettingError, LaunchError) as error:
+            raise pytest.UsageError(str(error)) from None
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the first failure for torchrun."""
+        if report.failed and not self._failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = str(report.longrepr if crash is None else crash.message).strip().splitlines() or [report.outcome]
+            self._failed = f"{report.nodeid}: {said[0]}"
+
+    def pytest_runtest_logfinish(self) -> None:
+        """End the run where a node is gone: no further test could start its ranks."""
+        if self._cluster is not None and self._cluster.lost:
+            self._session.shouldfail = self._cluster.lost
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        """End a follower with the controller's status, before other plugins write files that the controller writes."""
+        if self._following:  # however it has ended
+            if session.exitstatus == pytest.ExitCode.INTERNAL_ERROR and self._held is not None:
+                sys.stderr.write(self._held[0]._file.getvalue())  # noqa: SLF001 - there is no public way
+            self._stderr, sys.stderr = sys.stderr, io.StringIO()  # pytest tells of the exit there
+            status = int(session.exitstatus) if self._status is None else self._status
+            raise pytest.exit.Exception("the controller has ended", returncode=status)
+        self._let_go()
+        yield
+        if self._cluster is not None:
+            self._status = int(session.exitstatus)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """End the followers with this status, or let this one print again."""
+        if self._stderr is not None:
+            sys.stderr = self._stderr
+        if self._cluster is not None:
+            status = int(pytest.ExitCode.INTERNAL_ERROR) if self._status is None else self._status
+            if status:
+                report_to_torchrun(self._failed or f"pytest ended with status {status}")
+            self._cluster.close(status, first=True)
+
+
+def _own(task: Task, session: pytest.Session) -> Hello:
+    return hello(task, session.config.rootpath, {item.path for item in session.items})
+
+
+def header(task: Task, cluster: Cluster) -> list[str]:
+    """What the report says of the nodes and of facts in which they differ."""
+    nodes = cluster.nodes
+    over = f" over {cluster.interface}" if nodes else ""
+    first = f"ddpperf: {task.size} processes of {task.launcher} on {format_count(1 + len(nodes), 'node')}{over}"
+    met = (f"node {one.number} is {one.hello.host}, clock within {one.uncertain / 1e6:.2f} ms" for one in nodes)
+    return ["; ".join((first, *met)), *(f"ddpperf: {difference}" for difference in cluster.differences)]

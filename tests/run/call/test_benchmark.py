@@ -1,0 +1,732 @@
+"""Benchmarks of workloads as a user meets them: verified, compared, named after what makes them another benchmark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.run.budget.session_budget import SessionBudget
+from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
+from pytest_ddpperf.run.call.variant import Variant
+from tests.run.conftest import SetLoad
+
+PARTS = ("starting", "verifying", "counting", "measuring", "diagnosing", "other")
+SUITE = """
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from pytest_ddpperf import Strategy, Workload
+from pytest_ddpperf.strategies.parallel import Parallel
+
+pytestmark = pytest.mark.ddpperf(
+    world_size=2, launches=2, steps=5, warmup=1, max_time=0.2, tolerance="1000%",
+    backend="gloo", device="cpu", timeout=60,
+)
+
+workload = Workload(
+    model=lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)),
+    batch=lambda: (torch.randn(6, 8), torch.randint(4, (6,))),
+    loss=nn.functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+    samples_per_step=6,
+)
+
+
+def broadcast(module):
+    for tensor in module.state_dict().values():
+        dist.broadcast(tensor, src=0)
+
+
+"""
+
+
+def run_suite(inner: pytest.Pytester, tests: str, *arguments: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
+    """A run of the suite, and its results out of the JSON file."""
+    inner.makepyfile(test_suite=SUITE + tests)
+    run = inner.runpytest("-q", "--ddpperf-json=results.json", *arguments)
+    results: list[dict[str, Any]] = json.loads((inner.path / "results.json").read_text())["results"]
+    return run, results
+
+
+def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of it is kept to confirm what cannot be suspicious, nor what is accepted; else half of it is."""
+    parts: list[float] = []
+    share = SessionBudget.share
+
+    def noted(budget: SessionBudget, *given: Any, **how: Any) -> bool:
+        limited = share(budget, *given, **how)
+        parts.append(round(budget.screening / (budget.elapsed + budget.call_left), 1))
+        return limited
+
+    monkeypatch.setattr(SessionBudget, "share", noted)
+    test = "def test_new(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counted=False, max_time=0.1)\n"
+    found = [run_suite(inner, test, *save)[1][0]["verdict"] for save in ([], ["--ddpperf-save"], [])]
+    assert found[:2] == ["new", "new"]
+    assert parts == [1.0, 1.0, 0.5]
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions of all launches, in their order."""
+    names: list[str] = []
+    launch = BenchmarkLaunches.launch
+
+    def noted(passes: BenchmarkLaunches, variant: Variant, function: Any, *args: Any, **how: Any) -> Any:
+        names.append(function.name)
+        return launch(passes, variant, function, *args, **how)
+
+    monkeypatch.setattr(BenchmarkLaunches, "launch", noted)
+    return names
+
+
+def test_one_launch_counts_a_training_for_the_whole_session(inner: pytest.Pytester, launched: list[str]) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def test_first(ddpperf):
+    ddpperf.check(workload)
+
+
+def test_again(ddpperf):
+    ddpperf.check(workload, name="again", tolerance="500%")
+
+
+def test_other(ddpperf):
+    ddpperf.check(workload, accumulation_steps=2)
+""",
+        *("--ddpperf-counted-only", "--ddpperf-verify=false"),
+    )
+    run.assert_outcomes(passed=3)
+    assert launched == ["prepare_launch"] * 2  # the first two tests take one
+    first, again, _ = (result["metrics"] for result in results)
+    assert first["flops"]["value"] == again["flops"]["value"]
+
+
+@pytest.mark.slow
+def test_one_launch_prepares_a_training_for_the_whole_session(inner: pytest.Pytester, launched: list[str]) -> None:
+    """Whatever it is called, and however it is judged; another setting makes another training."""
+    run, results = run_suite(
+        inner,
+        """
+def test_first(ddpperf):
+    ddpperf.check(workload)
+
+
+def test_again(ddpperf):
+    ddpperf.check(workload, name="again", tolerance="500%")
+
+
+def test_other(ddpperf):
+    ddpperf.check(workload, accumulation_steps=2)
+
+
+def test_own_step(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, counted=False)
+""",
+    )
+    run.assert_outcomes(passed=4)
+    tests = " ".join(launched).removeprefix("prepare_launch ").split(" prepare_launch ")
+    assert len(tests) == 3  # the first two take one
+    assert all(set(test.split()) == {"run_launch"} for test in tests)
+    first, again, *_ = (result["metrics"] for result in results)
+    assert first["flops"]["value"] == again["flops"]["value"]
+
+
+def test_a_strategy_that_trains_something_else_is_broken_and_the_others_are_counted(inner: pytest.Pytester) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def averaged(module, ctx):
+    broadcast(module)
+
+    def synchronise():
+        for parameter in module.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= ctx.world_size
+
+    return Parallel(module, synchronise)
+
+
+def forgetful(module, ctx):
+    broadcast(module)
+    return Parallel(module)
+
+
+def test_right(ddpperf):
+    ddpperf.check(workload, strategy=averaged)
+
+
+def test_wrong(ddpperf):
+    ddpperf.check(workload, strategy=forgetful)
+
+
+def test_wrong_among_others(ddpperf):
+    ddpperf.compare(workload, strategies=["naive", forgetful])
+
+
+def test_wrong_and_not_looked_at(ddpperf):
+    ddpperf.check(workload, strategy=forgetful, verify=False)
+
+
+@pytest.mark.ddpperf(fail_on="regressed")
+def test_wrong_and_not_to_fail(ddpperf):
+    ddpperf.check(workload, strategy=forgetful)
+""",
+        "--ddpperf-counted-only",
+    )
+    run.assert_outcomes(passed=2, failed=2, skipped=1)
+    run.stdout.fnmatch_lines(
+        [
+            "broken: gradients differ from a single process: * on rank * at step 1, relative error *",
+            "  benchmark forgetful(), 2 ranks, gloo",
+            "  at test_suite.py:* in test_wrong",
+            "*- ddpperf time -*",
+            "* s: starting *, verifying *",
+        ]
+    )
+    verdicts = {(result["test"].partition("::")[2], result["strategy"]): result["verdict"] for result in results}
+    assert verdicts == {
+        ("test_right", "averaged()"): "new",
+        ("test_wrong", "forgetful()"): "broken",
+        ("test_wrong_among_others", "forgetful()"): "broken",
+        ("test_wrong_and_not_looked_at", "forgetful()"): "new",
+        ("test_wrong_and_not_to_fail", "forgetful()"): "broken",
+    }
+    assert all(
+        result["counts"]["totals"]["collective_calls"] == 0 for result in results if result["verdict"] == "broken"
+    )
+    reasons = [result["findings"][0] for result in results if result["verdict"] == "broken"]
+    assert all(reason.startswith("gradients differ from a single process: ") for reason in reasons)
+
+
+@pytest.mark.parametrize("good_steps", [1, 10])
+def test_of_several_variants_the_one_that_failed_is_named(inner: pytest.Pytester, good_steps: int) -> None:
+    """Each has a rank 1. Preparing takes 10 steps; in later launches both run at the same time."""
+    run, results = run_suite(
+        inner,
+        f"""
+def test_it(ddpperf):
+    def fine(ctx):
+        return lambda: 1.0
+
+    def bad(ctx):
+        steps = iter(range(100))
+        return lambda: 1.0 if ctx.rank == 0 else 1.0 / ({good_steps} - next(steps))
+
+    ddpperf.compare({{"fine": fine, "bad": bad}}, max_time=60)
+""",
+    )
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["bad: rank 1 of 2 raised ZeroDivisionError*"])
+    assert [(one["name"], one["verdict"], one["findings"]) for one in results] == [
+        ("fine", "broken", ["not measured, for bad failed"]),
+        ("bad", "broken", ["rank 1 of 2 raised ZeroDivisionError: float division by zero"]),
+    ]
+    counted = [one["counts"] is not None for one in results]
+    assert counted == [True, good_steps > 1], "what was counted before is kept"
+
+
+def test_variants_that_do_not_fit_into_memory_take_no_turns(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ddpperf.run.call.benchmark_launches.free_memory", lambda: 0)
+    run, results = run_suite(
+        inner,
+        """
+def test_it(ddpperf):
+    ddpperf.compare({"old": lambda ctx: lambda: 1.0, "new": lambda ctx: lambda: 1.0})
+""",
+    )
+    run.assert_outcomes(passed=1)
+    assert [one["turns"] for one in results] == [False, False]
+    short = (
+        "launched one after the other, without turns: all benchmarks together would take more than three quarters of"
+    )
+    assert all(any(finding.startswith(short) for finding in one["findings"]) for one in results)
+
+
+@pytest.mark.slow
+def test_communication_is_measured_and_profiled_where_wanted(inner: pytest.Pytester) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def test_both(ddpperf):
+    begun = time.monotonic()
+    measured = ddpperf.check(workload, strategy="ddp", max_time=60)
+    Path("wall.txt").write_text(str(time.monotonic() - begun))
+    assert measured.profile.busy > 0
+
+
+def test_neither(ddpperf):
+    measured = ddpperf.check(workload, strategy="ddp", communication=False, profile=False, verify=False)
+    assert measured.profile is None
+
+
+def test_something_goes_on(ddpperf):
+    ddpperf.check(workload, strategy="zero1", profile=False, verify=False, max_time=60)
+""",
+        *("--ddpperf-profile", "--ddpperf-counted=false"),
+    )
+    run.assert_outcomes(passed=3)
+    both, neither, zero1 = results
+    *parts, total = (both["time"][part] for part in (*PARTS, "total"))
+    assert [seconds > 0 for seconds in parts] == [True, True, False, True, True, True]  # nothing was counted
+    assert sum(parts) == pytest.approx(total)
+    assert total == pytest.approx(float((inner.path / "wall.txt").read_text()), rel=0.1)
+    assert {"exposed_communication", "communication_overhead"} <= both["metrics"].keys()
+    assert (both["profile"]["communication_busy_share"] > 0, both["still_sent"]) == (True, "")
+    assert not {"exposed_communication", "communication_overhead"} & neither["metrics"].keys()
+    assert (neither["profile"], zero1["profile"]) == (None, None)
+    run.stdout.fnmatch_lines(
+        [
+            "*ddpperf communication*",
+            "test_both ddp *",
+            "*zero1: exposed communication is without the parameters that each rank broadcasts after its update",
+            "*ddpperf collectives*",
+            "benchmark*transfer*wait*last*all_reduce*window*late*",
+            "test_both ddp * (* %) * (*",
+            "*ddpperf time*",
+            "seconds of 3 benchmarks, *",
+        ]
+    )
+
+
+def test_what_differs_from_plain_training_is_part_of_the_name_and_of_the_results(inner: pytest.Pytester) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def test_accumulation(ddpperf):
+    measured = ddpperf.check(workload, strategy="ddp_bucketed", accumulation_steps=4, precision="bf16")
+    assert measured.effective_batch_size == 48
+    ddpperf.check(workload, strategy="bucketed", accumulation_steps=2, counted_only=True)
+
+
+def test_skipped(ddpperf):
+    ddpperf.check(workload, precision="tf32")
+
+
+def test_own_step(ddpperf):
+    ddpperf.check(lambda ctx: lambda: 1.0, precision="bf16")
+
+
+def test_one_batch_and_a_loader(ddpperf):
+    ddpperf.check(workload, loader="auto")
+
+
+def test_wrong_option(ddpperf):
+    ddpperf.check(workload, strategy="ddp[bucket_cap=5]")
+
+
+def test_one_alone(ddpperf):
+    ddpperf.compare(workload, strategies=["ddp"])
+""",
+        "-rs",
+    )
+    run.assert_outcomes(failed=4, passed=1, skipped=1)
+    run.stdout.fnmatch_lines(
+        [
+            "precision='bf16': is for a Workload; this step has to see to it itself",
+            "loader='auto': this Workload has one batch, made once; *",
+            "strategy ddp[[]bucket_cap=5]: ddp has no option bucket_cap; did you mean bucket_cap_mb? it takes *",
+            "ddpperf.compare(strategies=[[]'ddp'[]]): expected two or more strategies*",
+        ]
+    )
+    run.stdout.fnmatch_lines(["*precision tf32 is a mode of NVIDIA GPUs*"])
+    named = {result["name"]: result for result in results}
+    first = named["bucketed precision=bf16 accumulation_steps=4"]
+    assert first["recipe"] == {"precision": "bf16", "accumulation_steps": "4"}
+    assert first["effective_batch_size"] == 48
+    assert "effective batch size 48: 4 micro-batches on each of 2 ranks" in first["findings"]
+
+
+@pytest.mark.slow
+def test_a_comparison_has_a_speedup_and_a_search_its_table(inner: pytest.Pytester) -> None:
+    run, results = run_suite(
+        inner,
+        """
+def test_compare(ddpperf):
+    compared = ddpperf.compare(workload, strategies=["naive", Strategy("ddp", bucket_cap_mb=5)], over="naive")
+    assert compared.speedup("naive") == 1
+    assert compared.speedup("ddp[bucket_cap_mb=5]") > 0
+    with pytest.raises(KeyError, match="'flat' was not measured"):
+        compared["flat"]
+
+
+def test_batch_size(ddpperf):
+    from dataclasses import replace
+
+    def of(size):
+        return replace(workload, batch=lambda: (torch.randn(size, 8), torch.randint(4, (size,))))
+
+    assert ddpperf.find_batch_size(of, limit=3, memory_limit="1GiB").size == 3
+    ddpperf.find_batch_size(of, limit=3)
+""",
+    )
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.fnmatch_lines(["find_batch_size on CPU needs a limit*"])
+    run.stdout.fnmatch_lines(["*= ddpperf batch sizes =*", "test_batch_size ddp * 2 * 3 *the limit * 1, 2, 3"])
+    (found,) = json.loads((inner.path / "results.json").read_text())["batch_sizes"]
+    assert (found["test"], found["size"], found["limit"]) == ("test_suite.py::test_batch_size", 3, 3)
+    assert [trial["size"] for trial in found["tried"]] == [1, 2, 3]
+    named = {result["name"]: result for result in results}
+    assert named["ddp[bucket_cap_mb=5]"]["over"] == "naive"
+    assert "speedup" in named["ddp[bucket_cap_mb=5]"]["metrics"]
+    assert "speedup" not in named["naive"]["metrics"]
+
+
+def test_ways_differ_in_their_settings_and_variables_alone(inner: pytest.Pytester) -> None:
+    """Two micro-batches are twice the samples of a step, and the variable is one of the ranks of its way."""
+    run, results = run_suite(
+        inner,
+        """
+def named(ctx):
+    import os
+    assert os.environ.get("OF_WAY") == "yes"
+    return lambda: 1.0
+
+
+def test_it(ddpperf):
+    ways = {"one": {}, "two": {"accumulation_steps": 2}, "flat": {"strategy": "flat", "env": {"OF_WAY": "yes"}}}
+    compared = ddpperf.compare(workload, ways=ways)
+    assert compared.speedup("one") == 1
+    assert compared["two"].effective_batch_size == 2 * compared["one"].effective_batch_size
+    assert "memory_ratio" in compared["flat"]
+    with pytest.raises(Exception, match="a: rank .* of 2 raised AssertionError"):
+        ddpperf.compare(named, name="step", ways={"a": {}, "b": {"env": {"OF_WAY": "yes"}}})
+    ddpperf.measure(workload)
+""",
+    )
+    run.assert_outcomes(passed=1)
+    run.stdout.fnmatch_lines(
+        ["ddpperf.measure: *::test_it ddp, 2 ranks: step_time * in * launches, compared with nothing"]
+    )
+    told = {one["name"]: (one["strategy"], one["recipe"], "speedup" in one["metrics"]) for one in results[:3]}
+    assert told == {
+        "one": ("ddp", {}, False),
+        "two": ("ddp", {"accumulation_steps": "2"}, True),
+        "flat": ("flat", {"env": "OF_WAY=yes"}, True),
+    }
+    assert [one["name"] for one in results if one["metrics"].get("speedup", {}).get("gated")] == ["two", "flat"]
+
+
+def test_targets_are_held_against_intervals(inner: pytest.Pytester, set_load: SetLoad) -> None:
+    """A target far off is met or missed; one inside of the interval is open, and on a busy machine one that is missed.
+
+    Six samples take ten milliseconds, which no product of the machine can make shorter or much longer.
+    """
+    test = """
+def sleeping(ctx):
+    return lambda: time.sleep(0.01)
+
+
+def test_it(ddpperf):
+    measured = ddpperf.check(sleeping, samples_per_step=6, launches=3, max_time=30)
+    ddpperf.expect(optimizer_steps=0, throughput={wanted})
+"""
+    run, (result,) = run_suite(inner, test.format(wanted="0.001"))
+    run.assert_outcomes(passed=1)
+    assert [text for text in result["findings"] if "target met: throughput: " in text]
+    missed = test.format(wanted="1e12")
+    run, (result,) = run_suite(inner, missed)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["target missed: throughput: * [[]95 % CI * .. *], the target is at least 1*"])
+    inside = test.format(wanted="measured['throughput'].value")
+    run, (result,) = run_suite(inner, inside)
+    run.assert_outcomes(passed=1)
+    run.stdout.fnmatch_lines(["test_it custom: target inconclusive: throughput: *"])
+    run, _ = run_suite(inner, inside, "--ddpperf-fail-on=inconclusive")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["target inconclusive: throughput: *"])
+    set_load(0.5)
+    run, _ = run_suite(inner, missed)
+    run.assert_outcomes(passed=1)
+    run.stdout.fnmatch_lines(["*target inconclusive: throughput: *; others took 50 % of the cores*"])
+
+
+HUNGRY = """
+def hungry(module, ctx):
+    module.kept = torch.ones(2**26 if Path("hungry").exists() else 1)  # 256 MiB
+    return Parallel(module, synchronise=lambda: None)
+
+
+"""
+THREE = (
+    HUNGRY
+    + """
+def test_it(ddpperf):
+    strategies = {"hungry": hungry, "naive": "naive", "flat": "flat"}
+    compared = ddpperf.compare(workload, strategies=strategies, memory_limit="128MiB", verify=False)
+    fits = not Path("hungry").exists()
+    assert [compared.fits(name) for name in compared.names] == [fits, True, True]
+    assert compared.over == ("hungry" if fits else "naive")
+    assert compared.speedup("flat") > 0
+    if not fits:
+        with pytest.raises(KeyError, match="hungry does not fit into memory: rank"):
+            compared.speedup("hungry")
+"""
+)
+
+
+def test_what_does_not_fit_is_a_row_and_the_others_are_measured(inner: pytest.Pytester) -> None:
+    """A baseline in which it fitted, here without a limit, makes it a regression, until that is accepted."""
+    mark = inner.path / "hungry"
+    mark.touch()
+    run, results = run_suite(inner, THREE)
+    run.assert_outcomes(passed=1)
+    assert [one["verdict"] for one in results] == ["does_not_fit", "new", "new"]
+    assert results[0]["findings"][0].startswith("it does not fit into memory: rank ")
+    assert [one["over"] for one in results] == [None, None, "naive"], "the first that fits takes its place"
+    run.stdout.fnmatch_lines(
+        ["test_it hungry * does_not_fit", "*: it does not fit into memory: rank * of 2 ran out of*"]
+    )
+
+    mark.unlink()
+    run_suite(inner, THREE.replace('memory_limit="128MiB", ', ""), "--ddpperf-save")
+    mark.touch()
+    run, results = run_suite(inner, THREE)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["regressed: it does not fit into memory: rank *", "  *takes less; the reference fitted"])
+    assert results[0]["verdict"] == "regressed"
+    run.stdout.fnmatch_lines(["  accept: pytest * --ddpperf-save --ddpperf-force-save"])
+    run, _ = run_suite(inner, THREE, "--ddpperf-save")
+    run.stdout.fnmatch_lines(
+        ["does not fit into memory, so a baseline stays without --ddpperf-force-save: test_it hun*"]
+    )
+    run_suite(inner, THREE)[0].assert_outcomes(failed=1)
+    run, results = run_suite(inner, THREE, "--ddpperf-save", "--ddpperf-force-save")
+    run.stdout.fnmatch_lines(["does not fit into memory, and its baseline is removed: test_it hungry*"])
+    run, results = run_suite(inner, THREE)
+    run.assert_outcomes(passed=1)
+    assert results[0]["verdict"] == "does_not_fit"
+
+
+def test_times_of_a_way_whose_partner_fits_no_more_are_not_compared_and_fail_nothing(inner: pytest.Pytester) -> None:
+    """The baseline's steps were timed in turns with those of the other way, and now nothing runs beside them."""
+    test = f"""{HUNGRY}
+def test_it(ddpperf):
+    strategies = {{"hungry": hungry, "naive": "naive"}}
+    ddpperf.compare(workload, strategies=strategies, memory_limit="128MiB", verify=False)
+"""
+    run_suite(inner, test, "--ddpperf-save")
+    (inner.path / "hungry").touch()
+    run, (hungry, naive) = run_suite(inner, test)
+    run.assert_outcomes(failed=1)
+    assert (hungry["verdict"], naive["verdict"]) == ("regressed", "incompatible")
+    run.stdout.no_fnmatch_line("*naive: incompatible*")
+    run, (hungry, naive) = run_suite(inner, test, "--ddpperf-fail-on=broken")
+    run.assert_outcomes(passed=1)
+    note = naive["metrics"]["step_time"]["note"]
+    assert "for hungry does not fit into memory" in note
+    assert note.endswith("time each alone with --ddpperf-turns=false, or save it anew")
+    assert not any("not in this run" in finding for finding in naive["findings"])
+
+
+def test_where_nothing_fits_each_says_why(inner: pytest.Pytester) -> None:
+    (inner.path / "hungry").touch()
+    run, results = run_suite(
+        inner,
+        f"""{HUNGRY}
+def test_it(ddpperf):
+    ddpperf.compare(workload, strategies={{"a": hungry, "b": hungry}}, memory_limit="128MiB", verify=False)
+""",
+    )
+    run.assert_outcomes(failed=1)
+    lines = ["b: nothing fits into memory", "a: rank * of 2 ran out of memory*", "b: rank * of 2 ran out of memory*"]
+    run.stdout.fnmatch_lines(lines, consecutive=True)
+    assert [one["verdict"] for one in results] == ["broken", "broken"]
+    assert all("ran out of memory" in one["findings"][0] for one in results)
+
+
+def test_a_baseline_of_another_training_is_not_compared_with(inner: pytest.Pytester) -> None:
+    """The strategy is no part of a name that was given, and so it is named; what else differs is part of it."""
+    test = """
+def test_it(ddpperf):
+    ddpperf.check(workload, strategy="{}", name="mine")
+"""
+    counted = ("--ddpperf-counted-only", "--ddpperf-verify=false")
+    run_suite(inner, test.format("naive"), *counted, "--ddpperf-save")
+    run, (result,) = run_suite(inner, test.format("flat"), *counted, "--ddpperf-require-baseline")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["incompatible: the baseline is not comparable: strategy naive -> flat"])
+    assert result["verdict"] == "incompatible"
+    run, (result,) = run_suite(inner, test.format("naive"), "--ddpperf-precision=bf16", "--ddpperf-counted-only")
+    assert (result["name"], result["verdict"]) == ("mine precision=bf16", "new")
+
+
+def test_a_test_that_asks_for_a_time_says_where_it_ended_when_the_run_only_counts(inner: pytest.Pytester) -> None:
+    test = """
+def test_it(ddpperf):
+    measured = ddpperf.check(workload, strategy="naive")
+    assert measured["step_time"].value > 0
+    ddpperf.expect(collectives={"all_reduce": 99})
+"""
+    run, (result,) = run_suite(inner, test, "--ddpperf-counted-only", "--ddpperf-verify=false", "-rs")
+    run.assert_outcomes(skipped=1)
+    line = (SUITE + test).strip().partition("> 0")[0].count("\n") + 1
+    run.stdout.fnmatch_lines([f"*only counts; the test ended at *:{line} in test_it, and checked nothing after it"])
+    assert result["name"] == "naive"
+
+
+def test_counts_are_gated_exactly_and_without_a_clock(inner: pytest.Pytester) -> None:
+    test = """
+def test_it(ddpperf):
+    measured = ddpperf.check(workload, strategy="{}", accumulation_steps=2)
+    assert measured.counts.totals["optimizer_steps"] == 1
+    ddpperf.expect(collectives={{"all_reduce": {}}}, optimizer_steps=1)
+"""
+    counted = ("--ddpperf-counted-only", "--ddpperf-verify=false")
+    both = """
+def test_both(ddpperf):
+    ddpperf.compare(workload, strategies=["naive", "flat"])
+    ddpperf.expect(collectives={"all_reduce": 1})
+"""
+    run, _ = run_suite(inner, both, *counted)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 4", "  benchmark naive, 2 ranks"])
+
+    run, _ = run_suite(inner, "def test_asks(ddpperf):\n    ddpperf.expect()\n", *counted)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["ddpperf.expect: nothing is expected; *"])
+
+    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
+    run.assert_outcomes(passed=1)
+    run, (result,) = run_suite(inner, test.format("flat", 1), *counted)
+    run.assert_outcomes(passed=1)
+    assert (result["verdict"], result["launches"]) == ("unchanged", 0)
+    assert result["metrics"]["collective_calls"]["family"] == "counted"
+
+    run, (result,) = run_suite(inner, test.format("flat", 2), *counted)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["expected 2 all_reduce calls per step, counted 1"])
+
+    run, (result,) = run_suite(inner, SAVED_AND_CHANGED.format(""), "--ddpperf-save", *counted)
+    run.assert_outcomes(skipped=1)  # it asks for a time that there is not, after what was counted has been judged
+    run, (result,) = run_suite(inner, SAVED_AND_CHANGED.format("dist.all_reduce(torch.ones(3))"), *counted)
+    run.assert_outcomes(failed=1)
+    assert result["verdict"] == "regressed"
+    run.stdout.fnmatch_lines(
+        [
+            "collective_calls regressed, counted: all_reduce 1 -> 2 calls per step (+1): the new one at test_*",
+            "collective_bytes regressed, counted: all_reduce 16 B -> 28 B per step (+12 B, +75 %)",
+        ]
+    )
+    assert "all_reduce 1 -> 2 calls" in run.stdout.str().partition("collective_bytes")[0]
+
+    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
+    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-no-sync=false", *counted)
+    assert result["verdict"] == "new"
+    hint = "there is a baseline for `flat accumulation_steps=2`: options are part of a benchmark's identity"
+    run.stdout.fnmatch_lines([f"*{hint}"])
+
+
+SAVED_AND_CHANGED = """
+def test_own(ddpperf):
+    def build(ctx):
+        weight = torch.ones(4, requires_grad=True)
+
+        def step():
+            weight.grad = None
+            weight.sum().backward()
+            dist.all_reduce(weight.grad)
+            {}
+
+        return step
+
+    measured = ddpperf.check(build)
+    assert measured["step_time"].value > 0
+"""
+
+
+def test_an_error_while_a_strategy_is_verified_says_so(inner: pytest.Pytester) -> None:
+    """Every second model that a rank builds has another shape: that of the single process, and none that is counted."""
+    run, _ = run_suite(
+        inner,
+        """
+def model():
+    torch.built = getattr(torch, "built", 0) + 1
+    return nn.Linear(8 if torch.built % 2 else 5, 4)
+
+
+def test_it(ddpperf):
+    ddpperf.check(Workload(
+        model=model,
+        batch=workload.batch,
+        loss=workload.loss,
+        optimizer=workload.optimizer,
+        samples_per_step=6,
+    ))
+""",
+        "--ddpperf-counted-only",
+    )
+    run.assert_outcomes(failed=1)
+    told = "rank 0 of 2 raised RuntimeError: The size of tensor a (5) must match *"
+    run.stdout.fnmatch_lines([f"{told} while it was compared with a single process*"])
+
+
+def test_sizes_of_the_command_line_and_settings_of_a_file_make_benchmarks(inner: pytest.Pytester) -> None:
+    """A file as yaml.safe_load reads it; 8 d + d and 4 d + 4 parameters."""
+    inner.makeconftest("def pytest_addoption(parser):\n    parser.addoption('--d-model', type=int, default=16)\n")
+    settings = [
+        {"strategy": "ddp[bucket_cap_mb=5]", "accumulation_steps": 2, "clip_grad_norm": 1.0},
+        {"strategy": "flat"},
+    ]
+    (inner.path / "configuration.json").write_text(json.dumps(settings))
+    test = """
+import json
+from dataclasses import replace
+
+
+@pytest.mark.parametrize("settings", json.loads(Path("configuration.json").read_text()))
+def test_it(ddpperf, request, settings):
+    d = request.config.getoption("--d-model")
+    sized = replace(workload, model=lambda: nn.Sequential(nn.Linear(8, d), nn.Tanh(), nn.Linear(d, 4)))
+    ddpperf.check(sized, **settings)
+"""
+    for d, given in ((16, ()), (5, ("--d-model=5",))):
+        run, (first, second) = run_suite(inner, test, "--ddpperf-counted-only", "--ddpperf-verify=false", *given)
+        run.assert_outcomes(passed=2)
+        assert first["name"] == "ddp[bucket_cap_mb=5] accumulation_steps=2 clip_grad_norm=1"
+        assert (second["name"], second["recipe"]) == ("flat", {})
+        totals = [result["metrics"]["parameters"]["value"] for result in (first, second)]
+        assert totals == [13 * d + 4] * 2
+
+
+def test_a_rank_that_dies_where_it_is_diagnosed_fails_a_test_that_compares_with_nothing_too(
+    inner: pytest.Pytester,
+) -> None:
+    inner.makepyfile(
+        """
+import os
+import pytest
+import torch
+
+def build(ctx):
+    steps = [0]
+    def step():
+        steps[0] += 1
+        if steps[0] == 10 and ctx.rank == 1:  # nine are warm-up and timed
+            os._exit(3)
+        return torch.zeros(1)
+    return step
+
+@pytest.mark.parametrize("verb", ["measure", "check"])
+def test_dies(ddpperf, verb):
+    getattr(ddpperf, verb)(build, samples_per_step=4)
+"""
+    )
+    options = "--ddpperf-warmup=3 --ddpperf-steps=6 --ddpperf-launches=1 --ddpperf-max-time=1"
+    of_each = []
+    for more in ([], ["--ddpperf-save"]):
+        run = inner.runpytest("-q", *options.split(), "--ddpperf-verify=false", "--ddpperf-counted=false", *more)
+        run.assert_outcomes(failed=2)
+        of_each += [line for line in run.outlines if line.startswith("rank 1 of 2 exited with status 3")]
+    assert len(of_each) == 4
+    assert len(set(of_each)) == 1

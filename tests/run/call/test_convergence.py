@@ -1,0 +1,371 @@
+"""``ddpperf.converge`` on two ranks: strategies that train alike, and some that do not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.factories import NEEDS_FSDP2
+
+SUITE = """
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_ddpperf import Parallel, Workload
+from pytest_ddpperf.errors import DdpperfError, QualityLost
+
+
+def batch():
+    inputs = torch.randn(16, 8)
+    return inputs, inputs[:, :3].argmax(dim=1)
+
+
+def accuracy(model, device):
+    inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0)).to(device)
+    return {"accuracy": (model(inputs).argmax(dim=1) == inputs[:, :3].argmax(dim=1)).float().mean()}
+
+
+workload = Workload(
+    model=lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3)),
+    batch=batch,
+    loss=nn.functional.cross_entropy,
+    optimizer=partial(torch.optim.SGD, lr=0.2, momentum=0.9),
+    samples_per_step=16,
+    evaluate=accuracy,
+)
+train = {"steps": 12, "launches": 3, "world_size": 2, "device": "cpu"}
+
+
+def averaging(module, ctx, left_out=0, divide=True):
+    for tensor in module.parameters():
+        dist.broadcast(tensor.detach(), src=0)
+
+    def synchronise():
+        for parameter in list(module.parameters())[left_out:]:
+            dist.all_reduce(parameter.grad)
+            if divide:
+                parameter.grad /= ctx.world_size
+
+    return Parallel(module, synchronise)
+"""
+
+
+def run(inner: pytest.Pytester, body: str, *options: str) -> pytest.RunResult:
+    inner.makepyfile(test_converge=SUITE + body)
+    return inner.runpytest_inprocess("-p", "no:cacheprovider", *options)
+
+
+@NEEDS_FSDP2
+def test_strategies_that_average_train_alike(inner: pytest.Pytester) -> None:
+    """A mean over ranks of 12 steps in points of 5, from other weights and batches in each launch."""
+    result = run(
+        inner,
+        """
+def test_it(ddpperf):
+    ways = {"ddp": "ddp", "own": averaging, "fsdp2": "fsdp2"}
+    found = ddpperf.converge(workload, strategies=ways, every=5, **train)
+    assert found.metric == "accuracy"
+    for curves in found.curves.values():
+        assert [curve.steps for curve in curves] == [(5, 10, 12)] * 3
+        for curve in curves:
+            assert curve.values["loss"][-1] < curve.values["loss"][0]
+            assert {len(values) for values in curve.values.values()} == {3}
+    first, second, third = found.final("ddp", "loss").samples
+    assert abs(first - second) > 1e-3
+    assert found.final("own", "loss").samples == pytest.approx((first, second, third), rel=1e-4)
+    assert [row.agreement for row in found.kept] == ["equal"] * 4
+    assert all(row.allowed < 0.02 for row in found.kept)
+""",
+        "--ddpperf-json=found.json",
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*ddpperf convergence*", "*test_it ddp *first*", "*test_it own *equal*"])
+    (found,) = json.loads((inner.path / "found.json").read_text())["convergences"]
+    assert [len(one["curves"]) for one in found["strategies"]] == [3, 3, 3]
+    assert {row["agreement"] for row in found["kept"]} == {"equal"}
+
+
+@pytest.mark.parametrize("wrong", ["left_out=1", "left_out=4", "divide=False"])
+def test_a_strategy_that_forgets_a_parameter_or_to_divide_fails(inner: pytest.Pytester, wrong: str) -> None:
+    result = run(
+        inner,
+        f"""
+def test_it(ddpperf):
+    ddpperf.converge(workload, strategies={{"ddp": "ddp", "wrong": partial(averaging, {wrong})}}, **train)
+""",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*wrong ends with loss *, ddp with *", "*ddpperf.check(workload, strategy=*"])
+    result.stdout.no_fnmatch_line("*run/call/convergence.py*")
+
+
+def test_lost_quality_fails_as_a_regression_does(inner: pytest.Pytester) -> None:
+    result = run(
+        inner,
+        """
+def test_it(ddpperf):
+    found = ddpperf.converge(workload, strategies={"ddp": "ddp", "wrong": partial(averaging, divide=False)}, **train)
+    assert "differs" in {row.agreement for row in found.kept}
+""",
+        "--ddpperf-fail-on=broken",
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_it wrong *differs*"])
+
+
+def test_within_a_budget_trainings_are_made_once(inner: pytest.Pytester) -> None:
+    result = run(
+        inner,
+        """
+from pytest_ddpperf.run.call import convergence
+
+made = []
+real = convergence.converged
+convergence.converged = lambda *given: made.append(1) or real(*given)
+
+
+def test_it(ddpperf):
+    ddpperf.converge(workload, strategies=["ddp", "flat"], **train)
+    assert made == [1]
+""",
+        "--ddpperf-budget=20s",
+    )
+    result.assert_outcomes(passed=1)
+    assert [line for line in result.outlines if line.startswith("test_it flat ")] != []
+
+
+def test_batches_are_drawn_alike_or_refused(inner: pytest.Pytester) -> None:
+    """numpy is seeded like torch; a generator that goes on from one training to the next is not."""
+    result = run(
+        inner,
+        """
+from pytest_ddpperf.errors import WorkloadError
+
+going_on = np.random.default_rng(0)
+
+
+def drawing(rng):
+    while True:
+        inputs = torch.from_numpy(rng.normal(size=(16, 8)).astype("float32"))
+        yield inputs, inputs[:, :3].argmax(dim=1)
+
+
+def loader_of(rng):
+    def load(rank, world_size):
+        if rng is going_on:
+            rng.normal(size=rank)
+        return drawing(rng)
+
+    return replace(workload, batch=None, loader=load)
+
+
+def test_global(ddpperf):
+    found = ddpperf.converge(loader_of(np.random), strategies=["ddp", "flat"], **train)
+    assert {row.agreement for row in found.kept} == {"equal"}
+
+
+def test_own(ddpperf):
+    with pytest.raises(WorkloadError) as raised:
+        ddpperf.converge(loader_of(going_on), strategies=["ddp", "flat"], **train)
+    assert "gave flat another batch than ddp at step 1 on rank 0" in str(raised.value)
+    assert "load (test_converge.py:" in str(raised.value)
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_training_that_is_lost_is_a_verdict_on_its_strategy_alone(inner: pytest.Pytester) -> None:
+    """A loss of one rank, or a metric, that is not finite; the ranks stop together, and the others are held."""
+    result = run(
+        inner,
+        """
+def exploding(module, ctx, at, rank=0):
+    steps = []
+
+    def synchronise():
+        steps.append(1)
+        for parameter in module.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= ctx.world_size * (len(steps) != at or ctx.rank != rank)
+
+    return Parallel(module, synchronise)
+
+
+def by_weights(model, device):
+    return {"accuracy": 1.0 if next(model.parameters()).isfinite().all() else float("nan")}
+
+
+@pytest.mark.parametrize(("at", "every", "said"), [(7, 5, "loss is nan at step 8 of 12 on rank 1 in launch 1; "),
+                                                   (12, 5, "accuracy is nan at step 12 of 12 on rank 1 in launch 1; ")])
+def test_it(ddpperf, at, every, said):
+    ways = {"ddp": "ddp", "bad": partial(exploding, at=at, rank=1), "flat": "flat"}
+    with pytest.raises(QualityLost) as raised:
+        ddpperf.converge(replace(workload, evaluate=by_weights), strategies=ways, every=every, **train)
+    first, *others = str(raised.value).splitlines()
+    assert first.startswith("bad: " + said)
+    assert first.endswith(" in launch 3; by ddp all is finite to the end")
+    assert len(others) == 1
+""",
+        "--ddpperf-json=found.json",
+    )
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["test_it*bad *not finite*worse", "test_it*flat *equal"])
+    found = json.loads((inner.path / "found.json").read_text())["convergences"]
+    assert [one["strategies"][1]["curves"][0]["values"]["accuracy"] for one in found] == [[1, None, None], [1, 1, None]]
+    assert found[0]["strategies"][1]["curves"][0]["values"]["loss"][1:] == [None, None]
+    agreements = [[row["agreement"] for row in one["kept"]] for one in found]
+    assert agreements == [["worse", "worse", "equal", "equal"]] * 2
+
+
+def test_models_begin_with_the_same_weights_or_are_refused(inner: pytest.Pytester) -> None:
+    """Weights of a generator that goes on from one training to the next; two launches differ in any case."""
+    result = run(
+        inner,
+        """
+from pytest_ddpperf.errors import WorkloadError
+
+going_on = torch.Generator().manual_seed(0)
+
+
+def model():
+    module = nn.Linear(8, 3)
+    nn.init.normal_(module.weight, generator=going_on)
+    return module
+
+
+def test_it(ddpperf):
+    with pytest.raises(WorkloadError) as raised:
+        ddpperf.converge(replace(workload, model=model), strategies=["ddp", "flat"], **train)
+    assert "model (test_converge.py:" in str(raised.value)
+    assert "gave flat other weights than ddp on rank 0: it must give every strategy the same ones" in str(raised.value)
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_models_with_statistics_frozen_parts_and_small_types_train_alike(inner: pytest.Pytester) -> None:
+    """Ranks have statistics of their own in a BatchNorm; a bf16 model moves by 2**-7; a frozen part stays in eval."""
+    result = run(
+        inner,
+        """
+def still(model, inputs):
+    assert not model[2].training
+
+
+def normed():
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, momentum=0.9), nn.Dropout(0.5), nn.Linear(16, 3))
+    model[2].eval()
+    model.register_forward_pre_hook(still)
+    return model
+
+
+
+def test_statistics(ddpperf):
+    found = ddpperf.converge(replace(workload, model=normed), strategies=["ddp", "flat"], every=2, **train)
+    loss, metric = found.kept
+    assert loss.agreement == "equal"
+    assert metric.agreement in {"within tolerance", "inconclusive"}  # by as much as buffers move a share of 16 samples
+
+
+def low():
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)).bfloat16()
+
+
+def low_batch():
+    inputs, targets = batch()
+    return inputs.bfloat16(), targets
+
+
+def test_bf16(ddpperf):
+    small = replace(workload, model=low, batch=low_batch, evaluate=None)
+    found = ddpperf.converge(small, strategies=["ddp", "flat"], **train)
+    assert [row.agreement for row in found.kept] == ["equal"]
+    assert found.kept[0].allowed > 1e-3
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_lossy_strategy_may_train_to_something_else(inner: pytest.Pytester) -> None:
+    result = run(
+        inner,
+        """
+def test_it(ddpperf):
+    ways = {"ddp": "ddp", "lossy": "ddp[comm_hook=powersgd,powersgd_rank=1,powersgd_start=2]"}
+    found = ddpperf.converge(workload, strategies=ways, tolerance="90%", **train)
+    assert [(row.allowed, row.agreement) for row in found.kept] == [(None, "within tolerance")] * 2
+    assert found.kept[0].apart > 1e-4
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
+BOTH = "strategies=['ddp', 'flat']"
+WRONG = {
+    "workload, strategies=['ddp']": "expected a Workload and a list of two strategies or more",
+    f"averaging, {BOTH}": "expected a Workload and a list of two strategies or more",
+    "workload, strategies='ddp'": "expected a Workload and a list of two strategies or more",
+    f"workload, {BOTH}, every=0": "ddpperf.converge(every=0): expected a whole number of at least 1",
+    f"workload, {BOTH}, **train | {{'launches': 2}}": "(launches=2): expected a whole number of at least 3",
+    f"workload, {BOTH}, compile='step'": "compile=step: ddpperf.converge compiles no whole step; use compile=model",
+    f"workload, {BOTH}, tolerance=2": "ddpperf.converge(tolerance=2): expected a fraction",
+    f"workload, {BOTH}, better='more'": "ddpperf.converge(better='more'): expected one of higher, lower",
+    f"replace(workload, evaluate=None), {BOTH}, metric='f1'": "this Workload evaluates nothing; give it evaluate=",
+    "workload, strategies=['ddp', 'ddp']": "ddpperf.converge(strategies=['ddp', 'ddp']): ddp is given twice",
+    f"replace(workload, evaluate=by_rank), {BOTH}": "gave rank0, rank1 not everywhere; other names came on rank 1 in",
+    f"replace(workload, evaluate=by_point), {BOTH}": "gave first not everywhere; other names came at a later point",
+    "workload, strategies={'ddp': 'ddp', 'bad': exploding}, every=12": "; by ddp all is finite to the end",
+    "workload, strategies={'bad': exploding, 'ddp': 'ddp'}, every=12": "strategy exploding(): loss is nan at step 2 of",
+    f"workload, {BOTH}, metric='f1'": "evaluate(model, device) gave accuracy; name one of these",
+    f"replace(workload, evaluate=lambda m, d: 'good'), {BOTH}": "gave metric='good': evaluate(model, device) must",
+    f"replace(workload, evaluate=lambda m, d: {{'loss': 1}}), {BOTH}": "gave a metric named loss, which is that of",
+    f"replace(workload, batch=alike), {BOTH}": "alike (test_converge.py:47) gave ranks 0 and 1 the same first batch",
+}
+
+
+def test_what_cannot_be_trained_is_named(inner: pytest.Pytester) -> None:
+    result = run(
+        inner,
+        f"""
+def alike():
+    return torch.ones(4, 8), torch.ones(4).long()
+
+
+def by_rank(model, device):
+    return {{f"rank{{dist.get_rank()}}": 1.0}}
+
+
+points = []
+
+
+def by_point(model, device):
+    points.append(1)
+    return {{"first": 1.0}} if len(points) == 1 else {{}}
+
+
+def exploding(module, ctx):
+    def synchronise():
+        for parameter in module.parameters():
+            parameter.grad *= float("nan")
+
+    return Parallel(module, synchronise)
+
+
+CASES = {WRONG!r}
+
+
+@pytest.mark.parametrize("call", CASES)
+def test_it(ddpperf, call):
+    with pytest.raises(DdpperfError) as raised:
+        eval(f"ddpperf.converge({{call}})" if "train" in call else f"ddpperf.converge({{call}}, **train)")
+    assert CASES[call] in str(raised.value)
+""",
+    )
+    result.assert_outcomes(passed=len(WRONG))

@@ -1,0 +1,187 @@
+"""What a call of a verb asks of each variant: pure, so without any ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf import Workload
+from pytest_ddpperf.baselines.fingerprint import training_differences
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.loader_settings import loader_settings
+from pytest_ddpperf.records.results import Provenance, record_of
+from pytest_ddpperf.reports.findings import finding_text
+from pytest_ddpperf.run.call.requests import VerbCall, grows, of_size
+from pytest_ddpperf.run.call.variant import counted_only
+from pytest_ddpperf.run.call.ways import several
+from pytest_ddpperf.settings import Settings
+from tests.factories import make_environment
+
+
+def nothing(*_: object) -> Any:
+    return None
+
+
+WORKLOAD = Workload(model=nothing, batch=nothing, loss=nothing, optimizer=nothing, samples_per_step=1)
+
+
+CPU = make_environment(cpu_model="AMD EPYC", cores=2)
+
+
+def of_the_module_alone(module: object) -> None:
+    """A strategy that takes too little."""
+
+
+def nothing_of_a_rank(ctx: object) -> Any:
+    """A function that gives a step."""
+
+
+def without_a_rank() -> None:
+    """A function that gives a step, and takes too little."""
+
+
+@pytest.mark.parametrize(
+    ("subject", "strategy", "name", "said"),
+    [
+        (
+            WORKLOAD,
+            of_the_module_alone,
+            None,
+            (
+                r"^strategy of_the_module_alone \(.*test_requests.py:\d+\) takes \(module\) and is "
+                r"called as of_the_module_alone\(module, ctx\): too many positional arguments$"
+            ),
+        ),
+        (without_a_rank, None, None, r"^without_a_rank .* is called as without_a_rank\(ctx\): too many"),
+        (
+            Workload,
+            None,
+            None,
+            r"^the class Workload cannot be measured: give an object of it, Workload\(model=..., ...\)$",
+        ),
+        (WORKLOAD, "ddp", 5, "^name=5: expected a text, such as name='5'$"),
+    ],
+)
+def test_what_cannot_be_called_as_it_will_be_is_refused_before_ranks_start(
+    subject: Any, strategy: Any, name: Any, said: str
+) -> None:
+    with pytest.raises(SettingError, match=said):
+        VerbCall(settings=Settings(), knobs={}).variant(subject, CPU, strategy=strategy, name=name)
+
+
+def test_a_setting_of_a_workload_is_remarked_on_for_a_step_that_brings_its_own() -> None:
+    settings = Settings(precision="bf16")
+    finding = Finding("settings_of_a_workload", {"settings": (("precision", "bf16"),)})
+    assert finding in VerbCall(settings=settings, knobs={}).variant(nothing_of_a_rank, CPU).findings
+
+
+@pytest.mark.parametrize(
+    ("verify", "world_size", "reference", "remarked"),
+    [(True, 2, None, True), (False, 2, None, False), (True, 1, None, False), (True, 2, nothing_of_a_rank, False)],
+)
+def test_a_step_that_is_not_checked_says_how_to_have_it_checked(
+    verify: bool,  # noqa: FBT001 - a parameter
+    world_size: int,
+    reference: Any,
+    remarked: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    call = VerbCall(settings=Settings(verify=verify), knobs={})
+    group = make_environment(world_size=world_size)
+    told = tuple(map(finding_text, call.variant(nothing_of_a_rank, group, reference=reference).findings))
+    remark = (
+        "not held against a single process: the step is no Workload; reference=... of ddpperf.check names what to "
+        "compare it with, and verify=False ends this remark"
+    )
+    assert told == (remark,) * remarked
+
+
+def test_a_loader_setting_is_remarked_on_where_there_is_one_batch() -> None:
+    settings = Settings(loader=loader_settings("workers=2"))
+    asked = VerbCall(settings=settings, knobs={}).variant(WORKLOAD, CPU)
+    assert asked.findings == (Finding("loader_without_effect", {"loader": settings.recipe["loader"]}),)
+    assert "loader" not in asked.recipe
+
+
+FOUR = {"accumulation_steps": 4, "no_sync": False}
+
+
+def test_a_way_has_its_own_settings_on_top_of_the_calls_and_they_are_not_in_its_name() -> None:
+    ways = several(WORKLOAD, None, None, ways={"one": {}, "four": FOUR})
+    call = VerbCall(settings=Settings(precision="bf16"), knobs={})
+    one, four = (call.for_variant(way, name).variant(WORKLOAD, CPU, name=name) for name, way in ways.by_name.items())
+    assert (one.name, four.name) == ("one precision=bf16", "four precision=bf16")
+    assert (one.recipe, four.recipe["accumulation_steps"]) == ({"precision": "bf16"}, "4")
+    over = four.effective_settings(Settings(warmup=7))
+    assert (over.accumulation_steps, over.no_sync, over.warmup) == (4, False, 7)
+
+
+def test_the_variables_of_a_way_are_part_of_what_is_trained() -> None:
+    ways = several(nothing_of_a_rank, None, None, ways={"tree": {}, "ring": {"env": {"NCCL_ALGO": "Ring", "A": 2}}})
+    call = VerbCall(settings=Settings(), knobs={})
+    tree, ring = (
+        call.for_variant(way, name).variant(way.subject, CPU, name=name) for name, way in ways.by_name.items()
+    )
+    assert (tree.recipe, ring.recipe, ring.name) == ({}, {"env": "A=2 NCCL_ALGO=Ring"}, "ring")
+    assert ring.variables == (("A", "2"), ("NCCL_ALGO", "Ring"))
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"precision": "fp8"}, r"^ddpperf.compare\(ways={'way': ...}\)\(precision='fp8'\): expected one of"),
+        ({"presicion": "bf16"}, r"^ddpperf.compare\(ways={'way': ...}\)\(presicion=...\): .*did you mean precision\?"),
+        ({"max_time": 5}, r"^ddpperf.compare\(ways={'way': ...}\): max_time holds for all ways; give it as compare"),
+        ({"clip_steps": 3}, r"^clip_steps=3: nothing is clipped; give clip_grad_norm too"),
+    ],
+)
+def test_a_setting_that_a_way_cannot_have_is_refused(own: Any, said: str) -> None:
+    ways = several(WORKLOAD, None, None, ways={"plain": {}, "way": own})
+    with pytest.raises(SettingError, match=said):
+        VerbCall(settings=Settings(), knobs={}).for_variant(ways.by_name["way"], "way")
+
+
+def test_a_step_of_its_own_takes_no_settings_of_training() -> None:
+    way = several(nothing_of_a_rank, None, None, ways={"a": {}, "b": {"precision": "bf16"}}).by_name["b"]
+    call = VerbCall(settings=Settings(), knobs={}).for_variant(way, "b")
+    with pytest.raises(SettingError, match="precision='bf16': is for a Workload; this step has to see to it itself"):
+        call.variant(way.subject, CPU, name="b")
+
+
+def test_a_function_of_the_number_of_ranks_is_told_by_what_it_takes() -> None:
+    def build(ctx: Any) -> Any:
+        raise AssertionError(ctx)  # nothing is called
+
+    given: list[Any] = [lambda n: n, lambda world_size: world_size, lambda ranks=1: ranks, build, lambda: 0, WORKLOAD]
+    assert [grows(each) for each in given] == [True, True, True, False, False, False]
+    assert of_size(lambda _n: WORKLOAD, 2, "ranks") is WORKLOAD
+    with pytest.raises(
+        SettingError, match=r"<lambda> \(.*test_requests.py:\d+\) gave a int for ranks 2, not a Workload"
+    ):
+        of_size(lambda n: n, 2, "ranks")
+
+
+def test_a_warm_up_beside_a_scheduler_is_refused_wherever_it_was_set() -> None:
+    scheduled = replace(WORKLOAD, scheduler=lambda _optimizer: nothing())
+    with pytest.raises(
+        SettingError, match=r"^lr_warmup_steps=3: this Workload sets its learning rate by scheduler=; le"
+    ):
+        VerbCall(settings=Settings(lr_warmup_steps=3), knobs={}).variant(scheduled, CPU)
+    assert VerbCall(settings=Settings(), knobs={}).variant(scheduled, CPU).recipe == {}
+
+
+def test_the_limit_of_memory_is_kept_and_is_no_part_of_a_name() -> None:
+    """A baseline under another one is found, and told to differ."""
+    limited, odd = (
+        VerbCall(settings=Settings(memory_limit=limit, precision="bf16"), knobs={}).variant(WORKLOAD, CPU)
+        for limit in (3 * 2**30, 5)
+    )
+    plain = VerbCall(settings=Settings(precision="bf16"), knobs={}).variant(WORKLOAD, CPU)
+    assert limited.name == plain.name == limited.training
+    assert limited.plain_name == plain.plain_name
+    assert (limited.recipe["memory_limit"], odd.recipe["memory_limit"]) == ("3072MiB", "5B")
+    record = record_of(counted_only(plain), Provenance(date="2026-01-01", commit=None))
+    differs = training_differences(record, limited.strategy, limited.recipe)
+    assert differs == ("memory_limit default -> 3072MiB",)

@@ -1,0 +1,893 @@
+"""The loop of launches, with a fake run and a fake clock: every figure follows from the script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, groupby, pairwise
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, ReferenceStopped
+from pytest_ddpperf.judge.sequential import Action, Interim
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import CpuHealth, Health
+from pytest_ddpperf.records.launch import Launch, SlowImport
+from pytest_ddpperf.records.measurement import Environment, Measurement, PeriodicPlan, Plan
+from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
+from pytest_ddpperf.run.budget.session_budget import CallId, SessionBudget
+from pytest_ddpperf.run.call.planning import PILOT_STEPS, LaunchLimits, LaunchOutcome, LaunchRunner, Purpose
+from pytest_ddpperf.run.call.rounds import Measuring, Observer, Rounds
+from pytest_ddpperf.run.call.time_sheet import slow_starts
+from pytest_ddpperf.run.call.variant import Variant
+from pytest_ddpperf.settings import Settings
+from pytest_ddpperf.strategies.strategy import Strategy
+from tests.factories import make_environment, make_limits, make_rank_launch, make_variant
+
+STEP = 0.05  # seconds, on the slower rank
+Progress = tuple[int, int, float, float, Launch | None]  # launch, of so many, seconds, expected ones, the last one
+FIXED = 0.25  # seconds that a launch takes besides its timed steps
+
+
+@dataclass
+class Machine:
+    """Runs launches by adding their seconds to a clock; keeps what was asked of it.
+
+    Attributes:
+        asked: of each launch that timed steps, the variant and the plan.
+        told: of each launch, what it was to tell.
+        together: who was launched at the same time, to time steps.
+        cold: seconds that the first launch takes more.
+        growing: seconds that reading memory takes, besides the launch and the one step that it times.
+        diagnosis: the same of looking where the time goes.
+    """
+
+    now: float = 0.0
+    asked: list[tuple[str, Plan]] = field(default_factory=list)
+    told: list[Purpose] = field(default_factory=list)
+    together: list[tuple[tuple[str, bool], ...]] = field(default_factory=list)
+    cold: float = 0.0
+    growing: float = 0.4
+    diagnosis: float = 1.0
+
+    def run(self, launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        if purpose is Purpose.TIMES:
+            self.together.append(tuple((variant.name, variant.of_reference) for variant, _ in launches))
+        return [self._launch(variant, plan, purpose) for variant, plan in launches]
+
+    def _launch(self, variant: Variant, plan: Plan, purpose: Purpose) -> LaunchOutcome:
+        seconds = FIXED + plan.steps * STEP + self.cold * (not self.asked)
+        if purpose is Purpose.TIMES:
+            self.asked.append((variant.name, plan))
+        else:
+            seconds = FIXED + STEP + self.growing + self.diagnosis * (purpose is Purpose.DIAGNOSIS)
+        self.told.append(purpose)
+        self.now += seconds
+        ranks = [
+            make_rank_launch(rank=rank, step_times=(STEP / (2 - rank),) * plan.steps, loss=1.0, samples_per_step=4.0)
+            for rank in (0, 1)
+        ]
+        return tuple(ranks), seconds
+
+    def clock(self) -> float:
+        return self.now
+
+
+@dataclass
+class Script:
+    """A judge that gives prepared answers and keeps what it was shown.
+
+    Attributes:
+        answers: to looks at times.
+        growths: to looks at launches that diagnose; where there is none, it is content.
+    """
+
+    answers: list[Action]
+    growths: list[Action] = field(default_factory=list)
+    looks: list[tuple[Measurement, ...]] = field(default_factory=list)
+    diagnosed: list[tuple[Measurement, ...]] = field(default_factory=list)
+
+    def __call__(self, measured: tuple[Measurement, ...], interim: Interim) -> Action:
+        (self.diagnosed if interim.diagnosed else self.looks).append(measured)
+        if interim.diagnosed:
+            return self.growths.pop(0) if self.growths else Action("stop")
+        return self.answers.pop(0)
+
+
+def variant(name: str = "ddp", steps: int | None = None, *, of_reference: bool = False) -> Variant:
+    environment = make_environment(cores=2)
+    return make_variant(name, strategy=Strategy("ddp"), environment=environment, steps=steps, of_reference=of_reference)
+
+
+class Given(NamedTuple):
+    """What a call may take: launches, seconds, and whether half of these are kept to confirm what looks worse."""
+
+    limits: LaunchLimits
+    max_time: float
+    compared: bool
+
+
+def given(
+    steps: int | None, warmup: int, launches: int, max_time: float, *, compared: bool = False, **more: Any
+) -> Given:
+    screening = max_time / 2 if compared else max_time
+    return Given(make_limits(steps, warmup, launches, screening, **more), max_time, compared)
+
+
+def measured_by(
+    machine: Machine, variants: Sequence[Variant], what: Given, observer: Observer, run: LaunchRunner | None = None
+) -> tuple[Measurement, ...]:
+    """What is measured from now on by a session without a limit of its own."""
+    time = SessionBudget(None, 1, machine.clock)
+    time.share(CallId("test_it", 1), Settings(max_time=what.max_time), begun=machine.now, compared=what.compared)
+    return Measuring(variants, what.limits, run or machine.run, observer, time).measured()
+
+
+def run_script(
+    variants: list[Variant], what: Given, answers: list[Action]
+) -> tuple[tuple[Measurement, ...], Machine, Script, list[Progress]]:
+    machine, judge, seen = Machine(), Script(answers), list[Progress]()
+    observer = Observer(judge=judge, progress=lambda *figures: seen.append(figures))
+    return measured_by(machine, variants, what, observer), machine, judge, seen
+
+
+def test_a_pilot_comes_first_and_fixes_the_steps() -> None:
+    """40 steps, of 50 ms each: a second would be 20 of them. The pilot's launch is not among those measured."""
+    (measured,), machine, _, _ = run_script([variant()], given(None, 5, 3, 60), [Action("stop")])
+    assert machine.asked == [("ddp", Plan(warmup=5, steps=PILOT_STEPS))] + [("ddp", Plan(warmup=5, steps=40))] * 3
+    assert measured.plan == Plan(warmup=5, steps=40)
+    assert [launch.round for launch in measured.launches] == [0, 1, 2]
+
+
+def test_a_diagnosis_knows_the_period_of_long_steps_in_all_launches() -> None:
+    """Two launches of 25 steps have a long one in each tenth: four in all, with two distances of 10."""
+    machine, plans = Machine(), list[tuple[Purpose, Plan]]()
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        plans.extend((purpose, plan) for _, plan in launches)
+        ((ranks, seconds),) = machine.run(launches, purpose)
+        times = tuple(10 * STEP if step % 10 == 9 else STEP for step in range(25))
+        return [(tuple(replace(rank, step_times=times) for rank in ranks), seconds)]
+
+    observer = Observer(judge=Script([Action("stop")]))
+    (measured,) = measured_by(machine, [variant()], given(25, 0, 2, 60), observer, run)
+    assert [plan for purpose, plan in plans if purpose is Purpose.TIMES][1:] == [Plan(warmup=0, steps=25)] * 2
+    assert plans[-1] == (Purpose.DIAGNOSIS, PeriodicPlan(warmup=0, steps=25, period=10))
+    assert measured.plan == Plan(warmup=0, steps=25)
+
+
+def fresh(measured: Measurement) -> tuple[Launch, ...]:
+    """The launches since the last suspicion."""
+    return measured.launches[measured.fresh_from :]
+
+
+def phases(machine: Machine) -> list[tuple[Purpose, int]]:
+    """What launches were to tell, and how many of them in a row."""
+    return [(purpose, len(list(group))) for purpose, group in groupby(machine.told)]
+
+
+def test_launches_that_diagnose_follow_the_verdict() -> None:
+    """The pilot, two rounds, three that confirm, one more: they tell nothing but times. Then one tells all."""
+    answers = [Action("confirm", 3), Action("more", 1), Action("stop")]
+    (measured,), machine, judge, _ = run_script([variant()], given(5, 0, 2, 60), answers)
+    assert phases(machine) == [(Purpose.TIMES, 1 + 2 + 3 + 1), (Purpose.DIAGNOSIS, 1)]
+    assert [(len(fresh(one)), len(one.diagnoses)) for (one,) in (*judge.looks, *judge.diagnosed)] == [
+        *((2, 0), (3, 0), (4, 0)),
+        (4, 1),
+    ]
+    assert (len(measured.launches), len(measured.diagnoses)) == (6, 1)
+
+
+def test_all_variants_are_diagnosed_and_none_of_their_steps_counts() -> None:
+    """The steps of the launches that diagnose take a thousand times as long."""
+    machine = Machine()
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        slower = 1.0 if purpose is Purpose.TIMES else 1000.0
+        return [
+            (tuple(replace(rank, step_times=tuple(slower * s for s in rank.step_times)) for rank in ranks), took)
+            for ranks, took in machine.run(launches, purpose)
+        ]
+
+    observer = Observer(judge=Script([Action("stop")]))
+    measured = measured_by(machine, [variant("a"), variant("b")], given(5, 0, 2, 60), observer, run)
+    assert [one["step_time"].samples for one in measured] == [(STEP,) * 2] * 2
+    assert [[launch.step_times for launch in one.diagnoses] for one in measured] == [[(1000 * STEP,) * 5]] * 2
+
+
+@pytest.mark.parametrize(
+    ("max_time", "explain", "told"),
+    [
+        pytest.param(3.25, False, Purpose.DIAGNOSIS, id="there is time"),
+        pytest.param(3.15, False, Purpose.GROWTH, id="there is none"),
+        pytest.param(3.15, True, Purpose.DIAGNOSIS, id="there is none, but it is asked for"),
+    ],
+)
+def test_where_the_time_goes_is_told_if_there_is_time_or_it_is_asked_for(
+    max_time: float, told: Purpose, *, explain: bool
+) -> None:
+    """Pilot and two launches take 1.5 s. Reading memory takes seven steps of 50 ms, and one that is timed.
+
+    With five more that are taken apart and four pairs of blocks of 1 + 1 steps a side that is 0.25 + 29 * 0.05 = 1.7 s:
+    3.2 s in all.
+    """
+    what = given(5, 0, 2, max_time)
+    _, machine, _, _ = run_script([variant()], what, [Action("stop", explain=explain)])
+    assert phases(machine) == [(Purpose.TIMES, 3), (told, 1)]
+
+
+def test_what_seems_to_grow_has_to_do_so_in_fresh_launches_as_well() -> None:
+    machine = Machine()
+    judge = Script(
+        [Action("stop")], [Action("confirm", 1, ("memory_growth",)), Action("confirm", 1, ("memory_growth",))]
+    )
+    observer = Observer(judge=judge)
+    (measured,) = measured_by(machine, [variant()], given(5, 0, 2, 60), observer)
+    assert phases(machine) == [(Purpose.TIMES, 3), (Purpose.DIAGNOSIS, 2)]  # twice, whatever it says then
+    first, second = (one.diagnoses for (one,) in judge.diagnosed)
+    assert measured.diagnoses == second
+    assert first[0] is not second[0]
+    assert measured.launches == judge.looks[0][0].launches
+    assert measured.findings == (Finding("suspected", {"metrics": ("memory_growth",), "launches": 1}),)
+
+
+@pytest.mark.parametrize(
+    ("failure", "action", "raised"),
+    [
+        pytest.param(LaunchError("no ranks\nat all"), Action("stop", worse=True), False, id="something is worse"),
+        pytest.param(
+            ReferenceFailed("no ranks\nat all", benchmark=("ddp", 2)), Action("stop"), False, id="the other side"
+        ),
+        pytest.param(
+            ReferenceStopped("no ranks\nat all", benchmark=("ddp", 2)), Action("stop"), False, id="which has run before"
+        ),
+        pytest.param(LaunchError("no ranks\nat all"), Action("stop"), True, id="this side"),
+        pytest.param(
+            LaunchError("no ranks\nat all"), Action("stop", explain=True), True, id="which is to be explained"
+        ),
+    ],
+)
+def test_a_launch_that_fails_to_diagnose_takes_no_verdict_back(
+    failure: DdpperfError, action: Action, *, raised: bool
+) -> None:
+    machine, judge = Machine(), Script([action])
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        if purpose is Purpose.TIMES:
+            return machine.run(launches, purpose)
+        raise failure
+
+    def measured() -> Measurement:
+        (one,) = measured_by(machine, [variant()], given(5, 0, 2, 60), Observer(judge=judge), run)
+        return one
+
+    if raised:
+        with pytest.raises(LaunchError, match="no ranks"):
+            measured()
+        return
+    found = measured()
+    assert (len(found.launches), found.diagnoses) == (2, ())
+    assert found.findings == (Finding("not_diagnosed", {"reason": "no ranks"}),)
+    assert judge.diagnosed == [(found,)]  # what is reported has the remark
+
+
+def test_a_step_lasts_as_long_as_its_slowest_rank() -> None:
+    (measured,), _, _, _ = run_script([variant()], given(4, 0, 2, 60), [Action("stop")])
+    assert measured.launches[0].step_times == (STEP,) * 4
+    assert measured["step_time"].value == pytest.approx(STEP)
+    assert measured["throughput"].value == pytest.approx(8 / STEP)  # two ranks with four samples each
+
+
+@pytest.mark.parametrize(
+    ("what", "plan"),
+    [
+        (given(None, 5, 2, 60), Plan(warmup=5, steps=7)),  # both sides time the same steps
+        (given(11, 5, 2, 60), Plan(warmup=5, steps=11)),  # what the user asks for is stronger
+    ],
+)
+def test_the_baselines_steps_are_followed_unless_steps_are_given(what: Given, plan: Plan) -> None:
+    (measured,), _, _, _ = run_script([variant(steps=7)], what, [Action("stop")])
+    assert measured.plan == plan
+
+
+def test_a_small_budget_makes_launches_short() -> None:
+    """1.5 s for three launches are 0.5 s each: less the fixed 0.25 s, five steps of 50 ms."""
+    (measured,), _, _, _ = run_script([variant()], given(None, 5, 8, 3, compared=True), [Action("stop")])
+    assert measured.plan.steps == 5
+
+
+def test_more_launches_are_added_to_those_there_are() -> None:
+    (measured,), _, judge, seen = run_script([variant()], given(5, 0, 2, 60), [Action("more", 2), Action("stop")])
+    assert [len(interim[0].launches) for interim in judge.looks] == [2, 4]
+    assert len(measured.launches) == 4
+    assert [figures[:2] for figures in seen] == [(1, 2), (2, 2), (3, 4), (4, 4)]
+
+
+def test_a_suspect_is_judged_by_fresh_launches_alone() -> None:
+    (measured,), _, judge, _ = run_script(
+        [variant()], given(5, 0, 2, 60), [Action("confirm", 3, ("step_time",)), Action("stop")]
+    )
+    first, second = (fresh(interim[0]) for interim in judge.looks)
+    assert (len(first), len(second)) == (2, 3)
+    assert measured.launches == (*first, *second)
+    assert [launch.round for launch in measured.launches] == [0, 1, 2, 3, 4]
+    assert measured.findings == (Finding("suspected", {"metrics": ("step_time",), "launches": 2}),)
+
+
+def test_variants_share_every_round_in_changing_order() -> None:
+    variants = [variant("a"), variant("b")]
+    measured, machine, _, _ = run_script(variants, given(5, 0, 12, 60), [Action("stop")])
+    rounds = [tuple(name for name, _ in machine.asked[i : i + 2]) for i in range(2, 26, 2)]
+    assert {frozenset(names) for names in rounds} == {frozenset("ab")}
+    assert set(rounds) == {("a", "b"), ("b", "a")}
+    assert [rounds.count(("a", "b")), rounds.count(("b", "a"))] == [6, 6]  # neither gains from its place
+    assert [len(one.launches) for one in measured] == [12, 12]
+
+
+def test_both_sides_of_a_benchmark_run_the_same_steps() -> None:
+    """The other side's steps take half the time: it runs no more of them for that."""
+    machine = Machine()
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        return [
+            (
+                tuple(replace(rank, step_times=(STEP / 2,) * plan.steps) for rank in ranks)
+                if one.of_reference
+                else ranks,
+                took,
+            )
+            for (one, plan), (ranks, took) in zip(launches, machine.run(launches, purpose), strict=True)
+        ]
+
+    sides = [variant("a"), variant("b", steps=7), variant("a", of_reference=True), variant("b", of_reference=True)]
+    observer = Observer(judge=Script([Action("stop")]))
+    measured = measured_by(machine, sides, given(None, 5, 2, 120), observer, run)
+    assert [one.plan for one in measured] == [Plan(warmup=5, steps=40), Plan(warmup=5, steps=7)] * 2
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_both_sides_are_launched_together_and_each_comes_first_as_often(names: str) -> None:
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in names]
+    measured, machine, _, _ = run_script(sides, given(5, 0, 4, 120), [Action("stop")])
+    everybody = [(one.name, one.of_reference) for one in sides]
+    assert machine.together[: len(sides)] == [(one,) for one in everybody]  # the pilots
+    launched = machine.together[len(sides) :]
+    assert [sorted(group) for group in launched] == [sorted(everybody)] * 4
+    assert machine.told[-len(sides) :] == [Purpose.DIAGNOSIS] * len(sides)
+    for group in launched:  # the sides of a benchmark are neighbours
+        assert [name for name, _ in group] in ([*"aa"], [*"aabb"], [*"bbaa"])
+    for one, another in combinations(everybody, 2):
+        assert [group.index(one) < group.index(another) for group in launched].count(True) == 2
+    assert all(one.turns for one in measured)
+
+
+def test_variants_of_one_test_are_launched_together() -> None:
+    measured, machine, _, _ = run_script([variant("a"), variant("b")], given(5, 0, 2, 120), [Action("stop")])
+    assert [sorted(name for name, _ in group) for group in machine.together[2:]] == [["a", "b"]] * 2
+    assert [one.turns for one in measured] == [True, True]
+
+
+GPU = make_environment(device="cuda", device_model="gpu", device_count=2, cores=2, backend="nccl", cuda="12.8")
+
+
+@pytest.mark.parametrize(
+    ("environment", "turns", "background"),
+    [
+        pytest.param(GPU, None, None, id="on GPUs"),
+        pytest.param(None, False, None, id="where that is not wanted"),
+        pytest.param(None, True, False, id="where this side works in the background"),
+        pytest.param(None, True, True, id="where the other side does"),
+    ],
+)
+def test_sides_are_launched_one_after_the_other(
+    environment: Environment | None, *, turns: bool | None, background: bool | None
+) -> None:
+    machine = Machine()
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        ran = machine.run(launches, purpose)
+        return [
+            ((ranks[0], replace(ranks[1], background=one.of_reference is background)), took)
+            for (one, _), (ranks, took) in zip(launches, ran, strict=True)
+        ]
+
+    sides = [variant("a", of_reference=side) for side in (False, True)]
+    sides = [replace(one, environment=environment or one.environment) for one in sides]
+    observer = Observer(judge=Script([Action("stop")]))
+    measured = measured_by(machine, sides, given(5, 0, 3, 120, interleaving=turns), observer, run)
+    assert {len(group) for group in machine.together} == {1}
+    assert not any(one.turns for one in measured)
+    told = (Finding("background_work", {"paired": False, "benchmarks": ("a",)}),)
+    assert [one.findings for one in measured] == [told if background is not None else ()] * 2
+
+
+def test_time_that_is_spent_ends_it_but_for_two_launches() -> None:
+    """A round takes 0.5 s and the pilot as much: in 1.2 s no third fits, and whoever asks for ten gets two."""
+    (measured,), _, judge, _ = run_script([variant()], given(5, 0, 10, 1.2), [Action("more", 10)])
+    assert len(measured.launches) == 2
+    assert len(judge.looks) == 1
+
+
+def test_a_suspect_is_confirmed_even_when_time_is_up() -> None:
+    answers = [Action("confirm", 10), Action("more", 10)]
+    (measured,), _, judge, _ = run_script([variant()], given(5, 0, 10, 1.2), answers)
+    first, second = (fresh(interim[0]) for interim in judge.looks)
+    assert (len(first), len(second)) == (2, 2)
+    assert measured.launches == (*first, *second)
+
+
+def test_a_confirmation_has_no_fewer_launches_than_made_it_necessary() -> None:
+    """The pilot and seven launches of 0.5 s take 4 s of 4.5 s, and the seven that have to confirm all of 3.5 s."""
+    answers = [Action("more", 1)] * 3 + [Action("confirm", 7), Action("more", 1)]
+    (measured,), machine, judge, _ = run_script([variant()], given(5, 0, 4, 4.5), answers)
+    assert [len(fresh(one)) for (one,) in judge.looks] == [4, 5, 6, 7, 7]
+    assert machine.told[:-1] == [Purpose.TIMES] * 15
+    assert [finding.code for finding in measured.findings] == ["suspected", "no_time_to_diagnose"]
+    assert measured.findings[0].facts == {"metrics": (), "launches": 7}
+
+
+def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
+    """The pilot and each launch take 0.5 s: 3 s hold five of them, and the other 3 s another six."""
+    answers = [Action("confirm", 10), Action("more", 10)]
+    _, _, judge, _ = run_script([variant()], given(5, 0, 10, 6, compared=True), answers)
+    assert [len(fresh(interim[0])) for interim in judge.looks] == [5, 6]
+
+
+def test_side_by_side_too() -> None:
+    """Both pilots take a second, as does a round: of 10 s the first look takes five, and a confirmation the rest."""
+    machine, judge = Machine(), Script([Action("confirm", 6), Action("stop")])
+    sides = [variant(), variant(of_reference=True)]
+    what = given(5, 0, 6, 10.0, compared=True, interleaving=False)
+    measured_by(machine, sides, what, Observer(judge=judge))
+    assert [len(fresh(one)) for one, _ in judge.looks] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "max_time", "made", "told"),
+    [
+        pytest.param(False, 3.5, 6, [], id="all of it is for the verdict"),
+        pytest.param(False, 3.9, 6, [], id="there is no time for another launch"),
+        pytest.param(True, 3.5, 4, [], id="a suspect has all of it as well"),
+    ],
+)
+def test_a_share_of_the_session_is_measured_before_it_is_diagnosed(
+    max_time: float, made: int, told: list[Purpose], *, confirmed: bool
+) -> None:
+    """The pilot and each launch take 0.5 s."""
+    answers = [Action("confirm", 2)] * confirmed + [Action("more", 1)] * 9
+    what = given(5, 0, 2, max_time, shared=True)
+    _, machine, judge, _ = run_script([variant()], what, answers)
+    assert [len(fresh(interim[0])) for interim in judge.looks][-1] == made
+    assert [purpose for purpose in machine.told if purpose is not Purpose.TIMES] == told
+    assert machine.now <= 3.5 + 0.2, "reading memory takes 0.2 s more than timing here"
+
+
+def test_a_first_look_that_the_screening_cut_goes_on_if_nothing_looks_worse() -> None:
+    """Five launches end at 3 s, and the sixth of a first look is the first of those after it."""
+    answers = [Action("more", 1), Action("more", 1), Action("stop")]
+    _, _, judge, _ = run_script([variant()], given(5, 0, 10, 6, compared=True), answers)
+    assert [len(one.launches) for (one,) in judge.looks] == [5, 6, 7]
+
+
+def test_progress_says_what_is_expected() -> None:
+    """Pilot and each launch take 0.25 + 5 x 0.05 = 0.5 s: three of them end at 2 s."""
+    _, _, _, seen = run_script([variant()], given(5, 0, 3, 60), [Action("stop")])
+    assert [elapsed for _, _, elapsed, *_ in seen] == pytest.approx([0.5, 1.0, 1.5])
+    assert [expected for _, _, _, expected, _ in seen] == pytest.approx([2.0, 2.0, 2.0])
+    assert [None if last is None else last.ranks[0].loss for *_, last in seen] == [None, 1.0, 1.0]
+
+
+@dataclass
+class Looking:
+    """A judge that asks for one launch more, always; keeps how many there were, and what it was told."""
+
+    looks: list[tuple[int, Interim]] = field(default_factory=list)
+
+    def __call__(self, measured: tuple[Measurement, ...], interim: Interim) -> Action:
+        if not interim.diagnosed:
+            self.looks.append((len(measured[0].launches), interim))
+        return Action("more", 1)
+
+
+def looks(machine: Machine, what: Given, *, paired_rounds: bool = False) -> list[tuple[int, Interim]]:
+    judge, sides = Looking(), [variant(), variant(of_reference=True)] if paired_rounds else [variant()]
+    measured_by(machine, sides, what, Observer(judge=judge))
+    return judge.looks
+
+
+def test_a_look_tells_the_time_and_what_a_round_takes() -> None:
+    """Rounds and the pilot take 0.5 s each."""
+    found = looks(Machine(), given(5, 0, 2, 3.2))
+    assert [made for made, _ in found] == [2, 3, 4, 5]
+    assert [interim.elapsed for _, interim in found] == pytest.approx([1.5, 2.0, 2.5, 3.0])
+    assert {round(interim.round_seconds, 9) for _, interim in found} == {0.5}
+    assert [interim.last for _, interim in found] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize(("paired_rounds", "seconds"), [(True, 13.5), (False, 6.75)])
+def test_nothing_new_may_look_worse_after_the_screening_but_rounds_go_on(
+    seconds: float, *, paired_rounds: bool
+) -> None:
+    """A round takes as long as all pilots: a second side by side, else half of it. Of 13.5 rounds 6.75 are screening.
+
+    With the pilots, that are five rounds, for another one would end after it. Then there is time for seven more.
+    """
+    found = looks(Machine(), given(5, 0, 2, seconds, compared=True, interleaving=False), paired_rounds=paired_rounds)
+    assert [(made, interim.screened) for made, interim in found] == [(made, made >= 5) for made in range(2, 13)]
+    assert [interim.last for _, interim in found] == [False] * 10 + [True]
+
+
+def test_what_confirms_is_not_screened() -> None:
+    seen: list[bool] = []
+
+    def judge(_: tuple[Measurement, ...], interim: Interim) -> Action:
+        seen.append(interim.screened)
+        return Action("confirm", 2) if len(seen) == 1 else Action("stop")
+
+    machine = Machine()
+    measured_by(machine, [variant()], given(5, 0, 2, 1.2, compared=True), Observer(judge=judge))
+    assert seen[:2] == [True, False]
+
+
+def test_a_slow_pilot_is_no_measure_of_the_rounds() -> None:
+    """It takes 16.5 s and is made again, in 0.5 s like launches: six of a first look, and three more until 21.5 s."""
+    found = looks(Machine(cold=16.0), given(5, 0, 6, 21.6))
+    assert [made for made, _ in found] == [6, 7, 8, 9]
+    assert {round(interim.round_seconds, 9) for _, interim in found} == {0.5}
+
+
+def test_a_slow_pilot_leaves_as_many_steps_as_fill_a_launch() -> None:
+    """A first launch 6 s slower than others takes more than half of the 10 s that each has: it is made again."""
+    machine = Machine(cold=6.0)
+    measured_by(machine, [variant()], given(None, 0, 6, 60, compared=True), Observer(judge=Script([Action("stop")])))
+    assert [plan.steps for _, plan in machine.asked] == [PILOT_STEPS, PILOT_STEPS, *[40] * 6]  # of 0.05 s
+
+
+@pytest.mark.parametrize("paired_rounds", [False, True])
+def test_the_time_that_launches_take_is_enough_for_them(*, paired_rounds: bool) -> None:
+    """Whoever is told what ten launches more take, and sets that, gets ten launches more."""
+
+    def made(what: Given) -> tuple[int, Interim]:
+        return looks(Machine(), what, paired_rounds=paired_rounds)[-1]
+
+    what = given(20, 0, 6, 60.0, compared=True, interleaving=False)
+    before, interim = made(what)
+    more = interim.elapsed + 10 * interim.round_seconds
+    assert made(what._replace(max_time=more))[0] == before + 10
+
+
+def test_launches_that_there_was_no_time_for_are_told() -> None:
+    """The pilot takes 0.5 s; launches of as much do not fit into 1.2 s after the second, which is made in any case."""
+    (measured,), _, _, _ = run_script([variant()], given(5, 0, 4, 1.2), [Action("stop")])
+    assert len(measured.launches) == 2
+    assert measured.findings[-1] == Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 1.2, "enough": 4})
+    (enough,), _, _, _ = run_script([variant()], given(5, 0, 4, 4), [Action("stop")])
+    assert len(enough.launches) == 4
+    half_kept = given(5, 0, 4, 2.4, compared=True)
+    (measured,), _, _, _ = run_script([variant()], half_kept, [Action("confirm", 9), Action("stop")])
+    suspected, _, few = measured.findings
+    assert suspected == Finding("suspected", {"metrics": (), "launches": 2})
+    assert few == Finding("few_launches", {"made": 2, "wanted": 4, "max_time": 2.4, "enough": 5})
+
+
+@pytest.mark.parametrize("max_time", [1.2, 4.0, 8.0])
+def test_whoever_sets_the_time_that_a_diagnosis_needs_gets_one(max_time: float) -> None:
+    """Launches get longer with their time: no time that is left for a diagnosis by the short ones would be enough."""
+    (hurried,), machine, judge, _ = run_script([variant()], given(None, 0, 6, max_time), [Action("stop")])
+    told = next(finding for finding in hurried.findings if finding.code == "no_time_to_diagnose")
+    assert told.facts["setting"] == "max_time"
+    assert (machine.told[-1], told.facts["max_time"]) == (Purpose.GROWTH, max_time)
+    assert judge.diagnosed[-1][0].findings == hurried.findings
+    enough = told.facts["enough"]
+    (measured,), machine, _, _ = run_script([variant()], given(None, 0, 6, enough), [Action("stop")])
+    assert machine.told[-1] is Purpose.DIAGNOSIS
+    assert measured.findings == ()
+
+
+def test_of_a_part_of_the_time_nobody_knows_how_much_would_do() -> None:
+    what = given(5, 0, 2, 1.2, shared=True)
+    (measured,), _, judge, _ = run_script([variant()], what, [Action("stop")])
+    told = Finding("no_time_to_diagnose", {"setting": "budget", "max_time": None, "enough": None})
+    assert measured.findings == judge.diagnosed[-1][0].findings == (told,)
+
+
+@pytest.mark.parametrize(("launches", "max_time", "made"), [(4, 2.2, 3), (2, 1.2, 2)])
+def test_three_launches_or_all_that_were_asked_for_are_no_shortage(launches: int, max_time: float, made: int) -> None:
+    """The pilot and each launch take 0.5 s."""
+    (measured,), _, _, _ = run_script([variant()], given(5, 0, launches, max_time), [Action("stop")])
+    assert len(measured.launches) == made
+    assert {finding.code for finding in measured.findings} <= {"no_time_to_diagnose"}
+
+
+def started(seconds: float, worked: float, imported: SlowImport | None = None) -> Launch:
+    ranks = (make_rank_launch(0, worked=worked / 2, imported=imported), make_rank_launch(1, worked=worked))
+    return Launch(round=0, ranks=ranks, seconds=seconds)
+
+
+def test_launches_that_spend_more_on_starting_than_on_steps_are_told_with_their_slowest_import() -> None:
+    lightning = SlowImport(module="lightning", seconds=3.0, reason=None)
+    launches = [started(6.0, 1.5, lightning), started(5.0, 1.0)]
+    (finding,) = slow_starts(launches, None, 15.0)
+    assert finding.facts == {
+        "starting": 8.5,
+        "working": 2.5,
+        "launches": 2,
+        "slowest": lightning,
+        "steps": None,
+        "max_time": 15,
+    }
+    (finding,) = slow_starts([started(30.0, 1.0, lightning)], None, 15.0)
+    assert finding.facts["slowest"] is None, "another cause takes the time"
+    quick = [started(1.0, 0.2)] * 4
+    worked = [started(6.0, 3.5)] * 4
+    assert [slow_starts(each, None, 15.0) for each in (quick, worked, [])] == [[], [], []]
+
+
+def test_each_launch_is_watched_from_its_start_to_its_end() -> None:
+    """It lasts 0.25 + 5 x 0.05 = 0.5 s on the machine's clock. The pilot is not counted, so nobody watches it."""
+    machine = Machine()
+
+    def watch() -> Callable[[Any], Health]:
+        begun = machine.now
+        return lambda _: Health(cpu=CpuHealth(throttled=machine.now - begun))
+
+    observer = Observer(judge=Script([Action("stop")]), watch=watch)
+    (measured,) = measured_by(machine, [variant()], given(5, 0, 2, 60), observer)
+    seen = [launch.health.cpu.throttled for launch in measured.launches if launch.health is not None]
+    assert seen == pytest.approx([0.5, 0.5])
+
+
+def test_the_watch_ends_with_a_launch_that_fails() -> None:
+    ended: list[object] = []
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        if launches[0][1].steps == PILOT_STEPS:
+            return Machine().run(launches, purpose)
+        raise LaunchError("no ranks")
+
+    def watch() -> Callable[[Any], None]:
+        return ended.append
+
+    with pytest.raises(LaunchError):
+        measured_by(Machine(), [variant()], given(7, 0, 2, 60), Observer(judge=Script([]), watch=watch), run)
+    assert ended == [None]  # there were no timed steps
+
+
+def test_a_round_takes_what_those_before_it_did_however_slow_one_was() -> None:
+    """The median: of 4 s alone that, of 4 and 5 s the mean, of 4, 5 and 30 s the middle one. The pilot took 0.5 s."""
+    machine, durations = Machine(), iter((4.0, 5.0, 30.0))
+
+    def run(launches: Sequence[tuple[Variant, Plan]], purpose: Purpose) -> list[LaunchOutcome]:
+        piloting, before = not machine.asked, machine.now
+        outcomes = machine.run(launches, purpose)
+        if purpose is Purpose.TIMES and not piloting:
+            machine.now = before + next(durations)
+        return outcomes
+
+    judge = Looking()
+    what = given(5, 0, 1, 30)
+    measured_by(machine, [variant()], what, Observer(judge=judge), run)
+    assert [interim.round_seconds for _, interim in judge.looks] == [4.0, 4.5, 5.0]
+
+
+def test_only_benchmarks_that_go_on_are_launched() -> None:
+    """Two rounds of both, two fresh ones of the suspect, one of the other; then a round of both."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "ab"]
+    a, b = (frozenset({one.key}) for one in sides[:2])
+    answers = [Action("confirm", 2, ("step_time of a",), going_on=a), Action("more", 1, going_on=b), Action("more", 1)]
+    measured, machine, judge, _ = run_script(sides, given(5, 0, 2, 120), [*answers, Action("stop")])
+    launched = [sorted(group) for group in machine.together[len(sides) :]]
+    pair_of = {name: [(name, False), (name, True)] for name in "ab"}
+    assert launched == [
+        *[pair_of["a"] + pair_of["b"]] * 2,
+        *[pair_of["a"]] * 2,
+        pair_of["b"],
+        pair_of["a"] + pair_of["b"],
+    ]
+    rounds = [[launch.round for launch in one.launches] for one in measured]
+    assert rounds == [[0, 1, 2, 3, 5], [0, 1, 4, 5]] * 2
+    assert [[len(fresh(one)) for one in interim] for interim in judge.looks] == [
+        [2] * 4,
+        [2] * 4,
+        [2, 3] * 2,
+        [3, 4] * 2,
+    ]
+    assert [len(one.diagnoses) for one in measured] == [1] * 4
+    assert [[finding.code for finding in one.findings] for one in measured] == [["suspected"], []] * 2
+
+
+def test_a_round_takes_the_time_of_what_goes_on() -> None:
+    """Sides of a have 5 steps of 0.05 s, those of b 25, and 0.25 s each besides: 2 * 0.5 and 2 * 1.5 s."""
+    steps = {"a": 5, "b": 25}
+    sides = [variant(name, steps[name], of_reference=side) for side in (False, True) for name in "ab"]
+    machine, looks = Machine(), list[Interim]()
+    answers = iter([Action("more", 1, going_on=frozenset({sides[0].key})), Action("more", 1), Action("stop")])
+
+    def judge(_: tuple[Measurement, ...], interim: Interim) -> Action:
+        looks.append(interim)
+        return Action("stop") if interim.diagnosed else next(answers)
+
+    measured_by(machine, sides, given(None, 0, 2, 120), Observer(judge=judge))
+    assert [interim.round_seconds for interim in looks[:3]] == pytest.approx([4.0, 1.0, 4.0])
+    assert [interim.of_each for interim in looks[:3]] == [pytest.approx({sides[0].key: 1.0, sides[1].key: 3.0})] * 3
+    assert [second.elapsed - first.elapsed for first, second in pairwise(looks[:3])] == pytest.approx([1.0, 4.0])
+    assert [looks[0].seconds_of(keys) for keys in (None, {sides[1].key})] == pytest.approx([4.0, 3.0])
+
+
+def looks_of(sides: Sequence[Variant], answers: Sequence[Action], screening: float) -> list[tuple[float, bool, bool]]:
+    """The seconds of each look within 60 s, whether it was the last one, and whether the screening was over."""
+    machine, looks, left = Machine(), list[Interim](), iter(answers)
+
+    def judge(_: tuple[Measurement, ...], interim: Interim) -> Action:
+        looks.append(interim)
+        return Action("stop") if interim.diagnosed else next(left)
+
+    what = given(5, 0, 2, 60, compared=True)
+    measured_by(machine, sides, what, Observer(judge=judge))
+    return [(round(interim.elapsed, 6), interim.last, interim.screened) for interim in looks if not interim.diagnosed]
+
+
+def test_the_time_is_over_by_rounds_of_what_goes_on() -> None:
+    """Pilots and rounds of eight pairs take 8 s: the first look is at 24 s of 30, and a round of a alone takes 1 s."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "abcdefgh"]
+    looks = looks_of(sides, [Action("more", 1, going_on=frozenset({sides[0].key}))] * 8 + [Action("stop")], 30)
+    assert looks == [(24.0 + second, False, second >= 6) for second in range(9)]
+
+
+def test_a_judge_that_asks_for_more_than_there_is_time_for_is_asked_again() -> None:
+    """At 24 s of 30 a round of all eight pairs takes 8 s: the screening is over, and rounds of all go on until 56 s."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "abcdefgh"]
+    asked_again = [(24.0, False, False), (24.0, False, True)]
+    later = [(second, False, True) for second in (32.0, 40.0, 48.0)]
+    assert looks_of(sides, [Action("more", 1)] * 20, 30) == [
+        *asked_again,
+        *later,
+        (56.0, False, True),
+        (56.0, True, True),
+    ]
+
+
+def test_a_confirmation_has_as_many_launches_as_its_suspect_had() -> None:
+    """Of a there are eleven, of b three: after 15 s of 17 three fresh ones of b are made, and no more fit."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "ab"]
+    a, b = (frozenset({one.key}) for one in sides[:2])
+    answers = [Action("more", 8, going_on=a), Action("more", 1), Action("confirm", 9, ("step_time of b",), going_on=b)]
+    measured, _, _, _ = run_script(sides, given(5, 0, 2, 17), [*answers, Action("stop")])
+    assert [(len(one.launches), one.fresh_from) for one in measured[:2]] == [(11, 0), (6, 3)]
+
+
+def test_what_has_one_side_alone_has_its_turns_after_all_pairs() -> None:
+    """Slots 0 and 1, 2 and 3 then hold the sides of one benchmark each, in every round."""
+    sides = [
+        variant(name, of_reference=side) for side in (False, True) for name in "abc" if (name, side) != ("a", True)
+    ]
+    _, machine, _, _ = run_script(sides, given(5, 0, 8, 120), [Action("stop")])
+    launched = [[name for name, _ in group] for group in machine.together if len(group) == len(sides)]
+    assert len(launched) >= 8
+    assert {"".join(names) for names in launched} == {"bbcca", "ccbba"}
+
+
+def test_launches_follow_the_order_of_their_round() -> None:
+    """Sides of a benchmark that are not interleaved with others are launched together, when the first one is due."""
+    sides = [variant(name, of_reference=side) for side in (False, True) for name in "abc"]
+    _, machine, _, _ = run_script(sides, given(5, 0, 2, 120, slots=1), [Action("stop")])
+    rounds = [machine.together[i : i + 3] for i in (6, 9)]
+    assert all(len({name for name, _ in pair}) == 1 for pairs in rounds for pair in pairs)
+    assert [group[::-1] for group in rounds[0][::-1]] == rounds[1]
+
+
+def two_passes(machine: Machine) -> SessionBudget:
+    """That of a session of two tests with 20 s, of which the first pass has 13: each has 6.5 s there."""
+    time = SessionBudget(20.0, 2, machine.clock)
+    time.two_passes = True
+    return time
+
+
+def one_pass(
+    machine: Machine, time: SessionBudget, judge: Callable[..., Action], earlier: Rounds | None = None
+) -> tuple[Measurement, Rounds]:
+    """The only call of a test in one pass. Its pilot and each launch take 0.5 s."""
+    time.begin_test("test_it")
+    call, _ = time.next_call("test_it")
+    shared = time.share(call, Settings(max_time=math.inf), begun=machine.now, compared=True)
+    limits = make_limits(5, 0, 2, time.screening, shared=shared)
+    measuring = Measuring([variant()], limits, machine.run, Observer(judge=judge), time, earlier)
+    (measured,) = measuring.measured()
+    return measured, measuring.rounds
+
+
+def second_pass(time: SessionBudget, priority: Priority, seconds: float) -> None:
+    """Begins it, in which the test has so many seconds."""
+    time.begin_test("test_it")
+    _, progress = time.next_call("test_it")
+    progress.request = TimeRequest(priority=priority, wanted=seconds)
+    assert time.second_pass() == ["test_it"]
+
+
+@pytest.mark.parametrize("priority", [Priority.SEE, Priority.PROVE])
+def test_the_second_pass_goes_on_with_the_launches_of_the_first(priority: Priority) -> None:
+    """Twelve launches fill the first pass; four more fit into 2 s, half of which find what looks worse."""
+    machine, judge = Machine(), Script([Action("more", 20), Action("more", 1)])
+    time = two_passes(machine)
+    before, rounds = one_pass(machine, time, judge)
+    assert [len(interim[0].launches) for interim in judge.looks] == [2, 12]
+    second_pass(time, priority, 2.0)
+    looking = Looking()
+    measured, _ = one_pass(machine, time, looking, rounds)
+    assert [made for made, _ in looking.looks] == [12, 13, 14, 15, 16]
+    assert [interim.screened for _, interim in looking.looks] == [False, False, True, True, True]
+    assert measured.launches[:12] == before.launches
+    assert [launch.round for launch in measured.launches] == list(range(16))
+    assert machine.told == [Purpose.TIMES] * (1 + 16), "no second pilot"
+
+
+@pytest.mark.parametrize(("seconds", "made"), [(1.5, 3), (0.1, 2)])
+def test_a_confirmation_that_the_first_pass_defers_begins_at_once_in_the_second(seconds: float, made: int) -> None:
+    """It has as many launches as there is time for, and no fewer than the two that made it necessary."""
+    machine, judge = Machine(), Script([Action("confirm", 3, ("step_time",))])
+    time = two_passes(machine)
+    before, rounds = one_pass(machine, time, judge)
+    assert machine.told == [Purpose.TIMES] * (1 + 2)
+    second_pass(time, Priority.CONFIRM, seconds)
+    judge = Script([Action("stop", explain=True)])
+    measured, _ = one_pass(machine, time, judge, rounds)
+    assert [(len(one.launches), one.fresh_from) for (one,) in judge.looks] == [(2 + made, 2)]
+    assert measured.launches[:2] == before.launches
+    assert phases(machine) == [(Purpose.TIMES, 1 + 2 + made), (Purpose.DIAGNOSIS, 1)]
+    assert measured.findings == (Finding("suspected", {"metrics": ("step_time",), "launches": 2}),)
+
+
+def test_a_confirmation_of_one_benchmark_launches_no_other_in_the_second_pass() -> None:
+    machine, sides = Machine(), [variant("a"), variant("b")]
+    time, b = two_passes(machine), frozenset({sides[1].key})
+
+    def measured(answers: list[Action], earlier: Rounds | None = None) -> tuple[tuple[Measurement, ...], Rounds]:
+        time.begin_test("test_it")
+        call, _ = time.next_call("test_it")
+        time.share(call, Settings(max_time=math.inf), begun=machine.now, compared=True)
+        observer = Observer(judge=Script(answers))
+        measuring = Measuring(sides, make_limits(5, 0, 2, 6.5), machine.run, observer, time, earlier)
+        return measuring.measured(), measuring.rounds
+
+    _, rounds = measured([Action("confirm", 2, going_on=b)])
+    second_pass(time, Priority.CONFIRM, 9.0)
+    found, _ = measured([Action("more", 1), Action("stop")], rounds)
+    assert [[launch.round for launch in one.launches] for one in found] == [[0, 1, 4], [0, 1, 2, 3, 4]]
+    assert [one.fresh_from for one in found] == [0, 2]
+
+
+def test_what_looks_worse_at_the_last_look_of_the_first_pass_may_still_be_confirmed() -> None:
+    """Its looks leave 0.35 of the errors to the second one."""
+    machine, looking = Machine(), Looking()
+    one_pass(machine, two_passes(machine), looking)
+    looks = [interim for _, interim in looking.looks]
+    assert [interim.last for interim in looks] == [False] * (len(looks) - 1) + [True]
+    assert not any(interim.screened for interim in looks)
+    assert all(interim.defers for interim in looks)
+    assert [looks[0].over, looks[-1].over] == pytest.approx([0.65 * 1.5 / 6.5, 0.65])
+
+
+def test_the_second_pass_diagnoses_in_full_what_the_first_had_no_time_for() -> None:
+    """At 5.5 s of 6.5 there is no time for the 1.7 s of a diagnosis, but for reading memory."""
+    machine, judge = Machine(), Script([Action("more", 8), Action("stop")])
+    time = two_passes(machine)
+    before, rounds = one_pass(machine, time, judge)
+    assert phases(machine) == [(Purpose.TIMES, 1 + 10), (Purpose.GROWTH, 1)]
+    assert [finding.code for finding in before.findings] == ["no_time_to_diagnose"]
+    second_pass(time, Priority.PROVE, 2.0)
+    measured, rounds = one_pass(machine, time, Script([Action("stop")]), rounds)
+    assert phases(machine)[2:] == [(Purpose.DIAGNOSIS, 1)]
+    assert (len(measured.diagnoses), measured.findings) == (1, ())
+
+
+def test_what_a_diagnosis_of_the_first_pass_told_stays_told() -> None:
+    machine, growing = Machine(), Action("confirm", 1, ("memory_growth",))
+    time = two_passes(machine)
+    before, rounds = one_pass(machine, time, Script([Action("stop")], [growing]))
+    second_pass(time, Priority.SEE, 2.0)
+    measured, _ = one_pass(machine, time, Script([Action("stop")]), rounds)
+    assert measured == before
+    assert [finding.code for finding in measured.findings] == ["suspected"]
+    assert phases(machine) == [(Purpose.TIMES, 1 + 2), (Purpose.DIAGNOSIS, 2)]

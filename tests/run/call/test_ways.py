@@ -1,0 +1,117 @@
+"""What a call of ``compare`` names: pure, so without any ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf import Strategy, Workload
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.run.call.ways import Contender, several
+
+
+def nothing(*_: object) -> Any:
+    return None
+
+
+WORKLOAD = Workload(model=nothing, batch=nothing, loss=nothing, optimizer=nothing, samples_per_step=1)
+
+
+def test_strategies_are_named_by_their_words_however_they_are_written() -> None:
+    ways = several(WORKLOAD, ["naive", Strategy("ddp", bucket_cap_mb=5)], "ddp[bucket_cap_mb=5]")
+    assert list(ways.by_name) == ["naive", "ddp[bucket_cap_mb=5]"]
+    assert ways.over == "ddp[bucket_cap_mb=5]"
+    assert ways.canonical(Strategy("ddp", bucket_cap_mb=5)) == ways.canonical("ddp[bucket_cap_mb=5]") == ways.over
+
+
+def test_strategies_may_have_names_of_their_own() -> None:
+    ways = several(WORKLOAD, {"small": "ddp[bucket_cap_mb=1]", "large": "ddp"}, None)
+    assert ways.by_name == {
+        "small": Contender(subject=WORKLOAD, strategy="ddp[bucket_cap_mb=1]"),
+        "large": Contender(subject=WORKLOAD, strategy="ddp"),
+    }
+    assert (ways.over, ways.canonical("large")) == ("small", "large")
+
+
+def test_subjects_are_compared_by_name_with_the_first() -> None:
+    ways = several({"old": nothing, "new": WORKLOAD}, None, None)
+    assert ways.by_name == {"old": Contender(subject=nothing), "new": Contender(subject=WORKLOAD)}
+    assert ways.over == "old"
+    assert several({"old": nothing, "new": nothing}, None, "new").over == "new"
+
+
+def test_workloads_by_name_may_share_a_strategy() -> None:
+    ways = several({"mine": nothing, "small": WORKLOAD, "large": WORKLOAD}, None, None, "flat")
+    assert ways.by_name == {
+        "mine": Contender(subject=nothing),
+        "small": Contender(subject=WORKLOAD, strategy="flat"),
+        "large": Contender(subject=WORKLOAD, strategy="flat"),
+    }
+
+
+@pytest.mark.parametrize("subject", [WORKLOAD, {"old": nothing, "new": nothing}])
+def test_a_strategy_for_no_workload_by_name_is_refused(subject: Any) -> None:
+    with pytest.raises(SettingError, match=r"compare\(strategy='flat'\): is for Workloads that are compared by name"):
+        several(subject, ["naive", "ddp"] if subject is WORKLOAD else None, None, "flat")
+
+
+@pytest.mark.parametrize(
+    ("subject", "strategies", "over", "said"),
+    [
+        (WORKLOAD, ["ddp"], None, r"strategies=\['ddp'\]\): expected two or more strategies"),
+        (WORKLOAD, ["ddp", "naive", "ddp"], None, "ddp is given twice"),
+        (WORKLOAD, ["ddp", "naive"], "flat", "over='flat': expected one of ddp, naive"),
+        (WORKLOAD, [], None, "two or more strategies"),
+        (WORKLOAD, {"a": "ddp"}, None, "two or more strategies"),
+        ({"old": nothing}, None, None, r"compare\(\['old'\]\): expected two or more subjects"),
+        ({"old": nothing, "new": nothing}, None, "newer", "over='newer'"),
+        ({"old": nothing, "new": nothing}, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
+        (WORKLOAD, None, None, "what is to be compared by name, .* or settings by name"),
+        (WORKLOAD, "ddp", None, "expected a Workload and a list of strategies"),
+        (nothing, ["ddp", "naive"], None, "expected a Workload and a list of strategies"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(subject: Any, strategies: Any, over: Any, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        several(subject, strategies, over)
+
+
+def test_ways_have_settings_a_strategy_and_variables() -> None:
+    given: dict[str, Any] = {
+        "fp32": {},
+        "bf16": {"precision": "bf16"},
+        "sharded": {"strategy": "fsdp2", "env": {"B": "x", "A": 1.5}},
+    }
+    ways = several(WORKLOAD, None, "bf16", "flat", ways=given)
+    assert ways.by_name == {
+        "fp32": Contender(subject=WORKLOAD, strategy="flat"),
+        "bf16": Contender(subject=WORKLOAD, strategy="flat", settings={"precision": "bf16"}),
+        "sharded": Contender(subject=WORKLOAD, strategy="fsdp2", variables=(("A", "1.5"), ("B", "x"))),
+    }
+    assert ways.over == "bf16"
+
+
+def test_a_step_of_ones_own_has_ways_too() -> None:
+    ways = several(nothing, None, None, ways={"one": {"env": {"OMP_NUM_THREADS": 1}}, "two": {}})
+    assert [way.subject for way in ways.by_name.values()] == [nothing, nothing]
+
+
+@pytest.mark.parametrize(
+    ("subject", "strategies", "ways", "said"),
+    [
+        (WORKLOAD, None, {"a": {}}, r"compare\(ways=\['a'\]\): expected two or more ways"),
+        (WORKLOAD, None, ["bf16"], r"compare\(ways=\['bf16'\]\): expected settings by name"),
+        (WORKLOAD, None, {"a": "bf16", "b": {}}, r"expected settings by name"),
+        (WORKLOAD, ["ddp", "flat"], {"a": {}, "b": {}}, "give one of them; a way may name its strategy"),
+        ({"x": nothing, "y": nothing}, None, {"a": {}, "b": {}}, "is for one Workload, script or step"),
+        (WORKLOAD, None, {"a": {}, "b": {"env": "X=1"}}, "'env': ...}}\\): 'X=1': expected variables with values"),
+        (WORKLOAD, None, {"a": {}, "b": {"env": {"X": True}}}, "X=True: expected a text or a number"),
+        (WORKLOAD, None, {"a": {}, "b": {"env": {"X=": "1"}}}, "'X=': expected the name of an environment variable"),
+        (WORKLOAD, None, {"a": {}, "b": {"env": {"RANK": "1"}}}, "RANK: the plugin sets it for ranks; leave it out"),
+        (WORKLOAD, None, {"a": {}, "b": {"env": {"CUDA_VISIBLE_DEVICES": "1"}}}, "the plugin sets it for ranks"),
+    ],
+)
+def test_ways_that_say_nothing_sensible_are_refused(subject: Any, strategies: Any, ways: Any, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        several(subject, strategies, None, ways=ways)

@@ -1,0 +1,81 @@
+"""What a stored network adds to the results of a session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.analysis.network import CollectiveFit, Segment
+from pytest_ddpperf.baselines.network import NetworkFile, network_file, save_network
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.measurement import Environment, Measurement
+from pytest_ddpperf.reports.progress import LiveLine
+from pytest_ddpperf.run.session.session import Session
+from pytest_ddpperf.settings import Settings
+from tests.factories import PROFILE, make_environment, make_launch, make_measurement, make_new_result
+
+MB = 10**6
+LINE = Segment(max_bytes=16 * MB, latency=1e-3, seconds_per_byte=1e-9)
+FIT = CollectiveFit(collective="all_reduce", world_size=2, min_bytes=1000, segments=(LINE,), error=0.06)
+
+
+def store(root: Path, environment: Environment) -> Path:
+    """Stores a network of an environment in the folder of the baselines."""
+    file = network_file(root / Settings().baseline_dir, environment)
+    key = file.parent.name
+    save_network(file, NetworkFile(environment=key, date="2026-11-26", taken=0.5, usual=1.2, fits=(FIT,), timings=()))
+    return file
+
+
+def measured(megabytes: int, *, profiled: bool = False) -> Measurement:
+    """A step of one all-reduce."""
+    details = {"collective_calls": {"all_reduce": 1.0}, "collective_bytes": {"all_reduce": float(megabytes * MB)}}
+    return make_measurement(
+        launches=(make_launch((0.1,), (0.1,)),),
+        counts=Counts(totals={}, details=details, unstable={}),
+        profile=replace(PROFILE, transfer=0.012) if profiled else None,
+    )
+
+
+def codes(root: Path, measurement: Measurement) -> list[str]:
+    """The findings of a result of this measurement, as a session lists it."""
+    session = Session(Settings(), root, LiveLine(None, None))
+    session.add([replace(make_new_result(), measurement=measurement)])
+    return [finding.code for finding in session.outputs.results[0].findings]
+
+
+@pytest.mark.parametrize(
+    ("measurement", "code"),
+    [(measured(10, profiled=True), "on_network"), (measured(10), "only_on_network"), (measured(25), "not_on_network")],
+    ids=["profiled", "timed", "too large"],
+)
+def test_each_benchmark_with_a_stored_network_has_one_finding_of_it(
+    tmp_path: Path, measurement: Measurement, code: str
+) -> None:
+    store(tmp_path, make_environment())
+    assert codes(tmp_path, measurement) == [code]
+
+
+def test_a_benchmark_without_a_stored_network_has_none(tmp_path: Path) -> None:
+    assert codes(tmp_path, measured(10)) == []
+    store(tmp_path, make_environment(world_size=4))
+    assert codes(tmp_path, measured(10)) == []
+
+
+def test_one_rank_and_a_benchmark_that_was_not_timed_have_none(tmp_path: Path) -> None:
+    alone = make_environment(world_size=1)
+    store(tmp_path, alone)
+    store(tmp_path, make_environment())
+    assert codes(tmp_path, replace(measured(10), environment=alone)) == []
+    assert codes(tmp_path, replace(measured(10), launches=())) == []
+
+
+def test_a_broken_network_is_complained_of_once(tmp_path: Path) -> None:
+    store(tmp_path, make_environment()).write_text("{", encoding="utf-8")
+    session = Session(Settings(), tmp_path, LiveLine(None, None))
+    session.add([replace(make_new_result(), measurement=measured(10))] * 2)
+    assert [result.findings for result in session.outputs.results] == [(), ()]
+    (complaint,) = session.archive.complaints
+    assert "network.json" in complaint

@@ -1,0 +1,65 @@
+"""Settings that contradict each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.run.session.refusals import require_consistent, require_no_test
+from pytest_ddpperf.settings import KNOBS, Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "problem"),
+    [
+        (Settings(against_setup="make"), "against_setup", "--ddpperf-against-setup is for another revision, and none"),
+        (Settings(against_tests=True), "against_tests", "--ddpperf-against-tests is for another revision, and none is"),
+        (
+            Settings(force_save=True),
+            "force_save",
+            "--ddpperf-force-save is for what is saved, and nothing is: give --d",
+        ),
+        (
+            Settings(against="main", baseline="a"),
+            "baseline",
+            "--ddpperf-against=main reads no baseline and --ddpperf-b",
+        ),
+        (
+            Settings(calibrate=3, history=Path("runs.db")),
+            "history",
+            "--ddpperf-calibrate=3 measures benchmarks side by side with th",
+        ),
+        (
+            Settings(quick=True),
+            "max_time",
+            "--ddpperf-quick takes a first look, which has limits of its own and is not stored, and --ddpperf-max-time",
+        ),
+    ],
+)
+def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_it_for_other_runs(
+    settings: Settings, said: str, problem: str
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        require_consistent(settings, [said])
+    assert str(caught.value).startswith(problem)
+    require_consistent(settings, [])
+
+
+def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
+    require_consistent(Settings(against="main", against_setup="make", against_tests=True), ["against_setup"])
+    require_consistent(Settings(save="default", force_save=True, baseline="a"), ["force_save", "baseline"])
+
+
+def test_what_a_first_look_would_store_is_refused_from_wherever_it_is_asked_for() -> None:
+    with pytest.raises(SettingError, match=r", and --ddpperf-save asks for something else: give one of them$"):
+        require_consistent(Settings(quick=True, save="default"), [])
+
+
+def test_a_set_behind_an_equals_sign_may_have_the_name_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "perf").mkdir()
+    require_no_test(KNOBS["save"], "perf", tmp_path)
+    with pytest.raises(SettingError, match=r"put --ddpperf-save last, or write --ddpperf-save=NAME$"):
+        require_no_test(KNOBS["save"], "perf", tmp_path, apart=True)
+    require_no_test(KNOBS["save"], "other", tmp_path, apart=True)
