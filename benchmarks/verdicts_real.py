@@ -2,6 +2,7 @@
 
     python benchmarks/verdicts_real.py run --all --minutes 60
     python benchmarks/verdicts_real.py run --cell same-20s-quiet --number 5
+    python benchmarks/verdicts_real.py run --cell suite-same
     python benchmarks/verdicts_real.py table
 
 Each run makes a small git project whose test trains with two gloo ranks, in two commits: the same code, slower code, or
@@ -12,6 +13,11 @@ machine wait while others use it, and do not count if others took more than a te
 says how many these are. Runs add up in one file, a line for each, with the git tree of the package; ``run --all`` makes
 those that the package's own tree lacks, in turn. It may be stopped at any time. ``--package`` is the folder of another
 checkout whose package is run in place of this one's.
+
+Cells whose names begin with "suite" run the example suite under a budget, in a clone of what the checkout has
+committed: against its own commit, beside times that were saved there, or with 10 % planted in three of its tests. A
+run takes two to twelve minutes, so ``run --all`` makes those only with ``--suites``. Each run of ``suite-stored`` saves
+anew, which takes some four of its minutes, and which no other run can be wrong by.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.verdicts
 
 from benchmarks.quality.campaign import BrokenFile
 from benchmarks.quality.project import ROOT
-from benchmarks.verdicts.cells import CELLS
+from benchmarks.verdicts.cells import CELLS, SUITES
 from benchmarks.verdicts.outcomes import read
 from benchmarks.verdicts.runs import Bench, chosen, machine_here, made, tree_of
 from benchmarks.verdicts.tables import report
@@ -51,13 +57,16 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=f"cells: {', '.join(CELLS)}"
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"cells: {', '.join((*CELLS, *SUITES))}",
     )
     verbs = parser.add_subparsers(required=True, metavar="run|table")
     run = verbs.add_parser("run", help="make runs and keep them")
     which = run.add_mutually_exclusive_group(required=True)
     which.add_argument("--cell", metavar="NAME", help="runs of this cell")
     which.add_argument("--all", action="store_true", help="runs of all cells that lack some, in turn")
+    run.add_argument("--suites", action="store_true", help="with --all: those that run the example suite, too")
     run.add_argument(
         "--number", type=argument(positive_int), metavar="N", help="so many of each that count (default: what it lacks)"
     )
@@ -73,15 +82,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
-    cells = chosen(options.cell)
+    cells = chosen(options.cell, suites=options.suites)
     if not options.file.parent.is_dir():
         raise SettingError(f"--file {options.file}: there is no folder {options.file.parent}")
     package = options.package.resolve()
     bench = Bench(options.file, package, tree_of(package), machine_here(), lambda text: print(text, flush=True))
     for each in made(bench, cells, time.monotonic() + 60 * options.minutes, options.number):
-        true = "" if each.true is None else f", truly {each.true:+.1%}"
         why = f" (left out: {each.left_out})" if each.left_out else ""
-        print(f"{each.began} {each.cell} #{each.number}: {each.verdict}{true}, {each.seconds:.0f} s{why}", flush=True)
+        print(f"{each.began} {each.cell} #{each.number}: {each.summary}, {each.seconds:.0f} s{why}", flush=True)
 
 
 def _table(options: argparse.Namespace) -> None:

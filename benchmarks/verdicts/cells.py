@@ -25,7 +25,20 @@ class Goal:
     what: str  # red, or green: unchanged, ok or improved
     share: float
     at_least: bool
+    test: str = ""  # in which a slowdown was planted, and which alone is meant
+    seconds: float | None = None  # within which pytest has to end: that alone is meant
 
+
+@dataclass(frozen=True)
+class Suite:
+    """The example suite under a budget, in a clone of the checkout."""
+
+    budget: str
+    slower: float = 0.0  # by which share of a step the tests in PLANTED are slower than in the commit before
+
+
+PLANTED = ("test_small[naive]", "test_small[ddp]", "test_larger")
+"""All tests of ``perf_tests/test_language_model.py``."""
 
 NEVER_RED, NEVER_GREEN = Goal("red", 0.0, at_least=False), Goal("green", 0.0, at_least=False)
 FOUND, ALWAYS = Goal("red", 0.95, at_least=True), Goal("red", 1.0, at_least=True)
@@ -37,7 +50,7 @@ class Cell:
 
     name: str
     wanted: int  # runs
-    sides: Callable[[random.Random, int], Sides]  # of a run, by its number
+    measured: Callable[[random.Random, int], Sides] | Suite  # the former: programs of a run, by its number
     busy: bool  # whether two processes compute beside the comparison
     goals: tuple[Goal, ...] = ()
     max_time: float = 60.0  # s
@@ -54,12 +67,16 @@ class Cell:
     @property
     def lengths(self) -> set[str]:
         """The lengths of steps of which its programs have to know what they take."""
+        if isinstance(self.measured, Suite):
+            return set()
         drawn = (program for number in range(MANY) for program in self.drawn(number))
         return {program.length for program in drawn if program.calibrated}
 
     def drawn(self, number: int) -> Sides:
         """The programs of run ``number``, from 0; always the same."""
-        return self.sides(random.Random(f"{self.name} {number}"), number)  # noqa: S311  no secret
+        if isinstance(self.measured, Suite):
+            raise TypeError(f"{self.name} runs the example suite, which has no programs to draw")
+        return self.measured(random.Random(f"{self.name} {number}"), number)  # noqa: S311  no secret
 
 
 def _same(_: random.Random, number: int) -> Sides:
@@ -126,3 +143,24 @@ def _cells() -> list[Cell]:
 
 CELLS: Mapping[str, Cell] = {cell.name: cell for cell in _cells()}
 """By name: of a stored baseline, the machine while it is saved comes before that of the comparison."""
+
+
+def _suites() -> list[Cell]:
+    def within(seconds: float) -> Goal:
+        return Goal(f"ended within {seconds:g} s", 1.0, at_least=True, seconds=seconds)
+
+    def green(share: float) -> Goal:
+        return Goal("green", share, at_least=True)
+
+    five, ten_percent = Suite("5min"), Suite("5min", slower=0.1)
+    planted = (Goal("red", 0.95, at_least=True, test=test) for test in PLANTED)
+    return [
+        Cell("suite-same", 10, five, busy=False, goals=(NEVER_RED, green(0.95), within(320)), counted=True),
+        Cell("suite-stored", 5, five, busy=False, goals=(NEVER_RED, green(0.9)), saved_busy=False, counted=True),
+        Cell("suite-10%", 20, ten_percent, busy=False, goals=(NEVER_RED, *planted)),
+        Cell("suite-1min", 3, Suite("1min"), busy=False, goals=(within(90),), counted=True),
+    ]
+
+
+SUITES: Mapping[str, Cell] = {cell.name: cell for cell in _suites()}
+"""Those that run the example suite, by name; goals that name no test leave out those in which a slowdown is planted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -12,18 +13,19 @@ from typing import Any
 
 from benchmarks.quality.campaign import BrokenFile, calibration_from
 from benchmarks.quality.steps import Calibration
-from benchmarks.verdicts.cells import Cell
+from benchmarks.verdicts.cells import Cell, Goal
 from benchmarks.verdicts.programs import SAMPLES
 
 QUIET = 0.10  # of the cores, that others may use
 WITHIN = 0.01  # of what the result's own step times say
 GREEN = ("unchanged", "ok", "improved")
+RED = ("regressed", "broken")
 LONG = "times as long as the median step"  # in a finding on long steps
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One run; shares are fractions, times seconds, and changes those of the step time."""
+class Ran(ABC):
+    """What is kept of every run; shares are fractions, and times seconds."""
 
     cell: str
     number: int  # of the run in its cell, which decides its programs
@@ -31,9 +33,32 @@ class Outcome:
     machine: str  # the environment's key
     began: str  # UTC, ISO 8601
     seconds: float  # with start-up and all that is not measuring
+    left_out: str = ""  # why the run does not count
+    others: float | None = None  # share of the cores that other processes took, of the median launch
+    others_saved: float | None = None  # the same of the run that saved the baseline
+    said: str = ""  # by pytest, or by the report
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts in its cell."""
+        return not self.left_out
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """What it came to, in a few words."""
+
+    @abstractmethod
+    def tally(self, goal: Goal) -> tuple[int, int]:
+        """In how many cases it came to what a goal is about, and of how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Ran):
+    """One comparison of two programs; changes are those of the step time."""
+
     verdict: str  # none if there was none; ``said`` tells why
     programs: Mapping[str, Any] = field(default_factory=dict)  # of what is compared, where not by default
-    left_out: str = ""  # why the run does not count
     red: Sequence[str] = ()  # gated metrics
     change: float | None = None
     true: float | None = None  # by the means of all timed steps of both sides
@@ -43,21 +68,13 @@ class Outcome:
     launches: int = 0
     steps: int = 0  # timed, of a launch
     measuring: float = 0.0
-    others: float | None = None  # share of the cores that other processes took, of the median launch
-    others_saved: float | None = None  # the same of the run that saved the baseline
     apart: Sequence[float] = ()  # by how much step time and throughput differ from what its own step times say
     long: bool = False  # whether the report tells of long steps
-    said: str = ""
-
-    @property
-    def counts(self) -> bool:
-        """Whether it counts in its cell."""
-        return not self.left_out
 
     @property
     def is_red(self) -> bool:
         """Whether the test failed for the benchmark's own verdict."""
-        return self.verdict in ("regressed", "broken")
+        return self.verdict in RED
 
     @property
     def is_green(self) -> bool:
@@ -68,6 +85,63 @@ class Outcome:
     def agrees(self) -> bool:
         """Whether what is told agrees with the result's own step times."""
         return all(apart <= WITHIN for apart in self.apart)
+
+    @property
+    def summary(self) -> str:
+        """What it came to, in a few words."""
+        return self.verdict if self.true is None else f"{self.verdict}, truly {self.true:+.1%}"
+
+    def tally(self, goal: Goal) -> tuple[int, int]:
+        """Whether it came to what a goal is about, of one case."""
+        return int(self.is_red if goal.what == "red" else self.is_green), 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOutcome(Ran):
+    """One run of the example suite; its ``others`` are of the median launch of all benchmarks."""
+
+    verdicts: Mapping[str, str] = field(default_factory=dict)  # of benchmarks in which nothing was planted
+    planted: Mapping[str, str] = field(default_factory=dict)  # verdicts by test; none if there was none
+    true: Mapping[str, float] = field(default_factory=dict)  # by test, how much slower the planted one truly is
+    took: float | None = None  # until pytest ended, without the clone and the run that saves; None without results
+
+    @property
+    def red(self) -> list[str]:
+        """Benchmarks that failed though nothing was planted in them."""
+        return [name for name, verdict in self.verdicts.items() if verdict in RED]
+
+    @property
+    def green(self) -> list[str]:
+        """Benchmarks that were shown to be no slower, or said to be ok."""
+        return [name for name, verdict in self.verdicts.items() if verdict in GREEN]
+
+    @property
+    def open(self) -> list[str]:
+        """All other benchmarks in which nothing was planted."""
+        return [name for name, verdict in self.verdicts.items() if verdict not in (*RED, *GREEN)]
+
+    @property
+    def missed(self) -> list[str]:
+        """The tests whose planted slowdown was not found."""
+        return [test for test, verdict in self.planted.items() if verdict not in RED]
+
+    @property
+    def summary(self) -> str:
+        """What it came to, in a few words."""
+        found = len(self.planted) - len(self.missed)
+        planted = f", {found} of {len(self.planted)} planted found" if self.planted else ""
+        return f"{len(self.red)} red, {len(self.green)} green, {len(self.open)} open{planted}"
+
+    def tally(self, goal: Goal) -> tuple[int, int]:
+        """How many benchmarks are what a goal is about; of the test or of the seconds that it names, of one case.
+
+        A run without results counts as one benchmark without a verdict.
+        """
+        if goal.seconds is not None:
+            return int(self.took is not None and self.took <= goal.seconds), 1
+        if goal.test:
+            return int(self.planted.get(goal.test) in RED), 1
+        return len(self.red if goal.what == "red" else self.green), len(self.verdicts) or 1
 
 
 def told(result: Mapping[str, Any], samples: int = SAMPLES) -> dict[str, Any]:
@@ -90,7 +164,7 @@ def told(result: Mapping[str, Any], samples: int = SAMPLES) -> dict[str, Any]:
         "launches": result["launches"],
         "steps": len(steps[0]),
         "measuring": result["seconds"],
-        "others": others_of(result),
+        "others": others_of([result]),
         "apart": [abs(value / own - 1) for value, own in told_values],
         "long": any(LONG in finding for finding in result["findings"]),
     }
@@ -100,14 +174,37 @@ def _mean(launches: Sequence[Sequence[float]]) -> float:
     return math.fsum(map(math.fsum, launches)) / sum(map(len, launches))
 
 
-def others_of(result: Mapping[str, Any]) -> float | None:
+def suite_told(results: Sequence[Mapping[str, Any]], planted: Sequence[str] = ()) -> dict[str, Any]:
+    """What the results of the example suite say, in fields of an outcome; ``planted``: the tests that are slower."""
+    tests = {test: result for result in results for test in planted if result["test"].endswith(f"::{test}")}
+    others = [result for result in results if not any(result is each for each in tests.values())]
+    slower = {test: told(result).get("true") for test, result in tests.items()}
+    return {
+        "verdicts": {f"{each['test']} {each['name']} w{each['world_size']}": each["verdict"] for each in others},
+        "planted": {test: tests[test]["verdict"] if test in tests else "none" for test in planted},
+        "true": {test: true for test, true in slower.items() if true is not None},
+        "others": others_of(results),
+        "said": "\n".join(map(_why_red, (each for each in others if each["verdict"] in RED)))[-2000:],
+    }
+
+
+def _why_red(result: Mapping[str, Any]) -> str:
+    """A red benchmark, with the gated metrics that are worse and their changes, or else with what was found."""
+    worse = {name: each for name, each in result["metrics"].items() if each["gated"] and each["verdict"] in RED}
+    changes = {name: "" if each["change"] is None else f" {each['change']:+.3g}" for name, each in worse.items()}
+    metrics = [f"{name}{changes[name]} {each['note']}".strip() for name, each in worse.items()]
+    return f"{result['test']} {result['name']}: {'; '.join(metrics or result['findings'])}"
+
+
+def others_of(results: Sequence[Mapping[str, Any]]) -> float | None:
     """The share of the cores that others and a hypervisor took, of the median launch; None if nothing tells it."""
-    seen = [each["cpu"] for each in result.get("health") or [] if each is not None and each.get("cpu")]
+    health = [each for result in results for each in result.get("health") or []]
+    seen = [each["cpu"] for each in health if each is not None and each.get("cpu")]
     shares = [(cpu["others"] or 0.0) + (cpu["steal"] or 0.0) for cpu in seen]
     return statistics.median(shares) if shares else None
 
 
-def why_left_out(cell: Cell, outcome: Outcome) -> str:
+def why_left_out(cell: Cell, outcome: Ran) -> str:
     """Why a run does not count in its cell; empty if it does. A run without a verdict counts."""
     for busy, others, when in (
         (cell.busy, outcome.others, "compared"),
@@ -115,8 +212,9 @@ def why_left_out(cell: Cell, outcome: Outcome) -> str:
     ):
         if busy is False and others is not None and others > QUIET:
             return f"not quiet: others used {others:.0%} of the cores while it was {when}"
-    if cell.least is not None and outcome.true is not None and outcome.true < cell.least:
-        return f"its mean step is {outcome.true:+.1%}: it takes {cell.least:+.0%}"
+    true = outcome.true if isinstance(outcome, Outcome) else None
+    if cell.least is not None and true is not None and true < cell.least:
+        return f"its mean step is {true:+.1%}: it takes {cell.least:+.0%}"
     return ""
 
 
@@ -124,10 +222,10 @@ def why_left_out(cell: Cell, outcome: Outcome) -> str:
 class Kept:
     """What a file holds."""
 
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[Ran, ...] = ()
     calibrations: Mapping[tuple[str, str], Calibration] = field(default_factory=dict)  # by machine and length
 
-    def of(self, cell: str, tree: str) -> list[Outcome]:
+    def of(self, cell: str, tree: str) -> list[Ran]:
         """The runs of a cell by one tree, those that do not count too."""
         return [each for each in self.outcomes if (each.cell, each.tree) == (cell, tree)]
 
@@ -136,8 +234,7 @@ def read(file: Path) -> Kept:
     """What was written so far; nothing if there is no file. A last line that was cut off is left out."""
     if not file.exists():
         return Kept()
-    names = {column.name for column in fields(Outcome)}
-    outcomes: list[Outcome] = []
+    outcomes: list[Ran] = []
     calibrations: dict[tuple[str, str], Calibration] = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(keepends=True), 1):
         if not line.endswith("\n"):
@@ -147,15 +244,22 @@ def read(file: Path) -> Kept:
             if "calibration" in data:
                 calibrations[data["machine"], data["calibration"]] = calibration_from(data)
             else:
-                outcomes.append(Outcome(**{name: value for name, value in data.items() if name in names}))
+                outcomes.append(_outcome_from(data))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BrokenFile(f"{file}, line {number}: not a real run: {type(error).__name__}: {error}") from None
     return Kept(tuple(outcomes), calibrations)
 
 
-def append(file: Path, outcome: Outcome) -> None:
+def _outcome_from(data: Mapping[str, Any]) -> Ran:
+    """A run as it was written, other fields apart; what compares two programs has one verdict."""
+    kind = Outcome if "verdict" in data else SuiteOutcome
+    names = {column.name for column in fields(kind)}
+    return kind(**{name: value for name, value in data.items() if name in names})
+
+
+def append(file: Path, outcome: Ran) -> None:
     """Add a run."""
-    defaults = {column.name: column.default for column in fields(Outcome)}
+    defaults = {column.name: column.default for column in fields(outcome)}
     found = {
         name: value for name, value in asdict(outcome).items() if value != defaults[name] and value not in ([], {})
     }
@@ -178,4 +282,6 @@ def _append(file: Path, data: Mapping[str, Any]) -> None:
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
     return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value

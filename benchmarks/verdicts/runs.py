@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from benchmarks.quality.project import RunError, busy, pytest_results
 from benchmarks.quality.record import calibrated, environment_here
 from benchmarks.quality.steps import LENGTHS, Calibration
 from benchmarks.quality.verdicts import launcher
-from benchmarks.verdicts.cells import CELLS, Cell
+from benchmarks.verdicts.cells import CELLS, SUITES, Cell, Suite
 from benchmarks.verdicts.outcomes import (
     QUIET,
     Kept,
     Outcome,
+    Ran,
+    SuiteOutcome,
     append,
     append_calibration,
     others_of,
@@ -29,6 +32,7 @@ from benchmarks.verdicts.outcomes import (
     why_left_out,
 )
 from benchmarks.verdicts.programs import AFTER, BASELINES, BEFORE, TESTS, Program, check_out, make_project
+from benchmarks.verdicts.suites import planted_by, suite_run
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import SettingError
@@ -74,7 +78,7 @@ def machine_here() -> str:
         return environment_key(environment_here(ranks, RANKS))
 
 
-def made(bench: Bench, cells: Sequence[Cell], until: float, number: int | None = None) -> Iterator[Outcome]:
+def made(bench: Bench, cells: Sequence[Cell], until: float, number: int | None = None) -> Iterator[Ran]:
     """Runs of these cells, in turn the one that lacks most, until the time is up or each has what is wanted.
 
     ``number``: so many runs that count of each in place of those, whatever there is. If others use the machine, runs
@@ -129,28 +133,14 @@ def others_now(seconds: float = WATCHED) -> float:
     return 1 - (idle_then - idle) / max(1, whole_then - whole)
 
 
-def run_next(bench: Bench, cell: Cell) -> Outcome:
+def run_next(bench: Bench, cell: Cell) -> Ran:
     """Make the next run of a cell, and keep it."""
     kept = read(bench.file)
-    number = len(kept.of(cell.name, bench.tree))
-    before, after = cell.drawn(number)
-    calibrations = _calibrations(bench, kept, (before, after))
-    began, start = dt.datetime.now(tz=dt.timezone.utc), bench.clock()
-    outcome = Outcome(
-        cell=cell.name,
-        number=number,
-        tree=bench.tree,
-        machine=bench.machine,
-        began=began.isoformat(timespec="seconds"),
-        seconds=0.0,
-        verdict="none",
-        programs={"before": _changed(before), "after": _changed(after)},
-    )
     with tempfile.TemporaryDirectory(prefix="ddpperf-verdicts-") as folder:
-        project = Path(folder) / "project"
-        make_project(project, before.text(calibrations), after.text(calibrations))
+        outcome, measure = _prepared(bench, kept, cell, Path(folder) / "project")
+        start = bench.clock()
         try:
-            outcome = replace(outcome, **compared(bench.package, project, cell))
+            outcome = replace(outcome, **measure())
         except RunError as error:
             outcome = replace(outcome, said=str(error)[-2000:])
     if tree_of(bench.package) != bench.tree:
@@ -159,6 +149,26 @@ def run_next(bench: Bench, cell: Cell) -> Outcome:
     outcome = replace(outcome, left_out=why_left_out(cell, outcome))
     append(bench.file, outcome)
     return outcome
+
+
+def _prepared(bench: Bench, kept: Kept, cell: Cell, project: Path) -> tuple[Ran, Callable[[], dict[str, Any]]]:
+    """What is kept of a run that comes to nothing, and what makes the run and tells fields of it."""
+    ran: dict[str, Any] = {
+        "cell": cell.name,
+        "number": len(kept.of(cell.name, bench.tree)),
+        "tree": bench.tree,
+        "machine": bench.machine,
+        "began": dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
+        "seconds": 0.0,
+    }
+    if isinstance(cell.measured, Suite):
+        nothing = SuiteOutcome(**ran, planted=dict.fromkeys(planted_by(cell.measured), "none"))
+        return nothing, partial(suite_run, bench.package, project, cell, cell.measured, RANKS)
+    before, after = cell.drawn(ran["number"])
+    calibrations = _calibrations(bench, kept, (before, after))
+    make_project(project, before.text(calibrations), after.text(calibrations))
+    programs = {"before": _changed(before), "after": _changed(after)}
+    return Outcome(**ran, verdict="none", programs=programs), partial(compared, bench.package, project, cell)
 
 
 def compared(package: Path, project: Path, cell: Cell) -> dict[str, Any]:
@@ -181,7 +191,7 @@ def compared(package: Path, project: Path, cell: Cell) -> dict[str, Any]:
     check_out(project, AFTER)
     with _without_git(project, hidden=not cell.git):
         result = run(load=cell.busy)
-    return {**told(result), "others_saved": others_of(saved)}
+    return {**told(result), "others_saved": others_of([saved])}
 
 
 @contextmanager
@@ -222,10 +232,11 @@ def _changed(program: Program) -> dict[str, Any]:
     return {name: value for name, value in asdict(program).items() if name == "length" or value != defaults[name]}
 
 
-def chosen(name: str | None) -> list[Cell]:
-    """The cell of this name, or all."""
+def chosen(name: str | None, *, suites: bool = False) -> list[Cell]:
+    """The cell of this name, or all; those that run the example suite only if ``suites`` asks for them."""
+    every = {**CELLS, **SUITES}
     if name is None:
-        return list(CELLS.values())
-    if name not in CELLS:
-        raise SettingError(f"--cell {name!r}: there are {', '.join(CELLS)}")
-    return [CELLS[name]]
+        return list(every.values() if suites else CELLS.values())
+    if name not in every:
+        raise SettingError(f"--cell {name!r}: there are {', '.join(every)}")
+    return [every[name]]

@@ -10,10 +10,20 @@ import pytest
 
 from benchmarks.quality.campaign import BrokenFile
 from benchmarks.quality.steps import Calibration
-from benchmarks.verdicts.cells import CELLS
-from benchmarks.verdicts.outcomes import Outcome, append, append_calibration, read, told, why_left_out
+from benchmarks.verdicts.cells import CELLS, SUITES, Goal
+from benchmarks.verdicts.outcomes import (
+    Outcome,
+    SuiteOutcome,
+    append,
+    append_calibration,
+    read,
+    suite_told,
+    told,
+    why_left_out,
+)
 
-OUTCOME = Outcome("10%-20s-quiet", 0, "3f2a1c0", "cpu-2c", "2026-01-12T10:00:00+00:00", 40.0, "regressed")
+OUTCOME = Outcome("10%-20s-quiet", 0, "3f2a1c0", "cpu-2c", "2026-01-12T10:00:00+00:00", 40.0, verdict="regressed")
+SUITE = SuiteOutcome("suite-10%", 0, "3f2a1c0", "cpu-2c", "2026-01-12T10:00:00+00:00", 330.0)
 
 
 def result(**changed: Any) -> dict[str, Any]:
@@ -86,6 +96,63 @@ def test_runs_on_another_machine_than_the_cell_says_do_not_count(cell: str, fiel
     assert why_left_out(CELLS[cell], replace(OUTCOME, cell=cell, **fields)) == why
 
 
+def benchmark(test: str, verdict: str, **changed: Any) -> dict[str, Any]:
+    return result(test=f"perf_tests/{test}", name="ddp", world_size=2, verdict=verdict, **changed)
+
+
+def test_of_a_suite_planted_tests_are_told_apart() -> None:
+    """Of six launches others took 3, 5, 3, 5, 3 and 5 % of the cores."""
+    red = benchmark("test_digits.py::test_digits", "regressed")
+    red["metrics"] = {"peak_allocated": {"verdict": "regressed", "gated": True, "change": 0.25, "note": "held"}}
+    small, green = benchmark("test_lm.py::test_small[ddp]", "regressed"), benchmark("test_scaling.py::test_weak", "ok")
+    found = suite_told([red, small, green], ["test_small[ddp]", "test_larger"])
+    assert found == {
+        "verdicts": {
+            "perf_tests/test_digits.py::test_digits ddp w2": "regressed",
+            "perf_tests/test_scaling.py::test_weak ddp w2": "ok",
+        },
+        "planted": {"test_small[ddp]": "regressed", "test_larger": "none"},
+        "true": {"test_small[ddp]": pytest.approx(1.0)},
+        "others": pytest.approx(0.04),
+        "said": "perf_tests/test_digits.py::test_digits ddp: peak_allocated +0.25 held",
+    }
+
+
+def test_why_a_broken_benchmark_of_a_suite_is_red_is_told_by_its_findings() -> None:
+    broken = benchmark("test_digits.py::test_digits", "broken", metrics={}, step_times=[], findings=["rank 1 hangs"])
+    assert suite_told([broken])["said"] == "perf_tests/test_digits.py::test_digits ddp: rank 1 hangs"
+
+
+def test_a_suite_reaches_goals_by_benchmark_by_test_and_by_its_seconds() -> None:
+    verdicts = {"a": "ok", "b": "unchanged", "c": "inconclusive", "d": "broken", "e": "new", "f": "improved"}
+    run = replace(SUITE, verdicts=verdicts, planted={"slow": "regressed", "late": "inconclusive"}, took=319.0)
+    assert (run.green, run.red, run.open) == (["a", "b", "f"], ["d"], ["c", "e"])
+    assert run.summary == "1 red, 3 green, 2 open, 1 of 2 planted found"
+    assert run.tally(Goal("green", 0.95, at_least=True)) == (3, 6)
+    assert run.tally(Goal("red", 0.0, at_least=False)) == (1, 6)
+    found = {test: run.tally(Goal("red", 0.95, at_least=True, test=test)) for test in ("slow", "late", "unknown")}
+    assert found == {"slow": (1, 1), "late": (0, 1), "unknown": (0, 1)}
+    in_time = [run.tally(Goal("in time", 1.0, at_least=True, seconds=seconds)) for seconds in (320.0, 318.0)]
+    assert in_time == [(1, 1), (0, 1)]
+
+
+def test_a_suite_without_results_reaches_no_goal_but_that_of_red() -> None:
+    reached = {goal.what: SUITE.tally(goal) for goal in SUITES["suite-same"].goals}
+    assert reached == {"red": (0, 1), "green": (0, 1), "ended within 320 s": (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("cell", "fields", "why"),
+    [
+        ("suite-same", {"others": 0.09}, ""),
+        ("suite-same", {"others": 0.11}, "not quiet: others used 11% of the cores while it was compared"),
+        ("suite-stored", {"others_saved": 0.2}, "not quiet: others used 20% of the cores while it was saved"),
+    ],
+)
+def test_suites_count_on_a_quiet_machine_alone(cell: str, fields: dict[str, Any], why: str) -> None:
+    assert why_left_out(SUITES[cell], replace(SUITE, cell=cell, **fields)) == why
+
+
 def test_what_is_added_is_read_and_a_cut_costs_the_last_run_alone(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     assert read(file).outcomes == ()
@@ -95,14 +162,18 @@ def test_what_is_added_is_read_and_a_cut_costs_the_last_run_alone(tmp_path: Path
     calibration = Calibration(0.01, 2e-6, {16: 1e-4})
     append(file, OUTCOME)
     append_calibration(file, "cpu-2c", "12ms", calibration)
+    suite = replace(
+        SUITE, verdicts={"a": "ok"}, planted={"b": "none"}, true={"b": 0.125}, took=310.5, others=0.02, said="b: slower"
+    )
+    append(file, suite)
     append(file, full)
     whole = read(file)
-    assert whole.outcomes == (OUTCOME, full)
+    assert whole.outcomes == (OUTCOME, suite, full)
     assert whole.calibrations == {("cpu-2c", "12ms"): calibration}
     file.write_bytes(file.read_bytes()[:-10])
-    assert read(file).outcomes == (OUTCOME,)
+    assert read(file).outcomes == (OUTCOME, suite)
     append(file, full)
-    assert read(file).outcomes == (OUTCOME, full)
+    assert read(file).outcomes == (OUTCOME, suite, full)
     assert [each.number for each in read(file).of("10%-20s-quiet", "3f2a1c0")] == [0, 1]
     assert read(file).of("10%-20s-quiet", "0000000") == []
 

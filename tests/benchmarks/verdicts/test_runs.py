@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.quality.project import ROOT
+from benchmarks.quality.project import ROOT, RunError
 from benchmarks.quality.steps import Calibration
 from benchmarks.verdicts import runs
-from benchmarks.verdicts.cells import CELLS, Cell
-from benchmarks.verdicts.outcomes import Outcome, append, append_calibration, read
+from benchmarks.verdicts.cells import CELLS, PLANTED, SUITES, Cell
+from benchmarks.verdicts.outcomes import Outcome, SuiteOutcome, append, append_calibration, read
 from benchmarks.verdicts.programs import make_project
-from benchmarks.verdicts.runs import Bench, chosen, compared, made, tree_of
+from benchmarks.verdicts.runs import Bench, chosen, compared, made, run_next, tree_of
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.errors import SettingError
 
-OUTCOME = Outcome("", 0, "3f2a1c0", "cpu-2c", "2026-01-12T10:00:00+00:00", 40.0, "ok")
+OUTCOME = Outcome("", 0, "3f2a1c0", "cpu-2c", "2026-01-12T10:00:00+00:00", 40.0, verdict="ok")
 QUIET, BUSY = (replace(CELLS[f"same-20s-{where}"], wanted=3) for where in ("quiet", "busy"))
 
 
@@ -96,7 +97,7 @@ def test_no_run_is_begun_when_the_time_is_up(bench: Bench, used: list[float]) ->
     """The clock is read before each run."""
     assert len(names(bench, [BUSY], until=2.5)) == 3
     used[:] = [1.0]
-    assert names(bench, [QUIET], until=50.0) == []
+    assert names(bench, [QUIET, SUITES["suite-same"]], until=50.0) == []
 
 
 def test_the_package_is_named_by_its_tree_and_has_no_changes(tmp_path: Path) -> None:
@@ -110,10 +111,40 @@ def test_the_package_is_named_by_its_tree_and_has_no_changes(tmp_path: Path) -> 
     assert git(tmp_path, "rev-parse", "HEAD:pytest_ddpperf").startswith(tree_of(tmp_path))
 
 
+def test_a_run_of_the_suite_is_kept_whatever_it_comes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one ends without results, the second one with an open benchmark while others use 20 % of the cores."""
+    bench = Bench(tmp_path / "runs.jsonl", ROOT, "3f2a1c0", "cpu-2c", print, iter(map(float, range(9))).__next__)
+    found: list[dict[str, Any]] = [{}, {"verdicts": {"a": "inconclusive"}, "took": 301.0, "others": 0.2}]
+
+    def suite_run(*_: object) -> dict[str, Any]:
+        fields = found.pop(0)
+        if not fields:
+            raise RunError("pytest ended with status 4")
+        return fields
+
+    monkeypatch.setattr(runs, "suite_run", suite_run)
+    monkeypatch.setattr(runs, "tree_of", lambda _: "3f2a1c0")
+    first, second = (run_next(bench, SUITES[name]) for name in ("suite-10%", "suite-same"))
+    assert read(bench.file).outcomes == (first, second)
+    assert isinstance(first, SuiteOutcome)
+    assert (first.counts, first.took, first.missed) == (True, None, [*PLANTED])
+    assert first.said == "pytest ended with status 4"
+    assert (second.number, second.seconds, second.summary) == (0, 1.0, "0 red, 0 green, 1 open")
+    assert second.left_out == "not quiet: others used 20% of the cores while it was compared"
+
+
+def test_a_suite_has_no_programs() -> None:
+    assert SUITES["suite-same"].lengths == set()
+    with pytest.raises(TypeError, match="suite-same runs the example suite, which has no programs to draw"):
+        SUITES["suite-same"].drawn(0)
+
+
 def test_a_cell_is_chosen_by_name() -> None:
     assert chosen("pauses-busy") == [CELLS["pauses-busy"]]
+    assert chosen("suite-same") == [SUITES["suite-same"]]
     assert chosen(None) == [*CELLS.values()]
-    with pytest.raises(SettingError, match="--cell 'no': there are same-20s-quiet, "):
+    assert chosen(None, suites=True) == [*CELLS.values(), *SUITES.values()]
+    with pytest.raises(SettingError, match=r"--cell 'no': there are same-20s-quiet, .*, suite-1min$"):
         chosen("no")
 
 
