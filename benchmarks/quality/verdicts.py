@@ -24,7 +24,6 @@ from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import CONFIRMED
 from pytest_ddpperf.run.budget.session_budget import SessionBudget
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.call.planning import LaunchOutcome, Purpose, fitting_steps, limits_of, short_launch
@@ -41,7 +40,6 @@ if TYPE_CHECKING:  # they know the environment from here
     from benchmarks.quality.campaign import Recorded, Sides
 
 __all__ = [  # of the plugin itself
-    "CONFIRMED",
     "LAST_SHARE",
     "PAIRED_LOOKS",
     "SEPARATE_LOOKS",

@@ -1,4 +1,4 @@
-"""The throw-away project: a git repository whose branches differ in one constant each; and a busy machine."""
+"""The throw-away project, and a busy machine."""
 
 from __future__ import annotations
 
@@ -10,59 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.project import (
-    BASE,
-    CHANGES,
-    HELD,
-    ROOT,
-    busy,
-    check_out,
-    make_project,
-    make_workload_project,
-    picked,
-)
-from benchmarks.quality.steps import Calibration, Injection
-from pytest_ddpperf.against.git import commit_of, git
-from pytest_ddpperf.errors import SettingError
+from benchmarks.quality.project import ROOT, busy, make_workload_project
+from pytest_ddpperf.against.git import git
 from pytest_ddpperf.launch.processes import children
-
-CALIBRATION = Calibration(step=0.012, product=2e-6, reduces={16: 1e-4, 4096: 6e-4})
-
-
-def test_changes_are_picked_by_name() -> None:
-    assert picked(None) == [*CHANGES]
-    assert picked(["+10%", "unchanged", "+10%", "perf_tests"]) == ["+10%", "unchanged", "perf_tests"]
-    with pytest.raises(SettingError, match=r"^--changes 'no': there are 'unchanged', .*'perf_tests'$"):
-        picked(["no"])
-
-
-def test_what_is_slower_is_only_timed() -> None:
-    assert {name for name, change in CHANGES.items() if change.times_only} == {name for name in CHANGES if "%" in name}
-
-
-def test_every_change_is_between_two_branches_that_are_there(tmp_path: Path) -> None:
-    make_project(tmp_path, "12ms", CALIBRATION)
-    assert git(tmp_path, "status", "--porcelain") == ""
-    for change in CHANGES.values():
-        assert commit_of(tmp_path, change.here) is not None, change.name
-        assert commit_of(tmp_path, change.against) is not None, change.name
-
-
-@pytest.mark.parametrize(
-    ("branch", "line"),
-    [
-        (BASE, f"    step = Training(LENGTHS['12ms'], {Injection()})(ctx)"),
-        ("slower", f"    step = Training(LENGTHS['12ms'], {Injection(products=600)})(ctx)"),
-        ("all-reduce", f"    step = Training(LENGTHS['12ms'], {Injection(elements=16)})(ctx)"),
-        ("memory", f"HELD = {HELD}  # bytes"),
-    ],
-)
-def test_a_branch_differs_from_the_base_in_its_own_line_alone(tmp_path: Path, branch: str, line: str) -> None:
-    make_project(tmp_path, "12ms", CALIBRATION)
-    check_out(tmp_path, branch)
-    assert line in (tmp_path / "src" / "training.py").read_text(encoding="utf-8").splitlines()
-    differing = git(tmp_path, "diff", "--numstat", BASE)
-    assert differing == ("" if branch == BASE else "1\t1\tsrc/training.py")
 
 
 def test_a_workload_has_a_project_of_one_commit(tmp_path: Path) -> None:
