@@ -13,15 +13,16 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 VARIABLE = "PERF_TESTS_SLOW"
+Model = TypeVar("Model", bound=nn.Module)
 
 
-def slowed(model: nn.Module, name: str) -> nn.Module:
+def slowed(model: Model, name: str) -> Model:
     """The model, with extra work before each forward pass if the environment asks for it by this name."""
     wanted, _, share = os.environ.get(VARIABLE, "").partition(":")
     if wanted == name:

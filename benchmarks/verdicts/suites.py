@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from benchmarks.quality.project import AS_NOBODY, RunError, pytest_results
 from benchmarks.verdicts.cells import PLANTED, Cell, Suite
 from benchmarks.verdicts.outcomes import others_of, suite_told
+from benchmarks.verdicts.programs import BASELINES
 from pytest_ddpperf.against.git import git
 
 SUITE = "perf_tests"
@@ -17,9 +19,10 @@ SLOWER_MODULE = "test_language_model.py"  # whose tests are PLANTED
 IMPORTED = "from .language_model import LARGER, SMALL, language_model\n"
 INSTEAD = "from .language_model import LARGER, SMALL\nfrom .planted import language_model\n"
 PLANT = '''\
-"""The language model with extra work in each step."""
+"""The language model with extra work in each step; each side finds its own by the name of a function."""
 
 from dataclasses import replace
+from functools import partial
 
 from . import language_model as plain
 from .extra_work import ExtraWork
@@ -27,15 +30,14 @@ from .extra_work import ExtraWork
 SHARE = {share}  # of a step
 
 
+def slower(size):
+    model = plain.built(size)
+    model.register_forward_pre_hook(ExtraWork(SHARE))
+    return model
+
+
 def language_model(size, batch_size):
-    workload = plain.language_model(size, batch_size)
-
-    def model():
-        built = workload.model()
-        built.register_forward_pre_hook(ExtraWork(SHARE))
-        return built
-
-    return replace(workload, model=model)
+    return replace(plain.language_model(size, batch_size), model=partial(slower, size))
 '''
 
 
@@ -52,11 +54,12 @@ def suite_run(package: Path, project: Path, cell: Cell, suite: Suite, ranks: int
     options = [f"--ddpperf-budget={suite.budget}", *([] if cell.counted else ["--ddpperf-counted=false"])]
     of_saved: dict[str, Any] = {}
     if cell.saved_busy is not None:
+        shutil.rmtree(project / BASELINES, ignore_errors=True)  # of other machines, and maybe of another format
         saved = results("--ddpperf-save")
         of_saved["others_saved"] = others_of(saved)
-        if not git(project, "status", "--porcelain"):
+        if not (project / BASELINES).is_dir():
             raise RunError(f"{cell.name}: nothing was stored: {saved[0]['findings']}")
-        commit(project, "baselines")
+        commit(project, BASELINES)
         touch(project)
     elif suite.slower:
         plant(project, suite.slower)

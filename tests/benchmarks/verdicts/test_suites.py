@@ -14,10 +14,13 @@ from benchmarks.verdicts.cells import PLANTED, Suite
 from benchmarks.verdicts.suites import SLOWER_MODULE, SUITE, commit, plant, planted_by, touch
 from pytest_ddpperf.against.git import git
 
-SHARES = """\
+TRAVELLING = """\
+import pathlib, sys, cloudpickle
 from perf_tests import test_language_model as tests
-model = tests.language_model(tests.SMALL, 8).model()
-print([hook.share for hook in model._forward_pre_hooks.values()])
+file = pathlib.Path("model")
+if not file.exists():
+    file.write_bytes(cloudpickle.dumps(tests.language_model(tests.SMALL, 8).model))
+print([hook.share for hook in cloudpickle.loads(file.read_bytes())()._forward_pre_hooks.values()])
 """
 
 
@@ -36,21 +39,29 @@ def test_work_is_planted_in_the_last_commit_alone_and_what_both_sides_share_is_i
         f"{SUITE}/planted.py",
         f"{SUITE}/{SLOWER_MODULE}",
     ]
-    command = [sys.executable, "-B", "-c", SHARES]
-    done = subprocess.run(
-        command, cwd=project, env=environ_of((project, ROOT)), check=True, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "[0.1]"
-    assert "\nSHARE = 0.0  #" in git(project, "show", f"HEAD~1:{SUITE}/planted.py")
+    for revision, share in (("HEAD", "0.1"), ("HEAD~1", "0.0")):
+        assert f"\nSHARE = {share}  #" in git(project, "show", f"{revision}:{SUITE}/planted.py")
+
+
+@pytest.mark.slow
+def test_a_model_that_is_sent_to_the_other_commit_has_that_commit_s_work(project: Path) -> None:
+    plant(project, 0.1)
+    shares = []
+    for revision in ("HEAD", "HEAD~1"):
+        git(project, "checkout", "-q", revision)
+        shares.append(printed(project, "-c", TRAVELLING).strip())
+    assert shares == ["[0.1]", "[0.0]"]
+
+
+def printed(project: Path, *arguments: str) -> str:
+    command, environ = [sys.executable, "-B", *arguments], environ_of((project, ROOT))
+    return subprocess.run(command, cwd=project, env=environ, check=True, capture_output=True, text=True).stdout
 
 
 def test_the_planted_tests_are_those_of_one_module(project: Path) -> None:
     options = ["-q", "--collect-only", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, f"{SUITE}/{SLOWER_MODULE}"]
-    done = subprocess.run(
-        command, cwd=project, env=environ_of((project, ROOT)), check=True, capture_output=True, text=True
-    )
-    collected = [line for line in done.stdout.splitlines() if "::" in line]
+    collecting = printed(project, "-m", "pytest", *options, f"{SUITE}/{SLOWER_MODULE}")
+    collected = [line for line in collecting.splitlines() if "::" in line]
     assert {line.partition("::")[2] for line in collected} == {*PLANTED}
     assert planted_by(Suite("5min", slower=0.1)) == PLANTED
     assert planted_by(Suite("5min")) == ()
