@@ -7,14 +7,17 @@ import itertools
 import keyword
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_ddpperf.cli.inifile import project_root
 
 MOST_FILES = 5000  # that are looked at
 MOST_BYTES = 1_000_000  # of a file that is looked at
+MOST_BYTES_OF_ALL = 10_000_000  # of all of them: a million takes up to some seconds
 MOST_IN_FOLDER = 20_000  # entries of a folder that are looked at: what has more is data
 MOST_ENTRIES = 200_000  # of all folders
 _NOT_CODE = {
@@ -43,7 +46,7 @@ class TrainingScript:
     """A file that trains when it is run."""
 
     file: Path  # from the root of the project
-    framework: str  # torch, accelerate, transformers or lightning
+    framework: str = ""  # torch, accelerate, transformers or lightning
     longer: tuple[str, ...] = ()  # arguments with which it trains for longer than any launch
     devices: str = ""  # the option for the number of Lightning's processes
     processes: int = 1  # of Lightning, where its Trainer names a number
@@ -62,18 +65,28 @@ class Project:
     requirements: bool  # whether it has a requirements.txt
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Seen:
+    """What is kept of a module: its syntax tree may take 500 times its bytes."""
+
+    imported: frozenset[str]
+    framework: str  # as of ``_framework``
+    runs: bool
+    script: TrainingScript  # what it is if it trains
+    models: tuple[str, ...]
+
+
 def look_at(folder: Path) -> Project:
     """The project that holds a folder; files that are no Python are left out."""
     root = project_root(folder)
-    modules = {file.relative_to(root): tree for file in _files(root) if (tree := _parsed(file)) is not None}
+    modules = dict(_modules(root))
     named = {_module(file): file for file in modules}
-    frameworks = {file: found for file, tree in modules.items() if (found := _framework(tree))}
     scripts = [
-        _script(file, tree, framework)
-        for file, tree in modules.items()
-        if _runs(tree) and (framework := _framework_of(file, modules, named, frameworks))
+        replace(seen.script, framework=framework)
+        for file, seen in modules.items()
+        if seen.runs and (framework := _framework_of(file, modules, named))
     ]
-    models = [(_module(file), name) for file, tree in modules.items() if _importable(file) for name in _models(tree)]
+    models = [(_module(file), name) for file, seen in modules.items() if _importable(file) for name in seen.models]
     return Project(
         root=root,
         rooted=project_root(root / "tests") == root,
@@ -82,6 +95,27 @@ def look_at(folder: Path) -> Project:
         installable=any((root / name).is_file() for name in ("pyproject.toml", "setup.py")),
         requirements=(root / "requirements.txt").is_file(),
     )
+
+
+def _modules(root: Path) -> Iterator[tuple[Path, _Seen]]:
+    """Each module of a project by its file, until those that were looked at have ``MOST_BYTES_OF_ALL``."""
+    left = MOST_BYTES_OF_ALL
+    for path in _files(root):
+        file, code = path.relative_to(root), _code(path)
+        left -= len(code)
+        if left < 0:
+            return
+        tree = _parsed(code)
+        if tree is not None:
+            imported, calls = _imported(tree), tuple(_calls(tree))
+            seen = _Seen(
+                imported=imported,
+                framework=_framework(imported, {name for name, _ in calls}),
+                runs=_runs(tree),
+                script=_script(file, calls),
+                models=tuple(_models(tree)),
+            )
+            yield file, seen
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -117,12 +151,23 @@ def _is_file(path: str) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - which raises
 
 
-def _parsed(file: Path) -> ast.Module | None:
+def _code(file: Path) -> bytes:
+    """The code in a file; none of one that cannot be read, or that is so large that it is data."""
     try:
         with file.open("rb") as opened:
             code = opened.read(MOST_BYTES + 1)
-        return ast.parse(code) if len(code) <= MOST_BYTES else None
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
+    except OSError:
+        return b""
+    return code if len(code) <= MOST_BYTES else b""
+
+
+def _parsed(code: bytes) -> ast.Module | None:
+    """The syntax tree of code; None of what is no Python, and no word on what only looks wrong."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
         return None
 
 
@@ -136,7 +181,7 @@ def _importable(file: Path) -> bool:
     return all(part.isidentifier() and not keyword.iskeyword(part) for part in file.with_suffix("").parts)
 
 
-def _imported(tree: ast.Module) -> set[str]:
+def _imported(tree: ast.Module) -> frozenset[str]:
     """The dotted names that a module imports, and those that it imports from modules."""
     names = set()
     for node in ast.walk(tree):
@@ -144,7 +189,7 @@ def _imported(tree: ast.Module) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+    return frozenset(names)
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
@@ -157,9 +202,8 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
                 yield node.func.id, node
 
 
-def _framework(tree: ast.Module) -> str:
-    """What a module trains with; empty where it does not train."""
-    imported, called = _imported(tree), {name for name, _ in _calls(tree)}
+def _framework(imported: AbstractSet[str], called: AbstractSet[str]) -> str:
+    """What a module trains with, by what it imports and calls; empty where it does not train."""
     tops = {name.partition(".")[0] for name in imported}
     if tops & _LIGHTNING and "fit" in called:
         return "lightning"
@@ -170,16 +214,14 @@ def _framework(tree: ast.Module) -> str:
     return ""
 
 
-def _framework_of(
-    file: Path, modules: Mapping[Path, ast.Module], named: Mapping[str, Path], frameworks: Mapping[Path, str]
-) -> str:
+def _framework_of(file: Path, modules: Mapping[Path, _Seen], named: Mapping[str, Path]) -> str:
     """What a module, or one of the project's that it imports, trains with."""
     seen, left = {file}, [file]
     while left:
         here = left.pop(0)
-        if here in frameworks:
-            return frameworks[here]
-        new = {named[name] for name in _imported(modules[here]) if name in named} - seen
+        if modules[here].framework:
+            return modules[here].framework
+        new = {named[name] for name in modules[here].imported if name in named} - seen
         seen |= new
         left += sorted(new)
     return ""
@@ -196,17 +238,14 @@ def _runs(tree: ast.Module) -> bool:
     return False
 
 
-def _script(file: Path, tree: ast.Module, framework: str) -> TrainingScript:
+def _script(file: Path, calls: Sequence[tuple[str, ast.Call]]) -> TrainingScript:
     options = [
         (names, call)
-        for called, call in _calls(tree)
+        for called, call in calls
         if called == "add_argument" and (names := [arg.value for arg in call.args if isinstance(arg, ast.Constant)])
     ]
     longer: tuple[str, ...] = ()
-    devices, needs = (
-        "",
-        ["the arguments of HfArgumentParser"] * any(name == "HfArgumentParser" for name, _ in _calls(tree)),
-    )
+    devices, needs = ("", ["the arguments of HfArgumentParser"] * any(name == "HfArgumentParser" for name, _ in calls))
     for names, call in options:
         long = next((name for name in reversed(names) if str(name).startswith("-")), None)
         word = str(long).replace("-", "").replace("_", "").lower()
@@ -218,10 +257,9 @@ def _script(file: Path, tree: ast.Module, framework: str) -> TrainingScript:
             needs.append(str(long or names[0]))
     return TrainingScript(
         file=file,
-        framework=framework,
         longer=longer,
         devices=devices,
-        processes=max((_processes(call) for called, call in _calls(tree) if called == "Trainer"), default=1),
+        processes=max((_processes(call) for called, call in calls if called == "Trainer"), default=1),
         needs=tuple(needs),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -156,6 +157,21 @@ def test_a_file_that_is_nested_as_deep_as_can_be_parsed_is_looked_at(tmp_path: P
     found = project(tmp_path, {"train.py": nested})
     assert [script.file.as_posix() for script in found.scripts] == ["train.py"]
     assert [name for _, name in found.models] == ["Net", "Deep"]
+
+
+def test_no_more_code_is_looked_at_than_a_limit_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"a.py": LIBRARY, "b.py": LOOP, "deeper/train.py": LOOP}
+    monkeypatch.setattr(looking, "MOST_BYTES_OF_ALL", len(LIBRARY) + 2 * len(LOOP))
+    assert [script.file.as_posix() for script in project(tmp_path, files).scripts] == ["deeper/train.py", "b.py"]
+    monkeypatch.setattr(looking, "MOST_BYTES_OF_ALL", len(LIBRARY) + 2 * len(LOOP) - 1)
+    assert [script.file.as_posix() for script in look_at(tmp_path).scripts] == ["b.py"]
+
+
+def test_what_python_warns_of_in_code_is_neither_told_nor_an_error(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = project(tmp_path, {"train.py": f'{LOOP}\nx = "\\d" is 1\n'})
+    assert [script.file.as_posix() for script in found.scripts] == ["train.py"]
 
 
 def test_a_folder_that_cannot_be_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
