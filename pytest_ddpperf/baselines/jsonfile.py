@@ -13,6 +13,7 @@ from pytest_ddpperf.baselines.typed import Misfit, Shapes, read
 from pytest_ddpperf.errors import BaselineError
 
 TOOL = "pytest-ddpperf"
+MOST_CHARACTERS = 500_000_000  # of a file that is read; results of 3000 tests have 40 million
 _WIDTH = 100
 _INDENT = "  "
 
@@ -77,13 +78,17 @@ class FileKind:
 def read_text(file: Path, kind: FileKind) -> str | None:
     """The text of a file; None if there is no such file, BaselineError if it cannot be read."""
     try:
-        return file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as opened:
+            text = opened.read(MOST_CHARACTERS + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError:
         raise kind.error(file, "is not text in UTF-8") from None
     except OSError as error:
         raise BaselineError(f"{kind.name} {file}: cannot be read: {error.strerror}") from None
+    if len(text) > MOST_CHARACTERS:
+        raise kind.error(file, f"holds more than {MOST_CHARACTERS:.3g} characters")
+    return text
 
 
 def parse(text: str, file: Path, kind: FileKind) -> tuple[Any, dict[str, Any]]:

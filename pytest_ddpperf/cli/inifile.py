@@ -55,7 +55,7 @@ def _settings(file: Path, sections: tuple[str, ...]) -> Mapping[str, Any] | None
     """The settings in the first of the sections that is there."""
     try:
         content = _toml(file, sections) if file.suffix == ".toml" else _ini(file)
-    except (OSError, ValueError, configparser.Error) as error:
+    except (OSError, ValueError, RecursionError, configparser.Error) as error:
         raise SettingError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
     return next((content[section] for section in sections if section in content), None)
 

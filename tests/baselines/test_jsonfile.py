@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.baselines import jsonfile
 from pytest_ddpperf.baselines.codec import BASELINE
 from pytest_ddpperf.baselines.jsonfile import parse, read_text, render, rounded
 from pytest_ddpperf.errors import BaselineError
@@ -84,3 +85,10 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_text(tmp_path / "x.json", BASELINE)
     with pytest.raises(BaselineError, match="cannot be read: Is a directory"):
         read_text(tmp_path, BASELINE)
+
+
+def test_a_file_without_end_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonfile, "MOST_CHARACTERS", 1000)
+    (tmp_path / "x.json").symlink_to("/dev/zero")
+    with pytest.raises(BaselineError, match=r"x\.json: holds more than 1e\+03 characters; restore it"):
+        read_text(tmp_path / "x.json", BASELINE)

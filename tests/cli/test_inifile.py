@@ -38,7 +38,9 @@ def test_the_nearest_file_with_a_section_decides(tmp_path: Path) -> None:
     assert ini_value("ddpperf_history", near) is None
 
 
-@pytest.mark.parametrize(("file", "text"), [("pyproject.toml", "[tool"), ("pytest.ini", "a = 1\n")])
+@pytest.mark.parametrize(
+    ("file", "text"), [("pyproject.toml", "[tool"), ("pytest.ini", "a = 1\n"), ("pytest.toml", f"a = {'[' * 5000}")]
+)
 def test_a_broken_file_is_named(tmp_path: Path, file: str, text: str) -> None:
     (tmp_path / file).write_text(text)
     with pytest.raises(SettingError, match=rf"{file} cannot be read: .+"):

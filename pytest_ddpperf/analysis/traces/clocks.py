@@ -120,7 +120,7 @@ def merged_trace(
     first: some readers look for nothing behind other keys.
     """
     events: list[dict[str, Any]] = []
-    flows: dict[tuple[int, Any], int] = {}  # their numbers, by the rank and the number that it gives them
+    flows: dict[tuple[int, str], int] = {}  # their numbers, by the rank and the number that it gives them
     order = sorted(range(len(traces)), key=lambda i: traces[i].rank)
     for place, i in enumerate(order):
         rank, shift, processes = traces[i].rank, alignment.shifts[i] / _MICROSECOND, dict[str, int]()
@@ -132,7 +132,7 @@ def merged_trace(
             if isinstance(raw.get("ts"), (int, float)) and raw.get("ph") != "M":
                 event["ts"] = raw["ts"] - shift
             if raw.get("ph") in {"s", "t", "f"}:
-                event["id"] = flows.setdefault((rank, raw.get("id")), len(flows) + 1)
+                event["id"] = flows.setdefault((rank, str(raw.get("id"))), len(flows) + 1)
             if raw.get("name") == "process_sort_index":
                 event["args"] = {"sort_index": event["pid"]}
             events.append(event)

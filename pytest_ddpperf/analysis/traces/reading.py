@@ -24,6 +24,8 @@ from pytest_ddpperf.metrics.profile import merged
 from pytest_ddpperf.records.communication import CommunicationProfile, ProfiledStep, RankProfile
 
 _MICROSECOND = 1e-6
+_LATEST = 1e18  # in microseconds, as the times of events are: later than any clock
+_MOST_RANKS = 1 << 31
 _STEP_OF_TORCH = re.compile(r"ProfilerStep#\d+")
 _RANK_OF_FILE = re.compile(r"_rank_(\d+)_trace\.json(?:\.gz)?$")
 
@@ -112,13 +114,18 @@ def read_trace(document: object, name: str) -> RankTrace:
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(events, list):
         raise TraceError(f"{name} is no Chrome trace: it has no list of traceEvents")
-    found = tuple(event for each in events if isinstance(each, dict) and (event := _event(each)) is not None)
+    try:
+        found = tuple(event for each in events if isinstance(each, dict) and (event := _event(each)) is not None)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise TraceError(f"{name} is no Chrome trace: an event is not as torch writes them ({error})") from None
     if not found:
         raise TraceError(f"{name} has no events with a duration: nothing ran while it was made")
     told = document.get("distributedInfo")
     told = told if isinstance(told, dict) else {}
-    rank = told.get("rank", rank_in_name(name))
-    size, groups = told.get("world_size"), told.get("pg_config")
+    rank, size, groups = told.get("rank", rank_in_name(name)), told.get("world_size"), told.get("pg_config")
+    for number in (rank, size):
+        if isinstance(number, int) and not 0 <= number <= _MOST_RANKS:
+            raise TraceError(f"{name} is no Chrome trace of ranks: it has the rank or the world size {number}")
     return RankTrace(
         rank=rank if isinstance(rank, int) else 0,
         world_size=size if isinstance(size, int) else None,
@@ -137,7 +144,12 @@ def _has_subgroups(groups: object, world_size: object) -> bool:
 
 def _event(raw: Mapping[str, Any]) -> TraceEvent | None:
     start, duration, name = raw.get("ts"), raw.get("dur"), raw.get("name")
+    for time in (start, duration):
+        if isinstance(time, (int, float)) and not abs(time) <= _LATEST:
+            raise ValueError("it has a time that no clock shows")
     if raw.get("ph") != "X" or not isinstance(start, (int, float)) or not isinstance(duration, (int, float)):
+        return None
+    if duration < 0:  # it has not ended
         return None
     name, activity, args = str(name), str(raw.get("cat", "")), raw.get("args") or {}
     nbytes, kind, ranks = None, "", None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import math
+import reprlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -15,7 +18,7 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.codec import data_of
 from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, has_plan, make_tables, open_history
+from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, has_plan, make_tables, open_history
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import FINAL_LOSS, rules_of
 from pytest_ddpperf.records.measurement import Better, Interval, Mode, Scale
@@ -37,6 +40,12 @@ _TABLES: dict[Column, str] = {
 _SAME_NAME = ("test", "name", "strategy", "mode", "recipe", "world_size", "metric", "unit", "better", "scale")
 
 
+# Of what a query gives; all else is text. SQLite takes any value into any column.
+_NUMBERS = frozenset({"value", "low", "high", "confidence", "slack"})
+_WHOLE = frozenset({"world_size", "total_steps", "interleaved", "typical", "dirty", "gated"})
+_OPTIONAL = frozenset(
+    {"mode", "commit_hash", "commit_date", "branch", "low", "high", "confidence", "total_steps", "interleaved"}
+)
 _TYPICAL = "EXISTS (SELECT 1 FROM metric AS tail WHERE tail.result = result.id AND tail.metric = 'step_time_tail')"
 
 
@@ -145,15 +154,15 @@ def has_run(file: Path, run: HistoryRun, results: Sequence[Result]) -> bool:
                 runs.setdefault(number, []).append(tuple(facts))
     except NoRunYet:
         return False
-    wanted = sorted((one.test, one.name, one.measurement.world_size, one.verdict.value) for one in results)
-    return any(sorted(facts) == wanted for facts in runs.values())
+    wanted = Counter((one.test, one.name, one.measurement.world_size, one.verdict.value) for one in results)
+    return any(Counter(facts) == wanted for facts in runs.values())
 
 
 def recorded(file: Path, column: Column) -> tuple[Any, ...]:
     """The different values of a column, sorted; HistoryError where the file cannot be read."""
     query = f"SELECT DISTINCT {column} FROM {_TABLES[column]} WHERE {column} IS NOT NULL ORDER BY {column}"  # noqa: S608
     with open_history(file) as connection:
-        return tuple(value for (value,) in connection.execute(query))
+        return tuple(_checked(file, {column: value})[column] for (value,) in connection.execute(query))
 
 
 def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry, ...]:
@@ -183,9 +192,28 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
             """  # noqa: S608 - the columns' names are the code's own
             cursor = connection.execute(query, {"metric": metric, **wanted})
             columns = [description[0] for description in cursor.description]
-            return tuple(_entry(dict(zip(columns, row, strict=True))) for row in cursor)
+            return tuple(_entry(_checked(file, dict(zip(columns, row, strict=True)))) for row in cursor)
     except NoRunYet:
         return ()
+
+
+def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """The row, by the names of its columns; HistoryError where a value is not of its column's type."""
+    for name, value in row.items():
+        kind = (int, float) if name in _NUMBERS else int if name in _WHOLE else str
+        fits = isinstance(value, kind) and not (isinstance(value, float) and not math.isfinite(value))
+        if not (fits or (value is None and name in _OPTIONAL)) or (name == "recipe" and not _is_object(value)):
+            raise broken(file, f"a {name} is {reprlib.repr(value)}, which no pytest-ddpperf has written")
+    return row
+
+
+@functools.lru_cache
+def _is_object(text: str) -> bool:
+    """Whether a text is a JSON object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _entry(row: dict[str, Any]) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 APPLICATION = 0x64647066  # "ddpf": marks the files of pytest-ddpperf
 VERSION = 2  # version 1 had no columns for the plan of a result: warmup, steps and beside
 LOCK_TIMEOUT = 30.0  # seconds; a process that writes holds the lock for milliseconds
+USE_SECONDS = 300.0  # of one connection; a trend of a large file takes seconds
+_STEPS = 100_000  # of SQLite's machine between looks at the time
 
 # Rows of one metric lie together, so that a trend reads few pages of a large file.
 _SCHEMA = (
@@ -75,6 +78,9 @@ _SCHEMA = (
     """,
 )
 _MIGRATION = tuple(f"ALTER TABLE result ADD COLUMN {column} INTEGER" for column in ("warmup", "steps", "beside"))
+_COMPUTED = """
+    SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'
+"""  # what runs code of the file's own
 _RECOVERY = "restore it from a backup, or name another file and start a new history there"
 
 
@@ -107,7 +113,7 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
     fails on network file systems, and a journal is enough for one short transaction per run.
 
     NoRunYet where the mode is ``read`` and the file is empty; HistoryError where the file is missing, locked,
-    unwritable, broken, foreign or newer.
+    unwritable, broken, foreign, newer, or takes longer than ``USE_SECONDS``: its schema may compute for ever.
     """
     import sqlite3
 
@@ -116,13 +122,20 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
     try:
         address = f"{file.absolute().as_uri()}?mode={'rw' if mode == 'read' else mode}"
         with closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
+            deadline = time.monotonic() + USE_SECONDS
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
             _check_header(connection, file, may_be_empty=mode != "read")
             yield connection
     except sqlite3.OperationalError as error:
         cure = "try again" if "locked" in str(error) else "see to its permissions and the disk, or name another file"
         raise HistoryError(f"history file {file}: {error}; {cure}") from None
     except sqlite3.DatabaseError as error:
-        raise HistoryError(f"history file {file}: {error}: it is broken, or no history; {_RECOVERY}") from None
+        raise broken(file, f"{error}: it is broken, or no history") from None
+
+
+def broken(file: Path, problem: str) -> HistoryError:
+    """The error for a file whose content is not as pytest-ddpperf has written it."""
+    return HistoryError(f"history file {file}: {problem}; {_RECOVERY}")
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -133,8 +146,8 @@ def _version(connection: sqlite3.Connection) -> int:
 def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: bool) -> None:
     """Refuses files of other programs and of newer versions, and empty files unless they may be."""
     connection.execute("BEGIN")  # another process may be making the tables: all three answers are of one moment
-    queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-    application, written, tables = (connection.execute(query).fetchone()[0] for query in queries)
+    queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master", _COMPUTED)
+    application, written, tables, computed = (connection.execute(query).fetchone()[0] for query in queries)
     connection.execute("ROLLBACK")
     if application == written == tables == 0:
         if not may_be_empty:
@@ -142,6 +155,8 @@ def _check_header(connection: sqlite3.Connection, file: Path, *, may_be_empty: b
         return
     if application != APPLICATION:
         raise HistoryError(f"history file {file} is a database of another program; name another file")
+    if computed:
+        raise broken(file, "it holds views, triggers or virtual tables, which no pytest-ddpperf has made")
     if written > VERSION:
         raise HistoryError(
             f"history file {file} was written by a newer pytest-ddpperf (history {written}); this one knows {VERSION}: "

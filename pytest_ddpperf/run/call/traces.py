@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.training.jobs import rank_file
 
+MOST_BYTES = 2_000_000_000  # of a trace that is read, unpacked
 MOST_CHANGES = 20  # that are told, unless more are asked for
 
 
@@ -96,12 +98,14 @@ def read_group(name: str, files: Sequence[Path]) -> TracedGroup:
 
 def _document(file: Path) -> Any:
     try:
-        content = file.read_bytes()
-        text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8", "replace")
-        return json.loads(text, strict=False)
-    except (OSError, EOFError) as error:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
+            content = opened.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise TraceError(f"{file} holds more than {MOST_BYTES:.3g} bytes: trace fewer steps")
+        return json.loads(content.decode("utf-8", "replace"), strict=False)
+    except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{file} is no Chrome trace: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -108,6 +109,36 @@ def test_the_rank_is_that_of_the_file_where_the_trace_does_not_tell() -> None:
 def test_what_is_no_trace_is_refused_by_name(content: object) -> None:
     with pytest.raises(TraceError, match=r"^notes\.json is no Chrome trace"):
         read_trace(content, "notes.json")
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"ph": "X", "name": "aten::mm", "ts": 10**4000, "dur": 1},
+        {"ph": "i", "name": "mark", "ts": 10**4000},
+        {"ph": "X", "name": "aten::mm", "ts": math.nan, "dur": 1},
+        {"ph": "X", "name": "aten::mm", "ts": 0, "dur": math.nan},
+        {"ph": "X", "name": "aten::mm", "ts": -math.inf, "dur": 1},
+        {"ph": "X", "name": "gloo:all_reduce", "ts": 0, "dur": 1, "args": ["no object"]},
+        {"ph": "X", "name": "gloo:all_reduce", "ts": 0, "dur": 1, "args": {"Input type": [[]], "Input Dims": [[1]]}},
+        {**event("ncclDevKernel_AllReduce", 0, 1, "kernel"), "args": {"Collective name": "x", "Group size": "["}},
+    ],
+    ids=["huge", "huge mark", "NaN", "NaN long", "infinite", "no object", "no type", "no note"],
+)
+def test_an_event_that_torch_would_not_write_is_told(strange: dict[str, Any]) -> None:
+    with pytest.raises(TraceError, match=r"^odd\.json is no Chrome trace: an event is not as torch writes them \("):
+        read_trace({"traceEvents": [event("aten::mm", 0, 1), strange]}, "odd.json")
+
+
+def test_an_event_that_has_not_ended_is_left_out() -> None:
+    found = trace(0, 2, event("aten::mm", 5, 4), event("aten::add", 0, 1))
+    assert [each.name for each in found.events] == ["aten::add"]
+
+
+@pytest.mark.parametrize("told", [{"rank": 10**22}, {"rank": -1}, {"world_size": 10**22}])
+def test_a_rank_that_cannot_be_is_told(told: dict[str, int]) -> None:
+    with pytest.raises(TraceError, match=r"^odd\.json is no Chrome trace of ranks: it has the rank or the world size "):
+        read_trace({"distributedInfo": told, "traceEvents": [event("aten::mm", 0, 1)]}, "odd.json")
 
 
 def test_a_trace_in_which_nothing_ran_is_refused() -> None:

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.against.git import Checkout
-from pytest_ddpperf.baselines.history.database import HistoryRun, ensure_recordable, entries, record, recorded, run_of
+from pytest_ddpperf.baselines.history.database import (
+    HistoryRun,
+    ensure_recordable,
+    entries,
+    has_run,
+    record,
+    recorded,
+    run_of,
+)
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records.measurement import Interval, Plan, Series
 from pytest_ddpperf.records.results import Result
@@ -179,6 +187,40 @@ def test_times_of_steps_that_took_turns_are_apart_and_counts_are_not(tmp_path: P
         record(file, RUN, [measured])
     assert [entry.benchmark.interleaved for entry in entries(file, "step_time")] == [False, True]
     assert [entry.benchmark.interleaved for entry in entries(file, "collective_calls")] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("UPDATE metric SET value = 'abc'", "a value is 'abc'"),
+        ("UPDATE metric SET value = x'00ff'", r"a value is b'\\x00\\xff'"),
+        ("UPDATE metric SET low = 9e999", "a low is inf"),
+        ("UPDATE metric SET slack = 'much'", "a slack is 'much'"),
+        ("UPDATE result SET test = x'ff'", r"a test is b'\\xff'"),
+        ("UPDATE result SET world_size = 'two'", "a world_size is 'two'"),
+        ("UPDATE result SET recipe = '{'", r"a recipe is '\{'"),
+        ("UPDATE run SET date = x'ff'", r"a date is b'\\xff'"),
+    ],
+)
+def test_a_value_that_was_not_written_so_is_named(tmp_path: Path, change: str, words: str) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result()])
+    with sqlite3.connect(file) as connection:
+        connection.execute(change)
+    connection.close()
+    with pytest.raises(HistoryError, match=f"{words}, which no pytest-ddpperf has written; restore it from a backup"):
+        entries(file, "step_time")
+
+
+def test_texts_that_are_none_are_refused_in_lists_too(tmp_path: Path) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result(), result("t.py::test_b")])
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE result SET test = x'ff' WHERE id = 1")
+    connection.close()
+    with pytest.raises(HistoryError, match="a test is"):
+        recorded(file, "test")
+    assert not has_run(file, RUN, [result(), result("t.py::test_b")])
 
 
 def test_the_run_of_a_checkout_is_what_it_was_when_it_was_looked_at() -> None:

@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from pytest_ddpperf.baselines.history.database import Column, ensure_recordable, entries, record, recorded
+from pytest_ddpperf.baselines.history.sqlite_file import open_history
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records.results import Result
 from tests.factories import make_history_run, make_new_result, make_series
@@ -65,6 +66,37 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(HistoryError, match=r"history\.sqlite: database disk image is malformed: it is broken"):
         entries(file, "step_time")
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"DROP TABLE metric; CREATE VIEW metric AS {ENDLESS}",
+        f"CREATE TRIGGER more AFTER INSERT ON run BEGIN {ENDLESS}; END",
+        "CREATE VIRTUAL TABLE more USING fts5(a)",
+    ],
+    ids=["view", "trigger", "virtual table"],
+)
+def test_a_file_whose_schema_computes_is_refused(tmp_path: Path, sql: str) -> None:
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result()])
+    with sqlite3.connect(file) as connection:
+        connection.executescript(sql)
+    connection.close()
+    for use in (lambda: entries(file, "step_time"), lambda: record(file, RUN, [result()])):
+        with pytest.raises(HistoryError, match="it holds views, triggers or virtual tables, which no pytest-ddpperf"):
+            use()
+
+
+def test_what_computes_for_ever_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddpperf.baselines.history.sqlite_file.USE_SECONDS", 0.0)
+    file = tmp_path / "history.sqlite"
+    record(file, RUN, [result()])
+    with pytest.raises(HistoryError, match="interrupted; see to"), open_history(file) as connection:
+        connection.execute(ENDLESS)
 
 
 def test_before_a_run_it_is_known_whether_it_can_be_recorded(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections import Counter, defaultdict
@@ -18,6 +19,7 @@ from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.profile import merged
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.run.call import traces
 from pytest_ddpperf.run.call.traces import file_name, groups_of, pairs_of, read_group, write_beside
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.run.session.refusals import require_outputs
@@ -281,10 +283,28 @@ def test_what_is_named_is_found_by_benchmark(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_trace_is_named(tmp_path: Path) -> None:
-    for name, content in {"bad.json": b"{", "bad.json.gz": b"no gzip", "list.json": b"[]"}.items():
+    packed = gzip.compress(b"x" * 1000)
+    files = {
+        "bad.json": b"{",
+        "bad.json.gz": b"no gzip",
+        "list.json": b"[]",
+        "deep.json": b"[" * 200_000,
+        "torn.json.gz": packed[:12],
+        "garbled.json.gz": packed[:10] + b"\xff" * 20,
+    }
+    for name, content in files.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(TraceError, match=rf"^.*/{name} (is no Chrome trace|cannot be read): "):
             read_group("bad", [tmp_path / name])
+
+
+@pytest.mark.parametrize("name", ["large.json", "large.json.gz"])
+def test_a_trace_of_many_bytes_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(traces, "MOST_BYTES", 1000)
+    content = b" " * 1001
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(TraceError, match=rf"/{name} holds more than 1e\+03 bytes: trace fewer steps$"):
+        read_group("large", [tmp_path / name])
 
 
 SUITE = """
