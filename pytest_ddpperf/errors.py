@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 E = TypeVar("E", bound="DdpperfError")
+_LONGEST = 400  # characters of an exception's message in a sentence
 NOT_MEASURED = 10  # pytest's exit status where nothing was found worse, and not all was measured; its own end at 6
 
 
@@ -34,6 +35,15 @@ class DdpperfError(Exception):
     def headline(self) -> str:
         """The first line of the message: what went wrong, without cure and details."""
         return str(self).partition("\n")[0]
+
+
+def in_a_line(error: BaseException) -> str:
+    """Class and message of an exception of anybody's, for a sentence: the first line, cut, whatever its methods do."""
+    try:
+        message = str(error).strip().partition("\n")[0]
+    except BaseException as second:  # noqa: BLE001  a __str__ may raise anything
+        message = f"(and {type(second).__name__} while it was put into words)"
+    return f"{type(error).__name__}{': ' * bool(message)}{message[:_LONGEST]}{'...' * (len(message) > _LONGEST)}"
 
 
 def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[str, int] | None = None) -> E:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,7 +74,7 @@ class Store:
         timed = [other for other in others if other[2].timed]
         if not timed:
             what = "no baseline of times" if others else "no baseline"
-            return replace(nearest, origin=f"{what} for {name} of {test} in {self.folder}")
+            return replace(nearest, origin=f"{what} in {_told(self.folder)}")
         differs, key, record = min(timed, key=lambda other: (len(other[0]), other[1]))
         recorded = recorded_differences(record.environment, environment)
         return replace(nearest, record=record, origin=key, differs=differs, recorded_differ=recorded)
@@ -191,6 +191,13 @@ class Store:
                     f"{key}: the file was moved or copied; move it back, or delete it and measure again with "
                     "--ddpperf-save"
                 )
+
+
+def _told(folder: Path) -> str:
+    """A folder from the current one on; of one elsewhere its name: reports go out, and a path may name a user."""
+    with suppress(OSError, ValueError):  # the current folder is gone, or does not hold it
+        return str(folder.absolute().relative_to(Path.cwd()))
+    return f".../{folder.name}"
 
 
 def _nearest_counted(records: Sequence[BaselineRecord], environment: Environment) -> StoredBaseline:

@@ -13,7 +13,7 @@ from typing import Any
 from pytest_ddpperf.analysis.candidates import StrategyAdvice
 from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.rooflines import ACCELERATORS
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import SettingError, in_a_line
 from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
 from pytest_ddpperf.reports.predictions import advice_table, best_line
 from pytest_ddpperf.reports.progress import command_line
@@ -116,7 +116,7 @@ def _reason(error: BaseException) -> str:
     """Why an import failed, and what helps."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return f"there is no module {error.name!r}: install it, or name a file or module that can be imported from here"
-    told = f"{type(error).__name__}: {error}"
+    told = in_a_line(error)
     if isinstance(error, SyntaxError):  # which names the line
         return told
     passed = ("<frozen", __file__, importlib.__file__)

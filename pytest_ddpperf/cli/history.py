@@ -17,6 +17,7 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import write_text
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.formats.comma_separated import no_formula
 from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
@@ -124,10 +125,11 @@ def _csv_text(found: Sequence[Entry], wanted: Sequence[str]) -> str:
     metrics = wanted or sorted({metric for values in rows.values() for metric in values})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["time", "commit", "branch", *metrics])
+    writer.writerow(["time", "commit", "branch", *map(no_formula, metrics)])
     for run_, values in sorted(rows.items(), key=lambda row: row[0].commit_date or row[0].date):
         when = run_.commit_date or run_.date
         if not set(wanted) <= values.keys():
             continue
-        writer.writerow([when, run_.commit, run_.branch, *(values.get(metric, "") for metric in metrics)])
+        facts = (no_formula(fact or "") for fact in (when, run_.commit, run_.branch))
+        writer.writerow([*facts, *(values.get(metric, "") for metric in metrics)])
     return text.getvalue()

@@ -59,11 +59,6 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
     )
 
 
-def words(error: BaseException) -> str:
-    """The message of an exception, whatever its own methods do."""
-    return _in_words(str, error)
-
-
 def _unless_it_raises(otherwise: T, find: Callable[[BaseException], T], error: BaseException) -> T:
     try:
         return find(error)

@@ -140,7 +140,7 @@ def failure(
     if root.failure is not None and root.failure.stage in {"load", "send"}:
         return PayloadError(_undelivered(root.rank, root.failure), sections=_sections(ends))
     if root.failure is not None and root.failure.kind == "refused":
-        return _refusal(root.failure, _sections(ends))
+        return _refusal(root.failure, ends)
     heading = f"rank {root.rank} of {world_size} {_fate(root)}"
     parts = (heading, _details(root), _others(ends, root))
     return RankFailed(
@@ -216,10 +216,14 @@ def _sections(ends: Sequence[RankEnd]) -> tuple[tuple[str, str], ...]:
     return titled((end.rank, end.output) for end in ends)
 
 
-def _refusal(report: Failed, sections: Sequence[tuple[str, str]]) -> DdpperfError:
-    """Make the plugin's own error again that was raised on the rank."""
+def _refusal(report: Failed, ends: Sequence[RankEnd]) -> DdpperfError:
+    """Make the plugin's own error again; it names the ranks where not all have refused the user's code."""
     kind = getattr(errors, report.type.rpartition(".")[2], DdpperfError)
-    refusal: DdpperfError = kind(report.text, sections=sections)
+    refusing = [end.rank for end in ends if end.failure is not None and end.failure.kind == "refused"]
+    first, *more = report.text.split("\n")
+    if kind is errors.WorkloadError and report.stage != "verify" and len(refusing) < len(ends):
+        first = f"{first} (on {numbers(refusing)} of {len(ends)})"
+    refusal: DdpperfError = kind("\n".join((first, *more)), sections=_sections(ends))
     return refusal
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddpperf.errors import in_a_line
 from pytest_ddpperf.launch import processes
 from pytest_ddpperf.launch.environment import LAUNCHER_VARIABLES, MARK
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
@@ -250,7 +251,7 @@ def preload(request: Preload) -> Preloaded:
         try:
             importlib.import_module(request.module)
         except BaseException as error:  # noqa: BLE001  such as SystemExit; the controller reports it
-            reason = f"raises {type(error).__name__}: {error}"
+            reason = f"raises {in_a_line(error)}"
     changed = [trace for trace, read in _TRACES.items() if read() != before[trace]]
     variables = {name for outermost in watch.outer for one in outermost.flat() for name in one.variables}
     reason = reason or ", ".join(changed) or _foreign(set(sys.modules) - known, request)

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.errors import PayloadError
-from pytest_ddpperf.launch.exceptions import words
+from pytest_ddpperf.errors import PayloadError, in_a_line
 from pytest_ddpperf.launch.messages import Finished
 from pytest_ddpperf.launch.unpicklable import explain
 
@@ -78,8 +77,7 @@ def _value_of(end: RankEnd, deadline: float) -> Any:
     error = loading.exception()
     if error is not None:
         raise PayloadError(
-            f"what rank {end.rank} returned cannot be read by the test session: "
-            f"{type(error).__name__}: {words(error)}; return plain data"
+            f"what rank {end.rank} returned cannot be read by the test session: {in_a_line(error)}; return plain data"
         ) from error
     return loading.result()
 

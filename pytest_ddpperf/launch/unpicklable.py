@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pickle
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.errors import in_a_line
 from pytest_ddpperf.launch.messages import Call
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ def explain(value: object, named: object, error: BaseException, problem: str, cu
     blame = f"{' -> '.join(part.label for part in way)} is a {_type(culprit)}: " if way else ""
     if _is_of_session(culprit):
         return f"{about} {problem}: {blame}it belongs to the test session; read what is needed of it before the call"
-    return f"{about} {problem}: {blame}{reason}; {cure}"
+    plain = isinstance(reason, (TypeError, AttributeError, pickle.PicklingError)) and str(reason)  # says it all
+    return f"{about} {problem}: {blame}{plain or in_a_line(reason)}; {cure}"
 
 
 def _is_of_session(value: object) -> bool:

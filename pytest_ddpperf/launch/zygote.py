@@ -22,6 +22,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from pytest_ddpperf.errors import in_a_line
 from pytest_ddpperf.launch import environment, processes
 from pytest_ddpperf.launch.imports import keep_with_ranks, threads
 from pytest_ddpperf.launch.imports import preload as preload_as_rank
@@ -275,7 +276,7 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
 
 def _reason(error: Exception) -> str:
     """An error in words that fit into a message."""
-    return f"{type(error).__name__}: {error}".encode(errors="replace")[: MESSAGE_SIZE // 2].decode(errors="ignore")
+    return in_a_line(error).encode(errors="replace").decode()
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.analysis.rooflines import ACCELERATORS
-from pytest_ddpperf.errors import DdpperfError
+from pytest_ddpperf.errors import DdpperfError, in_a_line
 from pytest_ddpperf.instruments.host import free_memory
 from pytest_ddpperf.instruments.torch_internals import warmed_up
 from pytest_ddpperf.launch import progress
@@ -67,7 +67,7 @@ def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: in
         except DdpperfError:
             raise
         except Exception as error:  # noqa: BLE001  whatever code does that reads values
-            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            reason = in_a_line(error)
     if reason:
         seed_as_at_the_start()
         with limited(ctx.device, free_memory()):

@@ -80,7 +80,7 @@ def test_no_baseline_has_a_reason(store: Store, make_environment: MakeEnvironmen
     found = store.find(TEST, "ddp", make_environment())
     assert found.record is None
     assert found.differs == ()
-    assert found.origin == f"no baseline for ddp of {TEST} in {store.folder}"
+    assert found.origin == f"no baseline in .../{store.folder.name}"  # whose path may name its user
 
 
 def test_another_variant_is_no_baseline(store: Store, make_record: Make) -> None:
@@ -109,7 +109,7 @@ def test_counts_of_another_environment_are_no_baseline_of_times(
     store.save(TEST, [counted])
     found = store.find(TEST, "ddp", make_environment())
     assert (found.record, found.differs, found.counted) == (None, (), counted)
-    assert found.origin.startswith(f"no baseline of times for ddp of {TEST} in ")
+    assert found.origin.startswith("no baseline of times in ")
     timed = make_record(environment=make_environment(torch="2.11", cores=4, cpu_model="Xeon"))
     store.save(TEST, [timed])
     assert store.find(TEST, "ddp", make_environment()).record == timed, "although it differs in more facts"

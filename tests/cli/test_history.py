@@ -114,6 +114,15 @@ def test_a_benchmark_goes_out_as_a_table(history: Path, capsys: pytest.CaptureFi
     assert [row[4] for row in rows[1:]] == ["0.04"] * 4 + ["0.05"] * 4
 
 
+def test_a_branch_is_no_formula_of_a_spreadsheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path / "run.json", make_history_run(0, branch="=cmd|' /C calc'!A0"), result(0.04))
+    main(["history", "add", str(file), "--history", str(tmp_path / "new.sqlite")])
+    capsys.readouterr()
+    assert main(["history", "csv", "test_a", "--history", str(tmp_path / "new.sqlite")]) == 0
+    _, (_, _, branch, *_) = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert branch == "'=cmd|' /C calc'!A0"
+
+
 def test_only_runs_with_the_metric_are_rows(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     counted = make_new_result("t.py::test_a", make_series("collective_calls", 2.0, unit="1"), environment=CPU)
     other = written(tmp_path / "counted.json", make_history_run(9), counted)

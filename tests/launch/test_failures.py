@@ -360,6 +360,22 @@ def test_what_could_not_be_pickled_for_another_reason_names_its_rank() -> None:
     )
 
 
+def test_code_that_some_ranks_alone_are_refused_for_is_told_with_these_ranks() -> None:
+    said = "build (t.py:3) ended the process group that the plugin made\nleave that out"
+    kind = "pytest_ddpperf.errors.WorkloadError"
+    refused, same = (raised(rank, kind, said, stamp=1 + rank, how="refused") for rank in range(2))
+    victim = raised(1, "RuntimeError", GLOO, stamp=2)
+    assert str(failure((refused, victim), 2)) == said.replace("\n", " (on rank 0 of 2)\n")
+    assert str(failure((refused, running(1)), 2)) == said.replace("\n", " (on rank 0 of 2)\n")
+    assert str(failure((refused, same, finished(2)), 3)) == said.replace("\n", " (on ranks 0, 1 of 3)\n")
+    assert str(failure((refused, same), 2)) == said
+
+
+def test_what_one_rank_compares_for_all_is_not_told_with_that_rank() -> None:
+    refused = raised(0, "pytest_ddpperf.errors.WorkloadError", "not finite", stamp=1, how="refused", stage="verify")
+    assert str(failure((refused, running(1)), 2)) == "not finite"
+
+
 class Speechless(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")

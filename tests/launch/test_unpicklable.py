@@ -101,5 +101,20 @@ def test_an_object_that_refuses_is_shown_with_its_own_reason() -> None:
         def __reduce__(self) -> str:
             raise ValueError("not me")
 
-    with pytest.raises(PayloadError, match=r"argument 0 is a .*Shy: not me"):
+    with pytest.raises(PayloadError, match=r"argument 0 is a .*Shy: ValueError: not me; make it inside"):
         dump_call(Call(plain, (Shy(),)))
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [(MemoryError(), "MemoryError"), (ValueError("h" * 20_000_000), f"ValueError: {'h' * 400}...")],
+    ids=["without a word", "of 20 MB"],
+)
+def test_what_a_result_raises_is_told_by_its_type_and_briefly(raised: Exception, told: str) -> None:
+    class Shy:
+        def __reduce__(self) -> str:
+            raise raised
+
+    with pytest.raises(PayloadError) as caught:
+        dump_result([Shy()], 1)
+    assert str(caught.value).endswith(f"Shy: {told}; return plain data")

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.errors import LaunchError, in_a_line
 from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Signal
@@ -191,7 +191,7 @@ class _Host(threading.Thread):
             return
         except Exception as error:  # noqa: BLE001  the controller reports it
             with contextlib.suppress(LinkEnded):
-                self._link.send(NodeSwept(reason=f"{type(error).__name__}: {error}"))
+                self._link.send(NodeSwept(reason=in_a_line(error)))
         finally:
             self._link.close()
             self.launcher.close()

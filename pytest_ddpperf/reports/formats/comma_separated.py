@@ -49,7 +49,7 @@ def comma_separated(document: ResultsData) -> str:
     """A row for each metric of each benchmark, with all digits; one without metrics has a row of its own.
 
     Benchmarks differ in their metrics, and each metric has ten figures: a row for each keeps the columns the same from
-    run to run, whatever was measured. What is not known, or not finite, is empty.
+    run to run, whatever was measured. What is not known, or not finite, is empty; no text is a formula.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -64,4 +64,11 @@ def comma_separated(document: ResultsData) -> str:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return no_formula(value)
     return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
+
+
+def no_formula(text: str) -> str:
+    """The text for a cell: behind an apostrophe where a spreadsheet would take it for a formula, and might run it."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

@@ -23,7 +23,8 @@ _LONGEST = 400  # characters of a line
 _MARKUP = re.compile(r"[\\`*\[\]<&|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+](?=[-\s]|$)|^[#>]")
 _NUMBERED = re.compile(r"^(\d+)(?=[.)](?:\s|$))")  # begins a list
 
-_LINKS = re.compile(r"([@#])(?=\w)")  # what GitHub links to people and to issues
+_LINKS = re.compile(r"([@#](?=\w)|://|www\.)", re.IGNORECASE)  # what GitHub links: people, issues and addresses
+_DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 
 
 def markdown(document: ResultsData) -> str:
@@ -56,10 +57,11 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A sentence in which nothing is markup, a link or a mention."""
+    """A sentence in which nothing is markup, mathematics, a link or a mention."""
     text = printable(text)
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-    return _LINKS.sub("\\1\u200b", _NUMBERED.sub(r"\1\\", _MARKUP.sub(r"\\\g<0>", text)))
+    text = _NUMBERED.sub(r"\1\\", _MARKUP.sub(r"\\\g<0>", text))
+    return _LINKS.sub("\\1\u200b", text.replace("$", _DOLLAR))
 
 
 def markdown_table(table: Table) -> str:

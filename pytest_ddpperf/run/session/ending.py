@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.errors import NOT_MEASURED, HistoryError, SettingError
+from pytest_ddpperf.errors import NOT_MEASURED, HistoryError, SettingError, in_a_line
 from pytest_ddpperf.run.session.configuration import FILES
 from pytest_ddpperf.units import format_count
 
@@ -52,7 +52,7 @@ def _write(session: pytest.Session, ours: Session, write: Callable[[], object]) 
             write()
     except Exception as error:  # noqa: BLE001  a fault of one file must not cost the report of the tests
         known = isinstance(error, (SettingError, HistoryError))
-        told = str(error) if known else f"a file of results was not written: {type(error).__name__}: {error}"
+        told = str(error) if known else f"a file of results was not written: {in_a_line(error)}"
         ours.outputs.complaints.append(told)
         _spoil(session)
 

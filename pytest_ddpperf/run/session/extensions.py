@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.errors import SettingError, in_a_line
 from pytest_ddpperf.metrics.table import METRICS, Metric
 from pytest_ddpperf.records.counts import COUNTS
 from pytest_ddpperf.reports.lines import printable
@@ -170,7 +170,7 @@ def _facts(result: Result) -> Mapping[str, str | float]:
 def _failure(what: str, error: Exception) -> SettingError:
     """An error in code of a hook, in one line with the place where it happened."""
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return SettingError(f"{what} failed at {place.filename}:{place.lineno}: {type(error).__name__}: {error}")
+    return SettingError(f"{what} failed at {place.filename}:{place.lineno}: {in_a_line(error)}")
 
 
 def _require_new(hook: str, noun: str, names: Iterable[str], known: Container[str]) -> None:

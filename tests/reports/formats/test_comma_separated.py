@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
+
+import pytest
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.formats.comma_separated import comma_separated
@@ -53,6 +56,13 @@ def test_names_come_back_as_they_were(make_document: MakeDocument, broken: Resul
     (row,) = rows(comma_separated(make_document(broken)))
     assert (row["test"], row["name"]) == (f"t.py::test_c[{HOSTILE}]", HOSTILE)
     assert (row["benchmark_verdict"], row["metric"], row["value"]) == ("broken", "", "")
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\t=1"])
+def test_a_name_is_no_formula_of_a_spreadsheet(make_document: MakeDocument, broken: Result, name: str) -> None:
+    named = replace(broken, test=name, measurement=replace(broken.measurement, name=name))
+    (row,) = rows(comma_separated(make_document(named)))
+    assert (row["test"], row["name"]) == (f"'{name}", f"'{name}")
 
 
 def test_numbers_come_back_as_they_were(make_document: MakeDocument, regressed: Result) -> None:

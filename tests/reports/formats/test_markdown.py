@@ -79,6 +79,16 @@ def test_a_sentence_is_no_markup(text: str) -> None:
     assert html(f"- {plain(text)}") == f"<ul>\n<li>{escaped}</li>\n</ul>\n"
 
 
+@pytest.mark.parametrize("start", ["https://", "ftp://", "www.", "WWW."])
+def test_an_address_is_no_link(start: str) -> None:
+    """GitHub links what begins so and goes on with the name of a host: here there is a character between them."""
+    assert plain(f"see {start}evil.example") == f"see {start}\u200bevil.example"
+
+
+def test_dollars_are_no_mathematics() -> None:
+    assert plain("$x$ of $2") == "<span>$</span>x<span>$</span> of <span>$</span>2"
+
+
 def test_a_long_comment_fits_into_github(make_document: MakeDocument, broken: Result, unchanged: Result) -> None:
     text = markdown(make_document(*[broken] * 40, *[unchanged] * 400))
     assert len(text) < 65536
