@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.instruments.host import private_folder
 
 STANDARD_OUTPUT = Path("-")
 LOCK_SECONDS = 30.0  # a process that saves holds the lock for milliseconds
@@ -155,8 +156,8 @@ def locked(folder: Path) -> Iterator[None]:
 def _lock(folder: Path) -> int:
     """A descriptor whose closing, or the end of the process, gives the lock back; no lock file is left over."""
     deadline = time.monotonic() + LOCK_SECONDS
-    for path in (folder, Path(tempfile.gettempdir())):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for find in (folder.absolute, private_folder):
+        descriptor = os.open(find(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,7 +171,7 @@ def _lock(folder: Path) -> int:
                     "end that process, and run again"
                 ) from None
             except OSError:
-                # NFS cannot lock a folder: the local one stands in for it, which holds off this machine's processes.
+                # NFS cannot lock a folder: one of this machine and user stands in for it, which no other user can lock.
                 os.close(descriptor)
                 break
             return descriptor

@@ -5,16 +5,19 @@ psutil knows neither control groups, which limit cores and memory in containers,
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import platform
 import re
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = Path("/")
+_OTHERS = 0o077  # the rights of group and others
 _SPARED = 0.25  # of the available memory: left to other processes
 # What vendors put around the model: "Intel(R) Xeon(R) CPU @ 2.20GHz", "AMD EPYC 7B13 64-Core Processor".
 _DECORATION = re.compile(r"\((?:R|TM)\)|\bCPU\b|@.*$|\b\d+-Core\b|\bProcessor\b", re.IGNORECASE)
@@ -255,6 +258,26 @@ def open_shared(file: Path, flags: int = 0) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.ENXIO, "it is no regular file", str(file))
+
+
+def private_folder() -> Path:
+    """The folder, made if need be, in which processes of this user share what no other user may touch.
+
+    Another user may have taken its place among the temporary files: then it is that of the user's session.
+
+    Raises:
+        OSError: that is not there or not this user's alone either.
+    """
+    folder = Path(tempfile.gettempdir(), f"pytest-ddpperf-{os.geteuid()}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    for place in (folder, Path(os.environ.get("XDG_RUNTIME_DIR") or folder)):
+        with contextlib.suppress(FileNotFoundError):
+            found = place.lstat()
+            alone = found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & _OTHERS
+            if alone and stat.S_ISDIR(found.st_mode):
+                return place
+    raise OSError(errno.EPERM, "it is no folder of yours alone", str(folder))
 
 
 def interface_speeds(root: Path = _ROOT) -> dict[str, float | None]:

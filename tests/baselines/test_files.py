@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,30 @@ def test_drafts_of_killed_processes_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     remove_drafts(tmp_path / "a.json")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".b.json.1234abcd.tmp", "a.json"]
+
+
+def test_where_a_folder_cannot_be_locked_no_other_user_can_keep_what_stands_in_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS. Any user can lock the folder of temporary files, and keeps it here."""
+    temporary, stored = tmp_path / "tmp", tmp_path / "baselines"
+    temporary.mkdir()
+    stored.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)
+    flock = fcntl.flock
+
+    def refusing(descriptor: int, how: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == stored:
+            raise OSError(errno.ENOLCK, "No locks available")
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", refusing)
+    holder = os.open(temporary, os.O_RDONLY)
+    flock(holder, fcntl.LOCK_EX)
+    with locked(stored), pytest.raises(BaselineError, match="another process has held its lock"), locked(stored):
+        pass
+    os.close(holder)
 
 
 def test_a_lock_that_another_process_keeps_is_waited_for_and_told(

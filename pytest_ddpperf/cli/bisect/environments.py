@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -44,7 +45,8 @@ class Environments:
         place = self.folder / self._key(pins)
         self.folder.mkdir(parents=True, exist_ok=True)
         with place.with_suffix(".lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a file system without such locks, as NFS may be: nobody is kept out
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if not (place / _COMPLETE).exists():
                 shutil.rmtree(place, ignore_errors=True)
                 self._make(place, pins)

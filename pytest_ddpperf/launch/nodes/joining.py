@@ -27,7 +27,7 @@ from pytest_ddpperf.launch.nodes.meeting import (
     Card,
     FileMeeting,
     exchange,
-    private_folder,
+    own_folder,
     wait_for,
 )
 from pytest_ddpperf.launch.nodes.messages import Close, Hello, Role
@@ -188,7 +188,7 @@ def _folders(task: Task, folder: Path | None) -> list[Path]:
             f"{task.launcher} started {task.size} processes, which may be on several nodes and cannot find each other: "
             "name a folder that all nodes share: --ddpperf-meeting=DIR"
         )
-    return [private_folder()]
+    return [own_folder()]
 
 
 def _by_store(task: Task, folder: Path | None) -> bool:

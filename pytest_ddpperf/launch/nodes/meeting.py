@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 import time
 import uuid
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, SettingError
-from pytest_ddpperf.instruments.host import open_shared
+from pytest_ddpperf.instruments.host import open_shared, private_folder
 from pytest_ddpperf.launch.nodes.link import ForeignPeer, connect
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class FileMeeting:
     """A card in a file that its user alone may read and write; ``folder`` is seen by all tasks."""
 
     def __init__(self, task: Task, folder: Path | None = None) -> None:
-        self._folder = private_folder() if folder is None else folder
+        self._folder = own_folder() if folder is None else folder
         name = hashlib.sha256(f"{task.launcher} {task.run}".encode()).hexdigest()[:24]  # a name may hold anything
         self._path = self._folder / f"ddpperf-meeting-{name}"
 
@@ -101,17 +100,13 @@ class FileMeeting:
             self._path.unlink()
 
 
-def private_folder() -> Path:
+def own_folder() -> Path:
     """The folder of this user's cards on this machine; SettingError where another user could get at them."""
-    folder = Path(tempfile.gettempdir()) / f"pytest-ddpperf-{os.geteuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS:
-        raise SettingError(
-            f"{folder} is no folder of yours alone; remove it, or name another folder: --ddpperf-meeting=DIR"
-        )
-    return folder
+    try:
+        return private_folder()
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}"
+        raise SettingError(f"{reason}; remove it, or name another folder: --ddpperf-meeting=DIR") from None
 
 
 def wait_for(find: Callable[[], Card | None], seconds: float = MEETING_SECONDS) -> Card:

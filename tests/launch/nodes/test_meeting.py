@@ -17,7 +17,7 @@ from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.nodes.link import accept
-from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, exchange, private_folder, wait_for
+from pytest_ddpperf.launch.nodes.meeting import Card, FileMeeting, exchange, own_folder, wait_for
 from pytest_ddpperf.launch.nodes.tasks import Task
 
 CARD = Card("10.0.0.1", 2900, bytes(range(32)), "0.1.0")
@@ -101,17 +101,34 @@ def test_a_folder_that_is_not_there_is_told_with_the_setting(tmp_path: Path) -> 
 
 def test_the_folder_of_one_machine_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = private_folder()
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    folder = own_folder()
     assert folder == tmp_path / f"pytest-ddpperf-{os.geteuid()}"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert private_folder() == folder
+    assert own_folder() == folder
     folder.chmod(0o777)
-    with pytest.raises(SettingError, match="no folder of yours alone"):
-        private_folder()
+    with pytest.raises(SettingError, match=r"pytest-ddpperf-\d+: it is no folder of yours alone; remove it, or name"):
+        own_folder()
     folder.rmdir()
     folder.symlink_to(tmp_path)
     with pytest.raises(SettingError, match="no folder of yours alone"):
-        private_folder()
+        own_folder()
+
+
+def test_where_another_user_has_its_place_the_folder_is_that_of_the_users_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session = tmp_path / "run-user"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
+    (tmp_path / f"pytest-ddpperf-{os.geteuid()}").touch()
+    with pytest.raises(SettingError, match="no folder of yours alone"):
+        own_folder()  # the session has ended
+    session.mkdir(mode=0o700)
+    assert own_folder() == session
+    session.chmod(0o755)
+    with pytest.raises(SettingError, match="no folder of yours alone"):
+        own_folder()
 
 
 def test_a_controller_that_does_not_come_is_told() -> None:
