@@ -24,6 +24,7 @@ from pytest_ddpperf.cli.bisect import command as bisection
 from pytest_ddpperf.cli.inifile import ini_value, project_root
 from pytest_ddpperf.cli.init import command as init_command
 from pytest_ddpperf.errors import BaselineError, DdpperfError
+from pytest_ddpperf.launch.environment import current_folder
 from pytest_ddpperf.parsers import argument, set_name, several, whole_number, world_sizes
 from pytest_ddpperf.records.results import BaselineRecord
 from pytest_ddpperf.reports.lines import wrapped
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = [word for word in rest if word != "--"]
     try:
+        current_folder()
         status: int = options.run(options)
         sys.stdout.flush()
     except DdpperfError as error:
@@ -81,12 +83,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
-    folder = KNOBS["baseline_dir"]
+    default = f"{KNOBS['baseline_dir'].ini} of the ini file, else {Settings().baseline_dir}"
     parser.add_argument(
-        "--baselines",
-        type=Path,
-        metavar="DIR",
-        help=f"folder of the stored baselines (default: {folder.ini} of the ini file, else {Settings().baseline_dir})",
+        "--baselines", type=Path, metavar="DIR", help=f"folder of the stored baselines (default: {default})"
     )
 
 
@@ -139,8 +138,7 @@ def _chosen(text: str, options: argparse.Namespace) -> list[tuple[str, BaselineR
         content = Store(*_place(options)).read(Path(text).absolute())
         return [(content.test, record) for record in content.records]
     store = _store(options)
-    contents = [store.read(file) for file in store.files()]
-    stored = [(content.test, record) for content in contents for record in content.records]
+    stored = [(content.test, record) for content in map(store.read, store.files()) for record in content.records]
     chosen = [(test, record) for test, record in stored if test == text]
     chosen = chosen or [(test, record) for test, record in stored if text in f"{test} {record.name}"]
     if not chosen:

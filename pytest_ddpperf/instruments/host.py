@@ -247,6 +247,15 @@ def kernel_text(file: Path) -> str:
         return ""
 
 
+def from_here(file: str) -> str:
+    """A path from the current folder on; one that is not in it, or where it was removed, as it is."""
+    try:
+        relative = os.path.relpath(file)
+    except OSError:
+        return file
+    return file if relative.startswith("..") else relative
+
+
 def open_shared(file: Path, flags: int = 0) -> int:
     """Open a file for reading where other users may put anything: follow no link, wait for no pipe.
 

@@ -45,7 +45,7 @@ class Redirection:
         """
         if not Path(entry).is_absolute() and not Path(entry).exists():
             return entry
-        absolute = os.path.normpath(Path.cwd() / entry)  # links are kept: the target has the same ones
+        absolute = os.path.abspath(entry)  # noqa: PTH100 - not of the current folder where that is gone; links are kept: the target has the same ones
         real = os.path.realpath(absolute)
         if any(within(place, folder) for place in (absolute, real) for folder in (*self.kept, self.target)):
             return entry

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import os
 import re
 import signal
 import sysconfig
@@ -12,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_ddpperf.instruments.host import from_here
 from pytest_ddpperf.launch import interleaving
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | N
     frames = [frame for frame in stack if not _carries(frame)]
     user = next((frame for frame in frames if not in_library(frame.file)), None)
     inner = frames[: frames.index(user)] if user is not None else frames
-    line = f"{_shown(user.file)}:{user.line} in {user.function}" if user is not None else ""
+    line = f"{from_here(user.file)}:{user.line} in {user.function}" if user is not None else ""
     collective = next((frame.function for frame in inner if frame.file.endswith(COLLECTIVES)), "")
     called = next((frame.function for frame in reversed(inner) if frame.function not in _WRAPPERS), "")
     if line or called:
@@ -161,7 +161,7 @@ def written(text: str) -> str:
         return "  gave no stack: it was stopped, or in a system call that cannot be interrupted"
     parts = []
     for number, stack in enumerate(found):
-        lines = [f'  File "{_shown(f.file)}", line {f.line} in {f.function}' for f in stack if not _carries(f)]
+        lines = [f'  File "{from_here(f.file)}", line {f.line} in {f.function}' for f in stack if not _carries(f)]
         title = [f"  another thread ({number}):"] if number else []
         parts.append("\n".join([*title, *lines[::-1]]))
     waiting = any(frame.file == _TURNS for stack in found for frame in stack)
@@ -171,14 +171,6 @@ def written(text: str) -> str:
 def _carries(frame: Frame) -> bool:
     """Whether a frame brings the user's function to its rank."""
     return is_machinery(frame.file) or frame.file == "<string>"
-
-
-def _shown(file: str) -> str:
-    try:
-        relative = os.path.relpath(file)
-    except OSError:  # the current folder was removed
-        return file
-    return file if relative.startswith("..") else relative
 
 
 def is_machinery(filename: str) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import pickle
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import in_a_line
+from pytest_ddpperf.instruments.host import from_here
 from pytest_ddpperf.launch.messages import Call
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def describe(value: object) -> str:
         return f"partial({describe(value.func)})"
     if isinstance(value, types.FunctionType):
         code = value.__code__
-        return f"{value.__name__} ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})"
+        return f"{value.__name__} ({from_here(code.co_filename)}:{code.co_firstlineno})"
     if isinstance(value, type):
         return f"class {value.__qualname__}"
     return f"the {_type(value)}"

@@ -8,10 +8,10 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.instruments.host import from_here
 
 if TYPE_CHECKING:
     import torch
@@ -177,8 +177,7 @@ def located(function: Callable[..., object]) -> str:
     code = getattr(inspect.unwrap(_without_partial(function)), "__code__", None)
     if code is None:
         return name
-    file, here = Path(code.co_filename), Path.cwd()
-    return f"{name} ({file.relative_to(here) if file.is_relative_to(here) else file}:{code.co_firstlineno})"
+    return f"{name} ({from_here(code.co_filename)}:{code.co_firstlineno})"
 
 
 def _name(function: Callable[..., object]) -> str:

@@ -224,3 +224,13 @@ def test_what_fits_no_command_is_refused(
         main(arguments)
     assert caught.value.code == 2
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["init"], ["trend"], ["history", "csv", "t"]])
+def test_a_current_folder_that_was_removed_is_told(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == "ddpperf: error: the current folder was removed; go to one that exists\n"

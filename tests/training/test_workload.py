@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch.unpicklable import describe
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
 
@@ -78,6 +80,15 @@ def test_functions_are_located_by_file_and_line() -> None:
     assert located(functools.partial(workload, tokens_per_step=1)) == located(workload)
     assert located(torch.optim.SGD) == "SGD"
     assert located(torch.nn.MSELoss()) == "MSELoss"
+
+
+def test_a_place_is_told_where_the_current_folder_was_removed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    line = workload.__code__.co_firstlineno
+    assert located(workload) == describe(workload) == f"workload ({workload.__code__.co_filename}:{line})"
 
 
 def test_what_a_function_cannot_be_called_with_is_said() -> None:

@@ -7,7 +7,6 @@ import os
 import pickle
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_ddpperf.errors import (
@@ -20,7 +19,7 @@ from pytest_ddpperf.errors import (
     SameCode,
     extended,
 )
-from pytest_ddpperf.launch.environment import search_path
+from pytest_ddpperf.launch.environment import current_folder, search_path
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
@@ -196,7 +195,7 @@ def identity(job: PrepareJob, variant: Variant) -> bytes:
         variant.variables,
         sorted((name, value) for name, value in os.environ.items() if name != _OF_PYTEST),
         search_path(),
-        str(Path.cwd()),
+        current_folder(),
     )
     digest = hashlib.sha256(dump_call(Call(PREPARE_LAUNCH, (job,))))
     digest.update(pickle.dumps(place))

@@ -211,6 +211,13 @@ def test_the_working_directory_too(monkeypatch: pytest.MonkeyPatch, tmp_path: An
     assert identity(job, SAME) != before
 
 
+def test_a_working_directory_that_was_removed_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(LaunchError, match=r"^the current folder was removed; go to one that exists$"):
+        identity(prepare_job(Settings(), SAME), SAME)
+
+
 def test_what_cannot_be_sent_is_named_as_by_a_launch() -> None:
     handle = (number for number in range(3))
     variant = training(subject=lambda ctx: lambda: next(handle))
