@@ -53,6 +53,7 @@ class RankEnd:
     status: int | None = None
     stamp: int = 0  # of the end
     output: RankOutput = field(default_factory=RankOutput)
+    headless: bool = False  # its main thread had ended before the process
     starved: bool = False  # the kernel has meanwhile killed a process of the rank's machine for want of memory
 
     @property
@@ -244,6 +245,8 @@ def _fate(end: RankEnd) -> str:
         return _raised(end.failure, end.warnings)
     if end.status is None or end.report is not None:
         return "was stopped"
+    if end.headless:
+        return "lost its main thread, which its code or a sandbox has ended, and was killed"
     if end.status >= 0:
         without_a_word = "" if end.status else ", which os._exit() or a library does: return from the function instead"
         return f"exited with status {end.status}{without_a_word}"

@@ -218,6 +218,7 @@ class Ended:
     rank: int
     status: int
     stamp: int
+    headless: bool = False  # whether the zygote has killed it, as its main thread had ended
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT)  # signals that a zygote handles, and its ranks do not
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PTRACE_DETACH = 17
 _ROOT = Path("/")
 _PERSONALITY_QUERY = 0xFFFFFFFF
 _ADDR_NO_RANDOMIZE = 0x0040000
@@ -185,6 +186,16 @@ def kill_marked(name: str, value: str) -> None:
 def is_stopped(pid: int) -> bool:
     """Whether a signal such as SIGSTOP has stopped a process."""
     return _stat(pid)[:1] == ["T"]
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether the main thread of a process has ended, which nobody has waited for or which other threads outlive."""
+    return _stat(pid)[:1] == ["Z"]
+
+
+def end_tracing(pid: int, number: int) -> None:
+    """Let a child go on untraced that has stopped with a signal, which it then gets."""
+    ctypes.CDLL(None).ptrace(_PTRACE_DETACH, pid, None, ctypes.c_void_p(number))
 
 
 def manages_shared_memory(pid: int) -> bool:

@@ -85,7 +85,7 @@ class _RankProcess:
     def ended(self, event: Ended) -> None:
         """Note that the process has ended; all that it sent has arrived by now."""
         self.collect()
-        self.state = replace(self.state, status=event.status, stamp=event.stamp)
+        self.state = replace(self.state, status=event.status, stamp=event.stamp, headless=event.headless)
 
 
 class RankProcesses:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 MESSAGE_SIZE = 1 << 16
 _DESCRIPTORS, _COPY_DESCRIPTORS = 7, 2
+_LOOK_SECONDS = 1.0  # between looks at ranks
 _TRACKER_SECONDS = 0.5  # a resource tracker ends as soon as its users have
 _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
 
@@ -73,16 +74,18 @@ class Zygote:
     parent: int  # the controller, or the zygote that this one is a copy of
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
     copies: set[int] = field(default_factory=set)  # pids of other zygotes, each with a launcher of its own
+    headless: set[int] = field(default_factory=set)  # pids of ranks that were killed without a main thread
     touched: str = ""  # the module whose import has used a GPU
     terminated: bool = False
 
     def serve(self) -> Birth | None:
         """Serve until the controller is gone, then return None; in a new rank, return its birth."""
         while not self.terminated:  # also by a signal that a sweep has heard
-            ready = readable([self.control, self.signals[0]], None)
+            ready = readable([self.control, self.signals[0]], _LOOK_SECONDS if self.ranks else None)
             if self.signals[0].fileno() in ready:
                 self._hear_signals()
-            self._reap()
+            if self._reap() and not ready:
+                self._end_headless()
             if self.control.fileno() in ready and not self.terminated:
                 data, descriptors, flags, _ = socket.recv_fds(self.control, MESSAGE_SIZE, _DESCRIPTORS)
                 if not data:
@@ -176,10 +179,22 @@ class Zygote:
                 return False
             if pid == 0:
                 return True
+            if os.WIFSTOPPED(status):  # it lets its parent trace it, and has got a signal
+                processes.end_tracing(pid, os.WSTOPSIG(status))
+                continue
             self.copies.discard(pid)
             rank = self.ranks.pop(pid, None)
             if rank is not None:  # None for an adopted orphan
-                self.tell(Ended(rank, os.waitstatus_to_exitcode(status), time.time_ns()))
+                code = os.waitstatus_to_exitcode(status)
+                self.tell(Ended(rank, code, time.time_ns(), pid in self.headless and code == -signal.SIGKILL))
+                self.headless.discard(pid)
+
+    def _end_headless(self) -> None:
+        """Kill ranks whose main thread has ended while others go on: nothing else would tell of that end."""
+        for pid in self.ranks:
+            if processes.is_zombie(pid):
+                self.headless.add(pid)
+                processes.kill(pid, group=False)
 
     def sweep(self, seconds: float = 5.0, *, last: bool = False) -> tuple[int, ...]:
         """Kill and reap all children but copies, and return those that are left after a bounded time.

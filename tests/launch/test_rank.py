@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import signal
 import socket
 import stat
@@ -100,6 +102,32 @@ def test_what_users_code_patches_does_not_keep_a_rank_from_reporting(
 
     with pytest.raises(RankFailed, match=r"^rank 0 of 1 raised ValueError: told\n"):
         launcher.run(patches, world_size=1, device="cpu", backend="gloo")
+
+
+def test_a_rank_that_lets_its_parent_trace_it_goes_on(launcher: Launcher) -> None:
+    """As a debugger's guard does; each signal would then stop it until the parent says how it goes on."""
+
+    def traced(ctx: RankContext) -> int:
+        heard: list[int] = []
+        signal.signal(signal.SIGUSR2, lambda number, _: heard.append(number))
+        assert ctypes.CDLL(None).ptrace(0, 0, None, None) == 0
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGUSR2)
+        assert heard == [signal.SIGUSR2] * 2
+        return ctx.rank
+
+    assert launcher.run(traced, world_size=2, device="cpu", timeout=20).values == (0, 1)
+
+
+def test_a_rank_whose_main_thread_has_ended_is_named_before_the_deadline(launcher: Launcher) -> None:
+    def loses(ctx: RankContext) -> None:
+        if ctx.rank == 1:
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+            ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit(2), of a thread
+        time.sleep(1000)
+
+    with pytest.raises(RankFailed, match=r"^rank 1 of 2 lost its main thread, which its code or a sandbox has ended, "):
+        launcher.run(loses, world_size=2, device="cpu", timeout=30)
 
 
 def test_modules_that_users_code_has_removed_are_there_for_the_report(launcher: Launcher) -> None:
