@@ -15,6 +15,7 @@ from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import failures, processes
 from pytest_ddpperf.launch.progress import StageWatch
 from pytest_ddpperf.launch.rank_processes import STACK_SECONDS, RankProcesses
+from pytest_ddpperf.launch.zygote_process import ZygoteEnded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -67,6 +68,9 @@ def conduct(
             if outcome is LaunchEnd.FINISHED:
                 launch.dismiss(end_seconds(job))
             found = evidence(launch, outcome, job, zygotes, time.monotonic() - started)
+        except ZygoteEnded as error:
+            error.unused = not elsewhere and not here.progress() and not any(state.over for state in here.states)
+            raise
         finally:
             with contextlib.ExitStack() as sweeping:  # all, whatever one of them raises
                 for other in elsewhere:

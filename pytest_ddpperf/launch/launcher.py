@@ -20,7 +20,7 @@ from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading import preloaded
 from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
-from pytest_ddpperf.launch.zygote_process import ZygoteProcess
+from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -229,8 +229,7 @@ class Launcher:
         check_names(device, backend, world_size)
         gpus = Gpus()
         if not 0 < timeout <= MAX_TIMEOUT:
-            seconds = f"seconds, above 0 and up to {MAX_TIMEOUT:.0f}"
-            raise SettingError(f"timeout {timeout!r} is no deadline; it takes {seconds}")
+            raise SettingError(f"timeout {timeout!r} is no deadline: give seconds above 0 and up to {MAX_TIMEOUT:.0f}")
         if device != "cpu" or backend != "gloo":
             # A CPU group needs no probe: every torch that ranks can use has gloo.
             machine = self.machine(gpus=device != "cpu")
@@ -285,14 +284,19 @@ class Launcher:
             **of_job,
         )
 
-    def _launch(self, job: Job, counts: tuple[int, ...] = (1,)) -> LaunchResult[Any]:
-        nodes = self.nodes if len(counts) > 1 else None
-        with self.forking(job) as (zygotes, here, sweep):
-            elsewhere = nodes.ranks(counts, self.variables, self.echo) if nodes is not None else ()
-            ends, seconds = conduct(zygotes, here, sweep, self.echo, elsewhere)
+    def _launch(self, job: Job, counts: tuple[int, ...] = (1,), *, again: bool = True) -> LaunchResult[Any]:
+        try:
+            with self.forking(job) as (zygotes, here, sweep):
+                nodes = self.nodes if len(counts) > 1 else None
+                elsewhere = () if nodes is None else nodes.ranks(counts, self.variables, self.echo)
+                ends, seconds = conduct(zygotes, here, sweep, self.echo, elsewhere)
+        except ZygoteEnded as error:
+            if not (again and error.unused):
+                raise
+            return self._launch(job, counts, again=False)  # it ended between launches, as for want of memory
         self.note(ends)
-        outputs = tuple(end.output for end in ends)
-        return LaunchResult(payload.values_of(ends, job.timeout - seconds), outputs, seconds, ends[0].imports)
+        values = payload.values_of(ends, job.timeout - seconds)
+        return LaunchResult(values, tuple(end.output for end in ends), seconds, ends[0].imports)
 
     def note(self, ends: Iterable[RankEnd]) -> None:
         """Keep what ranks that have finished remark on their GPUs."""

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -188,9 +188,12 @@ def is_stopped(pid: int) -> bool:
     return _stat(pid)[:1] == ["T"]
 
 
-def is_zombie(pid: int) -> bool:
-    """Whether the main thread of a process has ended, which nobody has waited for or which other threads outlive."""
-    return _stat(pid)[:1] == ["Z"]
+def kill_headless(pids: Iterable[int]) -> set[int]:
+    """Kill those of these children that live on without their main thread, of whose end nothing else tells."""
+    headless = {pid for pid in pids if _stat(pid)[:1] == ["Z"]}
+    for pid in headless:
+        kill(pid, group=False)
+    return headless
 
 
 def end_tracing(pid: int, number: int) -> None:

@@ -85,7 +85,7 @@ class Zygote:
             if self.signals[0].fileno() in ready:
                 self._hear_signals()
             if self._reap() and not ready:
-                self._end_headless()
+                self.headless |= processes.kill_headless(self.ranks)
             if self.control.fileno() in ready and not self.terminated:
                 data, descriptors, flags, _ = socket.recv_fds(self.control, MESSAGE_SIZE, _DESCRIPTORS)
                 if not data:
@@ -189,13 +189,6 @@ class Zygote:
                 self.tell(Ended(rank, code, time.time_ns(), pid in self.headless and code == -signal.SIGKILL))
                 self.headless.discard(pid)
 
-    def _end_headless(self) -> None:
-        """Kill ranks whose main thread has ended while others go on: nothing else would tell of that end."""
-        for pid in self.ranks:
-            if processes.is_zombie(pid):
-                self.headless.add(pid)
-                processes.kill(pid, group=False)
-
     def sweep(self, seconds: float = 5.0, *, last: bool = False) -> tuple[int, ...]:
         """Kill and reap all children but copies, and return those that are left after a bounded time.
 
@@ -279,7 +272,7 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
     try:
         birth = zygote.serve()
     except Exception as error:  # noqa: BLE001  the controller reports it
-        zygote.tell(Broken(_reason(error)))
+        zygote.tell(Broken(in_a_line(error)))
         birth = None
     if birth is None:
         # The controller must learn of this end before that of the ranks, which it would blame otherwise.
@@ -287,11 +280,6 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
             zygote.control.shutdown(socket.SHUT_RDWR)
         zygote.sweep(last=True)
     return birth
-
-
-def _reason(error: Exception) -> str:
-    """An error in words that fit into a message."""
-    return in_a_line(error).encode(errors="replace").decode()
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -321,7 +309,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
             preload(["torch._dynamo"])  # the first optimizer of a process imports it, which takes a second
         birth = _become_zygote(control, options.controller, touched)
     except Exception as error:  # noqa: BLE001  an import may raise anything; the controller reports it
-        control.send(pickle.dumps(Unready(_reason(error))))
+        control.send(pickle.dumps(Unready(in_a_line(error))))
         sys.exit(1)
     if birth is not None:
         from pytest_ddpperf.launch.rank import live

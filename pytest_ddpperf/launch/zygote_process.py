@@ -48,6 +48,12 @@ _COPY_SECONDS = 10.0
 _PRELOAD_SECONDS = 60.0
 
 
+class ZygoteEnded(LaunchError):
+    """The process that ranks are forked from is gone; ``unused`` if no rank of the launch had begun."""
+
+    unused = False
+
+
 class ZygoteProcess:
     """A running zygote, which imports ``preload``; ``close`` ends it, and so does the end of the controller.
 
@@ -295,16 +301,16 @@ class ZygoteProcess:
         else:
             self._process.returncode = 0  # this process is not its parent and must never wait for it
 
-    def _ended(self) -> LaunchError:
+    def _ended(self) -> ZygoteEnded:
         try:
             status = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            return LaunchError("the process that ranks are forked from no longer answers; the ranks were stopped")
+            return ZygoteEnded("the process that ranks are forked from no longer answers; the ranks were stopped")
         if status is None:
             how = "has ended"
         else:
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-        return LaunchError(f"the process that ranks are forked from {how}; the ranks were stopped{self._said()}")
+        return ZygoteEnded(f"the process that ranks are forked from {how}; the ranks were stopped{self._said()}")
 
     def _said(self) -> str:
         text = read_output(self._output, "its output", 4096).strip()

@@ -22,6 +22,7 @@ from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
 from pytest_ddpperf.launch.messages import Finished
+from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
 T = TypeVar("T")
 
@@ -227,6 +228,21 @@ def test_copies_end_with_the_first_and_are_made_of_the_next_one(
     second = alone(launchers[1], lambda _ctx: os.getppid()).rank(0)
     assert parent_of(second) == launchers.pids[0]
     launchers.close()
+
+
+def test_a_copy_that_has_ended_when_a_launch_begins_is_replaced(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, all_gone: Callable[[Iterable[int]], bool]
+) -> None:
+    """A kernel that needs memory kills it, and for a moment nobody here knows that."""
+    with Launcher(like=launcher) as copied:
+        copied.wait()
+        first = copied.pid
+        assert first is not None
+        monkeypatch.setattr(ZygoteProcess, "usable", property(lambda _: True))
+        os.kill(first, signal.SIGKILL)
+        assert all_gone([first])
+        assert copied.run(lambda ctx: ctx.rank, world_size=2, device="cpu", timeout=20).values == (0, 1)
+        assert copied.pid != first
 
 
 def test_a_copy_that_ends_in_a_launch_is_told_of(launchers: Launchers) -> None:
