@@ -14,11 +14,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ENVIRONMENT = "environment"  # the folder beside the checkout for a virtual environment of its own
 _GIT_SECONDS = 30.0
+_TERM_SECONDS, _POLL_SECONDS = 2.0, 0.05
 _ATTEMPTS = 3  # ranks that are just being killed may still write into it
 # Git sets these where pytest runs in one of its hooks.
 _CONFUSING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
@@ -31,7 +33,7 @@ def git_environ() -> dict[str, str]:
 
 def remove(tree: Path, root: Path) -> None:
     """Remove a checkout's folder, and its entry in the repository at ``root``."""
-    _end_setup(tree.parent / ENVIRONMENT)
+    _end_others(tree)
     command = ["git", "-C", str(root), "worktree", "remove", "--force", "--force", str(tree)]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(  # noqa: S603  fixed words
@@ -49,13 +51,29 @@ def remove(tree: Path, root: Path) -> None:
             return
 
 
-def _end_setup(environment: Path) -> None:
-    """Kill the processes of a setup command that are left: they all have its virtual environment."""
-    mark = b"VIRTUAL_ENV=" + os.fsencode(environment)
-    for file in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError), _killing(int(file.parent.name)) as kill:
-            if mark in file.read_bytes().split(b"\0"):
-                kill(signal.SIGKILL)
+def _end_others(tree: Path) -> None:
+    """End what is left of a run: a git that still makes the checkout, and processes of a setup command.
+
+    By SIGTERM first, after which git removes what it has made; where that does not help, by SIGKILL.
+    """
+    kill_from = time.monotonic() + _TERM_SECONDS
+    while time.monotonic() < kill_from + _TERM_SECONDS:
+        kill = time.monotonic() > kill_from
+        if not sum(_ended(file.parent, tree, kill=kill) for file in Path("/proc").glob("[0-9]*/environ")):
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
+    """Whether a process is such a one, which then gets a signal."""
+    with contextlib.suppress(OSError), _killing(int(process.name)) as send:
+        words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+        adds = Path(os.fsdecode(words[0])).name == "git" and os.fsencode(tree) in words
+        marks = (b"VIRTUAL_ENV=" + os.fsencode(tree.parent / ENVIRONMENT), b"GIT_WORK_TREE=" + os.fsencode(tree))
+        if adds or any(mark in variables for mark in marks):
+            send(signal.SIGKILL if kill else signal.SIGTERM)
+            return True
+    return False
 
 
 @contextlib.contextmanager

@@ -182,6 +182,9 @@ def remove_left_over(root: Path) -> None:
             if not (folder / TREE / ".git").exists() and _is_left_over(folder / TREE):
                 shutil.rmtree(folder)
             elif time.time() - folder.stat().st_mtime > _EMPTY_SECONDS:
+                lock = folder / _LOCK
+                if lock.exists() and not lock.lstat().st_size:  # its run was killed before it wrote into it
+                    lock.unlink()
                 folder.rmdir()  # which spares any that is not empty
 
 

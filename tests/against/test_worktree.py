@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -322,7 +324,39 @@ def test_what_is_left_of_a_setup_command_goes_with_it(repository: Path) -> None:
     environ = {"VIRTUAL_ENV": str(tree.folder / "environment")}
     with subprocess.Popen(["/bin/sleep", "600"], env=environ, start_new_session=True) as command:
         tree.close()
+        assert command.wait(20) == -signal.SIGTERM
+
+
+@contextmanager
+def shell(code: str, ready: Path, name: str = "/bin/sh", **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A shell that has made the file ``ready``; it is killed in the end."""
+    with subprocess.Popen([name, "-c", code, str(ready)], stderr=subprocess.DEVNULL, **options) as process:
+        try:
+            deadline = time.monotonic() + 20
+            while not ready.exists():
+                assert time.monotonic() < deadline
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_does_not_end_by_itself_is_killed(repository: Path, tmp_path: Path) -> None:
+    tree = Worktree(resolve("v1", repository, repository))
+    environ = {"VIRTUAL_ENV": str(tree.folder / "environment"), "PATH": os.environ["PATH"]}
+    with shell("trap '' TERM; touch $0; while :; do read nothing; done", tmp_path / "ready", env=environ) as command:
+        tree.close()
         assert command.wait(20) == -signal.SIGKILL
+
+
+def test_a_git_that_outlives_a_killed_run_is_ended_before_its_checkout_is_removed(tmp_path: Path) -> None:
+    """It would make the folder again that is removed meanwhile."""
+    tree = tmp_path / f"{worktree.PREFIX}a" / "checkout"
+    (tmp_path / "git").symlink_to("/bin/sh")
+    makes = 'trap "exit 7" TERM; while :; do mkdir -p "$0"; done'
+    with shell(makes, tree, str(tmp_path / "git")) as process:
+        guard.remove(tree, tmp_path)
+        assert process.wait(20) == 7
+    assert not tree.parent.exists()
 
 
 def left_over(tree: Path) -> bytes:
@@ -371,15 +405,17 @@ def test_so_do_work_trees_of_the_users_own(
 
 def test_a_folder_that_a_killed_run_has_left_before_git_knew_of_it_is_removed(repository: Path, tmp_path: Path) -> None:
     """One without a lock may be of a run that is just starting."""
-    old, new, full, locked = (tmp_path / f"{worktree.PREFIX}{name}" for name in ("old", "new", "full", "locked"))
-    for folder in (old, new, full, locked):
+    folders = tuple(tmp_path / f"{worktree.PREFIX}{name}" for name in ("old", "new", "full", "locked", "torn"))
+    old, _, full, locked, torn = folders
+    for folder in folders:
         folder.mkdir()
+    (torn / "lock").touch()
     (full / "file").touch()
     (locked / "lock").write_bytes(b"pytest-ddpperf " + os.fsencode(locked / "checkout"))
-    for folder in (old, full):
+    for folder in (old, full, torn):
         os.utime(folder, (0, 0))
     remove_left_over(repository)
-    assert [folder.exists() for folder in (old, new, full, locked)] == [False, True, True, False]
+    assert [folder.exists() for folder in folders] == [False, True, True, False, False]
 
 
 @pytest.mark.parametrize("lock", ["pipe", "endless", "huge"])
