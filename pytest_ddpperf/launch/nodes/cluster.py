@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError, SettingError
@@ -24,12 +24,11 @@ from pytest_ddpperf.launch.nodes.messages import (
     NodeHealth,
     Opened,
     OpenLauncher,
-    Ping,
     ReachStore,
     Role,
     WatchHealth,
 )
-from pytest_ddpperf.launch.nodes.network import interface_of
+from pytest_ddpperf.launch.nodes.network import PING_SECONDS, interface_of, offset
 from pytest_ddpperf.launch.nodes.tunnel import end, lead_to_store
 from pytest_ddpperf.records.health import CpuHealth
 
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
-_PINGS = 4
-_PING_SECONDS = 5.0
 _OPEN_SECONDS = 30.0
 _PROBE_SECONDS = 180.0
 _MOST_STRANGERS = 64  # connections at a time that have not proved yet to know the key
@@ -64,6 +61,7 @@ class Cluster:
         self._listening = socket.create_server((host, 0), backlog=max(128, size), family=_family(host))
         self.card = Card(host, self._listening.getsockname()[1], secrets.token_bytes(KEY_BYTES), version)
         self._met: dict[int, tuple[Link, Hello]] = {}
+        self._stranger = ""  # who has come and is no task
         self._opened: dict[tuple[int, int], Link] = {}
         self._news = threading.Condition()
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
@@ -79,11 +77,13 @@ class Cluster:
 
         Raises:
             SettingError: a task lacks what the controller has.
-            LaunchError: a task has not come in time.
+            LaunchError: a task has not come in time, or something has come that is none.
         """
         expected = set(range(1, self._size))
         with self._news:
-            self._news.wait_for(lambda: expected <= self._met.keys(), seconds)
+            self._news.wait_for(lambda: self._stranger or expected <= self._met.keys(), seconds)
+            if self._stranger:
+                raise LaunchError(self._stranger)
             missing = sorted(expected - self._met.keys())
             met = dict(self._met)
         if missing:
@@ -92,6 +92,7 @@ class Cluster:
                 f"{f', nor did {len(missing) - 1} more' if missing[1:] else ''}: its tests may have failed to import, "
                 "or a firewall is in the way"
             )
+        self.card = replace(self.card, key=secrets.token_bytes(KEY_BYTES))  # others may have read the old one
         self._known = frozenset(link.peer for link, _ in met.values())
         for _, hello in met.values():
             self._require_alike(hello)
@@ -105,7 +106,7 @@ class Cluster:
         for rank, (link, hello) in sorted(met.items()):
             number = agents.index(rank) if rank in agents else None
             link.name = f"rank {rank} of the launcher" if number is None else f"node {number} ({hello.host})"
-            link.send(Role(node=number, cores=cores[hello.machine]))
+            link.send(Role(node=number, cores=cores[hello.machine], key=self.card.key))
             if number is not None:
                 ahead, uncertain = offset(link)
                 found.append(Node(number=number, hello=hello, link=link, ahead=ahead, uncertain=uncertain))
@@ -214,12 +215,16 @@ class Cluster:
                 link = accept(connected, self.card.key)
             finally:
                 self._strangers.release()
-            first = link.receive(_PING_SECONDS)
-        except (ForeignPeer, LinkEnded):
+        except ForeignPeer:
+            return
+        try:
+            first = link.receive(PING_SECONDS, (Hello, Opened, ReachStore))
+        except LinkEnded:
+            link.close()
             return
         with self._news:
-            if isinstance(first, Hello) and first.rank not in self._met:
-                self._met[first.rank] = link, first
+            if isinstance(first, Hello) and isinstance(first.rank, int):
+                self._meet(link, first)
             elif isinstance(first, Opened):
                 self._opened[first.node, first.number] = link
             elif isinstance(first, ReachStore) and first.port in self._stores:
@@ -228,6 +233,19 @@ class Cluster:
             else:
                 link.close()
             self._news.notify_all()
+
+    def _meet(self, link: Link, hello: Hello) -> None:
+        """Note a task; one that cannot be is noted as what ends the meeting."""
+        known, _ = self._met.setdefault(hello.rank, (link, hello))
+        if known is link and hello.rank in range(1, self._size):
+            return
+        twice = "" if known is link else f", and so did one at {known.peer}"
+        self._stranger = (
+            f"a process at {link.peer} said that it is rank {hello.rank} of the launcher{twice}: one of them is none "
+            "of its tasks, and had the key of this run; meet where nobody else can: --ddpperf-meeting=DIR"
+        )
+        if known is not link:
+            link.close()
 
     def gpus_of(self, node: Node, link: Link) -> int:
         """The GPUs that ranks of a node can use, asked over the link to a launcher there; its agent looks once."""
@@ -247,7 +265,7 @@ class Cluster:
 
 def _health(link: Link, number: int) -> CpuHealth:
     """The answer to ``AskHealth``; one that came too late for an earlier launch is passed over."""
-    deadline = time.monotonic() + _PING_SECONDS
+    deadline = time.monotonic() + PING_SECONDS
     with contextlib.suppress(LinkEnded):
         while (answer := link.receive(max(0.0, deadline - time.monotonic()))) is not None:
             if isinstance(answer, NodeHealth) and answer.number == number:
@@ -289,25 +307,6 @@ def use_cores(cores: frozenset[int]) -> None:
     """Let this process and its ranks use these cores: launchers bind each task to some of its node's."""
     with contextlib.suppress(OSError):  # a control group forbids it
         os.sched_setaffinity(0, cores)
-
-
-def offset(link: Link) -> tuple[int, int]:
-    """How far a peer's clock is ahead of this one's, and the uncertainty, in nanoseconds.
-
-    From the fastest of some pings, as in NTP (RFC 5905, section 8) with a message that is answered at once.
-    """
-    found = []
-    for _ in range(_PINGS):
-        sent = time.time_ns()
-        link.send(Ping())
-        answer = link.receive(_PING_SECONDS)
-        if isinstance(answer, Ping):
-            took = time.time_ns() - sent
-            found.append((took, answer.clock - sent - took // 2))
-    if not found:
-        raise LinkEnded(f"{link.name} did not answer within {_PING_SECONDS:.0f} s")
-    took, ahead = min(found)
-    return ahead, took // 2
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -9,6 +9,7 @@ import platform
 import socket
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,7 +131,7 @@ def follow(task: Task, own: Hello, folder: Path | None, check_out: CheckOut) -> 
             meeting.end()
         use_cores(role.cores)
         if role.node is not None:
-            return Agent(link, card, role.node, check_out).serve()
+            return Agent(link, replace(card, key=role.key), role.node, check_out).serve()
         message = link.receive()
         return message.status if isinstance(message, Close) else GONE
     except LinkEnded:

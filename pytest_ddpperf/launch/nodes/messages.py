@@ -30,6 +30,7 @@ class Role:
 
     node: int | None
     cores: frozenset[int] = frozenset()  # of all tasks of the node
+    key: bytes = b""  # for further links to the controller, in place of the card's
 
 
 @dataclass(frozen=True)

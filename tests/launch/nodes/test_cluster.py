@@ -21,10 +21,11 @@ from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import AUTO, Launchers
 from pytest_ddpperf.launch.nodes.agent import Agent
-from pytest_ddpperf.launch.nodes.cluster import Cluster, offset, require_one_agent
+from pytest_ddpperf.launch.nodes.cluster import Cluster, require_one_agent
 from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers, spread
-from pytest_ddpperf.launch.nodes.link import Link, LinkEnded, connect
+from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, connect
 from pytest_ddpperf.launch.nodes.messages import AskHealth, Close, Hello, Ping, Role
+from pytest_ddpperf.launch.nodes.network import offset
 from pytest_ddpperf.launch.nodes.ranks import NodeRanks
 from pytest_ddpperf.launch.nodes.tunnel import StoreTunnel
 from pytest_ddpperf.records.health import CpuHealth, Health
@@ -357,6 +358,31 @@ def test_a_task_that_does_not_come_is_named() -> None:
     with pytest.raises(LaunchError, match=r"^rank 1 of the launcher did not meet .* nor did 2 more"):
         cluster.gather(0.01)
     cluster.close(4)
+
+
+def test_a_rank_that_comes_twice_ends_the_meeting() -> None:
+    """Who has read the card in torchrun's store can say that he is any task, before it comes or after."""
+    tasks = Tasks(hello(1, "b"), hello(1, "c"))
+    with pytest.raises(LaunchError, match=r"^a process at 127\.0\.0\.1 said that it is rank 1 .*, and so did one at"):
+        tasks.cluster.gather(20)
+    tasks.close()
+
+
+def test_a_rank_that_there_is_not_ends_the_meeting() -> None:
+    tasks = Tasks(hello(7, "b"))
+    with pytest.raises(LaunchError, match=r"said that it is rank 7 of the launcher: .*--ddpperf-meeting=DIR$"):
+        tasks.cluster.gather(20)
+    tasks.close()
+
+
+def test_after_the_meeting_the_key_of_the_card_is_good_for_nothing() -> None:
+    tasks = Tasks(hello(1, "b"))
+    card = tasks.cluster.card
+    tasks.cluster.gather(20)
+    with pytest.raises(ForeignPeer):
+        connect((card.host, card.port), card.key)
+    connect((card.host, card.port), tasks.cluster.card.key).close()
+    tasks.close()
 
 
 def test_no_port_takes_a_connection_without_the_key_or_from_an_address_that_takes_no_part() -> None:

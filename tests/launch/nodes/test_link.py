@@ -10,12 +10,14 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.launch.nodes import link as links
 from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, accept, connect
+from pytest_ddpperf.launch.nodes.messages import Close, Hello, Ping
 
 KEY = bytes(range(32))
 
@@ -172,6 +174,33 @@ def test_a_pickle_without_the_mac_is_not_loaded(pair: tuple[Link, Link], monkeyp
     with pytest.raises(LinkEnded, match="no message of this run"):
         pair[1].receive(5)
     assert loaded == []
+
+
+class Evil:
+    """What makes a folder when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("how", ["alone", "inside", "another"])
+def test_of_a_peer_that_may_be_anybody_only_the_messages_that_are_expected_are_loaded(
+    pair: tuple[Link, Link], tmp_path: Path, how: str
+) -> None:
+    evil: Any = Evil(tmp_path / "made")
+    pair[0].send({"alone": evil, "inside": Ping(evil), "another": Close(0)}[how])
+    with pytest.raises(LinkEnded, match="its message is made of "):
+        pair[1].receive(5, (Ping, Hello))
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_message_that_is_expected_arrives_whole(pair: tuple[Link, Link]) -> None:
+    said = Hello(rank=1, host="a", machine="m", cores=frozenset({0, 3}), gpus=("g",), needed={"torch": "2.13"})
+    pair[0].send(said)
+    assert pair[1].receive(5, (Ping, Hello)) == said
 
 
 def test_a_message_that_is_sent_again_is_refused(listening: socket.socket) -> None:
