@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import re
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_ddpperf.errors import LaunchError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
+_CLOCKS = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time", "time_ns")
 Variables: TypeAlias = "tuple[tuple[str, str], ...]"
 """Variables that some ranks have besides those of all, names with values, sorted."""
 
@@ -164,6 +168,20 @@ def thread_count(environ: Mapping[str, str]) -> int:
 def search_path() -> tuple[str, ...]:
     """This process's ``sys.path`` without entries that are no strings, which Python ignores."""
     return tuple(entry for entry in sys.path if isinstance(entry, str))
+
+
+@contextlib.contextmanager
+def real_clocks() -> Iterator[None]:
+    """Within, this process reads real clocks, which a test may have frozen: no deadline would ever come."""
+    spec = importlib.util.find_spec("time")
+    assert spec is not None  # noqa: S101  it is built in
+    fresh = importlib.util.module_from_spec(spec)
+    of_test = {name: getattr(time, name) for name in _CLOCKS}
+    vars(time).update({name: getattr(fresh, name) for name in _CLOCKS})
+    try:
+        yield
+    finally:
+        vars(time).update(of_test)
 
 
 def current_folder() -> str:

@@ -22,7 +22,7 @@ from pytest_ddpperf.errors import (
     extended,
 )
 from pytest_ddpperf.launch.context import Gpus
-from pytest_ddpperf.launch.environment import Variables
+from pytest_ddpperf.launch.environment import Variables, real_clocks
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
@@ -172,6 +172,7 @@ class RankGroup:
             raise RanksDiffer("\n  ".join([f"not every rank raised {expected}", *lines]))
         return results
 
+    @real_clocks()
     def _run(self, verb: str, function: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> RankResults[Any]:
         __tracebackhide__ = True
         if not callable(function):

@@ -97,6 +97,39 @@ def test_disagree(ddpperf_group):
     )
 
 
+def test_a_test_that_freezes_clocks_freezes_none_of_ours(pytester: pytest.Pytester) -> None:
+    """No deadline would ever come. An object that is sent notes what the test session's clock says meanwhile."""
+    run = run_tests(
+        pytester,
+        """
+import time
+
+class Notes:
+    seen = []
+
+    def __reduce__(self):
+        Notes.seen.append(time.monotonic())
+        return str, ()
+
+@pytest.fixture
+def notes(monkeypatch):
+    Notes.seen.clear()
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    yield Notes()
+    assert time.monotonic() == 0.0
+    assert min(Notes.seen) > 0.0
+
+def test_ranks(ddpperf_group, notes):
+    ddpperf_group.run(lambda ctx, notes: None, notes)
+
+@pytest.mark.ddpperf(launches=1, steps=1, warmup=0, counted=False, timeout=20)
+def test_benchmark(ddpperf, notes):
+    ddpperf.measure(lambda ctx: lambda: float(len(notes)), samples_per_step=1)
+""",
+    )
+    run.assert_outcomes(passed=2)
+
+
 def test_every_rank_has_to_raise(pytester: pytest.Pytester) -> None:
     run = run_tests(
         pytester,
