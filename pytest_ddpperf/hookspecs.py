@@ -41,7 +41,8 @@ def pytest_ddpperf_environment() -> Mapping[str, str]:  # type: ignore[empty-bod
     """Adds facts of the environment: ``{"driver": "570.86"}``.
 
     Returns:
-        Facts by name. Baselines and results record them; they do not decide which baseline belongs to a run.
+        Facts by name. Baselines and results record them; they do not decide which baseline belongs to a run. A fact
+        ``host`` takes the place of the host's name: of runners with names by chance, or a name that stays at home.
     """
 
 

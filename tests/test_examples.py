@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.errors import NOT_MEASURED
+from pytest_ddpperf.run.extensions import Extensions
 from tests.factories import SHARDS_ON_CPU
 
 ROOT = Path(__file__).parents[1]
@@ -124,6 +125,12 @@ def test_it(ddpperf):
     assert result["metrics"]["sample_imbalance"]["verdict"] == "regressed"
 
 
+def test_a_fact_of_a_hook_takes_the_place_of_the_name_of_the_host() -> None:
+    hook = SimpleNamespace(pytest_ddpperf_environment=lambda: [{"host": "ci"}, {"libc": "2.36"}])
+    facts = {"host": "anna-laptop", "kernel": "6.1"}
+    assert Extensions(hook).recorded(facts) == {"host": "ci", "kernel": "6.1", "libc": "2.36"}
+
+
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
@@ -132,7 +139,7 @@ def test_it(ddpperf):
         ("pytest_ddpperf_strategies(): return 3", "gave 3: return functions by name"),
         ("pytest_ddpperf_metrics(): return [3]", "gave 3: return a list of pytest_ddpperf.Metric"),
         ("pytest_ddpperf_environment(): return {'a': 3}", "gave {'a': 3}: return texts by name"),
-        ("pytest_ddpperf_environment(): return {'host': 'x'}", "there is a fact 'host' already: rename it"),
+        ("pytest_ddpperf_environment(): return {'kernel': 'x'}", "there is a fact 'kernel' already: rename it"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(inner: pytest.Pytester, hook: str, message: str) -> None:
