@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from pytest_ddpperf.errors import NOT_MEASURED
-from pytest_ddpperf.run.extensions import Extensions
+from pytest_ddpperf.run.session.extensions import Extensions
 from tests.factories import SHARDS_ON_CPU
 
 ROOT = Path(__file__).parents[1]
