@@ -15,6 +15,7 @@ from benchmarks.verdicts.programs import BASELINES
 from pytest_ddpperf.against.git import git
 
 SUITE = "perf_tests"
+CLONE_SECONDS = 300.0
 SLOWER_MODULE = "test_language_model.py"  # whose tests are PLANTED
 IMPORTED = "from .language_model import LARGER, SMALL, language_model\n"
 INSTEAD = "from .language_model import LARGER, SMALL\nfrom .planted import language_model\n"
@@ -30,14 +31,15 @@ from .extra_work import ExtraWork
 SHARE = {share}  # of a step
 
 
-def slower(size):
-    model = plain.built(size)
+def slower(build):
+    model = build()
     model.register_forward_pre_hook(ExtraWork(SHARE))
     return model
 
 
 def language_model(size, batch_size):
-    return replace(plain.language_model(size, batch_size), model=partial(slower, size))
+    workload = plain.language_model(size, batch_size)
+    return replace(workload, model=partial(slower, workload.model))
 '''
 
 
@@ -46,7 +48,7 @@ def suite_run(package: Path, project: Path, cell: Cell, suite: Suite, ranks: int
 
     Saving runs the whole suite once more, without a budget: that takes some minutes in each run of its cell.
     """
-    git(package, "clone", "-q", str(package), str(project))
+    git(package, "clone", "-q", str(package), str(project), seconds=CLONE_SECONDS)
 
     def results(*options: str) -> list[dict[str, Any]]:
         return pytest_results(cell.name, project, (SUITE, *options), (project,), ranks)

@@ -96,7 +96,10 @@ def suite_table(outcomes: Sequence[SuiteOutcome]) -> Table:
         *("cell", "runs", "of", "left\nout", "red", "green", "open", "planted\nfound"),
         *("truly slower,\nleast", "most", "took s,\nmedian", "most", "others,\nmost", "run\ns"),
     )
-    title = 'runs that count, of those wanted; "red" to "open": benchmarks of all runs in which nothing was planted'
+    title = (
+        'runs that count, of those wanted; "red" to "open": benchmarks of all runs in which nothing was planted; '
+        "intervals below take benchmarks of the same run as independent"
+    )
     return Table(headers, tuple(_suite_row(cell, runs) for cell, runs in _by_cell(outcomes)), title=title, right=0)
 
 

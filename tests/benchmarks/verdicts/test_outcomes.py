@@ -125,7 +125,7 @@ def test_why_a_broken_benchmark_of_a_suite_is_red_is_told_by_its_findings() -> N
 
 def test_a_suite_reaches_goals_by_benchmark_by_test_and_by_its_seconds() -> None:
     verdicts = {"a": "ok", "b": "unchanged", "c": "inconclusive", "d": "broken", "e": "new", "f": "improved"}
-    run = replace(SUITE, verdicts=verdicts, planted={"slow": "regressed", "late": "inconclusive"}, took=319.0)
+    run = replace(SUITE, verdicts=verdicts, planted={"slow": "regressed", "late": "broken"}, took=319.0)
     assert (run.green, run.red, run.open) == (["a", "b", "f"], ["d"], ["c", "e"])
     assert run.summary == "1 red, 3 green, 2 open, 1 of 2 planted found"
     assert run.tally(Goal("green", 0.95, at_least=True)) == (3, 6)
