@@ -59,9 +59,7 @@ class Ddpperf:
         sections: list[tuple[str, str]],
         folders: tuple[Path, ...] = (),  # in which a script is looked for
     ) -> None:
-        self._session = session
-        self._test = test
-        self._settings = settings
+        self._session, self._test, self._settings = session, test, settings
         self._sections = sections
         self._folders = folders
         self._names: set[tuple[str, int]] = set()

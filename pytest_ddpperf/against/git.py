@@ -17,6 +17,8 @@ from pytest_ddpperf.against import guard
 _ANSWER_SECONDS = 20.0
 _FETCH_SECONDS = 300.0
 _CODE = re.compile(r".+\.(py|pyx|pxd|c|cc|cpp|cxx|cu|cuh|h|hpp|rs|ya?ml|toml|cfg|ini|sh)")
+_JSON = re.compile(r".+\.json")
+_BASELINE = re.compile(r"(.*/)?[^/]+-torch\d[^/]*/.+")  # in a folder of an environment, wherever baselines lie
 _STATUS_SECONDS = 60.0  # every tracked file is looked at, and there may be a million
 # CI jobs check out a commit and no branch; these variables name the commit and its branch. A pull request has the name
 # of its merge (12/merge, refs/pull/12/merge, PR-12): its branch may have the name of one here, as a fork's main has.
@@ -91,33 +93,33 @@ def files_of(root: Path, commit: str) -> str:
     return git(root, "rev-parse", "--verify", f"{commit}^{{tree}}")
 
 
-def code_of(root: Path, commit: str | None = None, *, baselines: Path | None = None) -> str:
+def code_of(root: Path, commit: str | None = None) -> str:
     """A digest of the files of code and configuration of a commit, or of the work tree; GitError as of ``git``.
 
     The work tree counts with its untracked files, but for ignored ones: they may be committed with the baseline.
-    JSON is configuration if git tracks it and it does not lie in the folder of ``baselines``.
+    JSON is configuration if git tracks it and it is no baseline.
     """
     top = top_folder(root)
-    apart = None if baselines is None else baselines.resolve()
-
-    def of_code(name: str, *, tracked: bool) -> bool:
-        """Whether a file is code or configuration; a name with a line break is none that git could be asked about."""
-        if name.endswith(".json"):
-            return tracked and "\n" not in name and apart not in (top.resolve() / name).parents
-        return _CODE.fullmatch(name) is not None
-
     if commit is not None:
         entries = git(top, "ls-tree", "-r", "-z", commit, seconds=_STATUS_SECONDS).split("\0")
         found = [entry.partition("\t")[::2] for entry in entries if entry.startswith("100")]
-        hashed = [(path, facts.split()[2]) for facts, path in found if of_code(path, tracked=True)]
+        hashed = [(path, facts.split()[2]) for facts, path in found if _of_code(path, tracked=True)]
     else:
         listed = git(top, "ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard", seconds=_STATUS_SECONDS)
         tagged = {entry[2:]: entry[0] for entry in listed.split("\0") if entry}
-        names = sorted(name for name, tag in tagged.items() if of_code(name, tracked=tag != "?") and _plain(top / name))
+        names = sorted(
+            name for name, tag in tagged.items() if _of_code(name, tracked=tag != "?") and _plain(top / name)
+        )
         given = "".join(f"{name}\n" for name in names)
         hashes = git(top, "hash-object", "--stdin-paths", seconds=_STATUS_SECONDS, words=given).splitlines()
         hashed = list(zip(names, hashes, strict=True))
     return hashlib.sha256(repr(sorted(hashed)).encode()).hexdigest()[:16]
+
+
+def _of_code(name: str, *, tracked: bool) -> bool:
+    """Whether a file is code or configuration; a name with a line break is none that git could be asked about."""
+    json = tracked and _JSON.fullmatch(name) is not None and _BASELINE.fullmatch(name) is None
+    return json or _CODE.fullmatch(name) is not None
 
 
 def _plain(file: Path) -> bool:

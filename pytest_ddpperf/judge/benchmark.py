@@ -43,7 +43,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
         test=test,
         measurement=measurement,
         comparisons=comparisons,
-        verdict=decide_benchmark(comparisons, reference, lost=bool(lost), apart=bool(apart)),
+        verdict=decide_failure() if apart else decide_benchmark(comparisons, reference, lost=bool(lost)),
         reference=reference,
         findings=(
             *apart,

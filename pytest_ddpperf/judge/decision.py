@@ -19,7 +19,7 @@ from pytest_ddpperf.judge.detection import (
 )
 from pytest_ddpperf.judge.suspects import wants_launches
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.counts import Counts, count_row, on_ranks, parts_on_ranks
+from pytest_ddpperf.records.counts import Counts, below_floor, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.results import Comparison, Reference, Result
@@ -28,10 +28,8 @@ from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.intervals import Change, half_width
 
 NOT_WORSE = {Verdict.IMPROVED, Verdict.UNCHANGED, *OPEN}
-_WORK = ("collective_calls", "flops", "synchronisations")  # counts that name what a step does more of
 
-TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015
-"""The worsening that is accepted if a test sets none: less if both sides are measured in the same rounds."""
+TOLERANCE, PAIRED_TOLERANCE = 0.03, 0.015  # the worsening that is accepted if a test sets none; less in pairs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,28 +227,19 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """``regressed`` for more on any rank, and for as much of something else; ``improved`` for less; else ``unchanged``.
 
-    A change below the count's floor is none. Of the amount of work of a step (backward passes), less is ``regressed``:
-    steps that do less are no faster. More is ``incompatible``: a step is another one. The count ``metric`` is one that
-    both sides have.
+    A change below the count's floor is none. Less of what is the amount of work of a step is ``regressed``, and more is
+    ``incompatible``: a step is another one. The count ``metric`` is one that both sides have.
     """
-    pairs, row = [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)], count_row(metric)
-    totals = _direction(pairs)
-    if row.of_work:
+    pairs = [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)]
+    totals = Verdict.UNCHANGED if below_floor(metric, pairs, then, now) else _direction(pairs)
+    if count_row(metric).of_work:
         return {Verdict.REGRESSED: Verdict.INCOMPATIBLE, Verdict.IMPROVED: Verdict.REGRESSED}.get(totals, totals)
-    if all(abs(after - before) <= max(row.floor, row.floor_share * before) for before, after in pairs) and not (
-        row.floor_alone and any(_grew(work, then, now) for work in _WORK)
-    ):
-        totals = Verdict.UNCHANGED
     if totals is not Verdict.UNCHANGED or not count_row(metric).made_up:
         return totals
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = [(before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}]
     on_others = [pair for pairs in parts_on_ranks(metric, then, now).values() for pair in pairs]
     return _direction([*parts, *on_others])
-
-
-def _grew(metric: str, then: Counts, now: Counts) -> bool:
-    return now.totals.get(metric, 0.0) > then.totals.get(metric, 0.0)
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:
@@ -262,10 +251,8 @@ def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, 
 
 def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
     """Whether any became more; if none did, whether any became less."""
-    differences = [after - before for before, after in pairs]
-    if max(differences, default=0.0) > 0:
-        return Verdict.REGRESSED
-    return Verdict.IMPROVED if min(differences, default=0.0) < 0 else Verdict.UNCHANGED
+    signs = {after - before > 0 for before, after in pairs if after != before}
+    return Verdict.REGRESSED if True in signs else Verdict.IMPROVED if signs else Verdict.UNCHANGED
 
 
 def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool) -> tuple[Comparison, ...]:
@@ -297,19 +284,13 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     return tuple(map(counting, comparisons))
 
 
-def decide_benchmark(
-    comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, apart: bool = False
-) -> Verdict:
+def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False) -> Verdict:
     """The worst verdict among the gated comparisons; without any, the verdict that the reference alone allows.
 
-    Beside another revision, a benchmark that got better and nowhere worse is improved: the question is what the change
-    did, and metrics that remain undecided are told with it. So is a benchmark that has counts alone, each of which is
-    known exactly. Beside a baseline, all times have to be improved, for the word says that the whole baseline is stale.
-    ``lost`` tells whether the reference has gated metrics that the candidate has not. An undecided metric that is only
-    an alarm leaves the verdict to the others. ``apart``: ranks that trained together send each other nothing any more.
+    Compared with another revision, a benchmark that got better and nowhere worse is improved, and so is one of counts
+    alone. Compared with a baseline, all times have to be improved: the word says that the whole baseline is stale.
+    ``lost``: the reference has gated metrics that the candidate has not. An undecided alarm leaves it to the others.
     """
-    if apart:
-        return Verdict.BROKEN
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
     gated = [
@@ -354,10 +335,10 @@ def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | N
 
 def decide_unfit(*, fitted: bool, counted: Sequence[Comparison] = ()) -> Verdict:
     """The verdict on a benchmark that does not fit into memory: worse where the reference did, or in its counts."""
-    worse = any(each.gated and each.verdict is Verdict.REGRESSED for each in counted)
-    return Verdict.REGRESSED if fitted or worse else Verdict.DOES_NOT_FIT
+    worse = fitted or any(each.gated and each.verdict is Verdict.REGRESSED for each in counted)
+    return Verdict.REGRESSED if worse else Verdict.DOES_NOT_FIT
 
 
 def decide_failure() -> Verdict:
-    """The verdict on a benchmark that could not be measured."""
+    """The verdict on a benchmark that could not be measured, or whose ranks stopped to train together."""
     return Verdict.BROKEN

@@ -62,6 +62,7 @@ def count_row(metric: str) -> CountRow:
     return COUNTS.get(metric, CountRow())
 
 
+_WORK = ("collective_calls", "flops", "synchronisations")  # counts that name what a step does more of
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
 SHOWN = 5  # changes that are named; of the others only the number is told
 _TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
@@ -176,6 +177,14 @@ def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], fl
     number = max(len(ranks) for ranks, _ in (then, now))
     before, after = (ranks or (value,) * number for ranks, value in (then, now))
     return list(zip(before, after, strict=False))  # of other world sizes, those that both have
+
+
+def below_floor(metric: str, pairs: Iterable[tuple[float, float]], then: Counts, now: Counts) -> bool:
+    """Whether each change of a count, given as values then and now, lies below its floor."""
+    row = count_row(metric)
+    if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in _WORK):
+        return False
+    return all(abs(after - before) <= max(row.floor, row.floor_share * before) for before, after in pairs)
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:

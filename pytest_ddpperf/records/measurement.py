@@ -80,13 +80,6 @@ class Plan:
     steps: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PeriodicPlan(Plan):
-    """The plan of launches whose long steps come in each ``period``-th step."""
-
-    period: int
-
-
 LIMIT = "memory_limit"
 UNNAMED = frozenset({"env", LIMIT})  # of a recipe: where ranks run, and no training of another name
 

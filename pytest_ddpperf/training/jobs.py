@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.records.measurement import PeriodicPlan, Plan
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.training.script import Script, Subject
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ BLOCKS = 45
 _SHARE = 0.5  # of the timed steps
 _MIN_PAIRS, _MAX_PAIRS = 4, 8  # enough to know their scatter; parameters are restored after each
 _BLOCK_STEPS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeriodicPlan(Plan):
+    """The plan of launches in which each ``period``-th step is long."""
+
+    period: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddpperf.instruments.epochs import batches_counted
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
-from pytest_ddpperf.instruments.objects import ObjectCensus
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, warmed_up
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.processes import children
@@ -121,6 +119,7 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
     ``remarks`` gets what is strange about the step.
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
+    from pytest_ddpperf.instruments.counting.python import ObjectCensus
     from pytest_ddpperf.training.step import build_step
 
     with within_limit(ctx, job), closing(build_step(ctx, job)) as step:
@@ -187,6 +186,7 @@ def _timed_and_counted(
 ) -> tuple[RankLaunch, Counts | None, float]:
     """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``."""
     from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
+    from pytest_ddpperf.instruments.counting.python import ObjectCensus, batches_counted
     from pytest_ddpperf.training.step import build_step
 
     plan = job.training.plan

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.records.measurement import PeriodicPlan, Plan
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.jobs import LaunchJob, PeriodicPlan
 from pytest_ddpperf.training.script import Script
 
 

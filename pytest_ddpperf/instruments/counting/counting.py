@@ -18,9 +18,9 @@ from torch._guards import detect_fake_mode
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_ddpperf.instruments.clock import collector_paused
-from pytest_ddpperf.instruments.counting.calls import BACKWARD, calls_counted
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
+from pytest_ddpperf.instruments.counting.python import BACKWARD, calls_counted
 from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, eagerly, unsampled, warmed_up

@@ -105,10 +105,7 @@ class TensorTracker:
             self._rising = True
 
     def meet(self, tensor: torch.Tensor) -> None:
-        """Follows a tensor whose creation was not seen, if it is there in a second step.
-
-        So DDP's buckets are found, while a backend's own buffers, which it frees at any time, do not count.
-        """
+        """Follows a tensor whose creation was not seen, if a second step has it: no buffer that a backend frees."""
         with self._lock:
             self._bury()
             for key, storage in self._storages(tensor):
@@ -147,10 +144,9 @@ class TensorTracker:
     def mark_buckets(self, sent: Iterable[torch.Tensor]) -> None:
         """Files tensors that a collective takes under ``buckets``, if they were there before: DDP keeps such ones."""
         with self._lock:
-            for key, _ in (found for tensor in sent for found in self._storages(tensor)):
-                record = self._records.get(key)
-                if record is not None and record.category == "temporaries" and record.place is None:
-                    self._refile(key, record, "buckets")
+            for key in [key for tensor in sent for key, _ in self._storages(tensor)]:
+                if key in self._unnamed and self._unnamed[key].place is None:
+                    self._refile(key, self._unnamed[key], "buckets")
 
     def is_state(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is an optimizer's state."""

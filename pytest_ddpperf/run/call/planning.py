@@ -12,11 +12,11 @@ from pytest_ddpperf.judge.sequential import MIN_LAUNCHES
 from pytest_ddpperf.metrics.launch_figures import complete, mean_step
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import PeriodicPlan, Plan
+from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.call.variant import Pilot, Variant, launch_of
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.summaries import long_steps
-from pytest_ddpperf.training.jobs import CUDA_WARMUP, DIAGNOSED_STEPS, blocks_for, growth_steps
+from pytest_ddpperf.training.jobs import CUDA_WARMUP, DIAGNOSED_STEPS, PeriodicPlan, blocks_for, growth_steps
 from pytest_ddpperf.training.script import Script
 
 PILOT_STEPS = 5

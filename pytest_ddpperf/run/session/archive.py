@@ -61,7 +61,7 @@ class Archive:
     def digest(self) -> str | None:
         """A digest of the code that is measured; None if nothing is saved, or git cannot make one."""
         with contextlib.suppress(GitError):
-            return None if self._settings.save is None else code_of(self._root, baselines=self._baselines)
+            return None if self._settings.save is None else code_of(self._root)
         return None
 
     def provenance(self) -> Provenance:
@@ -153,7 +153,7 @@ class Archive:
     def _has_code(self, commit: str, code: str | None) -> bool:
         """Whether a commit, which may be one of another repository, has the code of this digest."""
         with contextlib.suppress(GitError):
-            return code_of(self._root, commit, baselines=self._baselines) == code
+            return code_of(self._root, commit) == code
         return False
 
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:

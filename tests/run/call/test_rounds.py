@@ -15,7 +15,7 @@ from pytest_ddpperf.judge.sequential import Action, Interim
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, SlowImport
-from pytest_ddpperf.records.measurement import Environment, Measurement, PeriodicPlan, Plan
+from pytest_ddpperf.records.measurement import Environment, Measurement, Plan
 from pytest_ddpperf.run.budget.allocation import Priority, TimeRequest
 from pytest_ddpperf.run.budget.session_budget import CallId, SessionBudget
 from pytest_ddpperf.run.call.planning import PILOT_STEPS, LaunchLimits, LaunchOutcome, LaunchRunner, Purpose
@@ -24,6 +24,7 @@ from pytest_ddpperf.run.call.time_sheet import slow_starts
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.strategy import Strategy
+from pytest_ddpperf.training.jobs import PeriodicPlan
 from tests.factories import make_environment, make_limits, make_rank_launch, make_variant
 
 STEP = 0.05  # seconds, on the slower rank

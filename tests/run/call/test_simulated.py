@@ -16,7 +16,7 @@ from pytest_ddpperf import Workload
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer = nn.Linear(16, 16)
+        self.layer = nn.Linear(64, 64)
 
     def forward(self, inputs):
         return torch.relu(self.layer(inputs))
@@ -29,8 +29,8 @@ def forward(model, batch):
 
 
 WORKLOAD = Workload(
-    model=lambda: nn.Sequential(*[Block() for _ in range(3)], nn.Linear(16, 4)),
-    batch=lambda: (torch.randn(6, 16), torch.randn(6, 4)),
+    model=lambda: nn.Sequential(*[Block() for _ in range(3)], nn.Linear(64, 4)),
+    batch=lambda: (torch.randn(6, 64), torch.randn(6, 4)),
     forward=forward,
     optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
     samples_per_step=6,
@@ -72,7 +72,7 @@ def test_baselines_of_simulated_ranks_are_none_of_other_options(inner: pytest.Py
 
 
 def test_simulated_counts_are_held_to_baselines_of_their_own(inner: pytest.Pytester) -> None:
-    """A lost wrap leaves the rest to gather more at once; a doubled all-gather sends a block twice."""
+    """A lost wrap has less to call, and 1024 ranks gather more at once for it; a doubled all-gather sends a block twice."""
     inner.makepyfile(test_big=suite())
     new = found(inner, "--ddpperf-save")
     assert {size: result["verdict"] for size, result in new.items()} == {8: "new", 1024: "new"}
@@ -83,10 +83,13 @@ def test_simulated_counts_are_held_to_baselines_of_their_own(inner: pytest.Pytes
     assert keys == {"simulated-w8", "simulated-w1024"}
     assert {result["verdict"] for result in found(inner).values()} == {"unchanged"}
     doubled = "model[0].unshard(); model[0].reshard()"
-    for wrong, calls in ((suite(first=1), 2 * 2 + 1 + 3), (suite(doubled), 3 * 2 + 1 + 4 + 1)):
+    for wrong, calls, of_eight in (
+        (suite(first=1), 2 * 2 + 1 + 3, "improved"),
+        (suite(doubled), 3 * 2 + 1 + 4 + 1, "regressed"),
+    ):
         inner.makepyfile(test_big=wrong)
         results = found(inner)
-        assert {result["verdict"] for result in results.values()} == {"regressed"}
+        assert {size: result["verdict"] for size, result in results.items()} == {8: of_eight, 1024: "regressed"}
         for result in results.values():
             assert result["metrics"]["collective_calls"]["value"] == calls
 

@@ -1,12 +1,75 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from pytest_ddpperf.instruments.epochs import batches_counted
+from pytest_ddpperf.instruments.counting.python import ObjectCensus, batches_counted
+
+
+class Spec:
+    """What a faulty step keeps."""
+
+
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """As in a rank: what was there before is not counted."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@pytest.mark.usefixtures("frozen")
+def test_the_objects_that_each_step_leaves_behind_are_counted_by_type() -> None:
+    """Three steps, then two: each leaves four objects and a list of them."""
+    census, kept = ObjectCensus(), list[list[Spec]]()
+    for steps in range(6):
+        kept.append([Spec() for _ in range(4)])
+        if steps in {0, 3, 5}:
+            census.take(steps)
+    found = census.left_behind()
+    assert found[name(Spec)] == 4.0
+    assert found["list"] == 1.0
+
+
+@pytest.mark.usefixtures("frozen")
+def test_what_grows_in_one_stretch_only_is_a_cache() -> None:
+    census, kept = ObjectCensus(), list[Spec]()
+    for steps in (0, 2, 4):
+        if steps == 2:
+            kept.extend(Spec() for _ in range(100))
+        census.take(steps)
+    assert name(Spec) not in census.left_behind()
+
+
+@pytest.mark.usefixtures("frozen")
+def test_garbage_in_cycles_is_not_left_behind() -> None:
+    census = ObjectCensus()
+    for steps in (0, 2, 4):
+        for _ in range(20):
+            spec = Spec()
+            spec.__dict__["me"] = spec
+        del spec
+        census.take(steps)
+    assert name(Spec) not in census.left_behind()
+
+
+@pytest.mark.usefixtures("frozen")
+def test_fewer_than_three_counts_tell_nothing() -> None:
+    census, kept = ObjectCensus(), list[Spec]()
+    assert census.left_behind() == {}
+    for steps in (0, 2):
+        kept.extend(Spec() for _ in range(100))
+        census.take(steps)
+    assert census.left_behind() == {}
 
 
 class Endless(IterableDataset[int]):

@@ -1,0 +1,125 @@
+"""What a step does in Python, where no operator shows it: calls, objects that it leaves behind, its batches."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import autograd
+from torch.utils.data import dataloader
+
+from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
+
+BACKWARD = "backward"
+LEAST = 1.0  # objects of a type a step; less is none of the step's own
+
+_COSTLY = (  # functions that wait for a device, give memory back, or walk through all objects
+    (gc, "gc", ("collect",)),
+    (torch.cuda, "torch.cuda", ("empty_cache", "ipc_collect", "synchronize")),
+    (getattr(torch, "accelerator", None), "torch.accelerator", ("empty_cache", "synchronize")),
+)
+
+
+@contextmanager
+def calls_counted(calls: Counter[str]) -> Iterator[None]:
+    """Within, ``calls`` counts passes of backward as ``BACKWARD``, and calls of costly functions by their names.
+
+    A pass accumulates gradients. One inside of another, such as a checkpoint's, is none. Functions of torch that do
+    nothing on a CPU are seen there too.
+    """
+    run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
+
+    @uncompiled
+    def passed(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("accumulate_grad") and backward_under_way() == -1:
+            calls[BACKWARD] += 1
+        return run(*args, **kwargs)
+
+    def followed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls[name] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    with ExitStack() as stack:
+        stack.enter_context(replaced(autograd, "_engine_run_backward", passed))
+        for module, path, names in _COSTLY:
+            for name in (name for name in names if hasattr(module, name)):
+                by = followed(getattr(module, name), f"{path}.{name}")
+                stack.enter_context(replaced(module, name, by))
+        yield
+
+
+class ObjectCensus:
+    """Counts the objects that the garbage collector knows, between steps.
+
+    What a rank inherits from the process that forked it is frozen, and neither counted nor walked through.
+    """
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[int, Counter[str]]] = []  # steps so far, and objects by type
+
+    def take(self, steps: int) -> None:
+        """Counts what is there after so many steps; garbage is collected before."""
+        gc.collect()
+        kinds = map(type, gc.get_objects())
+        self._taken.append((steps, Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)))
+
+    def left_behind(self) -> dict[str, float]:
+        """The objects that each step leaves behind, by type: the least growth of all stretches between two counts.
+
+        A cache that fills up grows in one stretch and not in another. Nothing with fewer than three counts.
+        """
+        grown = [
+            {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
+            for (steps_before, before), (steps, after) in pairwise(self._taken)
+        ]
+        if len(grown) < 2:  # noqa: PLR2004
+            return {}
+        least = {kind: min(each.get(kind, 0.0) for each in grown) for kind in grown[-1]}
+        return {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
+
+
+@contextmanager
+def batches_counted() -> Iterator[Callable[[int], float | None]]:
+    """Within, counts the batches that DataLoaders give, for training code whose loader nobody named.
+
+    Yields:
+        A function of the number of steps so far. It returns the steps of an epoch: the batches of the longest loader
+        that gives each step at least one, divided by the batches that it gives a step. None without such a loader.
+    """
+    given: Counter[int] = Counter()  # batches, by the number that an epoch of their loader has
+    lengths: dict[int, int] = {}  # of the epoch that an iterator gives, by its id
+    kind = dataloader._BaseDataLoaderIter  # noqa: SLF001  all loaders' iterators are of it
+    iterated, following = dataloader.DataLoader.__iter__, kind.__next__
+
+    @uncompiled
+    def begun(loader: Any) -> Any:
+        batches = iterated(loader)
+        try:
+            lengths[id(batches)] = len(loader)
+        except TypeError:  # an iterable dataset without a length
+            lengths.pop(id(batches), None)
+        return batches
+
+    @uncompiled
+    def followed(batches: Any) -> Any:
+        batch = following(batches)
+        if id(batches) in lengths:
+            given[lengths[id(batches)]] += 1
+        return batch
+
+    def epoch_steps(steps: int) -> float | None:
+        of_each_step = {length: round(number / steps) for length, number in given.items() if number >= steps}
+        return max((length / number for length, number in of_each_step.items()), default=None)
+
+    with replaced(dataloader.DataLoader, "__iter__", begun), replaced(kind, "__next__", followed):
+        yield epoch_steps
