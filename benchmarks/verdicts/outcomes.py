@@ -34,7 +34,7 @@ class Ran(ABC):
     began: str  # UTC, ISO 8601
     seconds: float  # with start-up and all that is not measuring
     left_out: str = ""  # why the run does not count
-    others: float | None = None  # share of the cores that other processes took, of the median launch
+    others: float | None = None  # share of the cores that other processes took
     others_saved: float | None = None  # the same of the run that saved the baseline
     said: str = ""  # by pytest, or by the report
 
@@ -55,7 +55,7 @@ class Ran(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(Ran):
-    """One comparison of two programs; changes are those of the step time."""
+    """One comparison of two programs; changes are those of the step time, and ``others`` those of the median launch."""
 
     verdict: str  # none if there was none; ``said`` tells why
     programs: Mapping[str, Any] = field(default_factory=dict)  # of what is compared, where not by default
@@ -98,7 +98,10 @@ class Outcome(Ran):
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteOutcome(Ran):
-    """One run of the example suite; its ``others`` are of the median launch of all benchmarks."""
+    """One run of the example suite.
+
+    Launches of several benchmarks that take turns do not know what others took: ``others`` are those of all of pytest.
+    """
 
     verdicts: Mapping[str, str] = field(default_factory=dict)  # of benchmarks in which nothing was planted
     planted: Mapping[str, str] = field(default_factory=dict)  # verdicts by test; none if there was none
@@ -164,7 +167,7 @@ def told(result: Mapping[str, Any], samples: int = SAMPLES) -> dict[str, Any]:
         "launches": result["launches"],
         "steps": len(steps[0]),
         "measuring": result["seconds"],
-        "others": others_of([result]),
+        "others": others_of(result),
         "apart": [abs(value / own - 1) for value, own in told_values],
         "long": any(LONG in finding for finding in result["findings"]),
     }
@@ -183,7 +186,6 @@ def suite_told(results: Sequence[Mapping[str, Any]], planted: Sequence[str] = ()
         "verdicts": {f"{each['test']} {each['name']} w{each['world_size']}": each["verdict"] for each in others},
         "planted": {test: tests[test]["verdict"] if test in tests else "none" for test in planted},
         "true": {test: true for test, true in slower.items() if true is not None},
-        "others": others_of(results),
         "said": "\n".join(map(_why_red, (each for each in others if each["verdict"] in RED)))[-2000:],
     }
 
@@ -196,11 +198,10 @@ def _why_red(result: Mapping[str, Any]) -> str:
     return f"{result['test']} {result['name']}: {'; '.join(metrics or result['findings'])}"
 
 
-def others_of(results: Sequence[Mapping[str, Any]]) -> float | None:
+def others_of(result: Mapping[str, Any]) -> float | None:
     """The share of the cores that others and a hypervisor took, of the median launch; None if nothing tells it."""
-    health = [each for result in results for each in result.get("health") or []]
-    seen = [each["cpu"] for each in health if each is not None and each.get("cpu")]
-    shares = [(cpu["others"] or 0.0) + (cpu["steal"] or 0.0) for cpu in seen]
+    seen = [each["cpu"] for each in result.get("health") or [] if each is not None and each.get("cpu")]
+    shares = [cpu["others"] + (cpu["steal"] or 0.0) for cpu in seen if cpu["others"] is not None]
     return statistics.median(shares) if shares else None
 
 

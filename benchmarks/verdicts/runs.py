@@ -18,6 +18,7 @@ from benchmarks.quality.record import calibrated, environment_here
 from benchmarks.quality.steps import LENGTHS, Calibration
 from benchmarks.quality.verdicts import launcher
 from benchmarks.verdicts.cells import CELLS, SUITES, Cell, Suite
+from benchmarks.verdicts.machine import others_now
 from benchmarks.verdicts.outcomes import (
     QUIET,
     Kept,
@@ -40,9 +41,7 @@ from pytest_ddpperf.errors import SettingError
 PACKAGE = "pytest_ddpperf"
 RANKS = 2
 LOAD = 2  # busy processes
-WATCHED = 3.0  # s, in which nobody else may be busy before a run that takes a quiet machine
 PATIENCE = 30.0  # s, after which it is looked again
-STAT = Path("/proc/stat")
 
 
 class NotQuietError(RuntimeError):
@@ -118,21 +117,6 @@ def _possible(bench: Bench, cells: Sequence[Cell]) -> Cell:
     raise NotQuietError(used, [cell.name for cell in cells])
 
 
-def others_now(seconds: float = WATCHED) -> float:
-    """The share of the cores that is in use now; 0 if the system does not tell."""
-
-    def read_ticks() -> tuple[int, int]:
-        ticks = [int(tick) for tick in STAT.read_text(encoding="ascii").splitlines()[0].split()[1:9]]
-        return sum(ticks), ticks[3] + ticks[4]  # idle, and waiting for a disk
-
-    if not STAT.exists():
-        return 0.0
-    whole, idle = read_ticks()
-    time.sleep(seconds)
-    whole_then, idle_then = read_ticks()
-    return 1 - (idle_then - idle) / max(1, whole_then - whole)
-
-
 def run_next(bench: Bench, cell: Cell) -> Ran:
     """Make the next run of a cell, and keep it."""
     kept = read(bench.file)
@@ -191,7 +175,7 @@ def compared(package: Path, project: Path, cell: Cell) -> dict[str, Any]:
     check_out(project, AFTER)
     with _without_git(project, hidden=not cell.git):
         result = run(load=cell.busy)
-    return {**told(result), "others_saved": others_of([saved])}
+    return {**told(result), "others_saved": others_of(saved)}
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks.quality.project import AS_NOBODY, RunError, pytest_results
 from benchmarks.verdicts.cells import PLANTED, Cell, Suite
-from benchmarks.verdicts.outcomes import others_of, suite_told
+from benchmarks.verdicts.machine import ticks
+from benchmarks.verdicts.outcomes import suite_told
 from benchmarks.verdicts.programs import BASELINES
 from pytest_ddpperf.against.git import git
 
@@ -57,8 +58,9 @@ def suite_run(package: Path, project: Path, cell: Cell, suite: Suite, ranks: int
     of_saved: dict[str, Any] = {}
     if cell.saved_busy is not None:
         shutil.rmtree(project / BASELINES, ignore_errors=True)  # of other machines, and maybe of another format
+        before = ticks()
         saved = results("--ddpperf-save")
-        of_saved["others_saved"] = others_of(saved)
+        of_saved["others_saved"] = before.others(ticks())
         if not (project / BASELINES).is_dir():
             raise RunError(f"{cell.name}: nothing was stored: {saved[0]['findings']}")
         commit(project, BASELINES)
@@ -68,10 +70,10 @@ def suite_run(package: Path, project: Path, cell: Cell, suite: Suite, ranks: int
         options.append("--ddpperf-against=HEAD~1")
     else:
         options.append("--ddpperf-against=HEAD")
-    start = time.monotonic()
+    start, before = time.monotonic(), ticks()
     found = results(*options)
-    took = time.monotonic() - start
-    return {**suite_told(found, planted_by(suite)), **of_saved, "took": took}
+    took, others = time.monotonic() - start, before.others(ticks())
+    return {**suite_told(found, planted_by(suite)), **of_saved, "took": took, "others": others}
 
 
 def planted_by(suite: Suite) -> Sequence[str]:
