@@ -72,7 +72,7 @@ def test_baselines_of_simulated_ranks_are_none_of_other_options(inner: pytest.Py
 
 
 def test_simulated_counts_are_held_to_baselines_of_their_own(inner: pytest.Pytester) -> None:
-    """A lost wrap has less to call, and 1024 ranks gather more at once for it; a doubled all-gather sends a block twice."""
+    """A lost wrap calls less, and 1024 ranks gather more at once for it; a doubled all-gather sends a block twice."""
     inner.makepyfile(test_big=suite())
     new = found(inner, "--ddpperf-save")
     assert {size: result["verdict"] for size, result in new.items()} == {8: "new", 1024: "new"}
