@@ -52,7 +52,7 @@ class PairedLaunches:
         # Functions of test modules that both sides take from this checkout, with their files.
         self._shared: dict[str, str] = {}
         self.failures: list[tuple[str, str]] = []  # of the reference, as sections of the test's report
-        self._strict = strict  # whether code that both sides would share is refused where it has changed
+        self._strict = strict  # whether code of test modules that both sides would share is refused if it has changed
         self._lock = threading.Lock()  # launches of several variants end in threads of their own
 
     @property
@@ -105,19 +105,21 @@ class PairedLaunches:
     def _run_reference(self, launcher: Launcher, *call: Any, **group: Any) -> LaunchResult[Any]:
         redirection, run = self._reference.redirection, launcher.run
         call = _moved(call, redirection)
-        if not self._reference.tests:
-            return run(observed, redirection, *call, **group)
         with self._lock:
             packed_call = _reference_call(call, redirection)
-            self._of_candidate.update(packed_call.modules)
-            self._shared.update(packed_call.kept)
-        by_value = {**packed_call.kept, **packed_call.inner}
+        # Without tests of its own, the reference has this checkout's test modules, and nothing else of it.
+        by_value = {**(packed_call.kept if self._strict else {}), **packed_call.inner}
         changed = [name for name, file in by_value.items() if not _alike(file, redirection.path(file))]
-        if self._strict and changed:
+        if changed:
             raise SameCode(
                 f"{', '.join(changed)}: both sides would run this checkout's, for its file has changed and a function "
                 "inside another one has no name to look up; move it to the top of its module"
             )
+        if not self._reference.tests:
+            return run(observed, redirection, *call, **group)
+        with self._lock:
+            self._of_candidate.update(packed_call.modules)
+            self._shared.update(packed_call.kept)
         return run(observed_packed, redirection, packed_call.packed, **group)
 
     def _noted(

@@ -223,6 +223,30 @@ def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.
     assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
+INNER = """
+import pytest
+from demo import training
+
+
+@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+def test_inner(ddpperf):
+    ddpperf.check(training.steps(1))
+"""
+
+
+def test_a_function_inside_another_one_of_a_changed_module_is_not_compared_with_itself(inner: pytest.Pytester) -> None:
+    """It travels as it is here, so the other revision's ranks would run it too."""
+    root = project(inner, INNER)
+    run = inner.runpytest("-q", "perf", "--ddpperf-against=HEAD")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(
+        ["steps.<locals>.build (training.py:*): both sides would run this checkout's, for its file has changed*"]
+    )
+    git(root, "checkout", "--quiet", "src/demo/training.py")
+    (root / "src" / "demo" / "__init__.py").write_text("CHANGED = True\n")
+    inner.runpytest("-q", "perf", "--ddpperf-against=HEAD").assert_outcomes(passed=1)
+
+
 @pytest.mark.slow
 def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.Pytester) -> None:
     root = project(pytester, SUITE)
