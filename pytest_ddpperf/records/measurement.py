@@ -191,9 +191,9 @@ class Measurement(BenchmarkId):
 
     @property
     def _lost(self) -> float | None:
-        seen = [launch.processors.values() for launch in self.launches if launch.health is not None]
-        shares = [max((cpu.others or 0.0) + (cpu.steal or 0.0) for cpu in cpus) for cpus in seen]
-        return median(shares) if shares else None
+        seen = [[(cpu.others, cpu.steal or 0.0) for cpu in launch.processors.values()] for launch in self.launches]
+        known = [[others + steal for others, steal in of_nodes if others is not None] for of_nodes in seen]
+        return median(map(max, filter(None, known))) if any(known) else None
 
     @property
     def busy(self) -> bool:

@@ -105,6 +105,7 @@ def others(share: float | None, steal: float | None = None, **nodes: float) -> H
         pytest.param([others(0.0), others(0.3), others(0.9)], 0.3, id="the launch in the middle"),
         pytest.param([None, others(0.3), None], 0.3, id="of those that know"),
         pytest.param([others(0.1, b=0.3, c=0.2)], 0.3, id="the node that lost most"),
+        pytest.param([others(None, b=0.3)], 0.3, id="of the nodes that know"),
         pytest.param([others(None)], 0.0, id="a system that tells neither"),
         pytest.param([None], 0.0, id="nobody looked"),
     ],
@@ -122,6 +123,8 @@ def test_lost_is_what_others_take_of_the_cores(launches: list[Health | None], lo
         pytest.param([others(0.06, 0.06)], True, id="together with a hypervisor"),
         pytest.param([others(0.9), others(0.0), others(0.0)], False, id="one disturbed launch of three"),
         pytest.param([None], True, id="unknown counts as busy"),
+        pytest.param([others(None, 0.0)], True, id="a hypervisor alone is known"),
+        pytest.param([others(None, 0.0), others(0.05)], False, id="one launch tells"),
         pytest.param([], False, id="nothing was timed"),
     ],
 )

@@ -50,7 +50,7 @@ class SessionBudget:
         self.now = clock
         self.again = False  # whether the tests that were open at the end of the first pass run once more
         self.two_passes = False
-        self.runs_once = False  # whether the test that runs now has the first pass alone
+        self.runs_once = False  # whether the test that runs now never runs again, such as one that does not measure
         self._late: dict[CallId, float] = {}  # seconds that each call lacked at its first look; 0 or less for none
         self._seconds, self._tests = seconds, tests
         self._start: float | None = None
@@ -60,8 +60,8 @@ class SessionBudget:
         self._shares: dict[CallId, float] = {}  # of the second pass
         self._run_again: set[str] = set()  # tests of the second pass
         self._kept = 0.0  # seconds of the call that measures, for its diagnosis
-        self._test_ends = math.inf  # of the first pass
-        self._from = self._half = self._ends = 0.0  # of the call that measures
+        self._test_ends = math.inf  # when the test that runs now has to end, in the first pass
+        self._call_begun = self._screening_ends = self._call_ends = 0.0  # moments of the call that measures
         self.before = 0.0  # seconds of that call before it began to measure
         self.of_call = math.inf  # what the call may take
 
@@ -81,7 +81,7 @@ class SessionBudget:
             self._test_ends = self.now() + left / (1 + max(0, self._tests - self._begun))
 
     def ended(self, test: str) -> None:
-        """Note the end of a test that measures: if it was skipped before it began, others have its share."""
+        """Note the end of a test that measures. If it never began, because it was skipped, others have its share."""
         if self.again:
             self._run_again.add(test)
         elif test not in self._calls:
@@ -113,9 +113,9 @@ class SessionBudget:
         return self._whole - (0.0 if self._start is None else self.now() - self._start)
 
     def share(self, call: CallId, settings: Settings, *, begun: float, compared: bool) -> bool:
-        """Begin to measure a call that began then, and may take ``max_time`` of its settings at most.
+        """Give a call that began then its time: ``max_time`` of its settings, or less if the session has less for it.
 
-        ``compared``: whether what looks worse has to be confirmed, for which half of the time is kept.
+        ``compared``: whether what looks worse has to be confirmed. Half of the time is kept for that.
 
         Returns:
             Whether the session limits it, and not the setting of the call.
@@ -124,9 +124,9 @@ class SessionBudget:
         allotted = math.inf
         if self._seconds is not None:
             allotted = now + self._shares.get(call, 0.0) if self.again else self._test_ends
-        self._from, self.before, self.of_call = now, now - begun, settings.max_time
-        self._ends = max(min(ends, allotted), now + _LEAST_SECONDS)
-        self._half = now + (self._ends - now) / 2 if compared and not self.defers else self._ends
+        self._call_begun, self.before, self.of_call = now, now - begun, settings.max_time
+        self._call_ends = max(min(ends, allotted), now + _LEAST_SECONDS)
+        self._screening_ends = now + (self._call_ends - now) / 2 if compared and not self.defers else self._call_ends
         request = self._progress[call].request if self.again and call in self._progress else None
         self._kept = 0.0 if request is None else request.explains
         return allotted < ends
@@ -139,33 +139,33 @@ class SessionBudget:
     @property
     def call_left(self) -> float:
         """Seconds that the call may still measure."""
-        return self._ends - self.now()
+        return self._call_ends - self.now()
 
     @property
     def screening(self) -> float:
         """Seconds of the call in which a metric has to look worse."""
-        return self._half - self._from
+        return self._screening_ends - self._call_begun
 
     @property
     def elapsed(self) -> float:
         """Seconds that the call has measured in this run of its test."""
-        return self.now() - self._from
+        return self.now() - self._call_begun
 
     def goes_on(self, round_seconds: float, *, screening: bool = False) -> bool:
         """Whether a round of so many seconds fits into the time of the call, or into its part for finding suspects."""
-        return self.now() + round_seconds <= (self._half if screening else self._ends - self._kept)
+        return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def has_time_for(self, diagnosis_seconds: float) -> bool:
         """Whether a diagnosis of so many seconds fits into the time of the call."""
-        return self.now() + diagnosis_seconds <= self._ends
+        return self.now() + diagnosis_seconds <= self._call_ends
 
     def over(self, *, last: bool) -> float:
         """The share of its time that is over for a call, from 0 to 1; ``last``: whether no other look follows.
 
-        In the first pass the second one counts as well, whether it comes or not: what a look may spend of the error
-        that all looks share grows with it.
+        All looks at the launches share one error, and what a look may spend of it grows with this share. So in the first
+        pass the time of the second one counts as well, whether the test runs again or not.
         """
-        passed = 1.0 if last else min(1.0, self.elapsed / (self._ends - self._from))
+        passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.two_passes or self.runs_once:
             return passed
         return FIRST_PASS + (1 - FIRST_PASS) * passed if self.again else FIRST_PASS * passed

@@ -102,9 +102,13 @@ class Sides:
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """Process ids of the fork servers, which are the parents of ranks; None for one that does not run."""
+        """Process ids of the fork servers that run, which are the parents of ranks; None alone if none runs.
+
+        What one uses that starts later counts as other processes': a machine then looks busier than it is.
+        """
         _ = self.launchers
-        return tuple(pid for launchers in self._started for pid in launchers.parents)
+        pids = tuple(pid for launchers in self._started for pid in launchers.parents if pid is not None)
+        return pids or (None,)
 
     @property
     def remarks(self) -> list[str]:
