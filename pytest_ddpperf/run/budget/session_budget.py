@@ -162,8 +162,8 @@ class SessionBudget:
     def over(self, *, last: bool) -> float:
         """The share of its time that is over for a call, from 0 to 1; ``last``: whether no other look follows.
 
-        All looks at the launches share one error, and what a look may spend of it grows with this share. So in the first
-        pass the time of the second one counts as well, whether the test runs again or not.
+        All looks at the launches share one error, and what a look may spend of it grows with this share. So in the
+        first pass the time of the second one counts as well, whether the test runs again or not.
         """
         passed = 1.0 if last else min(1.0, self.elapsed / (self._call_ends - self._call_begun))
         if not self.two_passes or self.runs_once:
