@@ -19,6 +19,7 @@ import pytest
 from pytest_ddpperf.baselines.store import SavedRecord, Store, baseline_record, module_folder, warned
 from pytest_ddpperf.baselines.store import test_file as file_name
 from pytest_ddpperf.errors import BaselineError, SettingError
+from pytest_ddpperf.instruments.host import private_folder
 from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
@@ -301,9 +302,9 @@ def test_processes_that_save_at_once_lose_nothing(store: Store, make_record: Mak
 def test_where_folders_cannot_be_locked_saving_works_all_the_same(
     store: Store, make_record: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on NFS: the folder for temporary files is locked in its place."""
+    """As on NFS: a folder of this user's alone among the temporary files is locked in its place."""
     locked = []
-    local = Path(tempfile.gettempdir()).stat().st_ino
+    local = private_folder().stat().st_ino
 
     def flock(descriptor: int, operation: int) -> None:
         assert operation == fcntl.LOCK_EX | fcntl.LOCK_NB

@@ -223,7 +223,7 @@ class RankGroup:
                         result = run(function, *args, **how, timeout=settings.timeout)
                     finally:
                         for left in ranks.left:
-                            warnings.warn(f"{self._test.nodeid} left on ranks: {left}", LeftOnRanks, stacklevel=4)
+                            warnings.warn(f"{self._test.nodeid} left on ranks: {left}", LeftOnRanks, stacklevel=5)
         except RankSkipped as skipped:
             pytest.skip(str(skipped))
         launchers.note(self._file, result.imports)
