@@ -116,7 +116,7 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
     share = busy / known if known > 0 else 0.0
     rest = []
     if environment.device == "cuda" and evidence.unmeasured and share > 1:  # the device may wait for collectives
-        share, rest = 1.0, [_unclear(evidence, busy - known)]
+        share, rest = 1.0, [_cause("unclear", busy - known, step, collectives=evidence.collectives)]
     return [
         *rest,
         _cause("compute", share * products, step, flops=evidence.flops, rate=rates.products),

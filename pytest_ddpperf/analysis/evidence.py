@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from pytest_ddpperf.metrics.communication import communication_overhead, still_sent
 from pytest_ddpperf.metrics.figures import precision_of_products
-from pytest_ddpperf.metrics.launch_figures import complete, mean_step
+from pytest_ddpperf.metrics.launch_figures import complete, long_steps_of, mean_step
 from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement
@@ -76,7 +76,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
     if not measurement.launches or not launches:
         return None
     step = median(map(mean_step, measurement.launches))
-    shares = [_phase_shares(launch) for launch in launches]
+    shares = _shares(measurement, launches)
     rates = _rates(launches) if _fits_products(measurement) else None
     slow = _slow_rank(launches, step) or _rank_with_most_work(measurement, launches, step, rates)
     communication, whole = _communication(measurement, shares, step)
@@ -100,15 +100,21 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
     )
 
 
+def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[dict[str, float]]]:
+    """The shares of phases in each launch: with long steps if these have a period, which is then taken apart."""
+    periodic = long_steps_of(measurement).period is not None
+    return [_phase_shares(launch, periodic=periodic) for launch in launches]
+
+
 def _phases(launch: Launch) -> tuple[PhaseTimes, ...] | None:
     return complete(rank.phases for rank in launch.ranks)
 
 
-def _phase_shares(launch: Launch) -> list[dict[str, float]]:
-    """Of each rank: the share of its steps that each phase takes, long steps included."""
+def _phase_shares(launch: Launch, *, periodic: bool) -> list[dict[str, float]]:
+    """Of each rank: the share of its steps that each phase takes; ``periodic``: whether they are a whole period."""
     found = []
     for phases in _phases(launch) or ():
-        seconds = {phase: math.fsum(phases.seconds[phase]) for phase in PHASES}
+        seconds = {phase: (math.fsum if periodic else median_step)(phases.seconds[phase]) for phase in PHASES}
         whole = math.fsum(seconds.values())
         found.append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
     return found
@@ -136,7 +142,7 @@ def _communication(
 
 def longest_data_wait(measurement: Measurement) -> float:
     """The share of its steps in which the rank that waits longest for data does so; 0 where nobody knows."""
-    shares = [_phase_shares(launch) for launch in measurement.every if _phases(launch) is not None]
+    shares = _shares(measurement, [launch for launch in measurement.every if _phases(launch) is not None])
     return fmean(max(rank[DATA_WAIT] for rank in ranks) for ranks in shares) if shares else 0.0
 
 
@@ -182,8 +188,11 @@ def _rank_with_most_work(
     measurement: Measurement, launches: Sequence[Launch], step: float, rates: MachineRates | None
 ) -> SlowRank | None:
     """The rank with the most FLOPs, if ranks differ; the others wait at least for as long as the difference takes."""
-    flops = () if measurement.counts is None else measurement.counts.by_rank.get("flops", ())
-    if rates is None or len(flops) < 2:  # noqa: PLR2004  ranks that differ
+    counts = measurement.counts
+    if rates is None or counts is None or "flops" in counts.unstable or not counts.totals.get("collective_calls"):
+        return None
+    flops = counts.by_rank.get("flops", ())
+    if len(flops) < 2:  # noqa: PLR2004  ranks that differ
         return None
     rank = max(range(len(flops)), key=flops.__getitem__)
     more = (flops[rank] - median(flops[:rank] + flops[rank + 1 :])) / rates.products

@@ -276,11 +276,11 @@ def process_groups() -> list[Any]:
 
 
 def collectives_called() -> int:
-    """How many collectives this rank has called in the default group."""
+    """How many collectives this rank has called in the default group; 0 without one."""
     import torch.distributed as dist
 
     group: Any = dist.group.WORLD
-    return int(group._get_sequence_number_for_group())  # noqa: SLF001 - there is no public number
+    return 0 if group is None else int(group._get_sequence_number_for_group())  # noqa: SLF001 - no public number
 
 
 def backward_under_way() -> int:

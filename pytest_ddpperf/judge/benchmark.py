@@ -23,6 +23,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import Verdict
 
 LONG_SHARE = 0.1  # of the time of all steps: by how much long steps have to take more of it than the reference's
 
@@ -61,6 +62,8 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
 
 def unconfirmed(result: Result) -> Result:
     """The result, in which nothing that fresh launches are still to confirm is found worse."""
+    if result.verdict is Verdict.BROKEN:
+        return result
     return to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
@@ -97,7 +100,7 @@ def unfit(test: str, identity: BenchmarkId, reason: str, reference: Reference, c
         counts=counts,
         series=() if counts is None else counted_series(counts),
     )
-    counted = tuple(compare_counted(each, measurement, reference) for each in measurement.series)
+    counted = of_one_work([compare_counted(each, measurement, reference) for each in measurement.series])
     return Result(
         test=test,
         measurement=measurement,

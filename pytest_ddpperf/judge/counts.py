@@ -12,6 +12,8 @@ from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, Reference
 from pytest_ddpperf.records.verdict import Verdict
 
+OF_GRADIENTS = 0.25  # of their bytes: who sends as many synchronises gradients, compressed ones too
+
 
 def compare_counted(series: Series, measurement: Measurement, reference: Reference) -> Comparison:
     """The judgement on a count: equal, more or something else (regressed), or less (improved), on whatever machine."""
@@ -100,18 +102,20 @@ def count_findings(
 
 
 def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """The finding that ranks which sent each other something in each step send nothing any more: each trains alone."""
+    """Finds that ranks which synchronised gradients in each step send each other nothing any more."""
     metric, then, now = "collective_calls", _counts_of(reference), measurement.counts
-    if then is None or now is None or metric in then.unstable or reference.counted_differs:
+    if then is None or now is None or metric in {**then.unstable, **now.unstable} or reference.counted_differs:
         return ()
     before, after = then.totals.get(metric, 0.0), now.totals.get(metric, 0.0)
-    if measurement.world_size == 1 or after or not before:
+    gradients = then.details.get("model_state_bytes", {}).get("gradients", 0.0)
+    synchronised = then.totals.get("collective_bytes", 0.0) >= OF_GRADIENTS * gradients > 0
+    if measurement.world_size == 1 or after or not synchronised:
         return ()
     return (Finding("ranks_apart", {"ranks": measurement.world_size, "calls": before, "paired": reference.paired}),)
 
 
 def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """The comparisons; if a step does more work than the reference's, it is another step, and nothing else is gated."""
+    """Returns the comparisons; if a step does more work than the reference's, no other one of them is gated."""
     if not any(_is_more_work(each) for each in comparisons):
         return tuple(comparisons)
     return tuple(each if _is_more_work(each) else replace(each, gated=False) for each in comparisons)
@@ -123,7 +127,7 @@ def _is_more_work(comparison: Comparison) -> bool:
 
 
 def _other_work(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """The finding that a step does more work than the reference's."""
+    """Finds that a step does more work than the reference's."""
     return tuple(
         Finding("other_work", {"before": each.baseline, "now": each.series.value, "paired": reference.paired})
         for each in exact

@@ -19,7 +19,7 @@ from pytest_ddpperf.judge.detection import (
 )
 from pytest_ddpperf.judge.suspects import wants_launches
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.counts import Counts, below_floor, count_row, on_ranks, parts_on_ranks
+from pytest_ddpperf.records.counts import Counts, beyond_floor, count_row, is_another_step, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.results import Comparison, Reference, Result
@@ -230,9 +230,8 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     A change below the count's floor is none. Less of what is the amount of work of a step is ``regressed``, and more is
     ``incompatible``: a step is another one. The count ``metric`` is one that both sides have.
     """
-    pairs = [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)]
-    totals = Verdict.UNCHANGED if below_floor(metric, pairs, then, now) else _direction(pairs)
-    if count_row(metric).of_work:
+    totals = _direction(beyond_floor(metric, then, now))
+    if count_row(metric).of_work and is_another_step(then, now):
         return {Verdict.REGRESSED: Verdict.INCOMPATIBLE, Verdict.IMPROVED: Verdict.REGRESSED}.get(totals, totals)
     if totals is not Verdict.UNCHANGED or not count_row(metric).made_up:
         return totals

@@ -148,7 +148,7 @@ def step_time_median(launch: Launch) -> float:
 def long_steps_of(measurement: Measurement) -> LongSteps:
     """The long steps of all launches, and the phase that makes them long."""
     found = long_steps([launch.step_times for launch in measurement.launches])
-    return replace(found, phase=_phase_of_long_steps(measurement) if found.number else None)
+    return found if found.period is None else replace(found, phase=_phase_of_long_steps(measurement))
 
 
 def _phase_of_long_steps(measurement: Measurement) -> str | None:

@@ -179,12 +179,19 @@ def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], fl
     return list(zip(before, after, strict=False))  # of other world sizes, those that both have
 
 
-def below_floor(metric: str, pairs: Iterable[tuple[float, float]], then: Counts, now: Counts) -> bool:
-    """Whether each change of a count, given as values then and now, lies below its floor."""
-    row = count_row(metric)
+def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
+    """Returns those totals of a count, then and now, that changed beyond its floor: of all ranks, and of each."""
+    row, pairs = count_row(metric), [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)]
     if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in _WORK):
-        return False
-    return all(abs(after - before) <= max(row.floor, row.floor_share * before) for before, after in pairs)
+        return pairs
+    return [pair for pair in pairs if abs(pair[1] - pair[0]) > max(row.floor, row.floor_share * pair[0])]
+
+
+def is_another_step(then: Counts, now: Counts) -> bool:
+    """Returns whether forward changed as backward passes did, as with other micro-batches; True without FLOPs."""
+    before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
+    passes = now.totals.get("backward_passes", 0.0) - then.totals.get("backward_passes", 0.0)
+    return not (before or after) or passes * (after - before) > 0
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:

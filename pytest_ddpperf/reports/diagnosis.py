@@ -66,14 +66,15 @@ def _memory(diagnosis: Diagnosis) -> str:
 
 
 def _idle(diagnosis: Diagnosis) -> str:
-    """The wait that no instrument sees, where it is why nothing is clear."""
+    """What nothing measured explains, if it is why nothing is clear."""
     cause = diagnosis.cause("unclear")
-    if cause is None or "idle" not in cause.facts:
+    if cause is None or not cause.facts or cause.bottleneck != diagnosis.causes[0].bottleneck:
         return ""
-    told = f"ranks wait for {format_percent(cause.share)} of the step for what no instrument sees"
-    collectives = round(cause.facts.get("collectives", 0.0))
-    untimed = f"; --ddpperf-profile times its {format_count(collectives, 'collective')}" if collectives else ""
-    return f"{told}{untimed}"
+    share, collectives = format_percent(cause.share), round(cause.facts.get("collectives", 0.0))
+    told = f"nothing that was measured explains {share} of the step"
+    if "idle" in cause.facts:
+        told = f"ranks wait for {share} of the step for what no instrument sees"
+    return f"{told}; its {format_count(collectives, 'collective')} were not timed" if collectives else told
 
 
 def _straggler(facts: Mapping[str, Any]) -> str:

@@ -76,18 +76,20 @@ class LaunchJob:
     def steps_needed(self) -> int:
         """The optimizer steps that a script makes in this launch, from its first one."""
         after = growth_steps(self.diagnosed_steps) * self.growth
-        after += (self.taken_apart + 1) * self.diagnosed
+        after += (self.taken_apart() + 1) * self.diagnosed
         return 1 + self.plan.warmup + self.plan.steps + after
 
     def of(self, subject: Subject | ScriptRun) -> LaunchJob:
         """The same job of another subject."""
         return replace(self, subject=subject)
 
-    @property
-    def taken_apart(self) -> int:
-        """The steps that a diagnosis takes apart: a whole period of long steps, if launches had one."""
-        period = self.plan.period if isinstance(self.plan, PeriodicPlan) else 0
-        return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, min(period, MAX_PERIOD)))
+    def taken_apart(self, steps: int = 1) -> int:
+        """Returns the steps that a diagnosis takes apart: a whole period of long steps, if launches had one.
+
+        ``steps``: of each time that launches report.
+        """
+        period = self.plan.period * steps if isinstance(self.plan, PeriodicPlan) else 0
+        return min(self.diagnosed_steps, max(DIAGNOSED_STEPS, period if period <= MAX_PERIOD else 0))
 
     @property
     def diagnosed_steps(self) -> int:

@@ -239,7 +239,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
         overflowed = len(step.skipped_steps)
         begin_together(ctx.device, turns, step)
         with collector_paused():
-            phases = diagnose(step.run, job.taken_apart, ctx.device, step.phase_hooks)
+            phases = diagnose(step.run, job.taken_apart(step.period), ctx.device, step.phase_hooks)
         if not on_any_rank(ctx, step, len(step.skipped_steps) > overflowed):
             break  # a step that overflowed lacks the optimizer's work
     begin_together(ctx.device, turns, step)

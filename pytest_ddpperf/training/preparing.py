@@ -9,6 +9,7 @@ import gc
 import itertools
 import math
 import re
+import sys
 import threading
 import time
 import warnings
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
-from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, warmed_up
+from pytest_ddpperf.instruments.torch_internals import collectives_called, compiled_graphs, compiled_since, warmed_up
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
@@ -68,8 +69,8 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
         timed, counts, counting = _timed_and_counted(ctx, job, remarks)
     elif job.counted:
         # Counts the step of the training that would be counted if steps had been timed before.
-        plan, begun = job.training.plan, time.monotonic()
-        counts = count_launch(ctx, replace(job.training, plan=replace(plan, warmup=plan.warmup + plan.steps)), remarks)
+        begun = time.monotonic()
+        counts = count_launch(ctx, job.training, remarks, steps=job.training.plan.steps)
         counting = time.monotonic() - begun
     if job.verified is not None:
         from pytest_ddpperf.training.correctness.verifier import verify_launch
@@ -113,38 +114,62 @@ def _strided_gradients(said: list[str]) -> list[Finding]:
     return [] if found is None else [Finding("strided_gradients", {"shape": found[1]})]
 
 
-def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = None) -> Counts:
-    """Counts what one step of the job does on this rank after the warm-up; the number of timed steps is ignored.
+def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = None, *, steps: int = 0) -> Counts:
+    """Counts what one step of the job does on this rank after the warm-up and so many ``steps`` more.
 
     ``remarks`` gets what is strange about the step.
     """
     from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
-    from pytest_ddpperf.instruments.counting.python import ObjectCensus
     from pytest_ddpperf.training.step import build_step
 
     with within_limit(ctx, job), closing(build_step(ctx, job)) as step:
         progress.stage(progress.WARM_UP)
-        warmup, objects, made = max(MIN_WARMUP, job.plan.warmup), ObjectCensus(), itertools.count(1)
-        run = checked_run(ctx, step)
+        seen, made, run = _Seen(job.plan.warmup, steps), itertools.count(1), checked_run(ctx, step)
 
-        def counted_run() -> None:
+        def seen_run() -> None:
             run()
-            ran = next(made)
-            if ran in _census_after(warmup):
-                objects.take(ran)
+            seen.look(next(made))
 
-        compiled = warmed_up(counted_run, warmup)
+        seen.look(0)
+        compiled = warmed_up(seen_run, max(MIN_WARMUP, job.plan.warmup + steps))
         before = _at_work()
         progress.stage("the step that is counted")
-        counts = count_warm_step(step.run, countable(ctx, step, job), compiled, left=objects.left_behind())
+        counts = count_warm_step(step.run, countable(ctx, step, job), compiled, left=seen.objects.left_behind())
+        counts = seen.beside(counts)
         if remarks is not None:
             remarks += [*step.remarks, *_left_by_steps(before), *not_counted(counts, ctx.device)]
         return counts
 
 
-def _census_after(steps: int) -> tuple[int, ...]:
-    """The steps of a warm-up after which Python objects are counted: two stretches at its end."""
-    return (steps - 4, steps - 2, steps)
+class _Seen:
+    """What plain steps show before one is counted: Python objects that they leave behind, and calls of collectives.
+
+    Objects are counted two steps before the end of the warm-up, at its end, and after the ``steps`` that follow it.
+    """
+
+    def __init__(self, warmup: int, steps: int) -> None:
+        from pytest_ddpperf.instruments.counting.python import ObjectCensus
+
+        self.objects = ObjectCensus()
+        self._after = {max(0, warmup - 2), warmup, warmup + steps}
+        self._called: list[int] = []  # collectives of the default group, after the first step and after others
+
+    def look(self, ran: int) -> None:
+        """Looks after so many steps."""
+        if ran in self._after:
+            self.objects.take(ran)
+        if ran:
+            self._called.append(collectives_called())
+
+    def beside(self, counts: Counts) -> Counts:
+        """Returns the counts; collectives are not steady if the counted steps call none, and others did."""
+        others = self._called[-1] - self._called[0] if self._called else 0
+        unseen = next((name for name in ("torchcomms", "horovod") if name in sys.modules), "")
+        if counts.totals.get("collective_calls") or not (others or unseen):
+            return counts
+        reason = f"calls of {unseen} are not counted" if unseen else f"0 in these steps, {others} in those before"
+        names = ("collective_calls", "collective_bytes", "collective_send_bytes")
+        return replace(counts, unstable={**counts.unstable, **dict.fromkeys(names, reason)})
 
 
 def small_shared_memory(ctx: RankView) -> list[Finding]:
@@ -186,7 +211,7 @@ def _timed_and_counted(
 ) -> tuple[RankLaunch, Counts | None, float]:
     """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``."""
     from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
-    from pytest_ddpperf.instruments.counting.python import ObjectCensus, batches_counted
+    from pytest_ddpperf.instruments.counting.python import batches_counted
     from pytest_ddpperf.training.step import build_step
 
     plan = job.training.plan
@@ -196,7 +221,7 @@ def _timed_and_counted(
         within_limit(ctx, job.training),
         closing(build_step(ctx, job.training)) as step,
     ):
-        first, objects = time.monotonic(), ObjectCensus()
+        first, seen = time.monotonic(), _Seen(plan.warmup, plan.steps)
         known = compiled_graphs()
         compiled = compiled_since(known)
 
@@ -205,9 +230,10 @@ def _timed_and_counted(
             known = compiled_graphs() if ran == 1 else known
             # How many more steps a warm-up takes depends on the machine, and what is counted must not.
             compiled = compiled_since(known) if ran == plan.warmup else compiled
-            if job.counted and ran in {plan.warmup - 2, plan.warmup}:
-                objects.take(ran)
+            if job.counted:
+                seen.look(ran)
 
+        look(0)
         warmup = warm_up(ctx, job.training, step, look)
         before = _at_work()
         timed = time_steps(ctx, job.training, step, warmup=warmup, turns=None)
@@ -219,14 +245,14 @@ def _timed_and_counted(
         # Work that follows on one rank must not disturb the last timed step of another.
         begin_together(ctx.device, None, step)
         if job.counted:
-            objects.take(warmup + plan.steps)
+            seen.objects.take(plan.warmup + plan.steps)
         begun, counts = time.monotonic(), None
         timed = replace(timed, worked=begun - first)
         if job.counted:
             for _ in range(MIN_WARMUP - warmup - plan.steps):
                 step.run()
             subject = countable(ctx, step, job.training)
-            counts = count_warm_step(step.run, subject, compiled, left=objects.left_behind())
+            counts = seen.beside(count_warm_step(step.run, subject, compiled, left=seen.objects.left_behind()))
             remarks += not_counted(counts, ctx.device)
         remarks += [*step.remarks, *(_left_by_steps(before) if warmup else ())]
         return timed, counts, (time.monotonic() - begun) * job.counted

@@ -177,12 +177,13 @@ def test_ranks_of_a_script_that_differ_in_their_flops_have_a_straggler() -> None
 
 
 def test_a_wait_in_one_of_several_steps_is_a_part_of_all_of_them() -> None:
-    """In one of four steps ranks wait 0.5 s for data, and in each they compute for 0.1 s: 0.5 of 0.9 s."""
+    """In each fourth step ranks wait 0.5 s for data, and in each they compute for 0.1 s: 0.5 of 0.9 s."""
     waits = PhaseTimes(
         seconds=dict.fromkeys(PHASES, (0.0,) * 4) | {"data_wait": (0.0, 0.0, 0.5, 0.0), "forward": (0.1,) * 4}
     )
-    ranks = tuple(make_rank_launch(rank, (0.225,) * 4, cpu_time=0.1, phases=waits, rates=RATES) for rank in (0, 1))
-    launch = replace(make_launch((0.225,) * 4), ranks=ranks)
+    times = (0.1, 0.1, 0.6, 0.1) * 3
+    ranks = tuple(make_rank_launch(rank, times, cpu_time=0.1, phases=waits, rates=RATES) for rank in (0, 1))
+    launch = replace(make_launch(times), ranks=ranks)
     found = diagnosis_of(make_measurement(launches=(launch,), environment=make_environment()))
     assert found is not None
     assert found.bottleneck == "data"

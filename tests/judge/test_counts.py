@@ -332,6 +332,32 @@ def test_a_step_with_more_backward_passes_is_another_one_and_nothing_else_is_com
     assert fewer.verdict is Verdict.REGRESSED
 
 
+def test_more_passes_over_the_same_forward_are_more_work_and_fewer_are_less() -> None:
+    """Two losses, one after the other: backward runs twice, and forward computes what it did."""
+    once = counts(backward_passes=1.0, flops_forward=2048.0, flops=4096.0)
+    twice = counts(backward_passes=2.0, flops_forward=2048.0, flops=6144.0)
+    assert decide_count("backward_passes", once, twice) is Verdict.REGRESSED
+    assert decide_count("backward_passes", twice, once) is Verdict.IMPROVED
+    accumulated = counts(backward_passes=2.0, flops_forward=4096.0, flops=8192.0)
+    assert decide_count("backward_passes", once, accumulated) is Verdict.INCOMPATIBLE
+    assert decide_count("backward_passes", accumulated, once) is Verdict.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("metric", "then", "now", "verdict"),
+    [
+        ("peak_tensor_bytes", (100e6, 90e6), (80e6, 90e6 + 12), Verdict.IMPROVED),
+        ("peak_tensor_bytes", (100e6, 90e6), (80e6, 90e6 + 1e6), Verdict.REGRESSED),
+        ("python_objects", (500.0, 3.0), (0.0, 5.0), Verdict.IMPROVED),
+    ],
+)
+def test_a_floor_holds_on_each_rank_by_itself(
+    metric: str, then: tuple[float, ...], now: tuple[float, ...], verdict: Verdict
+) -> None:
+    before, after = (merged([parts_of(metric, {"part": each}) for each in ranks]) for ranks in (then, now))
+    assert decide_count(metric, before, after) is verdict
+
+
 @pytest.mark.parametrize("grown", ["collective_calls", "flops", "synchronisations"])
 def test_a_few_operators_are_a_change_if_they_come_with_work_that_a_count_names(grown: str) -> None:
     then, now = counts(operators=200.0, **{grown: 1.0}), counts(operators=202.0, **{grown: 2.0})
@@ -346,19 +372,28 @@ def test_a_change_below_its_floor_is_a_note() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "then", "now", "unstable", "apart"),
+    ("ranks", "then", "now", "sent", "unstable", "apart"),
     [
-        pytest.param(2, 4.0, 0.0, {}, True, id="each trains alone"),
-        pytest.param(1, 4.0, 0.0, {}, False, id="there is one rank"),
-        pytest.param(2, 0.0, 0.0, {}, False, id="they never sent anything"),
-        pytest.param(2, 4.0, 1.0, {}, False, id="they send less"),
-        pytest.param(2, 4.0, 0.0, {"collective_calls": "4 in one step, 0 in the next"}, False, id="in some steps only"),
+        pytest.param(2, 4.0, 0.0, 8.0, {}, True, id="each trains alone"),
+        pytest.param(2, 4.0, 0.0, 4.0, {}, True, id="gradients were sent in half the bytes"),
+        pytest.param(2, 1.0, 0.0, 0.0, {}, False, id="a barrier synchronises no gradients"),
+        pytest.param(1, 4.0, 0.0, 8.0, {}, False, id="there is one rank"),
+        pytest.param(2, 0.0, 0.0, 0.0, {}, False, id="they never sent anything"),
+        pytest.param(2, 4.0, 1.0, 8.0, {}, False, id="they send less"),
+        pytest.param(
+            2, 4.0, 0.0, 8.0, {"collective_calls": "4 in one step, 0 in the next"}, False, id="in some steps only"
+        ),
     ],
 )
 def test_ranks_that_send_nothing_any_more_are_broken_and_not_improved(
-    ranks: int, then: float, now: float, unstable: dict[str, str], *, apart: bool
+    ranks: int, then: float, now: float, sent: float, unstable: dict[str, str], *, apart: bool
 ) -> None:
-    before = replace(counts(collective_calls=then), unstable=unstable)
+    gradients = {"gradients": 8.0, "parameters": 8.0}
+    before = replace(
+        counts(collective_calls=then, collective_bytes=sent),
+        unstable=unstable,
+        details={"model_state_bytes": gradients},
+    )
     found = counts(collective_calls=now)
     environment = replace(ENVIRONMENT, world_size=ranks)
     measured = replace(MEASURED, counts=found, series=counted_series(found), environment=environment)

@@ -390,7 +390,7 @@ def test_long_steps_are_those_of_the_group_in_all_launches() -> None:
 
 def diagnosed(*ranks: dict[str, float], steps: int = 10) -> Measurement:
     """Steps of 0.01 s in forward on each rank; the last one takes longer, by these seconds of phases."""
-    calm, paused = (rank(times, number=number) for number, times in ((0, [0.01] * 10), (1, LONG)))
+    calm, paused = (rank(times, number=number) for number, times in ((0, [0.01] * 10), (1, LONG * 3)))
     taken = [
         {phase: ((0.01 if phase == FORWARD else 0.0),) * (steps - 1) + (more.get(phase, 0.0),) for phase in PHASES}
         for more in ranks
@@ -419,8 +419,14 @@ def diagnosed(*ranks: dict[str, float], steps: int = 10) -> Measurement:
 def test_long_steps_are_long_in_the_phase_that_takes_most_of_what_they_take_more(
     ranks: Sequence[dict[str, float]], phase: str | None
 ) -> None:
-    found = long_steps_of(diagnosed(*ranks) if ranks else measurement(rank(LONG)))
-    assert (found.number, found.phase) == (1, phase)
+    found = long_steps_of(diagnosed(*ranks) if ranks else measurement(rank(LONG * 3)))
+    assert (found.number, found.period, found.phase) == (3, 10, phase)
+
+
+def test_no_phase_is_named_if_long_steps_have_no_period() -> None:
+    """The diagnosed step that is long may have been held up by something else."""
+    once = replace(diagnosed({"data_wait": 0.1}), launches=measurement(rank(LONG)).launches)
+    assert (long_steps_of(once).number, long_steps_of(once).phase) == (1, None)
 
 
 def test_what_is_not_made_of_steps_knows_nothing() -> None:

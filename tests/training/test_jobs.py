@@ -15,7 +15,8 @@ from pytest_ddpperf.training.script import Script
         pytest.param(None, 3, 3, id="fewer steps than usual"),
         pytest.param(4, 40, 5, id="five steps have a whole period"),
         pytest.param(10, 40, 10, id="one whole period"),
-        pytest.param(100, 200, 40, id="forty at most"),
+        pytest.param(40, 200, 40, id="forty at most"),
+        pytest.param(41, 200, 5, id="what comes more seldom is not taken apart"),
         pytest.param(20, 16, 16, id="no more than a launch times"),
     ],
 )
@@ -25,4 +26,10 @@ def test_a_diagnosis_takes_a_whole_period_of_long_steps_apart(period: int | None
     if period is not None:
         plan = PeriodicPlan(warmup=2, steps=1, period=period)
     job = LaunchJob(script, None, Settings(), plan, stands_for=steps, growth=False)
-    assert (job.taken_apart, job.steps_needed) == (taken_apart, 1 + 2 + 1 + taken_apart + 1)
+    assert (job.taken_apart(), job.steps_needed) == (taken_apart, 1 + 2 + 1 + taken_apart + 1)
+
+
+def test_a_period_of_times_that_are_means_of_several_steps_has_as_many_steps() -> None:
+    """Each tenth time is long, and each is the mean of two steps."""
+    plan = PeriodicPlan(warmup=0, steps=1, period=10)
+    assert LaunchJob(Script("train.py"), None, Settings(), plan, stands_for=100).taken_apart(2) == 20

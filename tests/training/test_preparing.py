@@ -97,7 +97,7 @@ def test_counts_and_verification_are_those_of_launches_of_their_own(
     assert job.verified is not None
     on: dict[str, Any] = {"world_size": 2, "backend": "gloo", "device": "cpu", "timeout": 100}
     found = launcher.run(prepare_launch, job, **on).values
-    counted = launcher.run(count_launch, job.training, **on).values
+    counted = launcher.run(partial(count_launch, steps=5), job.training, **on).values
     verified = launcher.run(verify_launch, job.verified, **on).values
     assert merged([one.counts for one in found if one.counts]) == merged(counted)
     assert [one.verification for one in found] == list(verified)

@@ -107,6 +107,7 @@ def _lack(result: Result) -> str | None:
     """Why a benchmark could not be compared; None where it could."""
     if result.paired is not None and result.paired.lacking:
         return f"{result.origin}: {result.paired.lacking}"
-    if result.verdict is Verdict.BROKEN or result.measurement.unfit:
+    apart = any(finding.code == "ranks_apart" for finding in result.findings)  # compared, and worse
+    if (result.verdict is Verdict.BROKEN and not apart) or result.measurement.unfit:
         return broken_reason(result)
     return None

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -131,7 +130,7 @@ def count_warm_step(
     compiled: Details,
     *,
     periods: int = 2,
-    left: Mapping[str, float] = MappingProxyType({}),
+    left: Mapping[str, float] | None = None,
 ) -> Counts:
     """Counts what one call of a warm ``run`` does on this rank: collectives, FLOPs, operators, memory.
 
@@ -140,7 +139,7 @@ def count_warm_step(
     profiler. A period counts with the mean of its steps. A metric in which periods differ is named in ``unstable``, and
     the period with the most counts. Steps that torch.compile has compiled are counted as they run without it, but for
     ``graph_breaks`` and ``recompiles``: these are ``compiled``, which ``warmed_up`` has found. ``left``: the Python
-    objects that plain steps left behind, by type.
+    objects that plain steps left behind, by type; None if nothing tells them.
     """
     pass_, learning = _Pass(subject), max(_LEARNING_STEPS, subject.period)
 
@@ -157,7 +156,7 @@ def count_warm_step(
             counted = [{**details, **period(partial(device_work, run))} for details in counted]
     buckets = ddp_buckets(pass_.used.roots)
     known = {metric: dict(parts) for metric, parts in subject.size.items()}
-    same = {**compiled, "ddp_buckets": buckets, **known, "python_objects": dict(left)}
+    same = {**compiled, "ddp_buckets": buckets, **known, **({} if left is None else {"python_objects": dict(left)})}
     found = _counts([{**details, **same} for details in counted], subject.period)
     sites = call_sites(pass_.sites[learning:], subject.period, subject.roots, subject.strategy)
     breaks = call_sites([{"graph_breaks": break_sites()}], 1, subject.roots)

@@ -165,16 +165,20 @@ class OperatorCounter(TorchDispatchMode):
 
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = synchronisation(func, args, kwargs, self._device)
-        if wait is not None and not self._is_of_optimizer(args[0]) and not _asked_by_autograd():
+        if wait is not None and not self._tracker.is_state(args[0]) and not self._stays_on_host(wait, args[0]):
             self._add("synchronisations", wait, 1)
         copied = host_to_device_bytes(func, args, kwargs, self._device)
         if copied:
             self._add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
-    def _is_of_optimizer(self, tensor: torch.Tensor) -> bool:
-        """Whether it is an optimizer's state or setting, or a number made of these alone, such as ``-lr``."""
-        known = self._of_optimizer.get(id(tensor))
-        return self._tracker.is_state(tensor) or (known is not None and known() is tensor)
+    def _stays_on_host(self, wait: str, tensor: torch.Tensor) -> bool:
+        """Whether torch reads a number on a CPU that would be on the host of a GPU, too."""
+        return self._device == "cpu" and wait == "item" and (self._is_of_optimizer(tensor) or _asked_by_autograd())
+
+    def _is_of_optimizer(self, number: torch.Tensor) -> bool:
+        """Whether a number is an optimizer's state or setting, or made of such numbers alone, such as ``-lr``."""
+        known = self._of_optimizer.get(id(number))
+        return not number.dim() and (self._tracker.is_state(number) or (known is not None and known() is number))
 
     def _add(self, metric: str, part: str, value: float, place: Place | None = None) -> None:
         """Counts, with the place that led here."""
@@ -198,14 +202,11 @@ class OperatorCounter(TorchDispatchMode):
 
 
 def _asked_by_autograd() -> bool:
-    """Whether C++ of backward asks, with no Python in between.
-
-    DDP's reducer reads its table of used parameters so, which stays on the host: on a GPU nothing waits for it.
-    """
+    """Whether C++ of backward asks, with no Python in between: DDP's reducer reads its table of used parameters so."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename == graph.__file__
+    return frame is not None and frame.f_code is graph._engine_run_backward.__code__  # noqa: SLF001  all backward is in it
 
 
 def has_a_say(kind: type) -> bool:

@@ -6,13 +6,13 @@ import functools
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import autograd
-from torch.utils.data import dataloader
+from torch.utils.data import IterableDataset, dataloader
 
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
 
@@ -71,19 +71,20 @@ class ObjectCensus:
         """Counts what is there after so many steps; garbage is collected before."""
         gc.collect()
         kinds = map(type, gc.get_objects())
-        self._taken.append((steps, Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)))
+        names = (f"{getattr(kind, '__module__', '')}.{kind.__qualname__}" for kind in kinds)  # C types may have none
+        self._taken.append((steps, Counter(names)))
 
-    def left_behind(self) -> dict[str, float]:
-        """The objects that each step leaves behind, by type: the least growth of all stretches between two counts.
+    def left_behind(self) -> dict[str, float] | None:
+        """Returns the objects that each step leaves behind, by type; None after fewer than three counts.
 
-        A cache that fills up grows in one stretch and not in another. Nothing with fewer than three counts.
+        It is the least growth of all stretches between two counts: a cache that fills up grows in one of them only.
         """
         grown = [
             {kind: (number - before[kind]) / (steps - steps_before) for kind, number in after.items()}
             for (steps_before, before), (steps, after) in pairwise(self._taken)
         ]
         if len(grown) < 2:  # noqa: PLR2004
-            return {}
+            return None
         least = {kind: min(each.get(kind, 0.0) for each in grown) for kind in grown[-1]}
         return {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
 
@@ -96,30 +97,36 @@ def batches_counted() -> Iterator[Callable[[int], float | None]]:
         A function of the number of steps so far. It returns the steps of an epoch: the batches of the longest loader
         that gives each step at least one, divided by the batches that it gives a step. None without such a loader.
     """
-    given: Counter[int] = Counter()  # batches, by the number that an epoch of their loader has
-    lengths: dict[int, int] = {}  # of the epoch that an iterator gives, by its id
+    loaders: dict[int, tuple[Any, int | None]] = {}  # by id, kept alive, with the batches of an epoch
+    given: Counter[int] = Counter()  # batches, by the id of their loader
+    of_iterator: dict[int, int] = {}  # ids of loaders, by those of their iterators
     kind = dataloader._BaseDataLoaderIter  # noqa: SLF001  all loaders' iterators are of it
     iterated, following = dataloader.DataLoader.__iter__, kind.__next__
 
     @uncompiled
     def begun(loader: Any) -> Any:
         batches = iterated(loader)
-        try:
-            lengths[id(batches)] = len(loader)
-        except TypeError:  # an iterable dataset without a length
-            lengths.pop(id(batches), None)
+        of_iterator[id(batches)] = id(loader)
+        if id(loader) not in loaders:
+            loaders[id(loader)] = loader, _batches_of(loader)
         return batches
 
     @uncompiled
     def followed(batches: Any) -> Any:
         batch = following(batches)
-        if id(batches) in lengths:
-            given[lengths[id(batches)]] += 1
+        given[of_iterator.get(id(batches), 0)] += 1
         return batch
 
     def epoch_steps(steps: int) -> float | None:
-        of_each_step = {length: round(number / steps) for length, number in given.items() if number >= steps}
-        return max((length / number for length, number in of_each_step.items()), default=None)
+        told = [(length, given[key]) for key, (_, length) in loaders.items() if length and given[key] >= steps]
+        return max((length / round(number / steps) for length, number in told), default=None)
 
     with replaced(dataloader.DataLoader, "__iter__", begun), replaced(kind, "__next__", followed):
         yield epoch_steps
+
+
+def _batches_of(loader: Any) -> int | None:
+    """The batches of an epoch; None if nobody knows. Asked for them, an iterable dataset would warn of more later."""
+    with suppress(Exception):  # a sampler of the user's may have no length
+        return None if isinstance(loader.dataset, IterableDataset) else len(loader)
+    return None

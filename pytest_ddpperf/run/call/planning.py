@@ -229,7 +229,7 @@ def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:
     A period is an epoch, if the pilot told how long one is and at least one fits. Otherwise a round number of steps has
     whole periods of what training code does in each 2nd, 5th, 10th, 20th, 50th or 100th step.
     """
-    if pilot.epoch is not None and pilot.epoch * pilot.step <= seconds:
+    if pilot.epoch is not None and pilot.epoch <= steps and pilot.epoch * pilot.step <= seconds:
         return max(1, steps // pilot.epoch) * pilot.epoch
     unit = next((unit for unit in ROUND_STEPS if steps >= 2 * unit), 1)
     return steps // unit * unit
@@ -256,9 +256,9 @@ def fitting_steps(step: float, seconds: float, most: int = MAX_STEPS) -> int:
     return min(most, max(MIN_STEPS, math.ceil(seconds / max(step, 1e-9))))
 
 
-def with_period(plan: Plan, launches: Sequence[Launch]) -> Plan:
-    """The plan with the period of long steps that launches have, if they have one: a diagnosis takes it apart."""
-    period = long_steps([launch.step_times for launch in launches]).period
+def with_period(plan: Plan, sides: Sequence[Sequence[Launch]]) -> Plan:
+    """Returns the plan with the period of long steps in the launches of both sides, which a diagnosis takes apart."""
+    period = long_steps([launch.step_times for launches in sides for launch in launches]).period
     return plan if period is None else PeriodicPlan(warmup=plan.warmup, steps=plan.steps, period=period)
 
 

@@ -278,7 +278,9 @@ class Rounds:
     def _launched(self, group: Sequence[int], purpose: Purpose, number: int) -> list[tuple[int, Launch]]:
         plans = {i: self.plans.plans[i] for i in group}
         if purpose is Purpose.DIAGNOSIS:
-            plans = {i: with_period(plan, self._launches[i]) for i, plan in plans.items()}
+            keys = [variant.key for variant in self._variants]
+            sides = {i: [j for j, key in enumerate(keys) if key == keys[i]] for i in group}  # one period for both
+            plans = {i: with_period(plan, [self._launches[j] for j in sides[i]]) for i, plan in plans.items()}
         outcomes = self._run([(self._variants[i], plan) for i, plan in plans.items()], purpose)
         return [(i, launch_of(number, *outcome)) for i, outcome in zip(group, outcomes, strict=True)]
 

@@ -36,6 +36,7 @@ def test_the_objects_that_each_step_leaves_behind_are_counted_by_type() -> None:
         if steps in {0, 3, 5}:
             census.take(steps)
     found = census.left_behind()
+    assert found is not None
     assert found[name(Spec)] == 4.0
     assert found["list"] == 1.0
 
@@ -47,7 +48,9 @@ def test_what_grows_in_one_stretch_only_is_a_cache() -> None:
         if steps == 2:
             kept.extend(Spec() for _ in range(100))
         census.take(steps)
-    assert name(Spec) not in census.left_behind()
+    found = census.left_behind()
+    assert found is not None
+    assert name(Spec) not in found
 
 
 @pytest.mark.usefixtures("frozen")
@@ -59,17 +62,19 @@ def test_garbage_in_cycles_is_not_left_behind() -> None:
             spec.__dict__["me"] = spec
         del spec
         census.take(steps)
-    assert name(Spec) not in census.left_behind()
+    found = census.left_behind()
+    assert found is not None
+    assert name(Spec) not in found
 
 
 @pytest.mark.usefixtures("frozen")
 def test_fewer_than_three_counts_tell_nothing() -> None:
     census, kept = ObjectCensus(), list[Spec]()
-    assert census.left_behind() == {}
+    assert census.left_behind() is None
     for steps in (0, 2):
         kept.extend(Spec() for _ in range(100))
         census.take(steps)
-    assert census.left_behind() == {}
+    assert census.left_behind() is None
 
 
 class Endless(IterableDataset[int]):
@@ -123,3 +128,34 @@ def test_afterwards_loaders_are_not_followed() -> None:
     assert DataLoader.__iter__ is before
     assert len(list(loader(3))) == 3
     assert epoch_steps(1) is None
+
+
+def test_loaders_of_one_length_are_counted_apart_and_a_sampler_without_one_raises_nothing() -> None:
+    """Two loaders of six batches give each step one: an epoch has six steps."""
+
+    class Sampler(torch.utils.data.Sampler[list[int]]):
+        def __iter__(self) -> Iterator[list[int]]:
+            yield from ([0], [1])
+
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+    with batches_counted() as epoch_steps:
+        first, second = forever(loader(6)), forever(loader(6))
+        for _ in range(5):
+            next(first)
+            next(second)
+        assert sum(1 for _ in DataLoader(TensorDataset(torch.zeros(2)), batch_sampler=Sampler())) == 2
+        assert epoch_steps(5) == 6.0
+
+
+@pytest.mark.usefixtures("frozen")
+def test_an_object_of_a_type_without_a_module_is_counted() -> None:
+    """As a template makes one."""
+    made: dict[str, object] = {}
+    exec("kept = [type('T', (), {})()]", {}, made)  # noqa: S102
+    assert not hasattr(type(made["kept"][0]), "__module__")  # type: ignore[index]
+    census = ObjectCensus()
+    for steps in (0, 1, 2):
+        census.take(steps)
+    assert census.left_behind() is not None
