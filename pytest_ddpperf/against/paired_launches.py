@@ -266,13 +266,17 @@ def _place_of(function: FunctionType) -> str:
 
 
 def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
-    """Whether a function of the project travels by value, for its module does not lead to it."""
+    """Whether a function of the project travels by value, for its module does not lead to it.
+
+    What Python generates, such as methods of a named tuple, is of no file.
+    """
     found: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)
     file = os.path.realpath(function.__code__.co_filename)
     return (
         found is not function
+        and Path(file).is_file()
         and within(file, redirection.root)
         and not any(within(file, one) for one in redirection.kept)
     )

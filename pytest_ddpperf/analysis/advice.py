@@ -262,8 +262,8 @@ def _oversubscribed(diagnosis: Diagnosis, measurement: Measurement) -> list[Advi
     ]
 
 
-def _disturbed(diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
-    return [Advice(code="alone", bottleneck="disturbed", gain=_share(diagnosis, "disturbed"))]
+def _disturbed(_diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
+    return [Advice(code="alone", bottleneck="disturbed", gain=None)]  # nobody knows what it would save
 
 
 def _room(measurement: Measurement) -> list[Advice]:

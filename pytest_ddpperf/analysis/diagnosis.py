@@ -126,7 +126,9 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
 
 
 def _unclear(evidence: StepEvidence, seconds: float) -> Cause:
-    """Time that nothing explains; the collectives that may be in it, if nothing timed them."""
+    """Time that nothing explains: outside of all phases, or with collectives that nothing timed."""
+    if 2 * evidence.outside >= seconds:
+        return _cause("unclear", seconds, evidence.step, idle=seconds, outside=evidence.outside)
     return _cause(
         "unclear", seconds, evidence.step, idle=seconds, collectives=evidence.collectives * evidence.unmeasured
     )

@@ -14,7 +14,7 @@ from pytest_ddpperf.metrics.launch_figures import complete, long_steps_of, mean_
 from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, PHASES, PhaseTimes
+from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES, PhaseTimes
 from pytest_ddpperf.stats.summaries import median_step
 from pytest_ddpperf.strategies.table import STRATEGIES
 
@@ -42,6 +42,7 @@ class StepEvidence:
         data: the wait for data that every rank has.
         communication: exposed communication, as far as it was measured.
         unmeasured: whether steps may wait for collectives that this leaves out, such as those under backward.
+        outside: of it, the time outside of all phases that have a name.
         slow: the rank that the others wait for; None if ranks are alike.
         cpu: CPU seconds of the average rank; None on GPUs, and where the system does not tell.
         flops: of a step on the rank with the most.
@@ -58,6 +59,7 @@ class StepEvidence:
     data: float
     communication: float
     unmeasured: bool
+    outside: float
     slow: SlowRank | None
     cpu: float | None
     flops: float
@@ -87,6 +89,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
         data=step * fmean(min(rank[DATA_WAIT] for rank in ranks) for ranks in shares),
         communication=communication,
         unmeasured=not whole and totals.get("collective_calls", 0.0) > 0,
+        outside=step * fmean(rank[OTHER] for ranks in shares for rank in ranks),
         slow=slow,
         cpu=_cpu(measurement),
         flops=totals.get("flops", 0.0),

@@ -162,10 +162,14 @@ def _warnings(measurement: Measurement, reference: Reference, context: DecisionC
 
 
 def _long_steps(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """The steps that take far longer than the others, if they take a larger part of the time than the reference's."""
+    """The steps that take far longer than the others, if they take a larger part of the time than the reference's.
+
+    Nothing is known of the reference's without a pair: then those that come regularly.
+    """
     pair = reference if isinstance(reference, PairedRevision) else reference.pair
     now = long_steps_of(measurement)
     before = None if pair is None else pair.long_steps
-    if before is None or now.share - before.share < LONG_SHARE:
+    regular = 0.0 if now.period is not None else 1.0
+    if now.share - (regular if before is None else before.share) < LONG_SHARE:
         return ()
     return (Finding("long_steps", {"now": now, "before": before}),)

@@ -115,23 +115,24 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
 
 
 def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Returns the comparisons; if a step does more work than the reference's, no other one of them is gated."""
-    if not any(_is_more_work(each) for each in comparisons):
+    """Returns the comparisons; if a step does another amount of work than the reference's, no other one is gated."""
+    if not any(_is_other_work(each) for each in comparisons):
         return tuple(comparisons)
-    return tuple(each if _is_more_work(each) else replace(each, gated=False) for each in comparisons)
+    return tuple(each if _is_other_work(each) else replace(each, gated=False) for each in comparisons)
 
 
-def _is_more_work(comparison: Comparison) -> bool:
+def _is_other_work(comparison: Comparison) -> bool:
     of_work = comparison.gated and count_row(comparison.series.metric).of_work
-    return of_work and comparison.verdict is Verdict.INCOMPATIBLE
+    less = comparison.verdict is Verdict.REGRESSED and (comparison.change or 0.0) < 0
+    return of_work and (less or comparison.verdict is Verdict.INCOMPATIBLE)
 
 
 def _other_work(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Finds that a step does more work than the reference's."""
+    """Finds that a step does another amount of work than the reference's."""
     return tuple(
         Finding("other_work", {"before": each.baseline, "now": each.series.value, "paired": reference.paired})
         for each in exact
-        if _is_more_work(each) and each.baseline is not None
+        if _is_other_work(each) and each.baseline is not None
     )
 
 

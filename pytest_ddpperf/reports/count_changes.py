@@ -74,9 +74,9 @@ def ranks_apart(ranks: int, calls: float, paired: bool) -> str:  # noqa: FBT001 
 
 
 def other_work(before: float, now: float, paired: bool) -> str:  # noqa: FBT001 - a fact
-    """A step that does more work than the reference's."""
-    passes = f"{now:g} backward passes, {before:g} in {reference_text(paired)}"
-    return f"a step has {passes}: it is another step, so nothing else is compared"
+    """A step that does another amount of work than the reference's."""
+    passes = f"{format_count(round(now), 'backward pass')}, {before:g} in {reference_text(paired)}"
+    return f"a step has {passes}: it trains other micro-batches, so nothing else is compared"
 
 
 def ungated_counts(

@@ -74,6 +74,7 @@ def _idle(diagnosis: Diagnosis) -> str:
     told = f"nothing that was measured explains {share} of the step"
     if "idle" in cause.facts:
         told = f"ranks wait for {share} of the step for what no instrument sees"
+        told += ", outside of forward, backward and optimizer" if cause.facts.get("outside") else ""
     return f"{told}; its {format_count(collectives, 'collective')} were not timed" if collectives else told
 
 

@@ -194,16 +194,19 @@ def parts_text(result: Result) -> str:
 def _parts_explain(result: Result) -> bool:
     """Whether phases, which one launch shows, add up to about the change of the step time, which all launches show.
 
-    Their sum has to lie in its interval, widened by its own width on both sides, and on its side of 0.
+    Their sum has to lie in its interval, widened by its own width on both sides, and on its side of 0: that of all, or
+    of those whose own interval lies on one side of 0, for one uncertain phase is no reason to hide a certain one.
     """
-    phases = [phase.change for name in PHASES if (phase := find(result, f"phase_{name}")) and phase.change is not None]
+    phases = [phase for name in PHASES if (phase := find(result, f"phase_{name}")) and phase.change is not None]
     step = find(result, "step_time")
     if step is None or not phases:
         return True
     if step.baseline is None or step.change is None or (interval := step.change_interval) is None:
         return False
-    share, width = sum(phases) / step.baseline, interval.high - interval.low
-    return share * step.change >= 0 and interval.low - width <= share <= interval.high + width
+    certain = [each for each in phases if (own := each.change_interval) is not None and not own.low <= 0 <= own.high]
+    width = interval.high - interval.low
+    sums = [sum(each.change or 0.0 for each in some) / step.baseline for some in (phases, certain) if some]
+    return any(share * step.change >= 0 and interval.low - width <= share <= interval.high + width for share in sums)
 
 
 def _has_changed(part: Comparison, limit: float) -> bool:

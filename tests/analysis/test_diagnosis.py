@@ -22,6 +22,7 @@ NOTHING: dict[str, Any] = {
     "data": 0.0,
     "communication": 0.0,
     "unmeasured": False,
+    "outside": 0.0,
     "slow": None,
     "cpu": 0.1,
     "flops": 0.0,
@@ -115,6 +116,15 @@ def test_communication_that_nothing_timed_is_unclear() -> None:
     cause = found.cause("unclear")
     assert cause is not None
     assert cause.facts["collectives"] == 4.0
+
+
+def test_a_wait_outside_of_all_phases_holds_no_collective() -> None:
+    """Of 100 ms a rank sleeps for 50 after the optimizer, and its collectives are in backward."""
+    fields = {"unmeasured": True, "collectives": 4.0, "cpu": 0.04, "flops": 2e9, "outside": 0.05}
+    cause = diagnosed(evidence(**fields), make_environment()).cause("unclear")
+    assert cause is not None
+    assert cause.share == pytest.approx(0.6)
+    assert (cause.facts["outside"], "collectives" in cause.facts) == (0.05, False)
 
 
 def test_on_a_gpu_what_simple_work_does_not_explain_is_unclear_if_collectives_were_not_timed() -> None:

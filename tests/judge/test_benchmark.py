@@ -374,9 +374,13 @@ def test_long_steps_are_told_if_they_take_a_tenth_more_of_the_time(before: float
     assert bool(long_steps(judged(paused(0.3), side))) is told
 
 
-def test_without_a_pair_nothing_is_known_of_the_references_long_steps() -> None:
-    assert long_steps(judged(paused(0.84), found(series("step_time", STEADY)))) == []
-    assert long_steps(judged(paused(0.84), StoredBaseline(record=None, origin=""))) == []
+def test_without_a_pair_long_steps_are_told_if_they_come_regularly() -> None:
+    """Four of 40 take 84 % of the time: each tenth step, or once in a launch."""
+    (told,) = long_steps(judged(paused(0.84), found(series("step_time", STEADY))))
+    assert (told.facts["now"].period, told.facts["before"]) == (10, None)
+    times = (47.25,) + (1.0,) * 19
+    once = replace(paused(0.84), launches=tuple(make_launch(times, round=number) for number in range(2)))
+    assert long_steps(judged(once, found(series("step_time", STEADY)))) == []
 
 
 def test_why_times_are_not_paired_is_told_with_the_result() -> None:

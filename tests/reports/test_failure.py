@@ -527,6 +527,18 @@ def test_phases_that_became_shorter_do_not_explain_a_longer_step(make_result: Ma
     assert parts_text(make_result(comparisons=(step, shorter))) == ""
 
 
+def test_an_uncertain_phase_does_not_hide_a_certain_one(make_result: Make, part: Compare) -> None:
+    """The step changed by 3.85 to 7.23 ms, widened: all phases by 9.8 ms, and the one that is certain by 5.5."""
+    result = make_result(
+        comparisons=(
+            *make_result().comparisons,
+            part("phase_backward", 0.02, 0.0243, -0.002, 0.0106),
+            part("phase_other", 0.001, 0.0065, 0.0044, 0.0066),
+        )
+    )
+    assert parts_text(result) == "other +5.50 ms [95 % CI +4.40 ms .. +6.60 ms]"
+
+
 def test_what_may_be_chance_is_not_named(make_result: Make, make_comparison: Compare, part: Compare) -> None:
     chance = part("exposed_communication", 0.0012, 0.0063, -0.001, 0.0112)
     result = make_result(comparisons=(*make_result().comparisons, chance))

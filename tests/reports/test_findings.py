@@ -454,7 +454,7 @@ CASES = [
     Case(
         "other_work",
         {"before": 1.0, "now": 4.0, "paired": False},
-        "a step has 4 backward passes, 1 in the baseline: it is another step, so nothing else is compared",
+        "a step has 4 backward passes, 1 in the baseline: it trains other micro-batches, so nothing else is compared",
     ),
     Case(
         "ranks_apart",
