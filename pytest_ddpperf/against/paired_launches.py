@@ -266,10 +266,7 @@ def _place_of(function: FunctionType) -> str:
 
 
 def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
-    """Whether a function of the project travels by value, for its module does not lead to it.
-
-    What Python generates, such as methods of a named tuple, is of no file.
-    """
+    """Whether a function in a file of the project travels by value, for its module does not lead to it."""
     found: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)
