@@ -23,6 +23,7 @@ LEAST_SHARE = 1 / 3  # of the step, below which nothing has the say
 CAPACITY = 0.90  # of its memory, above which a rank has no room for more
 DISTURBED = 0.15  # of the cores' time
 SATURATED = 0.70  # of the cores' time, above which ranks waited for cores
+SCALED = 2.0  # times the time of simple work on a CPU: more than that is not computing for sure, if ranks send unseen
 EXPLAINED = 0.20  # of computing: below, what operators take explains too little of it
 SLOW_RANK = 0.05  # of a step: below, the ranks are alike
 SCATTER = 0.10  # of a step: a rank that takes longer alone than the step it is part of was disturbed
@@ -110,12 +111,14 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
     if environment.device == "cuda":  # the host calls while the device works: the longer one is the limit
         products, moving, calling = (0.0, 0.0, calling) if calling > products + moving else (products, moving, 0.0)
     known = products + moving + calling
-    if known < EXPLAINED * busy and environment.device == "cpu":  # Python and what it calls besides operators
+    # Python and what it calls besides operators; or, if collectives were not timed, maybe what sends.
+    if known < EXPLAINED * busy and environment.device == "cpu" and not evidence.unmeasured:
         calling = busy - products - moving
         known = busy
     share = busy / known if known > 0 else 0.0
     rest = []
-    if environment.device == "cuda" and evidence.unmeasured and share > 1:  # the device may wait for collectives
+    # A device may wait for collectives, and a host be busy with sending what was not timed.
+    if evidence.unmeasured and share > (1.0 if environment.device == "cuda" else SCALED):
         share, rest = 1.0, [_cause("unclear", busy - known, step, collectives=evidence.collectives)]
     return [
         *rest,

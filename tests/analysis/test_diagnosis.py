@@ -136,6 +136,17 @@ def test_on_a_gpu_what_simple_work_does_not_explain_is_unclear_if_collectives_we
     assert (timed.bottleneck, timed.share) == ("compute", 1.0)
 
 
+@pytest.mark.parametrize(("flops", "named"), [(3e9, False), (6e9, True), (1e8, False)])
+def test_on_a_cpu_simple_work_stands_for_twice_its_time_at_most_if_collectives_were_not_timed(
+    flops: float, *, named: bool
+) -> None:
+    """A rank is busy for 100 ms, as with FSDP's gathering: products explain 30, 60 or 1 of them, calls 0.2."""
+    found = diagnosed(evidence(unmeasured=True, collectives=4.0, flops=flops), make_environment())
+    assert (found.bottleneck == "compute") is named
+    assert found.bottleneck == ("compute" if named else "unclear")
+    assert found.share == pytest.approx(60 / 60.2 if named else 1 - (flops / 1e11 + 0.0002) / 0.1)
+
+
 def test_other_processes_are_blamed_for_no_more_than_they_took() -> None:
     """They took 40 % of the cores, and ranks were idle for 60 of 100 ms."""
     found = diagnosed(evidence(lost=0.4, cpu=0.04, flops=4e9), make_environment(cores=2))
