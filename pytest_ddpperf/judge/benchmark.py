@@ -23,7 +23,7 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.verdict import GREEN, Verdict
 
 LONG_SHARE = 0.1  # of the time of all steps: by how much long steps have to take more of it than the reference's
 
@@ -40,11 +40,14 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
         of_one_work(every), proves=context.proofs.proves, last=context.last or context.proofs.share >= 1
     )
     lost, apart = _lost_metrics(measurement, reference), ranks_apart(measurement, reference)
+    verdict = decide_failure() if apart else decide_benchmark(comparisons, reference, lost=bool(lost))
+    if measurement.untimed and verdict in GREEN:
+        verdict = Verdict.INCONCLUSIVE
     return Result(
         test=test,
         measurement=measurement,
         comparisons=comparisons,
-        verdict=decide_failure() if apart else decide_benchmark(comparisons, reference, lost=bool(lost)),
+        verdict=verdict,
         reference=reference,
         findings=(
             *apart,

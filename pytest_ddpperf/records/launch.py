@@ -163,7 +163,7 @@ def timed_window(launches: Sequence[Launch]) -> Window | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeSpent:
-    """Seconds of one call of a verb, by what they were spent on; together they are its wall time.
+    """Seconds of one call of a verb, by what they were spent on; together they are its wall time, of both passes.
 
     Attributes:
         starting: of launchers, and of launches until their first step and from their last one to their end.
@@ -185,6 +185,10 @@ class TimeSpent:
     def parts(self) -> Mapping[str, float]:
         """The parts by name."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
+
+    def __add__(self, later: TimeSpent) -> TimeSpent:
+        """Returns the seconds of both, part by part."""
+        return TimeSpent(**{name: seconds + later.parts[name] for name, seconds in self.parts.items()})
 
     @property
     def total(self) -> float:

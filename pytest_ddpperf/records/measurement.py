@@ -229,6 +229,11 @@ class Measurement(BenchmarkId):
         return f"<Measurement {self.name}: {named}{format_count(self.world_size, 'rank')}, {self.figure}>"
 
     @property
+    def untimed(self) -> bool:
+        """Whether it was only counted because the session's budget had no time left for its launches."""
+        return any(finding.code == "no_time_to_measure" for finding in self.findings)
+
+    @property
     def figure(self) -> str:
         """The step time in a few words, or the counts where nothing was timed."""
         step_time = next((series for series in self.series if series.metric == "step_time"), None)
@@ -255,14 +260,15 @@ class Measurement(BenchmarkId):
 
         Raises:
             KeyError: it has no such metric; the message names those it has.
-            NotTimed: this run only counts.
+            NotTimed: this run only counts, or had no time left to measure.
         """
         __tracebackhide__ = True  # what a reader needs is the line of the test
         by_name = {series.metric: series for series in self.series}
         if metric not in by_name and self.unfit:
             raise KeyError(f"no metric {metric!r}: {self.name} does not fit into memory: {self.unfit}")
         if metric not in by_name and not self.launches and self.counts is not None:
-            raise NotTimed(f"{metric} was not measured: --ddpperf-counted-only only counts")
+            why = "--ddpperf-budget had no time left" if self.untimed else "--ddpperf-counted-only only counts"
+            raise NotTimed(f"{metric} was not measured: {why}")
         if metric not in by_name:
             raise KeyError(f"no metric {metric!r}; there are {', '.join(by_name)}")
         return by_name[metric]

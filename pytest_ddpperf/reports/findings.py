@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_ddpperf.records.finding import Finding
@@ -217,16 +216,11 @@ def _left_by_steps(processes: int, threads: int) -> str:
     )
 
 
-def _slow_starts(  # noqa: PLR0917 - called by name
-    starting: float, working: float, launches: int, slowest: SlowImport | None, steps: int | None, max_time: float
-) -> str:
+def _slow_starts(starting: float, working: float, launches: int, slowest: SlowImport | None, setting: str) -> str:
     """Launches that hardly measure, with the import that takes longest, and the cure."""
     begun, worked = format_values((starting, working), "s")
     told = f"{format_count(launches, 'launch')} spent {begun} on starting and {worked} on steps"
-    name, now, unit = ("max_time", max_time, " s") if steps is None else ("steps", steps, "")
-    # A longer time is shared between starting, which takes as long, and steps.
-    enough = math.ceil(now * (2 * starting / (starting + working) if steps is None else starting / working))
-    cures = [f"raise {name} from {now:g}{unit} to {enough}{unit}"]
+    cures = [f"raise {setting}"]
     if slowest is not None:
         told += f", each {format_value(slowest.seconds, 's')} on the import of {slowest.module}"
         told += f", which is not preloaded because it {slowest.reason}" if slowest.reason else ""
@@ -345,12 +339,12 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"{words_of(metrics)} looked worse in the first {format_count(launches, 'launch')}; {CONFIRMED}"
     ),
     "not_diagnosed": lambda reason: f"not diagnosed: {reason}",
-    "no_time_to_diagnose": lambda setting, max_time, enough: (
+    "no_time_to_diagnose": lambda setting: (
         f"not diagnosed, for want of time: raise {'--ddpperf-' * (setting == 'budget')}{setting}"
-        f"{'' if enough is None else f' from {max_time:g} s to about {enough:g} s'}"
     ),
-    "few_launches": lambda made, wanted, max_time, enough: (
-        f"time for {made} of {format_count(wanted, 'launch')} only: raise max_time from {max_time:g} s to {enough:g} s"
+    "no_time_to_measure": lambda: "only counted, for want of time: raise --ddpperf-budget",
+    "few_launches": lambda made, wanted: (
+        f"time for {made} of {format_count(wanted, 'launch')} only, so the scatter is hardly known: raise max_time"
     ),
     "slow_starts": _slow_starts,
     "traced_steps": lambda tracers: (

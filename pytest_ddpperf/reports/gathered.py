@@ -113,8 +113,9 @@ _TOGETHER: Mapping[str, _Merging] = {
     "gpu_clock_fell": {"lowest": min, "highest": max},
     "oversubscribed": {},
     "background_work": {"benchmarks": _union},
-    "few_launches": {"enough": max},
-    "no_time_to_diagnose": {"enough": max},
+    "no_time_to_measure": {},
+    "few_launches": {},
+    "no_time_to_diagnose": {},
     "slow_starts": {
         **dict.fromkeys(("starting", "working", "launches"), sum),
         "slowest": _known(partial(max, key=attrgetter("seconds"))),

@@ -77,11 +77,14 @@ def long_steps(launches: Sequence[Sequence[float]]) -> LongSteps:
 
 
 def _period(distances: Counter[int]) -> int | None:
-    """The distance that nearly all long steps have from the one before; None of fewer than two distances."""
+    """The distance that nearly all long steps have from the one before; None of fewer than two distances.
+
+    Long steps in a row are one disturbance, and no period.
+    """
     if distances.total() < 2:  # noqa: PLR2004
         return None
     ((distance, times_seen),) = distances.most_common(1)
-    return distance if times_seen >= REGULAR * distances.total() else None
+    return distance if distance > 1 and times_seen >= REGULAR * distances.total() else None
 
 
 def least(blocks: Sequence[float], sizes: Sequence[int], share: float = LEAST) -> float:

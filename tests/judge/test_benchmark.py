@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_ddpperf.errors import NotTimed
 from pytest_ddpperf.judge.benchmark import LONG_SHARE, compare, unfit
 from pytest_ddpperf.judge.decision import DecisionContext
+from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.health import CpuHealth, Health
@@ -69,6 +71,22 @@ def test_the_result_carries_where_the_baseline_came_from() -> None:
         base.record,
         "cpu-8c-gloo-w2",
     )
+
+
+def test_what_there_was_no_time_to_measure_is_undecided_unless_its_counts_are_worse() -> None:
+    def counted(collectives: float) -> tuple[Counts, tuple[Series, ...]]:
+        counts = Counts(totals={"collective_calls": collectives}, details={}, unstable={})
+        return counts, counted_series(counts)
+
+    finding = Finding("no_time_to_measure")
+    (counts, now), (same, then), (fewer, less) = counted(3.0), counted(3.0), counted(2.0)
+    late = replace(measured(*now, findings=(finding,)), counts=counts)
+    result = judged(late, beside(*then, then=same))
+    assert (result.verdict, result["collective_calls"].verdict) == (Verdict.INCONCLUSIVE, Verdict.UNCHANGED)
+    assert finding in result.findings
+    assert judged(late, beside(*less, then=fewer)).verdict is Verdict.REGRESSED
+    with pytest.raises(NotTimed, match="step_time was not measured: --ddpperf-budget had no time left"):
+        late["step_time"]
 
 
 def test_without_a_baseline_everything_is_new() -> None:

@@ -75,6 +75,7 @@ def test_no_step_is_long_that_takes_twice_the_median() -> None:
         pytest.param([with_long(0, 5, 10, 15)], 5, id="each fifth"),
         pytest.param([with_long(9, 19), with_long(2, 12)], 10, id="of two launches, which begin at other places"),
         pytest.param([with_long(9, 19)], None, id="one distance is no period"),
+        pytest.param([with_long(8, 9, 10, 11)], None, id="long steps in a row are no period"),
         pytest.param([with_long(2), with_long(12), with_long(7)], None, id="nor is there one between launches"),
         pytest.param([with_long(1, 4, 7, 10, 19)], 3, id="three of four distances"),
         pytest.param([with_long(1, 4, 7, 19)], None, id="two of three"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.units import format_clock, format_count
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class CallProgress:
 
     kept: dict[str, Any] = field(default_factory=dict)  # by what it is: launches of measurings, searches, trainings
     request: TimeRequest | None = None
+    spent: TimeSpent = field(default_factory=TimeSpent)
 
 
 class SessionBudget:
@@ -63,7 +65,6 @@ class SessionBudget:
         self._test_ends = math.inf  # when the test that runs now has to end, in the first pass
         self._call_begun = self._screening_ends = self._call_ends = 0.0  # moments of the call that measures
         self.before = 0.0  # seconds of that call before it began to measure
-        self.of_call = math.inf  # what the call may take
 
     def start(self) -> None:
         """Begin to count, if that has not begun: what a session starts for all tests counts for none."""
@@ -124,12 +125,17 @@ class SessionBudget:
         allotted = math.inf
         if self._seconds is not None:
             allotted = now + self._shares.get(call, 0.0) if self.again else self._test_ends
-        self._call_begun, self.before, self.of_call = now, now - begun, settings.max_time
+        self._call_begun, self.before = now, now - begun
         self._call_ends = max(min(ends, allotted), now + _LEAST_SECONDS)
         self._screening_ends = now + (self._call_ends - now) / 2 if compared and not self.defers else self._call_ends
         request = self._progress[call].request if self.again and call in self._progress else None
         self._kept = 0.0 if request is None else request.explains
         return allotted < ends
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the first pass has used up what all tests have, so that those that are left are only counted."""
+        return self.two_passes and not self.again and self.left <= 0
 
     @property
     def defers(self) -> bool:
@@ -179,12 +185,22 @@ class SessionBudget:
         )
 
     def ask(self, call: CallId, results: Sequence[Result], interim: Interim) -> None:
-        """Note how late the first look of a call is, and what the call asks for after a look of the first pass."""
-        from pytest_ddpperf.run.budget.allocation import request_of
+        """Note how late the first look of a call is, and what the call asks for after a look of the first pass.
+
+        A call that is green leaves the rest of its time to the others: whether it is unchanged is proven last, with
+        what they leave.
+        """
+        from pytest_ddpperf.run.budget.allocation import Priority, request_of
 
         self._late.setdefault(call, -self.call_left - interim.round_seconds if interim.shared else 0.0)
+        if not self.two_passes or self.runs_once:
+            return
+        request, before = request_of(results, interim), self._progress[call].request
+        proves = self.again and before is not None and before.priority is Priority.PROVE
+        if (request is None or request.priority is Priority.PROVE) and not proves:
+            self._call_ends = min(self._call_ends, self.now())
         if self.defers:
-            self._progress[call].request = request_of(results, interim)
+            self._progress[call].request = request
 
     def second_pass(self) -> list[str]:
         """Begin the second pass, or go on with it; the tests that still get time in it, the most urgent first.

@@ -62,6 +62,7 @@ class BenchmarkRun:
         self.counts: dict[tuple[str, int], Counts] = {}  # of the candidate, for what could not be measured
         self.prepared_variants: tuple[Variant, ...] = ()  # that were measured last, of both sides
         self.call, self.progress = session.budget.next_call(test)
+        self._spent_before = self.progress.spent  # in the first pass
         self._session = session
         self._test = test
         self._paired = paired
@@ -94,10 +95,12 @@ class BenchmarkRun:
             return launched
 
         # Without timed launches, these alone tell what both sides import.
-        forgetful = self.settings.counted_only and self._paired is not None
+        counts = self.settings.counted_only or self._session.budget.is_over
+        settings = replace(self.settings, counted_only=counts)
+        forgetful = counts and self._paired is not None
         with self._shown():
             self._ready()
-            found = prepared(self.settings, variants, launch, {} if forgetful else self._session.prepared)
+            found = prepared(settings, variants, launch, {} if forgetful else self._session.prepared)
         self.counts.update({each.key: each.counts for each in found if each.counts and not each.of_reference})
         return found
 
@@ -112,8 +115,8 @@ class BenchmarkRun:
     ) -> tuple[Measurement, ...]:
         """Measures prepared variants side by side until the judge is content, or without one as long as they take."""
         __tracebackhide__ = True
-        if self.settings.counted_only:
-            measurements = tuple(map(counted_only, variants))
+        if self.settings.counted_only or self._session.budget.is_over:
+            measurements = tuple(map(partial(counted_only, asked=self.settings.counted_only), variants))
             if judge is not None:
                 judge(measurements, Interim(0.0, 0.0, last=True))
         else:

@@ -293,7 +293,7 @@ class JudgedRun(BenchmarkRun):
         self._session.add([replace(result, spent=spent) for result in results])
 
     def _spent(self) -> TimeSpent:
-        """The seconds of the call until now, which the report of a test that fails shows."""
-        spent = self.launches.times.spent
+        """The seconds of the call until now, in both passes, which the report of a test that fails shows."""
+        self.progress.spent = spent = self._spent_before + self.launches.times.spent
         self.sections.append(("ddpperf time", time_text(spent)))
         return spent

@@ -118,7 +118,6 @@ class LaunchPlans:
     findings: tuple[Finding, ...]  # why some variants are not interleaved
     seconds: tuple[float, ...]  # expected, of a launch of each variant
     diagnosis_seconds: float  # expected, of a round that diagnoses
-    unhurried: tuple[float, float]  # both, if the time did not make launches shorter
 
 
 def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner) -> LaunchPlans:
@@ -128,7 +127,6 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
     groups, findings = grouped(variants, pilots, limits)
     paired = {variants[i].key for group in groups if len(group) > 1 for i in group if variants[i].of_reference}
     plans: list[Plan] = []
-    unhurried: list[int] = []  # steps
     agreed: dict[tuple[str, int], int] = {}
     for variant, pilot in zip(variants, pilots, strict=True):
         followed = agreed.get(variant.key) if variant.of_reference else variant.steps
@@ -140,32 +138,19 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
             wanted = launch_seconds(fixed_at_least) if limits.shared else short_launch(fixed_at_least)
         # Timing for less than all else takes would save little, and tell little; but no launch may miss its deadline.
         most = min(max(wanted, _seen_seconds(pilot)), MAX_SHARE_OF_TIMEOUT * limits.timeout - pilot.fixed)
-        given, hurried = limits.steps or followed, min(most, max(share - pilot.fixed, pilot.fixed))
-        shorter, longer = (
-            given or _whole_periods(pilot, fitting_steps(pilot.step, each, max_steps(variant)), each)
-            for each in (hurried, most)
-        )
-        plans.append(Plan(warmup=warmup_of(variant, limits.warmup), steps=shorter))
-        unhurried.append(longer)
-        agreed[variant.key] = shorter
+        seconds = min(most, max(share - pilot.fixed, pilot.fixed))
+        fitting = _whole_periods(pilot, fitting_steps(pilot.step, seconds, max_steps(variant)), seconds)
+        agreed[variant.key] = steps = limits.steps or followed or fitting
+        plans.append(Plan(warmup=warmup_of(variant, limits.warmup), steps=steps))
 
-    steps = [plan.steps for plan in plans]
-    _, diagnosis_seconds = _seconds(pilots, steps)
+    sides = [(pilot, plan.steps) for pilot, plan in zip(pilots, plans, strict=True)]
     return LaunchPlans(
         plans=tuple(plans),
         groups=groups,
         findings=findings,
-        seconds=tuple(pilot.seconds(number) for pilot, number in zip(pilots, steps, strict=True)),
-        diagnosis_seconds=diagnosis_seconds,
-        unhurried=_seconds(pilots, unhurried),
+        seconds=tuple(pilot.seconds(steps) for pilot, steps in sides),
+        diagnosis_seconds=sum(pilot.seconds(_diagnosis_steps(steps)) for pilot, steps in sides),
     )
-
-
-def _seconds(pilots: Sequence[Pilot], steps: Sequence[int]) -> tuple[float, float]:
-    """What a round with launches of so many steps will take, and one that diagnoses beside them."""
-    sides = list(zip(pilots, steps, strict=True))
-    diagnosing = sum(pilot.seconds(_diagnosis_steps(number)) for pilot, number in sides)
-    return sum(pilot.seconds(number) for pilot, number in sides), diagnosing
 
 
 def warmup_of(variant: Variant, wanted: int) -> int:

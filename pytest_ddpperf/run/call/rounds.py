@@ -67,7 +67,6 @@ class Measuring:
             self.rounds = earlier.resumed(variants, run, observer.watch)
         self._limits, self._observer, self._time = limits, observer, time
         self._plans = self.rounds.plans
-        self._measuring = 0.0  # seconds of rounds
         self._confirming = self._screened = False
         observer.grouped(max(len({variants[i].key for i in group}) for group in self._plans.groups))
 
@@ -143,9 +142,7 @@ class Measuring:
             expected = self._time.elapsed + self._round_seconds * (wanted - rounds.made)
             self._observer.progress(rounds.made + 1, wanted, self._time.elapsed, expected, rounds.last)
             rounds.launch()
-            took = self._time.now() - begun
-            self._measuring += took
-            rounds.note(took)
+            rounds.note(self._time.now() - begun)
 
     @property
     def _round_seconds(self) -> float:
@@ -170,7 +167,8 @@ class Measuring:
         findings = self.rounds.findings
         findings[:] = [each for each in findings if each.code not in {"no_time_to_diagnose", "not_diagnosed"}]
         if purpose is Purpose.GROWTH:
-            findings.append(self._no_time())
+            setting = "budget" if self._limits.shared else "max_time"
+            findings.append(Finding("no_time_to_diagnose", {"setting": setting}))
             if known or (self._limits.shared and not self._time.goes_on(self._round_seconds)):
                 self._look_at_diagnoses(interim)
                 return self._measurements()
@@ -189,17 +187,6 @@ class Measuring:
             self._look_at_diagnoses(interim)
         return self._measurements()
 
-    def _no_time(self) -> Finding:
-        """That there was no time to diagnose, and how much may be enough, if a setting of the test gives it."""
-        each, diagnosing = self._plans.unhurried
-        rounds = max(self._measuring * max(1.0, each / self._of_all), self._limits.launches * max(each, self._of_all))
-        needed = self._time.before + self._time.elapsed - self._measuring + rounds
-        needed += max(diagnosing, self._plans.diagnosis_seconds)
-        shared = self._limits.shared
-        now, enough = (None, None) if shared else (self._time.of_call, math.ceil(needed))
-        setting = "budget" if shared else "max_time"
-        return Finding("no_time_to_diagnose", {"setting": setting, "max_time": now, "enough": enough})
-
     def _look_at_diagnoses(self, interim: Interim) -> Action:
         interim = replace(interim, elapsed=self._time.elapsed, diagnosed=True)
         action = self._observer.judge(self._measurements(), interim)
@@ -211,12 +198,8 @@ class Measuring:
         made, limits = self.rounds.made, self._limits
         findings = list(self.rounds.findings)
         if made < limits.few and not limits.shared:
-            left = self._round_seconds * (limits.launches - made)
-            enough, now = math.ceil(self._time.before + self._time.elapsed + left), self._time.of_call
-            findings.append(
-                Finding("few_launches", {"made": made, "wanted": limits.launches, "max_time": now, "enough": enough})
-            )
-        findings += [] if limits.shared else slow_starts(self.rounds.launches, limits.steps, self._time.of_call)
+            findings.append(Finding("few_launches", {"made": made, "wanted": limits.launches}))
+        findings += [] if limits.shared else slow_starts(self.rounds.launches, limits.steps)
         return self.rounds.measurements(findings)
 
 

@@ -42,7 +42,7 @@ class TimeSheet:
         return TimeSpent(**self._parts, other=max(0.0, whole - math.fsum(self._parts.values())))
 
 
-def slow_starts(launches: Sequence[Launch], steps: int | None, seconds: float) -> list[Finding]:
+def slow_starts(launches: Sequence[Launch], steps: int | None) -> list[Finding]:
     """That launches spent more on starting than on steps, where that is long enough to be worth a cure."""
     working = sum(max(rank.worked for rank in launch.ranks) for launch in launches)
     starting = sum(launch.seconds for launch in launches) - working
@@ -60,8 +60,7 @@ def slow_starts(launches: Sequence[Launch], steps: int | None, seconds: float) -
                 "working": working,
                 "launches": len(launches),
                 "slowest": slowest,
-                "steps": steps,
-                "max_time": seconds,
+                "setting": "max_time" if steps is None else "steps",
             },
         )
     ]

@@ -66,9 +66,9 @@ class Variant(BenchmarkId):
         return f"{self.name} w{self.world_size}" + ", other revision" * self.of_reference
 
 
-def counted_only(variant: Variant) -> Measurement:
-    """A variant that was counted, and not launched to be timed."""
-    return measurement_of(variant, Plan(warmup=0, steps=0))
+def counted_only(variant: Variant, *, asked: bool = True) -> Measurement:
+    """A variant that was counted, and not launched to be timed; ``asked``: by a setting, and not for want of time."""
+    return measurement_of(variant, Plan(warmup=0, steps=0), findings=() if asked else (Finding("no_time_to_measure"),))
 
 
 def measurement_of(

@@ -158,6 +158,45 @@ def test_open_tests_run_once_more_the_most_urgent_first(monkeypatch: pytest.Monk
     assert share_of(budget, "blind") == pytest.approx(20.0)
 
 
+def test_a_green_call_leaves_its_time_to_those_that_cannot_see_and_is_proven_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 65 s for two tests, a green one ends after 10 of its 32.5 s: the other has 55."""
+    budget, clock = started(100.0, 2, two_passes=True)
+    proof, blind = TimeRequest(priority=Priority.PROVE, wanted=20.0), TimeRequest(priority=Priority.SEE, wanted=9.0)
+    assert share_of(budget, "green") == pytest.approx(32.5)
+    clock.spend(10.0)
+    monkeypatch.setattr(allocation, "request_of", lambda *_: proof)
+    budget.ask(CallId("green", 1), [], LOOK)
+    assert (budget.call_left, budget.goes_on(0.1)) == (0.0, False)
+    assert share_of(budget, "blind") == pytest.approx(55.0)
+    monkeypatch.setattr(allocation, "request_of", lambda *_: blind)
+    budget.ask(CallId("blind", 1), [], LOOK)
+    assert budget.call_left == pytest.approx(55.0), "it goes on"
+    assert budget.second_pass() == ["blind", "green"]
+    share_of(budget, "blind")
+    monkeypatch.setattr(allocation, "request_of", lambda *_: proof)
+    budget.ask(CallId("blind", 1), [], LOOK)
+    assert budget.call_left == 0.0, "it is green now"
+    share_of(budget, "green")
+    budget.ask(CallId("green", 1), [], LOOK)
+    assert budget.call_left == pytest.approx(20.0), "a proof has the time that it asked for"
+
+
+def test_when_all_of_the_budget_is_spent_tests_of_the_first_pass_are_only_counted() -> None:
+    budget, clock = started(20.0, 3, two_passes=True)
+    share_of(budget, "a")
+    clock.spend(19.9)
+    assert not budget.is_over
+    clock.spend(0.1)
+    assert budget.is_over
+    budget.second_pass()
+    assert not budget.is_over, "a suspect is confirmed, whatever that takes"
+    alone, clock = started(20.0, 1)
+    clock.spend(30.0)
+    assert not alone.is_over
+
+
 def test_what_is_skipped_in_the_second_pass_leaves_its_share_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     budget, clock = started(100.0, 2, two_passes=True)
     proof = TimeRequest(priority=Priority.PROVE, wanted=50.0)

@@ -27,3 +27,8 @@ def test_no_launch_works_longer_than_it_lasts() -> None:
     sheet.note_launch(sheet.now(), counting=-3.0, measuring=4.0, diagnosing=100.0)
     sheet.note_launch(sheet.now(), measuring=1e9)
     assert sheet.spent == TimeSpent(measuring=7.0, diagnosing=1.0)
+
+
+def test_the_seconds_of_two_passes_add_up_part_by_part() -> None:
+    first, second = TimeSpent(starting=1.0, counting=2.0, measuring=4.0), TimeSpent(starting=0.5, measuring=3.0)
+    assert first + second == TimeSpent(starting=1.5, counting=2.0, measuring=7.0)
