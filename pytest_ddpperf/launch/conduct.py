@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import os
 import selectors
 import signal
 import socket
+import threading
 import time
 from dataclasses import replace
 from enum import Enum
@@ -18,7 +21,7 @@ from pytest_ddpperf.launch.rank_processes import STACK_SECONDS, RankProcesses
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pytest_ddpperf.errors import DdpperfError
     from pytest_ddpperf.launch.deadline import LateRanks
@@ -36,6 +39,15 @@ _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
 _OTHERS_SECONDS = 2.0
 _CALLS_SECONDS = 1.0
+_REPORT_SECONDS = 20.0  # in which a launch that is late has been looked at
+_OVERDUE_SECONDS = 10.0  # after all deadlines of a launch
+_PART_SECONDS = 5.0
+
+
+class StandardError:
+    """The standard error of this process: ``uncaptured`` is around what pytest shall not hold back."""
+
+    uncaptured: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
 
 def end_seconds(job: Job) -> float:
@@ -56,7 +68,7 @@ def conduct(
     """
     started = time.monotonic()
     kills = processes.out_of_memory_kills()
-    with RankProcesses(zygotes, echo) as here:
+    with overdue_shown(job, zygotes), RankProcesses(zygotes, echo) as here:
         watch = StageWatch(job.stage_timeouts) if job.stage_timeouts else None
         pause = _TRIM_SECONDS if echo is None and watch is None else _ECHO_SECONDS
         launch = LaunchedRanks([here, *elsewhere], pause, watch)
@@ -83,6 +95,42 @@ def conduct(
     if outcome is not LaunchEnd.FINISHED:
         raise error_of(ends, found, job, zygotes, here.ranks if processes.out_of_memory_kills() > kills else ())
     return ends, seconds
+
+
+@contextlib.contextmanager
+def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
+    """Around a launch, which no fault of ours may make endless.
+
+    If it has not ended 10 s after all its deadlines, a thread writes the stacks of this process to standard error and
+    kills the zygotes, for whose end each wait looks.
+    """
+    most = job.timeout + _REPORT_SECONDS + 2 * end_seconds(job) + _OVERDUE_SECONDS
+    done, shown = threading.Event(), threading.Event()
+    late = f"a launch with a deadline of {job.timeout:g} s had not ended after {most:g} s: the test session was blocked"
+
+    def watch() -> None:
+        left = most
+        while left > 0:  # in parts: a signal may stop this process for long
+            if done.wait(min(left, _PART_SECONDS)):
+                return
+            left -= _PART_SECONDS
+        shown.set()
+        with contextlib.suppress(OSError, ValueError), StandardError.uncaptured():
+            os.write(2, f"\nddpperf: {late} here, and its ranks are killed:\n".encode())
+            faulthandler.dump_traceback(2)
+        for zygote in zygotes:
+            with contextlib.suppress(OSError):  # it is gone
+                zygote.kill()
+
+    threading.Thread(target=watch, name="ddpperf-overdue", daemon=True).start()
+    try:
+        yield
+    except LaunchError as error:
+        if not shown.is_set():
+            raise
+        raise LaunchError(f"{late}, and its ranks were killed; please report its stacks, on standard error") from error
+    finally:
+        done.set()
 
 
 def grace_of(job: Job) -> float:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import DdpperfError, LaunchError, SettingError
-from pytest_ddpperf.launch import environment, payload, processes
-from pytest_ddpperf.launch.conduct import LaunchedRanks, LaunchEnd, begin, end_seconds, error_of, evidence, grace_of
+from pytest_ddpperf.launch import conduct, environment, payload, processes
+from pytest_ddpperf.launch.conduct import LaunchedRanks, LaunchEnd, begin, end_seconds, error_of, evidence
 from pytest_ddpperf.launch.environment import RAS_ADDRESS
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.messages import Call
@@ -145,13 +145,14 @@ class LastingRanks:
                 job = replace(job, environ={**job.environ, RAS_ADDRESS: kept[RAS_ADDRESS]})
             self._here.call(job)
         launch = LaunchedRanks([self._here])
-        outcome = launch.watch(deadline, grace_of(job))
-        if outcome is not LaunchEnd.FINISHED:
-            found = evidence(launch, outcome, job, self._zygotes, time.monotonic() - deadline + job.timeout)
-            sweep, self._sweep = self._sweep, lambda: None
-            sweep()
-            starved = self._here.ranks if processes.out_of_memory_kills() > kills else ()
-            raise error_of(launch.ends, found, job, self._zygotes, starved)
+        with conduct.overdue_shown(job, self._zygotes):
+            outcome = launch.watch(deadline, conduct.grace_of(job))
+            if outcome is not LaunchEnd.FINISHED:
+                found = evidence(launch, outcome, job, self._zygotes, time.monotonic() - deadline + job.timeout)
+                sweep, self._sweep = self._sweep, lambda: None
+                sweep()
+                starved = self._here.ranks if processes.out_of_memory_kills() > kills else ()
+                raise error_of(launch.ends, found, job, self._zygotes, starved)
         return launch.ends
 
     def _renew(self, job: Job) -> None:

@@ -52,7 +52,7 @@ class LiveLine:
             return
         terminal = self._reporter.config.get_terminal_writer()
         text = self._unsaid(text)
-        with self._uncaptured():  # what is captured has the width of no terminal
+        with self.uncaptured():  # what is captured has the width of no terminal
             room = terminal.fullwidth - terminal.width_of_current_line - 2  # a space before, and none wraps
         if room < _LEAST_ROOM:
             return
@@ -91,13 +91,14 @@ class LiveLine:
             return text.removeprefix(said)
         return text if said is None else text.partition("::")[2] or text
 
-    def _uncaptured(self) -> AbstractContextManager[None]:
+    def uncaptured(self) -> AbstractContextManager[None]:
+        """Around what is written past pytest's capturing."""
         return nullcontext() if self._capture is None else self._capture.global_and_fixture_disabled()
 
     def _write(self, text: str) -> None:
         # Past pytest's writer, which counts columns to place its percentages, but not past what it still holds back.
         self._reporter.flush()
-        with self._uncaptured():
+        with self.uncaptured():
             sys.stdout.write(text)
             sys.stdout.flush()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddpperf.errors import RanksTimedOut
+from pytest_ddpperf.errors import LaunchError, RanksTimedOut
+from pytest_ddpperf.launch import conduct
 from pytest_ddpperf.launch.deadline import LateRanks
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Job
@@ -78,3 +81,73 @@ def test_the_stacks_of_every_rank_are_taken_twice(launcher: Launcher) -> None:
     assert str(hangs).count("in read_batch") == 2  # the heading and one listing
     assert "; rank 1 moving at " in slow.headline
     assert "rank 1 moved on at the deadline, so the launch may only be slow" in str(slow)
+
+
+def job_of(seconds: float) -> Job:
+    return Job(call=b"", world_size=1, device="cpu", group=None, mode=None, timeout=seconds)
+
+
+def test_a_launch_that_outlives_all_its_deadlines_shows_where_the_session_waits_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("_REPORT_SECONDS", "_OVERDUE_SECONDS", "_END_SECONDS"):
+        monkeypatch.setattr(conduct, name, 0.01)
+    killed = threading.Event()
+    zygote: Any = SimpleNamespace(kill=killed.set)
+    told = r"^a launch with a deadline of 0.02 s had not ended after 0.06 s: the test session was blocked, and its"
+
+    def waits_for_an_answer() -> None:
+        assert killed.wait(30)
+        raise LaunchError("the process that ranks are forked from was killed by SIGKILL")
+
+    with pytest.raises(LaunchError, match=told) as caught, conduct.overdue_shown(job_of(0.02), [zygote]):
+        waits_for_an_answer()
+    assert str(caught.value.__cause__).endswith("was killed by SIGKILL")
+    shown = capfd.readouterr().err
+    assert "ddpperf: a launch with a deadline of 0.02 s had not ended after 0.06 s" in shown
+    assert "in waits_for_an_answer" in shown
+
+
+def test_a_launch_that_ends_in_time_shows_nothing_and_fails_with_its_own_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = threading.active_count()
+    with pytest.raises(LaunchError, match=r"^mine$"), conduct.overdue_shown(job_of(1000.0), []):
+        raise LaunchError("mine")
+    for thread in threading.enumerate():
+        if thread.name == "ddpperf-overdue":
+            thread.join(30)
+    assert threading.active_count() == before
+    assert capfd.readouterr().err == ""
+
+
+BLOCKED = """
+from pytest_ddpperf.launch import conduct
+from pytest_ddpperf.launch.streams import readable
+
+
+def waits_for_ever(self, *_):
+    readable([zygote.control for zygote in self._parts[0]._zygotes], None)
+    self._parts[0].gone()
+
+
+conduct._REPORT_SECONDS = conduct._OVERDUE_SECONDS = conduct._END_SECONDS = 0.1
+conduct.LaunchedRanks.watch = waits_for_ever
+"""
+
+
+def test_a_session_that_is_blocked_tells_so_past_what_pytest_captures(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(BLOCKED)
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.ddpperf(timeout=0.1, world_size=2, device="cpu", backend="gloo")
+        def test_blocked(ddpperf_group):
+            ddpperf_group.run(int)
+        """
+    )
+    run = pytester.runpytest_subprocess("-q", timeout=120)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["*a launch with a deadline of 0.1 s had not ended after 0.5 s: the test session was bl*"])
+    run.stderr.fnmatch_lines(['*conftest.py", line * in waits_for_ever'])

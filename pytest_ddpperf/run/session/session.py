@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.fingerprint import environment, simulated_environment
 from pytest_ddpperf.instruments.host import machine_facts
+from pytest_ddpperf.launch.conduct import StandardError
 from pytest_ddpperf.launch.context import TorchMachine, place
 from pytest_ddpperf.launch.environment import Variables, late_threads, thread_count
 from pytest_ddpperf.records.finding import Finding
@@ -67,6 +68,7 @@ class Session:
         self.outputs = Outputs(accepting=settings.accepting)
         self.sides = Sides(settings, root, line, revision=revision, probe=probe, first=self._read_code)
         self.leases = Leases(settings.lease, line.show)
+        StandardError.uncaptured = line.uncaptured
         self.prepared: dict[bytes, Any] = {}  # what was found out about trainings, by preparation.identity
         self.networks: dict[str, FittedNetwork] = {}  # that were measured for predictions, by environment
         self.groups: LastingGroups | None = None  # ranks that live on from test to test
