@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from benchmarks.quality.project import ROOT, environ_of
-from pytest_ddpperf.cli.bisect.processes import exit_status
+from benchmarks.quality.project import DAY, ROOT, environ_of
+from pytest_ddpperf.launch.processes import finished
 
 END_SECONDS = 20.0
 TAIL = 30  # lines of what pytest printed
@@ -26,7 +27,14 @@ def outcomes(arguments: Sequence[str]) -> dict[str, Any]:
         junit, printed = Path(aside) / "junit.xml", Path(aside) / "printed"
         command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", *arguments]
         with printed.open("wb") as output:
-            status = exit_status([*command, f"--junit-xml={junit}"], output, ROOT, environ_of((ROOT,)), END_SECONDS)
+            command.append(f"--junit-xml={junit}")
+            how: dict[str, Any] = {
+                "cwd": ROOT,
+                "env": environ_of((ROOT,)),
+                "stdout": output,
+                "stderr": subprocess.STDOUT,
+            }
+            status = finished(command, DAY, patience=END_SECONDS, **how).returncode
         said = printed.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
         found = read_junit(junit.read_text(encoding="utf-8")) if junit.exists() else {}
     return {**found, "status": status, "seconds": time.monotonic() - begun, "said": said}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddpperf.against.git import git
-from pytest_ddpperf.cli.bisect.processes import exit_status
+from pytest_ddpperf.launch.processes import finished
 
 ROOT = Path(__file__).parents[2]
 TESTS = "perf"
@@ -22,6 +22,7 @@ AS_NOBODY = (  # nothing of the user's own git settings
     *("-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"),
 )
 NOT_OURS = ("PYTEST_ADDOPTS", "PERF_TESTS_SLOW")  # of the shell's environment: they would change what is measured
+DAY = 86400.0  # seconds, in which any run of pytest ends
 END_SECONDS = 60.0  # for a pytest that is interrupted to end its ranks and to remove its checkouts
 ENDED = (0, 1, 10)  # pytest's exit status: nothing is wrong, a test failed, a benchmark could not be measured
 
@@ -87,7 +88,9 @@ def pytest_results(
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments, *options]
         environ = {**environ_of(paths), **(variables or {})}
         with printed.open("wb") as output:
-            status = exit_status([*command, f"--ddpperf-json={report}"], output, folder, environ, END_SECONDS)
+            command.append(f"--ddpperf-json={report}")
+            how: dict[str, Any] = {"cwd": folder, "env": environ, "stdout": output, "stderr": subprocess.STDOUT}
+            status = finished(command, DAY, patience=END_SECONDS, **how).returncode
         results: list[dict[str, Any]] = []
         if report.exists():
             results = json.loads(report.read_text(encoding="utf-8"))["results"]

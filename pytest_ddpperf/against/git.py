@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ddpperf.against import guard
+from pytest_ddpperf.launch.processes import finished
 
 _ANSWER_SECONDS = 20.0
 _FETCH_SECONDS = 300.0
@@ -51,28 +52,22 @@ def git(
     quietly = ("--no-optional-locks", "-c", "log.showSignature=false")
     command = ["git", *quietly, "-C", str(folder), *arguments]
     of_index = {} if index is None else {"GIT_INDEX_FILE": str(index)}
+    # What asks for a password asks nobody who could answer: ssh has no terminal, and opens no window.
+    silent = {"GIT_TERMINAL_PROMPT": "0", "SSH_ASKPASS_REQUIRE": "never"}
+    environ = {**guard.git_environ(), **of_index, **silent, "LC_ALL": "C"}
     try:
-        done = subprocess.run(  # noqa: S603  no shell
-            command,
-            env={**guard.git_environ(), **of_index, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
-            **({"stdin": subprocess.DEVNULL} if words is None else {"input": words}),
-            capture_output=True,
-            check=True,
-            timeout=seconds,
-            encoding="utf-8",
-            errors="replace",
-        )
+        done = finished(command, seconds, words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except FileNotFoundError:
         raise GitMissingError("git is not installed") from None
-    except subprocess.CalledProcessError as error:
-        lines = [line for line in error.stderr.splitlines() if line.strip()]
-        fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
-        message = (fatal or lines or [f"git exited with status {error.returncode}"])[0]
-        raise GitError(message) from None
     except subprocess.TimeoutExpired:
-        raise GitError(f"git took longer than {seconds:.0f} s") from None
+        verb = next(word for word in arguments if not word.startswith("-") and "=" not in word)
+        raise GitError(f"git {verb} took longer than {seconds:.0f} s") from None
     except (OSError, subprocess.SubprocessError) as error:
         raise GitError(str(error)) from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
+        raise GitError((fatal or lines or [f"git exited with status {done.returncode}"])[0])
     return done.stdout.strip()
 
 

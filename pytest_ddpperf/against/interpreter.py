@@ -15,6 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.processes import finished
 from pytest_ddpperf.launch.redirection import PACKAGES, TOOL, interpreter_folders, within
 from pytest_ddpperf.settings import KNOBS
 
@@ -111,17 +112,8 @@ def _asked(given: str, python: str, wanted: tuple[str, ...]) -> Interpreter:
     environ = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
     command, problem = [python, str(Path(__file__).with_name("description.py")), *wanted], ""
     try:
-        done = subprocess.run(  # noqa: S603 - the interpreter that was asked for
-            command,
-            env=environ,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_ANSWER_SECONDS,
-            encoding="utf-8",
-            errors="replace",
-        )
+        pipe = subprocess.PIPE
+        done = finished(command, _ANSWER_SECONDS, env=environ, cwd="/", stdout=pipe, stderr=pipe)
         facts = json.loads(done.stdout)
         return Interpreter(
             given=given,

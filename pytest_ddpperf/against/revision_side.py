@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +22,7 @@ from pytest_ddpperf.against.worktree import Revision, Worktree
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.processes import finished
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, editable_folders, interpreter_folders, within
 
 if TYPE_CHECKING:
@@ -177,28 +178,15 @@ def _with_environment(redirection: Redirection, folder: Path, command: str) -> R
 
 def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, failed: str, cure: str = "") -> str:
     """Run a command and return its output; an interrupted command ends with all processes that it has started."""
-    try:
-        with subprocess.Popen(  # noqa: S603  the user's own command
-            command,
-            cwd=folder,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,  # a process group that can be killed as one
-        ) as process:
-            try:
-                printed, _ = process.communicate(timeout=_SETUP_SECONDS)
-            except BaseException:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                raise
-    except (OSError, subprocess.SubprocessError) as error:
-        raise LaunchError(f"--ddpperf-against-setup: {failed}: {error}") from None
-    if process.returncode:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:  # a server may hold a pipe open
+        try:
+            aside = subprocess.STDOUT
+            done = finished(command, _SETUP_SECONDS, cwd=folder, env=variables, stdout=output, stderr=aside)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise LaunchError(f"--ddpperf-against-setup: {failed}: {error}") from None
+        output.seek(0)
+        printed = output.read()
+    if done.returncode:
         tail = "\n".join(printed.splitlines()[-_SHOWN_LINES:])
-        raise LaunchError(f"--ddpperf-against-setup: {failed} with status {process.returncode}{cure}\n{tail}".rstrip())
+        raise LaunchError(f"--ddpperf-against-setup: {failed} with status {done.returncode}{cure}\n{tail}".rstrip())
     return printed

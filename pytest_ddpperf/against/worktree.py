@@ -223,7 +223,8 @@ def _lock_text(tree: Path) -> bytes:
 def _start_guard(tree: Path, root: Path) -> subprocess.Popen[bytes]:
     """Start the process that holds the lock of ``tree`` and removes ``tree`` when this process is done or gone."""
     with (tree.parent / _LOCK).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks, on which nobody takes it for left over
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lock.write(_lock_text(tree))
         lock.flush()
         return subprocess.Popen(  # noqa: S603  our own interpreter and file

@@ -10,9 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
@@ -77,6 +77,37 @@ class CopiedProcess:
 
     def _ended(self, timeout: float | None) -> bool:
         return self._descriptor < 0 or bool(readable([self._descriptor], timeout))
+
+
+def finished(
+    command: Sequence[str], seconds: float, words: str | None = None, *, patience: float = 0.0, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command and return how it ended; ``words`` are its standard input, ``how`` further arguments of Popen.
+
+    It has a session of its own, so it cannot ask the terminal for a password. If it takes longer, or this process is
+    interrupted, it is killed with what it has started; with ``patience`` it first gets Ctrl-C, and so many seconds.
+
+    Raises:
+        OSError: it cannot be started.
+        TimeoutExpired: it took longer.
+    """
+    given = subprocess.DEVNULL if words is None else subprocess.PIPE
+    how |= {"encoding": "utf-8", "errors": "replace"}
+    with subprocess.Popen(command, stdin=given, start_new_session=True, **how) as process:  # noqa: S603
+        try:
+            printed, complaints = process.communicate(words, timeout=seconds)
+        except BaseException as error:
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                if patience:
+                    process.send_signal(signal.SIGINT)
+                    process.wait(patience)
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                error.timeout = seconds  # not what was left of it
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, printed, complaints)
 
 
 def _kernel_has_pidfd() -> bool:

@@ -126,6 +126,21 @@ def test_a_work_tree_that_takes_too_long_to_look_through_is_unknown(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(module, "_STATUS_SECONDS", 0.1)
     assert checkout(repository) is None
+    with pytest.raises(GitError, match=r"^git status took longer than 0 s$"):
+        module.git(repository, "-c", "color.ui=false", "status", seconds=0.1)
+
+
+def test_a_remote_that_asks_for_a_password_asks_nobody(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh, told = tmp_path / "ssh", tmp_path / "told"
+    terminal = "(: < /dev/tty) 2>/dev/null && echo terminal >> "
+    ssh.write_text(f'#!/bin/sh\necho "$GIT_TERMINAL_PROMPT $SSH_ASKPASS_REQUIRE" > {told}\n{terminal}{told}\nexit 1\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("GIT_SSH", str(ssh))
+    git(repository, "remote", "add", "origin", "ssh://localhost/nowhere")
+    module.fetch(repository, "0" * 40)
+    assert told.read_text() == "0 never\n"
 
 
 def test_the_date_of_a_commit_is_in_utc(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

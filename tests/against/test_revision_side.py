@@ -144,11 +144,11 @@ def _interruptible() -> Iterator[None]:
 def test_ctrl_c_takes_along_what_it_has_started(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "waiting")
 
-    def communicate(_process: subprocess.Popen[str], timeout: float) -> tuple[str, None]:
+    def communicate(_process: subprocess.Popen[str], _words: None, timeout: float) -> tuple[None, None]:
         del timeout
         assert (tmp_path / "waiting").read_text() == "started\n"
         signal.raise_signal(signal.SIGINT)  # here and now: one from outside may come at any place
-        return "", None
+        return None, None
 
     monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
     with pytest.raises(KeyboardInterrupt):
@@ -161,3 +161,12 @@ def test_so_does_the_end_of_its_time(tmp_path: Path, held: int, monkeypatch: pyt
     with pytest.raises(LaunchError, match=r"--ddpperf-against-setup: it failed: .* timed out after 0.5 seconds"):
         setup("exec 3> held; sleep 600 & wait", tmp_path)
     assert hung_up(held)
+
+
+def test_a_server_that_it_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    """As a cache of compilers does, which holds what the command prints to."""
+    os.mkfifo(tmp_path / "stop")
+    try:
+        assert setup("(read nothing < stop) & echo done", tmp_path) == "done\n"
+    finally:
+        (tmp_path / "stop").write_text("\n")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -139,3 +140,34 @@ def test_a_variable_is_overwritten_where_others_see_it() -> None:
         [sys.executable, "-c", code], env={**os.environ, "MARKED": "old"}, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == ["new", "True", "MARKED cannot become 'longer'"]
+
+
+def in_its_session(code: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    return processes.finished(["/bin/sh", "-c", code], 60, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+
+
+def test_a_command_says_how_it_ended_and_has_no_terminal() -> None:
+    done = in_its_session("cat; echo complains >&2; exit 3", words="given\n")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "given\n", "complains\n")
+    session = in_its_session("cut -d' ' -f6 /proc/self/stat").stdout
+    assert int(session) not in {0, os.getsid(0)}
+
+
+@pytest.mark.parametrize(("patience", "cleans_up"), [(0.0, False), (30.0, True)])
+def test_a_command_that_takes_too_long_is_killed_or_first_asked_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float, *, cleans_up: bool
+) -> None:
+    os.mkfifo(tmp_path / "waiting")
+    given: list[subprocess.Popen[str]] = []
+
+    def communicate(process: subprocess.Popen[str], _words: None, timeout: float) -> None:
+        given.append(process)
+        assert (tmp_path / "waiting").read_text() == "started\n"
+        raise subprocess.TimeoutExpired("sh", timeout)  # here and now: it has set its trap
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+    code = "trap 'touch cleaned; exit 7' INT; echo started > waiting; while :; do read nothing; done"
+    with pytest.raises(subprocess.TimeoutExpired):
+        in_its_session(code, cwd=tmp_path, patience=patience)
+    assert (tmp_path / "cleaned").exists() is cleans_up
+    assert given[0].returncode == (7 if cleans_up else -signal.SIGKILL)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ddpperf.against.interpreter import Interpreter, other_interpreter
 from pytest_ddpperf.cli.bisect.packages import Pins
-from pytest_ddpperf.cli.bisect.processes import exit_status
 from pytest_ddpperf.errors import DdpperfError, SettingError
+from pytest_ddpperf.launch.processes import finished
 from pytest_ddpperf.launch.redirection import PACKAGES
+from pytest_ddpperf.run.session.leases import Locks
 
 _COMPLETE, _LIST = "complete", "requirements.txt"
+_PIP_SECONDS = 3600.0  # compilers take their time
+_LOCK_SECONDS, _POLL_SECONDS = 2 * _PIP_SECONDS + 60, 0.2  # in which another process has made an environment
 
 
 class PipRefused(DdpperfError):
@@ -44,9 +48,15 @@ class Environments:
         """
         place = self.folder / self._key(pins)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with place.with_suffix(".lock").open("wb") as lock:
-            with contextlib.suppress(OSError):  # a file system without such locks, as NFS may be: nobody is kept out
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.closing(Locks(self.folder)) as locks:
+            deadline = time.monotonic() + _LOCK_SECONDS
+            while (other := locks.take([place.name])) is not None:
+                if time.monotonic() >= deadline:
+                    raise SettingError(
+                        f"--packages: {other} has made the environment {place} for {_LOCK_SECONDS:g} s: end that "
+                        "process, or let XDG_CACHE_HOME name another folder"
+                    )
+                time.sleep(_POLL_SECONDS)
             if not (place / _COMPLETE).exists():
                 shutil.rmtree(place, ignore_errors=True)
                 self._make(place, pins)
@@ -85,7 +95,11 @@ def _run(command: Sequence[str]) -> None:
     """Run a command; PipRefused with its last error where it fails."""
     environ = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
     with tempfile.TemporaryFile() as output:
-        if exit_status(command, output, environ=environ) == 0:
+        try:
+            done = finished(command, _PIP_SECONDS, env=environ, stdout=output, stderr=subprocess.STDOUT)
+        except subprocess.TimeoutExpired as error:
+            raise SettingError(f"--packages: {error}: run it by hand to see what it waits for") from None
+        if done.returncode == 0:
             return
         output.seek(0)
         lines = output.read().decode(errors="replace").splitlines()

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import re
 import shlex
-import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
-from typing import IO
+from subprocess import STDOUT, TimeoutExpired
 
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.processes import finished
 from pytest_ddpperf.run.session.probe import Outcome, Probe
 from pytest_ddpperf.settings import KNOBS
 
 FOLDER = "ddpperf-bisect-"  # the prefix of the folders of probes
 PROBE_FILE, OUTCOME_FILE = "probe", "outcome"  # pickles in such a folder
+_DAY = 86400.0  # seconds, in which a probe ends, whatever it measures
 _END_SECONDS = 30.0  # for a probe that is interrupted to end its ranks and remove its checkouts
 _UNUSABLE = {4, 5}  # pytest's exit status where its arguments are wrong, and where they name no test
 _ERROR = re.compile(r"^(?:ERROR:? |E +|\S+: error: )(?!usage:)(.*)", re.MULTILINE)
@@ -44,7 +43,10 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
             *(f"{KNOBS[knob].option}={path}" for knob, path in aside.items()),
         ]
         with (folder / "output").open("wb") as output:
-            status = exit_status(command, output)
+            try:
+                status = finished(command, _DAY, patience=_END_SECONDS, stdout=output, stderr=STDOUT).returncode
+            except TimeoutExpired:
+                raise SettingError(f"{command_line(arguments)}: it took longer than a day: name fewer tests") from None
         printed = (folder / "output").read_text(encoding="utf-8", errors="replace")
         outcome = folder / OUTCOME_FILE
         if status in _UNUSABLE or not outcome.exists():
@@ -56,32 +58,6 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
 def command_line(arguments: Sequence[str]) -> str:
     """What the user would type to run pytest with these arguments: ``pytest perf -k small``."""
     return shlex.join(("pytest", *arguments))
-
-
-def exit_status(
-    command: Sequence[str],
-    output: IO[bytes],
-    folder: Path | None = None,
-    environ: Mapping[str, str] | None = None,
-    end_seconds: float = _END_SECONDS,
-) -> int:
-    """The exit status of a command that prints to ``output`` and runs in a session of its own.
-
-    Ctrl-C reaches the command through this process alone, and once. It then has ``end_seconds`` to end.
-    """
-    with Popen(  # noqa: S603  our own interpreter and module
-        command, cwd=folder, env=environ, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True
-    ) as process:
-        try:
-            return process.wait()
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
-            try:
-                process.wait(end_seconds)
-            except (TimeoutExpired, KeyboardInterrupt):
-                process.kill()
-            raise
 
 
 def _complaint(printed: str, status: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.cli.bisect import processes as bisect_processes
 from pytest_ddpperf.cli.bisect.commits import commits_between
 from pytest_ddpperf.cli.bisect.processes import run_probe
 from pytest_ddpperf.errors import SettingError
@@ -190,6 +191,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main())
 """
 COMMAND = (sys.executable, "-c", CODE, "bisect")
+
+
+def test_a_probe_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def takes_long(command: Sequence[str], seconds: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, seconds)
+
+    monkeypatch.setattr(bisect_processes, "finished", takes_long)
+    with pytest.raises(SettingError, match=r"^pytest -k step: it took longer than a day: name fewer tests$"):
+        run_probe(Probe("0" * 40), "1" * 40, ("-k", "step"))
 
 
 @pytest.mark.slow
