@@ -33,6 +33,7 @@ _REQUEST = struct.Struct("=16sBd")  # the token, a launch's slot, and the part o
 _TOKEN_BYTES = 16
 _CREDENTIALS = struct.Struct("=3i")  # pid, uid and gid of a peer
 _ABORT_SECONDS = 0.1
+_END_SECONDS = 5.0
 _REST_SECONDS, _REST_SHARE = 0.001, 0.2  # how long, and for what part of that at most, threads may compute at rest
 _MOST_RESTS = 30
 
@@ -83,7 +84,7 @@ class TurnServer:
 
     def __exit__(self, *_: object) -> None:
         self._outbox.send(_CLOSED)
-        self._thread.join()
+        self._thread.join(_END_SECONDS)
         for end in (self._listening, self._inbox, self._outbox):
             end.close()
 

@@ -257,8 +257,9 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
     try:
         yield
     finally:
-        ours.close()
+        ours.shutdown(socket.SHUT_RDWR)  # a process that an import has forked may hold it open
         thread.join()
+        ours.close()
         of_thread.close()
 
 

@@ -43,7 +43,7 @@ _MESSAGE_SIZE = 1 << 16
 _READY_SECONDS = 180.0
 _LOOK_SECONDS = 1.0  # between looks at a zygote that does not answer
 _SWEEP_SECONDS = 3.0  # in which the answer comes after the sweep
-_END_SECONDS = 5.0
+_END_SECONDS, _SEND_SECONDS = 5.0, 20.0  # the latter: in which a zygote that lives takes requests
 _COPY_SECONDS = 10.0
 _PRELOAD_SECONDS = 60.0
 
@@ -83,6 +83,7 @@ class ZygoteProcess:
         except BaseException:
             self._output.close()
             raise
+        self.control.settimeout(_SEND_SECONDS)
 
     def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
         """Copy a zygote that imported torch under the same variables; None where it cannot be copied."""
@@ -194,7 +195,7 @@ class ZygoteProcess:
         """Send a request; the zygote gets copies of the descriptors."""
         try:
             socket.send_fds(self.control, [pickle.dumps(request)], list(descriptors))
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
             raise self._ended() from None
 
     def events(self, seconds: float) -> list[ZygoteEvent]:
@@ -285,8 +286,10 @@ class ZygoteProcess:
             self._process.wait(_END_SECONDS if self._ready else 0)
         if self.alive:
             self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a call of a driver may keep it from ending
+            self._process.wait(_END_SECONDS)
         # Ranks die with their zygote. A zygote that was killed has not swept: the children of its ranks die here.
-        if self._process.wait() != 0:
+        if getattr(self._process, "returncode", None) != 0:
             processes.kill_marked(environment.MARK, self.mark)
         if isinstance(self._process, CopiedProcess):
             self._process.close()

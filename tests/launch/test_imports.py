@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -84,3 +85,18 @@ def test_a_watch_that_has_ended_leaves_imports_as_they_were() -> None:
         assert bootstrap._find_and_load is before
         end_watch()
     assert bootstrap._find_and_load is before
+
+
+COUNTS = """
+import os, signal, threading
+from pytest_ddpperf.launch.imports import threads
+
+os.register_at_fork(after_in_child=signal.pause)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print(threads())
+"""
+
+
+def test_threads_are_counted_whatever_libraries_do_in_a_child() -> None:
+    done = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "2\n"

@@ -6,12 +6,13 @@ import ctypes
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +20,8 @@ from pytest_ddpperf.errors import LaunchError, RankFailed, RanksTimedOut
 from pytest_ddpperf.launch import processes, zygote_process
 from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.zygote_process import ZygoteProcess
+from pytest_ddpperf.launch.messages import Sweep
+from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -230,6 +232,46 @@ def test_a_zygote_that_is_stopped_while_it_imports_is_told(tmp_path: Path, monke
             zygote.wait_until_ready()
     finally:
         zygote.close()
+
+
+def test_a_zygote_that_takes_no_request_is_told() -> None:
+    def wait(seconds: float) -> None:
+        raise subprocess.TimeoutExpired("zygote", seconds)
+
+    zygote = ZygoteProcess.__new__(ZygoteProcess)
+    zygote.control, of_zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process: Any = SimpleNamespace(wait=wait)
+    zygote._process = process
+
+    def ask_on() -> None:
+        for _ in range(100_000):  # until no more fits into its socket
+            zygote.request(Sweep(0.0))
+
+    with zygote.control, of_zygote:
+        zygote.control.settimeout(0.01)
+        with pytest.raises(ZygoteEnded, match=r"are forked from no longer answers; the ranks were stopped$"):
+            ask_on()
+
+
+def test_a_zygote_that_the_kernel_does_not_end_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    killed: list[str] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        raise subprocess.TimeoutExpired("zygote", seconds)
+
+    zygote = ZygoteProcess.__new__(ZygoteProcess)
+    zygote.control, of_zygote = socket.socketpair()
+    zygote.mark, zygote._ready, zygote._output = "mark", True, Path(os.devnull).open("rb")  # noqa: SIM115
+    process: Any = SimpleNamespace(pid=os.getpid(), poll=lambda: None, wait=wait, kill=lambda: killed.append("zygote"))
+    process.returncode = None
+    zygote._process = process
+    monkeypatch.setattr(processes, "kill_marked", lambda _, mark: killed.append(mark))
+    with of_zygote:
+        zygote.close()
+    assert waited == [zygote_process._END_SECONDS] * 2
+    assert killed == ["zygote", "mark"]
 
 
 def test_a_zygote_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
