@@ -330,6 +330,101 @@ def test_a_planted_look_at_the_time_is_found(code: str, *, found: bool) -> None:
     assert deals_out_time(ast.parse(code)) is found
 
 
+ON_RANKS = ("instruments/", "launch/rank.py", "simulate/", "strategies/", "training/")  # their launch has a deadline
+ENDLESS = {"acquire", "get", "join", "poll", "receive", "result", "select", "wait"}  # without arguments
+LIMITED = {  # a pattern of what has to be among the arguments
+    "communicate": "timeout",
+    "create_connection": "(?i)seconds",
+    "flock": "LOCK_(NB|UN)",
+    "readable": "",
+    "run": "timeout",
+    "waitpid": "WNOHANG",
+}
+NEVER_LIMITED = {"accept", "getaddrinfo", "input", "recv", "recv_fds"}  # a socket may have a limit of its own
+WAITS = {
+    "launch/deadline.py late_ranks": "the question has a limit of its own",
+    "launch/imports.py threads": "for a child that was killed",
+    "launch/interleaving.py _give_turns": "in a thread that the end of the launches ends; reads what has come",
+    "launch/interleaving.py hear": "reads what has come",
+    "launch/interleaving.py run_interleaved": "for launches, which have deadlines",
+    "launch/interleaving.py wait": "on a rank",
+    "launch/launchers.py wait": "Launcher.wait, in which the import of torch has a limit",
+    "launch/nccl_ras.py _lines": "its socket has a limit",
+    "launch/nodes/agent.py _get_ready": "Launcher.wait",
+    "launch/nodes/agent.py run": "the controller's end ends the link",
+    "launch/nodes/agent.py serve": "the controller's end ends the link",
+    "launch/nodes/cluster.py _accept": "in a thread that the end of the run ends",
+    "launch/nodes/cluster.py _welcome": "our own function, whose socket has a limit",
+    "launch/nodes/joining.py follow": "the controller's end ends the link",
+    "launch/nodes/link.py _exactly": "its socket has a limit",
+    "launch/nodes/link.py _take": "reads what has come",
+    "launch/nodes/network.py own_address": "the resolver has a limit of its own",
+    "launch/nodes/tunnel.py _accept": "in a thread that the end of the launch ends",
+    "launch/nodes/tunnel.py splice": "in a thread that the end of the launch ends",
+    "launch/payload.py _value_of": "it is there",
+    "launch/processes.py finished": "for a process that was killed",
+    "launch/streams.py asked": "on a rank",
+    "launch/streams.py received": "MSG_DONTWAIT",
+    "launch/zygote.py _ending_with": "for a thread whose socket has been shut",
+    "launch/zygote.py _hear_signals": "reads what has come",
+    "launch/zygote.py serve": "the controller's end ends the socket; reads what has come",
+    "launch/zygote.py watch": "in a thread that the controller's end or that of the imports ends",
+    "launch/zygote_process.py alive": "Popen.poll, which does not wait",
+    "launch/zygote_process.py events": "reads what has come",
+    "reports/documents/reading.py read_results": "standard input, which the user has named",
+}
+
+
+def waits(tree: ast.AST) -> Iterator[str]:
+    """The names of the functions that may wait for ever for somebody else, as far as a call shows it."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+            yield from {function.name for call in calls if may_be_endless(call)}
+
+
+def may_be_endless(call: ast.Call) -> bool:
+    """Whether a call waits and names no limit."""
+    name, given = ast.unparse(call.func).rpartition(".")[2].lstrip("_"), [*call.args, *call.keywords]
+    text = " ".join(map(ast.unparse, given))
+    if ast.unparse(call.func) == "select.poll":
+        return False
+    if ast.unparse(call) == "sys.stdin.read()" or name in NEVER_LIMITED:
+        return True
+    if name in ENDLESS:
+        return isinstance(call.func, ast.Attribute) and not given
+    if name == "run" and ast.unparse(call.func) != "subprocess.run":
+        return False
+    return name in LIMITED and (not re.search(LIMITED[name], text) or text.endswith("None"))
+
+
+def test_whatever_the_controller_waits_for_has_a_deadline_or_a_reason_why_it_ends() -> None:
+    ours = {path: tree for path, tree in trees().items() if not path.startswith(ON_RANKS)}
+    assert {f"{path} {function}" for path, tree in ours.items() for function in waits(tree)} == set(WAITS)
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("thread.join()", True),
+        ("','.join(names)", False),
+        ("process.wait()", True),
+        ("process.wait(_SECONDS)", False),
+        ("subprocess.run(command, check=True)", True),
+        ("subprocess.run(command, timeout=5)", False),
+        ("launcher.run(function)", False),
+        ("fcntl.flock(lock, fcntl.LOCK_EX)", True),
+        ("fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)", False),
+        ("readable([control], None)", True),
+        ("readable([control], 5.0)", False),
+        ("self._lock.acquire(blocking=False)", False),
+        ("sys.stdin.read()", True),
+    ],
+)
+def test_a_planted_wait_is_found(code: str, *, found: bool) -> None:
+    assert list(waits(ast.parse(f"def f(): {code}"))) == ["f"] * found
+
+
 def test_nothing_is_looked_up_by_name_in_dict() -> None:
     looked = [
         path
