@@ -13,6 +13,7 @@ from pytest_ddpperf.baselines.jsonfile import FileKind, checked, render, rounded
 from pytest_ddpperf.baselines.typed import AnyText, Confidence, Day, Misfit, Positive, Shape, Share, read, written
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import rules_of
+from pytest_ddpperf.records.copies import Alike
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment, Interval, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance
@@ -156,9 +157,10 @@ _SHAPES = {
     # Where only code of torch's led to a count there is no file, and of code without a file no source.
     CallSite: Shape(types=dict.fromkeys(("file", "function", "source"), AnyText), optional=("strategy",)),
     Counts: Shape(
-        optional=("details_by_rank", "sites"),
+        optional=("details_by_rank", "sites", "alike"),
         write=lambda counts: {"details": {metric: parts for metric, parts in counts.details.items() if parts}},
     ),
+    Alike: Shape(types={"parameter": AnyText}),
     # A later run computes within and own from its launches, and takes rules from the table of metrics.
     Series: Shape(
         types={"slack": float}, absent=("within", "own", "rules", "min_tolerance"), make=_series, write=_series_fields

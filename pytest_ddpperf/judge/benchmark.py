@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_ddpperf.judge.counts import compare_counted, count_findings, of_one_work, ranks_apart
+from pytest_ddpperf.judge.counts import compare_counted, copies_apart, count_findings, of_one_work, ranks_apart
 from pytest_ddpperf.judge.decision import (
     DecisionContext,
     decide_benchmark,
@@ -39,7 +39,8 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
     comparisons = with_stand_in(
         of_one_work(every), proves=context.proofs.proves, last=context.last or context.proofs.share >= 1
     )
-    lost, apart = _lost_metrics(measurement, reference), ranks_apart(measurement, reference)
+    lost = _lost_metrics(measurement, reference)
+    apart = (*ranks_apart(measurement, reference), *copies_apart(measurement, reference))
     verdict = decide_failure() if apart else decide_benchmark(comparisons, reference, lost=bool(lost))
     if measurement.untimed and verdict in GREEN:
         verdict = Verdict.INCONCLUSIVE

@@ -98,6 +98,7 @@ def count_findings(
         *_fewer_counts(exact, measurement, reference),
         *_ungated_counts(exact, measurement, reference),
         *_told_counts(exact, reference),
+        *_equal_batches(measurement, reference),
     )
 
 
@@ -112,6 +113,31 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
     if measurement.world_size == 1 or after or not synchronised:
         return ()
     return (Finding("ranks_apart", {"ranks": measurement.world_size, "calls": before, "paired": reference.paired}),)
+
+
+def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """Finds that ranks which train copies of one model train on the same data, or no longer have the same parameters.
+
+    Ranks may be given equal batches rightly, as all are seeded alike here. They are not if they drew them by the same
+    numbers from a dataset, or if the reference's ranks had different ones.
+    """
+    counts, before = measurement.counts, _counts_of(reference)
+    now, then = (None if each is None else each.alike for each in (counts, before))
+    if counts is None or now is None:
+        return ()
+    wrong = []
+    drawn, given = now.samples or (), now.batches or ()
+    copies = not now.apart or now.wrapped  # else each rank has another part of a model
+    both = tuple(rank for rank in drawn if rank in given) if copies else ()
+    lost = then is not None and ((drawn and then.samples == ()) or (given and then.batches == ()))
+    if both or (lost and copies):
+        ranks, paired = both or given or drawn, reference.paired if lost else None
+        wrong.append(Finding("same_data", {"ranks": ranks, "drawn": bool(drawn), "paired": paired}))
+    steady = before is not None and "collective_calls" not in {**counts.unstable, **before.unstable}
+    equal_then = then is not None and steady and then.apart == () and then.model == now.model
+    if now.apart and (now.wrapped or equal_then):
+        wrong.append(Finding("parameters_apart", {"ranks": now.apart, "parameter": now.parameter}))
+    return tuple(wrong)
 
 
 def of_one_work(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
@@ -134,6 +160,14 @@ def _other_work(exact: Sequence[Comparison], reference: Reference) -> tuple[Find
         for each in exact
         if _is_other_work(each) and each.baseline is not None
     )
+
+
+def _equal_batches(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """Notes that loaders give ranks the same batches, if nothing says that this is wrong."""
+    now = None if measurement.counts is None else measurement.counts.alike
+    if now is None or not (now.batches and now.loaded) or now.apart or copies_apart(measurement, reference):
+        return ()
+    return (Finding("equal_batches", {"ranks": now.batches}),)
 
 
 def _lost_counts(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_ddpperf.records.copies import Alike
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.units import exact_texts
 
@@ -90,6 +91,7 @@ class Counts:
         by_rank: metrics that are not equal on all ranks, and their totals by rank; ``totals`` has the largest.
         details_by_rank: of collectives and optimizer steps the details that are not, likewise, each by rank.
         sites: by metric, the lines of code that the total comes from, of the rank that ``details`` are of; only shown.
+        alike: what ranks have in common; None if nothing was looked at.
     """
 
     totals: Mapping[str, float]
@@ -98,6 +100,7 @@ class Counts:
     by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     details_by_rank: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)
+    alike: Alike | None = None
 
     def __repr__(self) -> str:
         """The totals that tell most; all of them, with their details, fill pages."""

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+APART = frozenset({"ranks_apart", "same_data", "parameters_apart"})
+"""The codes of findings on ranks that do not train one model together, though their steps run: they are ``broken``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

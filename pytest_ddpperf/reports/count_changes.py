@@ -8,6 +8,7 @@ from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, pa
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.units import exact_texts, format_count, format_difference, format_number
 
 _SITES = 3  # lines of code that are named; of the others only the number is told
@@ -71,6 +72,22 @@ def ranks_apart(ranks: int, calls: float, paired: bool) -> str:  # noqa: FBT001 
     """Ranks that have stopped to train together."""
     made = format_count(round(calls), "collective call")
     return f"{ranks} ranks send each other nothing, so each trains alone: {reference_text(paired)} has {made} a step"
+
+
+def same_data(ranks: Sequence[int], drawn: bool, paired: bool | None) -> str:  # noqa: FBT001 - a fact
+    """Ranks that train on the same data; ``paired`` is None if the reference does not say that they should not."""
+    what = "draw the same samples from the dataset" if drawn else "train on the same batches"
+    beside = "" if paired is None else f", and those of {reference_text(paired)} do not"
+    cure = "let their sampler (DistributedSampler) or their dataset know the rank"
+    return f"ranks {words_of(list(map(str, ranks)))} {what}{beside}: {cure}"
+
+
+def parameters_apart(ranks: Sequence[int], parameter: str) -> str:
+    """Ranks that no longer train one model."""
+    return (
+        f"parameters of ranks {words_of(list(map(str, ranks)))} differ after a few steps, first {parameter}: not all "
+        "gradients are averaged before each optimizer step; does the last micro-batch of a step synchronise?"
+    )
 
 
 def other_work(before: float, now: float, paired: bool) -> str:  # noqa: FBT001 - a fact

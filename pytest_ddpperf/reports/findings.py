@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.finding import APART, Finding
 from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.phases import DATA_WAIT, OTHER
@@ -51,7 +51,7 @@ def words_of_note(note: Finding | None) -> str:
 
 def broken_reason(result: Result) -> str:
     """Why a benchmark could not be measured."""
-    codes = {"broken", "does_not_fit", "ranks_apart"}
+    codes = {"broken", "does_not_fit", *APART}
     return next((finding_text(each) for each in result.findings if each.code in codes), "it could not be measured")
 
 
@@ -514,6 +514,11 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "unsteady_count": lambda reason: f"not the same in every step, so not compared exactly: {reason}",
     "fewer_counted": count_changes.fewer_counted,
     "ranks_apart": count_changes.ranks_apart,
+    "same_data": count_changes.same_data,
+    "parameters_apart": count_changes.parameters_apart,
+    "equal_batches": lambda ranks: (
+        f"ranks {words_of(list(map(str, ranks)))} train on the same batches; a loader that knows the rank gives others"
+    ),
     "other_work": count_changes.other_work,
     "ungated_counts": count_changes.ungated_counts,
     # The other revision.

@@ -8,7 +8,7 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
-from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.finding import APART, Finding
 from pytest_ddpperf.records.results import Comparison
 from pytest_ddpperf.reports.count_changes import reference_text
 from pytest_ddpperf.reports.findings import WORDS, Figures, finding_text
@@ -20,9 +20,7 @@ Facts: TypeAlias = "Mapping[str, Any]"
 _Merging: TypeAlias = "Mapping[str, Callable[[Sequence[Any]], Any]]"
 """By the name of a fact, what becomes of its values."""
 
-UNSAID = frozenset(
-    {"broken", "does_not_fit", "target_met", "suspected", "effective_batch_size", "told_late", "unpaired"}
-)
+UNSAID = APART | {"broken", "does_not_fit", "target_met", "suspected", "effective_batch_size", "told_late", "unpaired"}
 """Findings that change nothing for a reader of the summary; failures and the JSON file have them."""
 
 

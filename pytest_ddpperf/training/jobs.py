@@ -12,6 +12,7 @@ from pytest_ddpperf.training.script import Script, Subject
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.interleaving import TurnSlot
+    from pytest_ddpperf.records.copies import RankCopy
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.finding import Finding
     from pytest_ddpperf.records.launch import RankLaunch
@@ -124,6 +125,7 @@ class PrepareJob:
     counted: bool = False  # whether one step is counted
     verified: VerifyJob | None = None
     traced: bool = False  # whether the first steps are traced, and nothing else
+    copied: bool = True  # whether copies of the model on several ranks are compared
     reference: Subject | None = None  # whose trace is compared, for the controller
 
     @property
@@ -185,6 +187,7 @@ class RankPrepared:
     counting: float = 0.0  # seconds of it, beside the timed steps
     verifying: float = 0.0  # the same
     trace: StepsTrace | None = None
+    copy: RankCopy | None = None
     remarks: tuple[Finding, ...] = ()
 
 

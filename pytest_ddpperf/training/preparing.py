@@ -27,11 +27,13 @@ from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared, TraceJob, rank_file
 from pytest_ddpperf.training.loop import begin_together, require_within, time_steps, within_limit, works_in_background
+from pytest_ddpperf.training.mesh import OF_DATA
 from pytest_ddpperf.training.timing import checked_run, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_ddpperf.instruments.counting.copies import CopyWatch
     from pytest_ddpperf.instruments.counting.counting import Countable
     from pytest_ddpperf.records.communication import RankProfile
     from pytest_ddpperf.records.counts import Counts
@@ -64,13 +66,15 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
 def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
     """The tasks but tracing."""
     timed, counts, verification, counting, verifying = None, None, None, 0.0, 0.0
-    remarks = small_shared_memory(ctx)
+    from pytest_ddpperf.instruments.counting.copies import CopyWatch
+
+    remarks, watch = small_shared_memory(ctx), CopyWatch()
     if job.timed:
-        timed, counts, counting = _timed_and_counted(ctx, job, remarks)
+        timed, counts, counting = _timed_and_counted(ctx, job, remarks, watch)
     elif job.counted:
         # Counts the step of the training that would be counted if steps had been timed before.
         begun = time.monotonic()
-        counts = count_launch(ctx, job.training, remarks, steps=job.training.plan.steps)
+        counts = count_launch(ctx, job.training, remarks, steps=job.training.plan.steps, watch=watch)
         counting = time.monotonic() - begun
     if job.verified is not None:
         from pytest_ddpperf.training.correctness.verifier import verify_launch
@@ -88,6 +92,7 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
         remarks=tuple(remarks),
         counting=counting,
         verifying=verifying,
+        copy=watch.copy if job.copied else None,
     )
 
 
@@ -114,15 +119,23 @@ def _strided_gradients(said: list[str]) -> list[Finding]:
     return [] if found is None else [Finding("strided_gradients", {"shape": found[1]})]
 
 
-def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = None, *, steps: int = 0) -> Counts:
+def count_launch(
+    ctx: RankView,
+    job: LaunchJob,
+    remarks: list[Finding] | None = None,
+    *,
+    steps: int = 0,
+    watch: CopyWatch | None = None,
+) -> Counts:
     """Counts what one step of the job does on this rank after the warm-up and so many ``steps`` more.
 
     ``remarks`` gets what is strange about the step.
     """
-    from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
+    from pytest_ddpperf.instruments.counting.copies import CopyWatch
     from pytest_ddpperf.training.step import build_step
 
-    with within_limit(ctx, job), closing(build_step(ctx, job)) as step:
+    watch = watch or CopyWatch()
+    with watch.loaders.followed(), within_limit(ctx, job), closing(build_step(ctx, job)) as step:
         progress.stage(progress.WARM_UP)
         seen, made, run = _Seen(job.plan.warmup, steps), itertools.count(1), checked_run(ctx, step)
 
@@ -134,11 +147,29 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
         compiled = warmed_up(seen_run, max(MIN_WARMUP, job.plan.warmup + steps))
         before = _at_work()
         progress.stage("the step that is counted")
+        found = [] if remarks is None else remarks
+        found += [*step.remarks, *_left_by_steps(before)]
+        return _counted(ctx, job, step, compiled, seen, watch, found)
+
+
+def _counted(  # noqa: PLR0917 - two functions above and below share it
+    ctx: RankView,
+    job: LaunchJob,
+    step: Step,
+    compiled: dict[str, dict[str, float]],
+    seen: _Seen,
+    watch: CopyWatch,
+    remarks: list[Finding],
+) -> Counts:
+    """What a warm step does; ``watch`` has this rank's copy of the model then."""
+    from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
+
+    with watch.watching():
         counts = count_warm_step(step.run, countable(ctx, step, job), compiled, left=seen.objects.left_behind())
-        counts = seen.beside(counts)
-        if remarks is not None:
-            remarks += [*step.remarks, *_left_by_steps(before), *not_counted(counts, ctx.device)]
-        return counts
+    watch.take(OF_DATA)
+    counts = seen.beside(counts)
+    remarks += not_counted(counts, ctx.device)
+    return counts
 
 
 class _Seen:
@@ -207,20 +238,14 @@ def countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
 
 
 def _timed_and_counted(
-    ctx: RankView, job: PrepareJob, remarks: list[Finding]
+    ctx: RankView, job: PrepareJob, remarks: list[Finding], watch: CopyWatch
 ) -> tuple[RankLaunch, Counts | None, float]:
     """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``."""
-    from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
-    from pytest_ddpperf.instruments.counting.python import batches_counted
     from pytest_ddpperf.training.step import build_step
 
     plan = job.training.plan
     memory = watch_memory(ctx.device)  # from here on peaks are the step's own
-    with (
-        batches_counted() as epoch_steps,
-        within_limit(ctx, job.training),
-        closing(build_step(ctx, job.training)) as step,
-    ):
+    with watch.loaders.followed(), within_limit(ctx, job.training), closing(build_step(ctx, job.training)) as step:
         first, seen = time.monotonic(), _Seen(plan.warmup, plan.steps)
         known = compiled_graphs()
         compiled = compiled_since(known)
@@ -241,7 +266,7 @@ def _timed_and_counted(
         timed = replace(timed, background=works_in_background(), taken=most_taken())
         timed = replace(timed, device_memory=read_device_memory(ctx.device))
         if timed.epoch_steps is None:
-            timed = replace(timed, epoch_steps=epoch_steps(warmup + plan.steps))
+            timed = replace(timed, epoch_steps=watch.loaders.epoch_steps(warmup + plan.steps))
         # Work that follows on one rank must not disturb the last timed step of another.
         begin_together(ctx.device, None, step)
         if job.counted:
@@ -251,9 +276,7 @@ def _timed_and_counted(
         if job.counted:
             for _ in range(MIN_WARMUP - warmup - plan.steps):
                 step.run()
-            subject = countable(ctx, step, job.training)
-            counts = seen.beside(count_warm_step(step.run, subject, compiled, left=seen.objects.left_behind()))
-            remarks += not_counted(counts, ctx.device)
+            counts = _counted(ctx, job.training, step, compiled, seen, watch, remarks)
         remarks += [*step.remarks, *(_left_by_steps(before) if warmup else ())]
         return timed, counts, (time.monotonic() - begun) * job.counted
 

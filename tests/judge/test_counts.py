@@ -10,6 +10,7 @@ import pytest
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext, decide_count
 from pytest_ddpperf.metrics.table import counted_series
+from pytest_ddpperf.records.copies import Alike
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.measurement import Measurement, Plan
 from pytest_ddpperf.records.results import BaselineRecord, PairedRevision, Result, StoredBaseline
@@ -491,3 +492,44 @@ def test_counts_that_only_another_torch_has_are_not_lost() -> None:
         result = compare("t.py::test_a", measurement, beside, DecisionContext(tolerance=0.05, alpha=0.0025))
         codes[bool(differs)] = any(finding.code == "lost_metric" for finding in result.findings)
     assert codes == {False: True, True: False}
+
+
+OWN, SAME = Alike(samples=(), batches=(), apart=()), Alike(samples=(0, 1), batches=(0, 1), apart=())
+STREAM, EQUAL = Alike(batches=(), apart=(), loaded=True), Alike(batches=(0, 1), apart=(), loaded=True)
+APART = Alike(apart=(0, 1), parameter="w")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "broken"),
+    [
+        (None, OWN, False),
+        (None, SAME, True),
+        (OWN, SAME, True),
+        (None, replace(SAME, batches=()), False),  # each takes its part of a batch, or has a dataset of its own
+        (OWN, replace(SAME, batches=()), True),
+        (None, replace(SAME, apart=(0, 1)), False),  # each has a part of the model
+        (None, EQUAL, False),
+        (EQUAL, EQUAL, False),
+        (STREAM, EQUAL, True),
+        (None, APART, False),
+        (APART, APART, False),
+        (OWN, APART, True),
+        (replace(OWN, model=7), APART, False),
+        (None, replace(APART, wrapped=True), True),
+    ],
+)
+def test_copies_of_a_model_have_data_of_their_own_and_the_same_parameters(
+    then: Alike | None,
+    now: Alike,
+    broken: bool,  # noqa: FBT001
+) -> None:
+    plain = counts(collective_calls=1.0)
+    result = counted(replace(plain, alike=now), None if then is None else replace(plain, alike=then))
+    assert (result.verdict is Verdict.BROKEN) is broken
+    assert bool(findings(result)) is (broken or now is EQUAL)
+
+
+def test_parameters_that_are_averaged_in_some_steps_only_are_not_compared() -> None:
+    plain = counts(collective_calls=1.0)
+    now = replace(plain, alike=APART, unstable={"collective_calls": "1 in one step, 0 in the next"})
+    assert counted(now, replace(plain, alike=OWN)).verdict is not Verdict.BROKEN

@@ -461,6 +461,35 @@ CASES = [
         {"ranks": 2, "calls": 4.0, "paired": True},
         "2 ranks send each other nothing, so each trains alone: the other revision has 4 collective calls a step",
     ),
+    Case(
+        "same_data",
+        {"ranks": (0, 1), "drawn": True, "paired": None},
+        (
+            "ranks 0 and 1 draw the same samples from the dataset: let their sampler (DistributedSampler) or their "
+            "dataset know the rank"
+        ),
+    ),
+    Case(
+        "same_data",
+        {"ranks": (0, 1, 3), "drawn": False, "paired": False},
+        (
+            "ranks 0, 1 and 3 train on the same batches, and those of the baseline do not: let their sampler "
+            "(DistributedSampler) or their dataset know the rank"
+        ),
+    ),
+    Case(
+        "parameters_apart",
+        {"ranks": (0, 1), "parameter": "net.0.weight"},
+        (
+            "parameters of ranks 0 and 1 differ after a few steps, first net.0.weight: not all gradients are averaged "
+            "before each optimizer step; does the last micro-batch of a step synchronise?"
+        ),
+    ),
+    Case(
+        "equal_batches",
+        {"ranks": (0, 1)},
+        "ranks 0 and 1 train on the same batches; a loader that knows the rank gives others",
+    ),
     Case("unverified", {"reason": "it communicates"}, "not held against a single process: it communicates"),
     Case(
         "lenient_verification",

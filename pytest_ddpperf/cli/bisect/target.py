@@ -10,6 +10,7 @@ from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.parsers import closest
 from pytest_ddpperf.records.counts import COUNTS
+from pytest_ddpperf.records.finding import APART
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason
@@ -107,7 +108,7 @@ def _lack(result: Result) -> str | None:
     """Why a benchmark could not be compared; None where it could."""
     if result.paired is not None and result.paired.lacking:
         return f"{result.origin}: {result.paired.lacking}"
-    apart = any(finding.code == "ranks_apart" for finding in result.findings)  # compared, and worse
+    apart = any(finding.code in APART for finding in result.findings)  # compared, and worse
     if (result.verdict is Verdict.BROKEN and not apart) or result.measurement.unfit:
         return broken_reason(result)
     return None

@@ -1,4 +1,4 @@
-"""What a step does in Python, where no operator shows it: calls, objects that it leaves behind, its batches."""
+"""What a step does in Python, where no operator shows it: calls, and objects that it leaves behind."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import functools
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import autograd
-from torch.utils.data import IterableDataset, dataloader
 
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
 
@@ -87,46 +86,3 @@ class ObjectCensus:
             return None
         least = {kind: min(each.get(kind, 0.0) for each in grown) for kind in grown[-1]}
         return {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
-
-
-@contextmanager
-def batches_counted() -> Iterator[Callable[[int], float | None]]:
-    """Within, counts the batches that DataLoaders give, for training code whose loader nobody named.
-
-    Yields:
-        A function of the number of steps so far. It returns the steps of an epoch: the batches of the longest loader
-        that gives each step at least one, divided by the batches that it gives a step. None without such a loader.
-    """
-    loaders: dict[int, tuple[Any, int | None]] = {}  # by id, kept alive, with the batches of an epoch
-    given: Counter[int] = Counter()  # batches, by the id of their loader
-    of_iterator: dict[int, int] = {}  # ids of loaders, by those of their iterators
-    kind = dataloader._BaseDataLoaderIter  # noqa: SLF001  all loaders' iterators are of it
-    iterated, following = dataloader.DataLoader.__iter__, kind.__next__
-
-    @uncompiled
-    def begun(loader: Any) -> Any:
-        batches = iterated(loader)
-        of_iterator[id(batches)] = id(loader)
-        if id(loader) not in loaders:
-            loaders[id(loader)] = loader, _batches_of(loader)
-        return batches
-
-    @uncompiled
-    def followed(batches: Any) -> Any:
-        batch = following(batches)
-        given[of_iterator.get(id(batches), 0)] += 1
-        return batch
-
-    def epoch_steps(steps: int) -> float | None:
-        told = [(length, given[key]) for key, (_, length) in loaders.items() if length and given[key] >= steps]
-        return max((length / round(number / steps) for length, number in told), default=None)
-
-    with replaced(dataloader.DataLoader, "__iter__", begun), replaced(kind, "__next__", followed):
-        yield epoch_steps
-
-
-def _batches_of(loader: Any) -> int | None:
-    """The batches of an epoch; None if nobody knows. Asked for them, an iterable dataset would warn of more later."""
-    with suppress(Exception):  # a sampler of the user's may have no length
-        return None if isinstance(loader.dataset, IterableDataset) else len(loader)
-    return None

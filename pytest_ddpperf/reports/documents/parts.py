@@ -120,7 +120,7 @@ class CountsData(Document):
     @classmethod
     def filled_from(cls, record: Counts) -> dict[str, Any]:
         """The counts with all their digits, because they are compared exactly."""
-        return data_of(record)
+        return {name: data for name, data in data_of(record).items() if name != "alike"}
 
 
 class SlowestData(Document):

@@ -1,0 +1,162 @@
+"""What this rank trains a copy of a model on, and what becomes of it; the controller compares those of all ranks."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from pytest_ddpperf.instruments.counting.loaders import Loaders
+from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
+from pytest_ddpperf.records.copies import RankCopy
+
+_CALLS = 8  # of models, whose inputs are looked at
+_HEAD = 2**18  # elements of a tensor that are looked at
+_PARTS = 8  # of a parameter, each with a sum of its own
+# By how much a parameter may differ from that of another rank, as a share of its norm. An all-reduce of gloo or NCCL
+# gives each rank the same bits, and so do optimizers on machines of one kind. On others the last bit may differ.
+_ROUNDING = {torch.float16: 1e-3, torch.bfloat16: 1e-3}
+_ROUNDING_ELSE = 1e-6
+_HOOKS = ("default_hooks", "powerSGD_hook", "quantization_hooks")  # of DDP, after which gradients are equal
+
+
+class CopyWatch:
+    """Watches the models that counted steps train."""
+
+    def __init__(self) -> None:
+        self.loaders = Loaders()
+        self.copy: RankCopy | None = None  # after the steps
+        self._models: dict[nn.Module, None] = {}
+        self._reduced: dict[DistributedDataParallel, None] = {}  # that reduced gradients
+        self._depth, self._calls, self._open = 0, 0, False
+        self._batch: int | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, calls of modules are noted."""
+        called = nn.Module.__call__
+
+        @uncompiled
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled() and backward_under_way() == -1:
+                self._note(module, (args, kwargs))
+            self._depth += 1
+            try:
+                return called(module, *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        with replaced(nn.Module, "__call__", call):
+            yield
+
+    def _note(self, module: nn.Module, given: Any) -> None:
+        """Looks at a call that trains: of a model, or inside of one that was given no tensors itself."""
+        if not self._depth:
+            self._open = next(module.parameters(), None) is not None
+            if self._open:
+                self.loaders.note_training()
+                self._models[module] = None
+        if isinstance(module, DistributedDataParallel) and module.require_backward_grad_sync:
+            self._reduced[module] = None
+        if not self._open or self._calls == _CALLS or torch.autograd._profiler_enabled():  # noqa: SLF001  counts copies
+            return
+        tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and not leaf.requires_grad]
+        if tensors:
+            self._open, self._calls = False, self._calls + 1
+            with _disable_current_modes(), suppress(RuntimeError, TypeError):  # of a layout without a plain storage
+                self._batch = _checksum(tensors, self._batch or 0)
+
+    def take(self, of_data: tuple[str, ...]) -> None:
+        """Keeps what this rank shows after the steps.
+
+        ``of_data``: how the names of dimensions of a mesh begin that share out data.
+        """
+        peers = next((_peers(each) for each in self._reduced), ())
+        named = {
+            f"{number or ''}{'.' * bool(number)}{name}": parameter
+            for number, model in enumerate(self._reduced if peers else self._models)
+            for name, parameter in _own_parameters(model)
+        }
+        if not all(map(_hooks_reduce, self._reduced)) or not all(_peers(each) == peers for each in self._reduced):
+            named = {}
+        shapes = repr([(name, tuple(parameter.shape)) for name, parameter in named.items()])
+        self.copy = RankCopy(
+            place=_place(self._models, of_data),
+            samples=self.loaders.samples(dist.get_world_size() if dist.is_initialized() else 1),
+            batch=self._batch,
+            model=zlib.crc32(shapes.encode()),
+            parameters={name: _sums(parameter) for name, parameter in named.items()},
+            peers=peers,
+            loaded=self.loaders.trains,
+        )
+
+
+def _checksum(tensors: Sequence[Tensor], start: int) -> int:
+    for tensor in tensors:
+        head = tensor.detach().reshape(-1)[:_HEAD].contiguous().cpu()
+        start = zlib.crc32(head.view(torch.uint8).numpy(), start)
+    return start
+
+
+def _peers(wrapped: DistributedDataParallel) -> tuple[int, ...]:
+    """The ranks of a wrapper's group; empty if the group is no longer there."""
+    with suppress(RuntimeError, ValueError, KeyError):
+        return tuple(dist.get_process_group_ranks(wrapped.process_group))
+    return ()
+
+
+def _hooks_reduce(wrapped: DistributedDataParallel) -> bool:
+    """Whether gradients are equal on all ranks after a wrapper's hooks; those of a user's may do anything."""
+    return all(getattr(hook, "__module__", "").endswith(_HOOKS) for hook, _ in wrapped._comm_hooks)  # noqa: SLF001
+
+
+def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The trained parameters of a model that are no shards."""
+    inside, ignored = model, frozenset[str]()
+    if isinstance(model, DistributedDataParallel):
+        inside, ignored = model.module, frozenset(model.parameters_to_ignore)
+    if any(type(each).__name__ == "FullyShardedDataParallel" for each in inside.modules()):
+        return
+    for name, parameter in inside.named_parameters():
+        plain = type(parameter) is nn.Parameter and (parameter.is_floating_point() or parameter.is_complex())
+        if plain and parameter.requires_grad and name not in ignored:
+            yield name.replace("_orig_mod.", ""), parameter
+
+
+@torch.no_grad()
+def _sums(parameter: Tensor) -> tuple[float, ...]:
+    """By how much a parameter may differ, and the sums of its parts: of rows, and of each 8th element."""
+    flat = (torch.view_as_real(parameter) if parameter.is_complex() else parameter).reshape(-1)
+    whole = flat.numel() // _PARTS * _PARTS
+    size, rest = (_PARTS, whole // _PARTS), flat[whole:].double()
+    sums = (flat[:whole].view(shape).sum(axis, dtype=torch.float64) for shape, axis in ((size, 1), (size[::-1], 0)))
+    most = torch.linalg.vector_norm(flat, dtype=torch.float64) * _ROUNDING.get(parameter.dtype, _ROUNDING_ELSE)
+    return tuple(torch.cat((most[None], *sums, rest)).tolist())
+
+
+def _place(models: Iterable[nn.Module], of_data: tuple[str, ...]) -> tuple[str, ...]:
+    """This rank's coordinates in meshes, of dimensions that share out a model or a sequence, and no data.
+
+    A dimension without a name is one of those, but for the mesh that ``fully_shard`` makes if it is given none.
+    """
+    made: Any = sys.modules.get("torch.distributed.device_mesh")
+    meshes = [] if made is None else [found for found in gc.get_objects() if type(found) is made.DeviceMesh]
+    units = (unit for model in models for unit in model.modules() if type(unit).__name__.startswith("FSDP"))
+    sharding = [getattr(each, "device_mesh", None) for unit in units for each in unit.parameters()]
+    coordinates = set[str]()
+    for mesh in meshes:
+        names = mesh.mesh_dim_names or [""] * mesh.ndim
+        for name, size, number in zip(names, mesh.shape, mesh.get_coordinate() or [-1] * mesh.ndim, strict=True):
+            if size > 1 and not (name.startswith(of_data) if name else mesh in sharding):
+                coordinates.add(f"{name or tuple(mesh.shape)} {number}")
+    return tuple(sorted(coordinates))

@@ -1,0 +1,119 @@
+"""DataLoaders that are followed, of the sizes that a test can count by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, dataloader
+
+from pytest_ddpperf.instruments.counting.loaders import Loaders
+
+ITERATOR = dataloader._BaseDataLoaderIter
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield 0
+
+
+def loader(batches: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+    return DataLoader(TensorDataset(torch.zeros(batches)))
+
+
+def forever(batches: DataLoader[tuple[torch.Tensor, ...]]) -> Iterator[object]:
+    while True:
+        yield from batches
+
+
+@pytest.mark.parametrize(("of_each_step", "epoch"), [(1, 6.0), (2, 3.0), (4, 1.5)])
+def test_an_epoch_has_the_batches_of_the_loader_divided_by_those_of_a_step(of_each_step: int, epoch: float) -> None:
+    """A loader of six batches, which begins anew within the seven steps."""
+    with Loaders().followed() as loaders:
+        batches = forever(loader(6))
+        for _ in range(7 * of_each_step):
+            next(batches)
+        assert loaders.epoch_steps(7) == epoch
+
+
+def test_batches_that_are_fetched_ahead_do_not_shorten_the_epoch() -> None:
+    with Loaders().followed() as loaders:
+        batches = forever(loader(30))
+        for _ in range(9 + 2):
+            next(batches)
+        assert loaders.epoch_steps(9) == 30.0
+
+
+def test_a_loader_that_most_steps_do_not_ask_has_no_epoch() -> None:
+    """An evaluation takes two batches in five steps, and a loader without a length gives a batch to each step."""
+    with Loaders().followed() as loaders:
+        endless, evaluation = iter(DataLoader(Endless())), forever(loader(2))
+        for _ in range(5):
+            next(endless)
+        for _ in range(2):
+            next(evaluation)
+        assert loaders.epoch_steps(5) is None
+
+
+def test_afterwards_loaders_are_not_followed() -> None:
+    before = ITERATOR.__next__
+    with Loaders().followed() as loaders:
+        assert ITERATOR.__next__ is not before
+    assert ITERATOR.__next__ is before
+    assert len(list(loader(3))) == 3
+    assert loaders.epoch_steps(1) is None
+
+
+def test_loaders_of_one_length_are_counted_apart_and_a_sampler_without_one_raises_nothing() -> None:
+    """Two loaders of six batches give each step one: an epoch has six steps."""
+
+    class Sampler(torch.utils.data.Sampler[list[int]]):
+        def __iter__(self) -> Iterator[list[int]]:
+            yield from ([0], [1])
+
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+    with Loaders().followed() as loaders:
+        first, second = forever(loader(6)), forever(loader(6))
+        for _ in range(5):
+            next(first)
+            next(second)
+        assert sum(1 for _ in DataLoader(TensorDataset(torch.zeros(2)), batch_sampler=Sampler())) == 2
+        assert loaders.epoch_steps(5) == 6.0
+
+
+def samples(*orders: list[int], ranks: int = 2) -> tuple[int, ...]:
+    """What loaders that draw in these orders are known by, each trained on."""
+    with Loaders().followed() as loaders:
+        for order in orders:
+            for _ in DataLoader(TensorDataset(torch.zeros(6)), batch_size=2, sampler=order):
+                loaders.note_training()
+        return loaders.samples(ranks)
+
+
+def test_samples_are_known_by_their_numbers_in_the_order_in_which_they_are_drawn() -> None:
+    assert samples([0, 2, 4]) == samples([0, 2, 4])
+    assert samples([0, 2, 4]) != samples([0, 4, 2])
+    assert samples([0, 2], [1, 3]) != samples([0, 2], [1, 5])
+
+
+def test_samples_of_a_stream_and_of_too_small_a_dataset_are_unknown() -> None:
+    assert samples([0, 1], ranks=6)
+    assert samples([0, 1], ranks=7) == ()
+    with Loaders().followed() as loaders:
+        next(iter(DataLoader(Endless())))
+        loaders.note_training()
+        assert loaders.samples(1) == ()
+        assert loaders.trains
+
+
+def test_a_loader_whose_batches_nobody_trains_on_is_left_out() -> None:
+    """Such as one that evaluates, which gives all ranks the same."""
+    with Loaders().followed() as loaders:
+        for _ in DataLoader(TensorDataset(torch.zeros(6))):
+            pass
+        assert not loaders.trains
+        assert loaders.samples(2) == ()

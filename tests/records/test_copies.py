@@ -1,0 +1,58 @@
+"""What ranks have in common, from what each shows; parameters are told by a margin and one sum."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddpperf.records.copies import Alike, RankCopy, alike
+
+
+def copy(place: str = "", *, samples: int = 0, batch: int | None = None, **parameters: float) -> RankCopy:
+    sums = {name: (0.01, value) for name, value in parameters.items()}
+    return RankCopy(place=(place,), samples=(samples,) if samples else (), batch=batch, model=1, parameters=sums)
+
+
+def found(*ranks: RankCopy) -> Alike:
+    told = alike(ranks)
+    assert told is not None
+    return told
+
+
+def test_a_rank_alone_has_nothing_in_common() -> None:
+    assert alike([copy(samples=1)]) is None
+
+
+def test_ranks_share_samples_if_they_drew_the_same() -> None:
+    told = found(copy(samples=1, batch=5), copy(samples=2, batch=5), copy(samples=1, batch=6))
+    assert (told.samples, told.batches) == ((0, 2), (0, 1))
+
+
+@pytest.mark.parametrize("second", [copy(), copy("tp 1", samples=1)])
+def test_nothing_is_known_of_samples_if_a_rank_drew_none_or_each_has_a_part_of_the_model(second: RankCopy) -> None:
+    assert found(copy("tp 0", samples=1), second).samples is None
+
+
+def test_ranks_with_other_parts_of_a_model_are_not_compared() -> None:
+    """Ranks 0 and 1 share a copy, as 2 and 3 do; rank 2 has the same part as rank 0, and parameters of its own."""
+    ranks = copy("tp 0", samples=1, w=1.0), copy("tp 1", samples=1, w=5.0)
+    told = found(*ranks, copy("tp 0", samples=2, w=1.2), copy("tp 1", samples=2, w=5.0))
+    assert (told.samples, told.apart, told.parameter) == ((), (0, 2), "w")
+
+
+@pytest.mark.parametrize(("value", "apart"), [(1.0, ()), (1.009, ()), (1.02, (0, 1))])
+def test_parameters_are_apart_beyond_what_rounding_explains(value: float, apart: tuple[int, ...]) -> None:
+    told = found(copy(v=2.0, w=1.0), copy(v=2.0, w=value))
+    assert (told.apart, told.parameter) == (apart, "w" * bool(apart))
+
+
+def test_parameters_are_unknown_of_shards_and_of_other_models() -> None:
+    assert found(copy(), copy()).apart is None
+    assert found(copy(w=1.0), RankCopy(place=("",), model=2, parameters={"v": (0.01, 1.0)})).apart is None
+
+
+def test_ddp_keeps_parameters_equal_inside_of_its_group() -> None:
+    def wrapped(*peers: int, value: float) -> RankCopy:
+        return RankCopy(parameters={"w": (0.01, value)}, peers=peers)
+
+    told = found(wrapped(0, 1, value=1.0), wrapped(0, 1, value=2.0), wrapped(2, 3, value=5.0), wrapped(2, 3, value=5.0))
+    assert (told.apart, told.wrapped) == ((0, 1), True)
