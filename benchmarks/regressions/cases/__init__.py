@@ -1,0 +1,1 @@
+"""One public regression a file."""

@@ -1,0 +1,10 @@
+"""An upgrade of torch that made foreach Adam twice as slow."""
+
+from benchmarks.regressions.case import Case
+
+CASE = Case(
+    number=17,
+    title="torch 2.12 takes twice the time for foreach Adam over bf16 parameters of FSDP2",
+    threads=("NVIDIA-NeMo/Automodel#3089", "NVIDIA-NeMo/Automodel#3110"),
+    left_out="needs two versions of torch and times: `--ddpperf-against-python` compares them",
+)

@@ -1,0 +1,35 @@
+"""A batched matrix product over a mesh of two dimensions that gathers what it could multiply locally."""
+
+from benchmarks.regressions.case import Case
+
+CASE = Case(
+    number=30,
+    title="a batched product of DTensors on a 2 x 2 mesh gathers though each rank has what it needs",
+    threads=("pytorch/pytorch#167106",),
+    ranks=4,
+    check='mesh={"tp": 2, "cp": 2}',
+    program="""\
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+
+def product(values, weights, mesh):
+    return values.to_local() @ weights.to_local()
+
+
+def build(ctx):
+    torch.manual_seed(0)
+    sharded = DTensor.from_local(torch.randn(4, 4, 16), ctx.mesh, (Shard(0), Shard(1)))
+    weights = nn.Parameter(DTensor.from_local(torch.randn(16, 8), ctx.mesh, (Replicate(), Replicate())))
+
+    def step():
+        weights.grad = None
+        out = product(sharded, weights, ctx.mesh)
+        out.square().mean().backward()
+
+    return step
+""",
+    worse=(("values.to_local() @ weights.to_local()", "torch.matmul(values, weights).to_local()"),),
+    line="torch.matmul(values, weights)",
+    red=frozenset({"collective_calls"}),
+    cause="all_gather",
+)

@@ -1,0 +1,38 @@
+"""A registry that keeps each epoch's loader."""
+
+from benchmarks.regressions.case import Case
+
+CASE = Case(
+    number=34,
+    title="a registry holds the loader of each epoch",
+    threads=("huggingface/accelerate#3391",),
+    script=True,
+    program="""\
+LOADERS = []
+
+
+def main():
+    dist.init_process_group("gloo")
+    model = DDP(layers())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.randn(32, 16)
+    for epoch in range(2000):
+        loader = torch.utils.data.DataLoader(data.clone(), batch_size=8)
+        LOADERS[:] = [loader]
+        for batch in loader:
+            model(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+""",
+    worse=(("LOADERS[:] = [loader]", "LOADERS.append(loader)"),),
+    line="data.clone()",
+    red=frozenset({"retained_bytes"}),
+    same=frozenset({"optimizer_steps", "flops", "collective_calls"}),
+    cause="kept",
+    blind="what comes once an epoch is seen only if an epoch's end is among the counted steps",
+)

@@ -1,0 +1,39 @@
+"""Workers of the loader that are started anew in each epoch."""
+
+from benchmarks.regressions.case import Case
+
+CASE = Case(
+    number=35,
+    title="persistent_workers=True is lost, so each epoch starts its loader's processes anew",
+    threads=(
+        "huggingface/transformers#27058",
+        "huggingface/transformers#27189",
+        "metatensor/metatrain#1271",
+        "open-mmlab/mmhuman3d#233",
+    ),
+    script=True,
+    program="""\
+def main():
+    dist.init_process_group("gloo")
+    model = DDP(layers())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.randn(32, 16)
+    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)
+    for epoch in range(2000):
+        for batch in loader:
+            model(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+""",
+    worse=((", persistent_workers=True", ""),),
+    line="for batch in loader:",
+    red=frozenset({"processes_started"}),
+    same=frozenset({"optimizer_steps", "flops", "collective_calls"}),
+    cause="processes_started",
+    blind="processes that a step starts are not counted yet",
+)

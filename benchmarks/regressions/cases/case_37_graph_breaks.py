@@ -1,0 +1,31 @@
+"""A compiled DDP model whose graph is cut at each bucket."""
+
+from benchmarks.regressions.case import Case
+
+CASE = Case(
+    number=37,
+    title="smaller buckets of DDP cut a compiled model into more graphs",
+    threads=("pytorch/pytorch#108966", "pytorch/pytorch#101838"),
+    program="""\
+def build(ctx):
+    model = layers(4, 128)
+    model = DDP(model, bucket_cap_mb=25)
+    compiled = torch.compile(model, backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch = torch.randn(8, 128)
+
+    def step():
+        optimizer.zero_grad()
+        loss = compiled(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+""",
+    worse=(("bucket_cap_mb=25", "bucket_cap_mb=0.05"),),
+    line="loss.backward()",
+    red=frozenset({"ddp_buckets", "collective_calls"}),
+    same=frozenset({"optimizer_steps", "flops"}),
+    cause="all_reduce 1 -> ",
+)

@@ -1,0 +1,40 @@
+"""A synchronisation of the whole device in each step; on a CPU it does nothing, and it is counted."""
+
+from benchmarks.regressions.case import Case
+
+CASE = Case(
+    number=47,
+    title="torch.cuda.synchronize() stands in each step",
+    threads=("yoshitomo-matsubara/torchdistill#194",),
+    program="""\
+def finished():
+    if torch.cuda.is_available():
+        torch.cuda.current_stream()
+
+
+def build(ctx):
+    model = DDP(layers())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch = torch.randn(8, 16)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        finished()
+
+    return step
+""",
+    worse=(
+        (
+            "    if torch.cuda.is_available():\n        torch.cuda.current_stream()\n",
+            "    torch.accelerator.synchronize()\n",
+        ),
+    ),
+    line="torch.accelerator.synchronize()",
+    red=frozenset({"allocator_calls"}),
+    same=frozenset({"optimizer_steps", "flops", "collective_calls", "operators"}),
+    cause="synchronize 0 -> 1",
+    twin=(("def finished(", "def done("), ("        finished()", "        done()")),
+)

@@ -1,0 +1,207 @@
+"""What counts see of public regressions: each is rebuilt as a tiny program, run by pytest, and told in a table.
+
+    python benchmarks/regressions/run.py              all cases: writes docs/what-it-catches.md
+    python benchmarks/regressions/run.py --case 7     one case, with what its failure says
+    python benchmarks/regressions/run.py --missing    those that benchmarks/results/regressions.json lacks
+
+For each case pytest saves a baseline of the better version, and then judges the worse one, a harmless twin if there is
+one, and the better version by a baseline of the worse one. All runs count only: no clock decides anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.quality.project import environ_of
+from benchmarks.regressions.case import Case, Row, all_cases
+from benchmarks.regressions.page import PAGE, page, table
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "regressions.json"
+SECONDS = 300.0  # for a session of pytest
+TOGETHER = 8  # cases of a session
+BETTER, WORSE = "baselines", "baselines_worse"
+INI = """\
+[pytest]
+pythonpath = .
+addopts = -p no:cacheprovider -p no:randomly
+ddpperf_counted_only = true
+ddpperf_device = cpu
+"""
+TEST = """\
+from pytest_ddpperf import Script
+
+
+def test_{name}(ddpperf):
+    {imported}
+    ddpperf.check({subject}, samples_per_step=8, verify=False, world_size={ranks}{more})
+"""
+FIRST = "def test_first(ddpperf):\n    ddpperf.check(lambda ctx: lambda: None, verify=False)\n"  # ranks start once
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a session of pytest says of a case."""
+
+    verdict: str
+    red: tuple[str, ...]
+    better: tuple[str, ...]
+    said: str
+    seconds: float
+
+
+def write(folder: Path, cases: Sequence[Case], version: str) -> None:
+    """Write this version of each case's program; a case without a twin has none."""
+    for case in cases:
+        program = getattr(case, f"{version}_text")()
+        (folder / f"{case.name}.py").write_text(program, encoding="utf-8")
+
+
+def make(folder: Path, cases: Sequence[Case]) -> None:
+    """Make a project that has a test for each case."""
+    (folder / "pytest.ini").write_text(INI, encoding="utf-8")
+    (folder / "test_0_first.py").write_text(FIRST, encoding="utf-8")
+    for case in cases:
+        test = TEST.format(
+            name=case.name,
+            imported="" if case.script else f"import {case.name}\n",
+            subject=f'Script("{case.name}.py")' if case.script else f"{case.name}.build",
+            ranks=case.ranks,
+            more=f", {case.check}" if case.check else "",
+        )
+        (folder / f"test_{case.name}.py").write_text(test, encoding="utf-8")
+
+
+def judged(folder: Path, cases: Sequence[Case], *options: str) -> dict[int, Judged]:
+    """What a run of pytest says of these cases."""
+    results, junit = folder / "results.json", folder / "junit.xml"
+    tests = ["test_0_first.py", *(f"test_{case.name}.py" for case in cases)]
+    command = [sys.executable, "-m", "pytest", "-q", *tests, *options]
+    command += [f"--ddpperf-json={results.name}", f"--junitxml={junit.name}"]
+    ended = subprocess.run(
+        command, cwd=folder, env=environ_of((ROOT,)), timeout=SECONDS, capture_output=True, text=True, check=False
+    )
+    if not results.exists():
+        raise RuntimeError(f"pytest ended with status {ended.returncode}\n{ended.stdout}\n{ended.stderr}")
+    by_test = {result["test"]: result for result in json.loads(results.read_text(encoding="utf-8"))["results"]}
+    of_test = {str(test.get("name")): test for test in ET.parse(junit).iter("testcase")}  # noqa: S314  our own file
+    found = {}
+    for case in cases:
+        test = of_test[f"test_{case.name}"]
+        result = by_test.get(f"test_{case.name}.py::test_{case.name}", {})
+        metrics = result.get("metrics", {})
+        failure = next((part for part in test if part.tag in ("failure", "error", "skipped")), None)
+        found[case.number] = Judged(
+            verdict=result.get("verdict", "broken" if failure is not None else "none"),
+            red=tuple(name for name, metric in metrics.items() if metric["verdict"] == "regressed"),
+            better=tuple(name for name, metric in metrics.items() if metric["verdict"] == "improved"),
+            said="" if failure is None else failure.text or str(failure.get("message")),
+            seconds=float(str(test.get("time"))),
+        )
+    results.unlink()
+    return found
+
+
+def run(cases: Sequence[Case]) -> list[Row]:
+    """Run these cases, in one session a version."""
+    rows = [Row(case.number, skipped=reason) for case in cases if (reason := left_out(case))]
+    cases = [case for case in cases if not left_out(case)]
+    if not cases:
+        return rows
+    with tempfile.TemporaryDirectory(prefix="ddpperf-regressions-") as aside:
+        folder = Path(aside)
+        make(folder, cases)
+        write(folder, cases, "better")
+        judged(folder, cases, "--ddpperf-save", f"--ddpperf-baseline-dir={BETTER}")
+        write(folder, cases, "worse")
+        worse = judged(folder, cases, f"--ddpperf-baseline-dir={BETTER}")
+        judged(folder, cases, "--ddpperf-save", f"--ddpperf-baseline-dir={WORSE}")
+        write(folder, cases, "better")
+        back = judged(folder, cases, f"--ddpperf-baseline-dir={WORSE}")
+        with_twin = [case for case in cases if case.twin]
+        write(folder, with_twin, "twin")
+        twins = judged(folder, with_twin, f"--ddpperf-baseline-dir={BETTER}") if with_twin else {}
+    return rows + [row(case, worse[case.number], back[case.number], twins.get(case.number)) for case in cases]
+
+
+def row(case: Case, worse: Judged, back: Judged, twin: Judged | None) -> Row:
+    """What came out, compared with what has to."""
+    said = " ".join(worse.said.split())
+    return Row(
+        number=case.number,
+        verdict=worse.verdict,
+        red=worse.red,
+        lacking=tuple(sorted(case.red - set(worse.red))),
+        moved=tuple(sorted(case.same & set(worse.red))),
+        cause=case.cause in said and worse.verdict == case.verdict,
+        line=re.search(rf"\b{case.name}\.py:{case.guilty()}\b", said) is not None,
+        seconds=worse.seconds,
+        twin=twin.verdict if twin else "",
+        twin_red=twin.red if twin else (),
+        back=back.verdict,
+        both=case.trade <= set(worse.better) and case.trade <= set(back.red),
+        said=worse.said,
+    )
+
+
+def left_out(case: Case) -> str:
+    """Why a case is not run; empty if it is."""
+    missing = case.missing()
+    return case.left_out or (f"needs {', '.join(missing)}" if missing else "")
+
+
+def kept() -> dict[int, Row]:
+    """What came out before, by number."""
+    if not RESULTS.exists():
+        return {}
+    return {row["number"]: Row(**row) for row in json.loads(RESULTS.read_text(encoding="utf-8"))}
+
+
+def keep(rows: Sequence[Row]) -> None:
+    """Put these rows into the file of results, and write the page."""
+    rows = [row for _, row in sorted({**kept(), **{row.number: row for row in rows}}.items())]
+    RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(all_cases(), rows), encoding="utf-8")
+
+
+def main() -> None:
+    """Run what is asked for; each session's rows are kept when it ends."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", type=int, nargs="+", help="numbers of cases; their failures are printed")
+    parser.add_argument("--missing", action="store_true", help="only cases without a result")
+    parser.add_argument("--page", action="store_true", help="only write the page again, from the results that are kept")
+    arguments = parser.parse_args()
+    if arguments.page:
+        keep(())
+        return
+    cases = all_cases()
+    wanted = [case for number, case in cases.items() if not arguments.case or number in arguments.case]
+    if arguments.missing:
+        done = kept()
+        wanted = [case for case in wanted if case.number not in done]
+    start = time.monotonic()
+    for first in range(0, len(wanted), TOGETHER):
+        rows = run(wanted[first : first + TOGETHER])
+        keep(rows)
+        if arguments.case:
+            for found in rows:
+                print(f"--- {found.number}\n{found.said}")
+        print(table(cases, rows))
+    print(f"{time.monotonic() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
