@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 E = TypeVar("E", bound="DdpperfError")
 _LONGEST = 400  # characters of an exception's message in a sentence
@@ -44,6 +44,12 @@ def in_a_line(error: BaseException) -> str:
     except BaseException as second:  # noqa: BLE001  a __str__ may raise anything
         message = f"(and {type(second).__name__} while it was put into words)"
     return f"{type(error).__name__}{': ' * bool(message)}{message[:_LONGEST]}{'...' * (len(message) > _LONGEST)}"
+
+
+def reason(report: Any, error: BaseException | None) -> str:
+    """Why a test failed, in a line, by pytest's report of it; empty if it did not fail."""
+    words = str(report.longrepr) if error is None else in_a_line(error)
+    return (error.headline if isinstance(error, DdpperfError) else words) if report.failed else ""
 
 
 def extended(error: E, *, before: str = "", after: str = "", benchmark: tuple[str, int] | None = None) -> E:

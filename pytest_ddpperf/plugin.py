@@ -11,7 +11,7 @@ import pytest
 import pytest_ddpperf.run.session  # noqa: F401 - what follows is loaded by it
 
 # isort: split
-from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError
+from pytest_ddpperf.errors import BaselineError, DdpperfError, HistoryError, LaunchError, NotTimed, SettingError, reason
 from pytest_ddpperf.run.session.configuration import (
     FILES,
     UNDER_LAUNCHER,
@@ -46,7 +46,7 @@ SESSION = pytest.StashKey["Session"]()
 REVISION: pytest.StashKey[Revision] = pytest.StashKey()
 PROBE: pytest.StashKey[Probe] = pytest.StashKey()
 SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
-FAILED = pytest.StashKey[bool]()
+FAILED = pytest.StashKey[str]()
 STANDS = pytest.StashKey[DdpperfError]()  # the verdict that failed a test: another attempt would change it by chance
 UNMEASURED = pytest.StashKey[dict[str, list[bool]]]()  # by test, whether each phase failed without a finding
 IN_WORKER = pytest.StashKey[bool]()  # of pytest-xdist, where a benchmark was left out
@@ -213,7 +213,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Forget an earlier attempt of the test, which another plugin runs again."""
     known = item.config.stash.get(SESSION, None)
     attempt = item.stash[ATTEMPT] = item.stash.get(ATTEMPT, 0) + (known is None or not known.budget.defers)
-    item.stash[FAILED] = False
+    item.stash[FAILED] = ""
     item.config.stash.setdefault(UNMEASURED, {})[item.nodeid] = []
     if STANDS in item.stash:
         return
@@ -272,13 +272,13 @@ def pytest_runtest_makereport(
     report.sections.extend(section for section in item.stash.get(SECTIONS, ()) if call.when == "call")
     if item.stash.get(IN_WORKER, False):
         vars(report)[LEFT_OUT] = True
-    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    item.stash[FAILED] = item.stash.get(FAILED, "") or reason(report, error)
     measures = "ddpperf" in getattr(item, "fixturenames", ())
     if call.when == "teardown" and SESSION in item.config.stash:
         if measures:
             item.config.stash[SESSION].budget.ended(item.nodeid)
         try:
-            item.config.stash[SESSION].end_test(item.nodeid, passed=not item.stash[FAILED])
+            item.config.stash[SESSION].end_test(item.nodeid, item.stash.get(FAILED, ""))
         except (BaselineError, SettingError) as problem:  # of what is stored, or of a hook
             error, report.outcome, report.longrepr = problem, "failed", str(problem)
     if measures:

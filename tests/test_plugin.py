@@ -863,3 +863,28 @@ def test_a_debugger_stops_at_the_line_of_the_test(inner: pytest.Pytester) -> Non
     run = inner.runpytest("--pdb", "--pdbcls=recorder:Recorder", "--ddpperf-world-size=2", "-s")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["*stopped in test_it"])
+
+
+@pytest.mark.parametrize(
+    ("options", "heading", "reason"),
+    [
+        (["--ddpperf-require-baseline"], "1 of 1 benchmark failed, none regressed, 1 new", "new: no baseline"),
+        (["-k", "asserts"], "1 of 1 benchmark failed, none regressed, 1 new", "its test failed: AssertionError: slow"),
+    ],
+)
+def test_reports_begin_with_whatever_fails_a_test(
+    inner: pytest.Pytester, options: list[str], heading: str, reason: str
+) -> None:
+    asserting = COUNTED.replace("test_step", "test_asserts") + "    raise AssertionError('slow')\n"
+    inner.makepyfile(asserting if "-k" in options else COUNTED)
+    kinds = {"markdown": "comment.md", "html": "page.html", "text": "report.txt"}
+    written = [f"--ddpperf-report={kind}:{file}" for kind, file in kinds.items()]
+    run, found = verdicts(inner, *options, *written)
+    run.assert_outcomes(failed=1)
+    assert [*found.values()] == ["new"]
+    run.stdout.fnmatch_lines([f"new*: {reason.removeprefix('new: ')}*"])
+    (result,) = json.loads((inner.path / "results.json").read_text())["results"]
+    assert result["failure"].startswith(reason)
+    for file in kinds.values():
+        text = (inner.path / file).read_text()
+        assert text.index(heading) < text.index(reason)

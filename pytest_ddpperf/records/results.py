@@ -215,6 +215,7 @@ class Result:
         seconds: of measuring, of all benchmarks that were measured side by side with this one.
         spent: the seconds of the call that measured them; None where nobody kept them.
         attempt: which run of the test it is, from 1; of a test that is run again.
+        failure: why its test failed, a line for each reason; empty if it passed.
     """
 
     test: str
@@ -226,6 +227,17 @@ class Result:
     seconds: float = 0.0
     spent: TimeSpent | None = None
     attempt: int = 1
+    failure: str = ""
+
+    @property
+    def red(self) -> bool:
+        """Whether reports begin with it: its test failed, or it got worse in a run that accepts that."""
+        return bool(self.failure) or self.verdict in {Verdict.REGRESSED, Verdict.BROKEN}
+
+    @property
+    def severity(self) -> int:
+        """0 for the best verdict, rising with badness; of any verdict that failed a test more than of all others."""
+        return self.verdict.severity + len(Verdict) * bool(self.failure)
 
     @property
     def paired(self) -> PairedRevision | None:

@@ -68,9 +68,22 @@ def failures_text(failed: Sequence[tuple[Result, Verdict]], *, accept: str, fail
     return "\n\n".join("\n".join(map(printable, text)) for text in texts if text)
 
 
+def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:
+    """The first lines of why a benchmark fails its test, for reports; each metric with its note."""
+    general, heads = _general(result, verdict), _heads(result, verdict, failing)
+    if general:
+        return "\n".join([general, *incomparable_changes(result)])
+    return "\n".join("; ".join(filter(None, (comparison_text(one, seen_in(one)), note_text(one)))) for one in heads)
+
+
+def _heads(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
+    """The metrics that fail the test, the worst first."""
+    return tuple(sorted(decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
+
+
 def _told(result: Result, verdict: Verdict, accept: str, failing: Collection[Verdict]) -> tuple[list[str], list[str]]:
     """The first lines on a benchmark, and the details below them."""
-    heads = tuple(sorted(decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
+    heads = _heads(result, verdict, failing)
     general = _general(result, verdict)
     lines = [comparison_text(comparison, seen_in(comparison)) for comparison in heads]
     if general:

@@ -25,7 +25,6 @@ from pytest_ddpperf.reports.table import RowNote
 
 _TOLD = 3  # metrics of one benchmark
 _MOST_RED = 10  # benchmarks of which it is told why they are red
-_RED = (Verdict.BROKEN, Verdict.REGRESSED)
 _STALE = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
 _FEWER = "the baseline has more counts: if less is meant, --ddpperf-save renews it"
 _ACCEPT_STORED = "each failed test tells the cause, and the command that accepts what is meant"
@@ -39,7 +38,7 @@ def unpaired_notes(results: Sequence[Result]) -> list[str]:
 
 def red_notes(named: Sequence[tuple[str, Result]]) -> list[str | RowNote]:
     """Why benchmarks are red, the worst first, and what to do."""
-    red = [(name, result) for verdict in _RED for name, result in named if result.verdict is verdict]
+    red = sorted(((name, result) for name, result in named if result.red), key=lambda one: -one[1].severity)
     told = names_by_remark((name, (result.verdict.value, _red_text(result))) for name, result in red)
     notes: list[str | RowNote] = [RowNote(text, tuple(names), before) for (before, text), names in told.items()]
     more = sum(len(names) for names in list(told.values())[_MOST_RED:])
@@ -53,6 +52,8 @@ def red_notes(named: Sequence[tuple[str, Result]]) -> list[str | RowNote]:
 def _red_text(result: Result) -> str:
     if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result).partition("\n")[0]
+    if result.verdict is not Verdict.REGRESSED:
+        return result.failure.partition("\n")[0].removeprefix(f"{result.verdict.value}: ")
     worse = decisive(result, {Verdict.REGRESSED})
     counts, others = ([c for c in worse if (c.series.scale == "exact") is exact] for exact in (True, False))
     shown = _TOLD - 1  # counts, so that a time is among those that are told

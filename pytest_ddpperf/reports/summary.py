@@ -161,10 +161,10 @@ def _narrower(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def worst_first(results: Sequence[Result]) -> list[Result]:
-    """The benchmarks by the worst verdict of their tests, else in their order."""
+    """The benchmarks of tests that failed, then by the worst verdict of their tests, else in their order."""
     worst: dict[str, int] = {}
     for result in results:
-        worst[result.test] = max(result.verdict.severity, worst.get(result.test, 0))
+        worst[result.test] = max(result.severity, worst.get(result.test, 0))
     return sorted(results, key=lambda result: -worst[result.test])
 
 

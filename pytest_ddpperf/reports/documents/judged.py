@@ -61,6 +61,7 @@ def _result(data: ResultData, document: ResultsData) -> Result:
         reference=paired or StoredBaseline(record=None, origin=data.origin, pair=pair, unpaired=data.unpaired),
         findings=tuple(Finding("read_again", {"text": text}) for text in data.findings),
         seconds=data.seconds,
+        failure=data.failure,
     )
 
 

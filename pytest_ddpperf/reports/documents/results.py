@@ -156,6 +156,10 @@ class ResultData(BenchmarkData):
         "Samples that one optimizer step of all ranks trains on; null where unknown."
     )
     verdict: VerdictWord = about()
+    failure: str = about(
+        "Why its test failed, a line for each reason; empty if it passed, and for a worsening that the run accepts.",
+        optional=True,
+    )
     metrics: dict[MetricName, MetricData] = about(
         "By name, snake_case; empty for a broken benchmark.",
         lambda result: {comparison.series.metric: comparison for comparison in result.comparisons},

@@ -81,7 +81,7 @@ def _row(result: Result, cells: tuple[str, ...], verdict: str, entry: int) -> Pa
         cells=cells,
         verdict_text=verdict,
         verdict=result.verdict.value.replace("_", " "),
-        severity=result.verdict.severity,
+        severity=result.severity,
         entry=entry,
         change=drawn,
         tolerance=None if step is None or drawn is None else step.tolerance,

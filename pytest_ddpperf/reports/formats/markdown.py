@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.words import facts_line, headline, reasons, remarks
@@ -16,7 +15,6 @@ from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count
 
 MARK = "<!-- pytest-ddpperf -->"  # by which an action finds the comment that it updates
-_RED = (Verdict.BROKEN, Verdict.REGRESSED)
 _TOLD, _ROWS = 20, 150  # red benchmarks and rows of a comment, of which GitHub takes 65536 characters
 _LONGEST = 400  # characters of a line
 # Markup inside a line, and at its beginning; an underscore between letters is none.
@@ -30,7 +28,7 @@ _DOLLAR = "<span>$</span>"  # no sign of mathematics, as GitHub asks to write it
 def markdown(document: ResultsData) -> str:
     """What became worse and why, then all benchmarks, folded; names are shown as they are, whatever they hold."""
     results = worst_first(results_of(document))
-    red = [result for verdict in _RED for result in results if result.verdict is verdict]
+    red = sorted((result for result in results if result.red), key=lambda result: -result.severity)
     blocks = [MARK, f"## ddpperf: {headline(results)}"]
     if document.interrupted:
         blocks.append(f"The run ended before all its tests had run: {plain(document.interrupted)}")

@@ -12,13 +12,12 @@ from pytest_ddpperf.reports.documents.parts import DiagnosisData
 from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
 from pytest_ddpperf.reports.formats.words import facts_line, headline, reasons
 from pytest_ddpperf.reports.lines import INDENT, printable, wrapped
-from pytest_ddpperf.reports.phrases import comparison_text, find, findings
+from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.predictions import advice_table, predictions_table
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import render
 
 _TITLE = "Performance report"
-_RED = {Verdict.BROKEN, Verdict.REGRESSED}
 
 
 def performance_report(document: ResultsData) -> str:
@@ -45,7 +44,7 @@ def _benchmark(result: Result, data: ResultData) -> Sequence[str]:
     """What is known of one benchmark, a line each."""
     name = printable(f"{result.test} {result.name}")
     parts = {
-        "": reasons(result) if result.verdict in _RED else _step(result),
+        "": reasons(result),
         "bound by": [] if data.diagnosis is None else [data.diagnosis.text],
         "causes": []
         if data.diagnosis is None
@@ -58,12 +57,6 @@ def _benchmark(result: Result, data: ResultData) -> Sequence[str]:
         indent = INDENT if title else ""
         lines += [f"{title}:"] * bool(title and told) + [indent + printable(line) for line in told]
     return lines
-
-
-def _step(result: Result) -> list[str]:
-    """The judgement on the step time, where there is one."""
-    step = find(result, "step_time")
-    return [] if step is None else [comparison_text(step)]
 
 
 def _advice(diagnosis: DiagnosisData) -> list[str]:

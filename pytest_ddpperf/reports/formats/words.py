@@ -15,6 +15,7 @@ from pytest_ddpperf.reports.phrases import (
     comparison_text,
     decisive,
     environment_text,
+    find,
     findings,
     names_by_remark,
     note_text,
@@ -33,11 +34,21 @@ def headline(results: Sequence[Result]) -> str:
     worse, broken = verdicts.count(Verdict.REGRESSED), verdicts.count(Verdict.BROKEN)
     told = [f"{worse or 'none'} of {format_count(len(results), 'benchmark')} regressed"]
     others = {"broken": broken, **{verdict.value.replace("_", " "): verdicts.count(verdict) for verdict in _UNTOLD}}
+    if any(result.failure and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN} for result in results):
+        failed = sum(bool(result.failure) for result in results)
+        told = [f"{failed} of {format_count(len(results), 'benchmark')} failed", f"{worse or 'none'} regressed"]
     return ", ".join([*told, *(f"{number} {word}" for word, number in others.items() if number)])
 
 
 def reasons(result: Result) -> list[str]:
-    """Why a benchmark is red, a line for each metric; of one without metrics its remarks."""
+    """Why a benchmark is red, a line for each metric; of one that could not be measured its remarks.
+
+    Of one that is not red it is what became of its step time.
+    """
+    if result.failure and result.verdict is not Verdict.BROKEN:
+        return result.failure.splitlines()
+    if not result.red:
+        return [comparison_text(step) for step in (find(result, "step_time"),) if step is not None]
     worse = decisive(result, {Verdict.REGRESSED})
     lines = ["; ".join(filter(None, (comparison_text(metric, seen_in(metric)), note_text(metric)))) for metric in worse]
     return lines or list(findings(result))

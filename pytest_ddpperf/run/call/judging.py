@@ -31,7 +31,8 @@ from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.failure import failures_text
+from pytest_ddpperf.reports.failure import failures_text, reason_text
+from pytest_ddpperf.reports.findings import broken_reason
 from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.call.benchmark import BenchmarkRun
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
@@ -84,11 +85,12 @@ class JudgedRun(BenchmarkRun):
         results = tuple(replace(result, spent=spent) for result in results)
         measured = tuple(result.measurement for result in results)
         self._tell_measured([each for each in measured if not each.unfit])
-        self._session.add(results)
-        failing = self.settings.failing
+        failing = () if self.settings.accepting else self.settings.failing
         verdicts = [(result, failing_verdict(result, failing)) for result in results]
         failed = [(result, verdict) for result, verdict in verdicts if verdict is not None]
-        if failed and not self.settings.accepting:
+        reasons = {result.measurement.key: reason_text(result, verdict, failing) for result, verdict in failed}
+        self._session.add([replace(each, failure=reasons.get(each.measurement.key, "")) for each in results])
+        if failed:
             raise Regression(failures_text(failed, accept=self._accept_command(), failing=failing))
         return measured
 
@@ -290,7 +292,10 @@ class JudgedRun(BenchmarkRun):
         broken_ones = [variant for variant in variants if variant.key in reasons]
         spent = self._spent()
         results = [broken(self._test, each, reasons[each.key], self.counts.get(each.key)) for each in broken_ones]
-        self._session.add([replace(result, spent=spent) for result in results])
+        fails = Verdict.BROKEN in self.settings.failing
+        failures = [broken_reason(result) if fails else "" for result in results]
+        told = zip(results, failures, strict=True)
+        self._session.add([replace(result, spent=spent, failure=failure) for result, failure in told])
 
     def _spent(self) -> TimeSpent:
         """The seconds of the call until now, in both passes, which the report of a test that fails shows."""

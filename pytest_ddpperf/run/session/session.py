@@ -159,18 +159,21 @@ class Session:
             self.outputs.results.append(replace(result, attempt=attempt, findings=remarks))
             self.extensions.judged(self.outputs.results[-1:])
 
-    def end_test(self, test: str, *, passed: bool) -> None:
-        """Stores the results of a test, if that was asked for and it may be."""
+    def end_test(self, test: str, failure: str) -> None:
+        """Stores the results of a test, if that was asked for and it may be; ``failure``: why it failed, or nothing."""
         self.sides.end_test()
         if not self.budget.holds(test):
             self.budget.forget(test)
             self.extensions.tell(test)
         listed = self.outputs.results
         results = [result for result in listed if result.test == test]
+        if failure and not any(result.failure for result in results):  # by what the test itself asks for
+            told = {id(result): replace(result, failure=f"its test failed: {failure}") for result in results}
+            listed[:] = [told.get(id(result), result) for result in listed]
         if self.settings.save is None or not results:
             return
         self.outputs.stored.failed.add(test)
-        if passed:
+        if not failure:
             stored = self.archive.store(test, results)
             self.outputs.stored.failed.discard(test)
             listed[:] = [stored.get(id(result), result) for result in listed]

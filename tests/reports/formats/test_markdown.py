@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -94,3 +95,14 @@ def test_a_long_comment_fits_into_github(make_document: MakeDocument, broken: Re
     assert len(text) < 65536
     assert "\n\nand 20 more\n\n" in text
     assert "\n\nand 290 more\n\n</details>" in text
+
+
+def test_a_benchmark_that_fails_its_test_comes_first_whatever_its_verdict(
+    make_document: MakeDocument, regressed: Result, unchanged: Result
+) -> None:
+    faster = replace(unchanged, failure="step_time improved: 40 ms -> 30 ms")
+    text = markdown(make_document(regressed, faster))
+    assert text.startswith(
+        f"{MARK}\n\n## ddpperf: 1 of 2 benchmarks failed, 1 regressed\n\n**unchanged**: `t.py::test_b bucketed`\n\n"
+        "- step_time improved: 40 ms -> 30 ms\n\n**regressed**: "
+    )

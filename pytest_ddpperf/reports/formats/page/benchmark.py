@@ -17,8 +17,6 @@ from pytest_ddpperf.reports.formats.words import reasons
 from pytest_ddpperf.reports.phrases import (
     bound_text,
     change_text,
-    comparison_text,
-    find,
     findings,
     names_by_remark,
     note_text,
@@ -28,7 +26,6 @@ from pytest_ddpperf.reports.phrases import (
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count, format_number, format_percent, format_value, significant
 
-_RED = {Verdict.BROKEN, Verdict.REGRESSED}
 _PARTS = 12  # of a count, the largest ones
 _OF_DISTRIBUTION = ("launches", "steps")
 _OF_PHASES = ("phase_change", "phases")
@@ -47,7 +44,7 @@ def sections_of_benchmark(
     exact = [each for each in result.comparisons if each.series.scale == "exact"]
     measured = [each for each in result.comparisons if each.series.scale != "exact"]
     parts: dict[str, Sequence[Block]] = {
-        "Verdict": [tuple(_verdict(result))],
+        "Verdict": [tuple(reasons(result))],
         "Findings": [() if result.verdict is Verdict.BROKEN else findings(result)],
         "Change": [
             _changes([each for each in measured if each.gated], "metrics that decide"),
@@ -70,14 +67,6 @@ def sections_of_benchmark(
     }
     told = ((title, tuple(filter(filled, blocks))) for title, blocks in parts.items())
     return tuple(PageSection(title, blocks) for title, blocks in told if blocks)
-
-
-def _verdict(result: Result) -> list[str]:
-    """Why it is red; else what became of its step time."""
-    if result.verdict in _RED:
-        return reasons(result)
-    step = find(result, "step_time")
-    return [] if step is None else [comparison_text(step)]
 
 
 def _drawn(charts: Sequence[Chart], kinds: Sequence[str]) -> list[Block]:
