@@ -19,7 +19,7 @@ from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.launch_figures import long_steps_of
 from pytest_ddpperf.metrics.scaling import SPEEDUP
 from pytest_ddpperf.metrics.table import counted_series
-from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
@@ -142,6 +142,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
         if series.gated
         and not (told and series.scale == "exact")
         and not series.rules.paired_only
+        and not count_row(series.metric).guessed
         and not (series.metric == SPEEDUP and reference.record.over != measurement.over)
         and (measurement.diagnoses or not series.rules.diagnosed)
         and series.metric not in there

@@ -154,12 +154,12 @@ def _is_other_work(comparison: Comparison) -> bool:
 
 
 def _other_work(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """Finds that a step does another amount of work than the reference's."""
+    """Finds that a step does another amount of work than the reference's: other passes have other rows, too."""
     return tuple(
-        Finding("other_work", {"before": each.baseline, "now": each.series.value, "paired": reference.paired})
+        Finding("other_work", {"metric": metric, "before": then, "now": each.series.value, "paired": reference.paired})
         for each in exact
-        if _is_other_work(each) and each.baseline is not None
-    )
+        if _is_other_work(each) and (metric := each.series.metric) and (then := each.baseline) is not None
+    )[:1]
 
 
 def _equal_batches(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:

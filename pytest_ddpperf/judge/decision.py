@@ -231,8 +231,10 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     ``incompatible``: a step is another one. The count ``metric`` is one that both sides have.
     """
     totals = _direction(beyond_floor(metric, then, now))
-    if count_row(metric).of_work and is_another_step(then, now):
+    if count_row(metric).of_work and is_another_step(metric, then, now):
         return {Verdict.REGRESSED: Verdict.INCOMPATIBLE, Verdict.IMPROVED: Verdict.REGRESSED}.get(totals, totals)
+    if count_row(metric).guessed:
+        return Verdict.UNCHANGED
     if totals is not Verdict.UNCHANGED or not count_row(metric).made_up:
         return totals
     before, after = then.details.get(metric, {}), now.details.get(metric, {})

@@ -26,6 +26,7 @@ class CountRow:
     floor_share: float = 0.0  # the same as a share of what it was; the larger floor holds
     floor_alone: bool = False  # whether its floor holds only if no collective, FLOP or wait became more
     of_work: bool = False  # whether it is the amount of work of a step: less is worse, and more is another step
+    guessed: bool = False  # whether not every run is sure of it: without it nothing is lost
 
 
 COUNTS: Mapping[str, CountRow] = {
@@ -35,11 +36,13 @@ COUNTS: Mapping[str, CountRow] = {
     "flops": CountRow(unit="FLOP"),
     "flops_forward": CountRow(unit="FLOP", gated=False),
     "flops_backward": CountRow(unit="FLOP", gated=False),
+    "flops_recomputed": CountRow(unit="FLOP", gated=False),
     "operators": CountRow(by_kernel=True, symptom=True, floor_share=0.01, floor_alone=True),
     "operator_bytes": CountRow(unit="B", gated=False),
     "synchronisations": CountRow(),
     "optimizer_steps": CountRow(made_up=True),
     "backward_passes": CountRow(of_work=True),
+    "batch_rows": CountRow(of_work=True, guessed=True),
     "host_to_device_bytes": CountRow(unit="B"),
     "allocator_calls": CountRow(made_up=True),
     "ddp_buckets": CountRow(made_up=True),
@@ -115,7 +118,7 @@ def merged(ranks: Sequence[Counts]) -> Counts:
 
     The details of a metric are those of the first rank with the largest total. Where ranks share out work unequally
     (ZeRO's optimizer states), that is no fault, and each rank's counts are still the same in every run. What the
-    profiler of any rank could not count is left out.
+    profiler of any rank could not count, or any rank is not sure of, is left out.
 
     Args:
         ranks: by rank; one at least.
@@ -123,7 +126,8 @@ def merged(ranks: Sequence[Counts]) -> Counts:
     metrics = [
         metric
         for metric in dict.fromkeys(metric for counts in ranks for metric in counts.totals)
-        if not count_row(metric).profiled or all(metric in counts.totals for counts in ranks)
+        if not (count_row(metric).profiled or count_row(metric).guessed)
+        or all(metric in counts.totals for counts in ranks)
     ]
     totals, details, unstable, by_rank, sites = {}, {}, {}, {}, {}
     for metric in metrics:
@@ -190,11 +194,10 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
     return [pair for pair in pairs if abs(pair[1] - pair[0]) > max(row.floor, row.floor_share * pair[0])]
 
 
-def is_another_step(then: Counts, now: Counts) -> bool:
-    """Returns whether forward changed as backward passes did, as with other micro-batches; True without FLOPs."""
+def is_another_step(metric: str, then: Counts, now: Counts) -> bool:
+    """Returns whether forward changed as a count of work did, as with other batches; True without FLOPs."""
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
-    passes = now.totals.get("backward_passes", 0.0) - then.totals.get("backward_passes", 0.0)
-    return not (before or after) or passes * (after - before) > 0
+    return not (before or after) or (now.totals[metric] - then.totals[metric]) * (after - before) > 0
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -17,10 +18,11 @@ class CallSite:
     file: str  # relative to the project or to where it is imported from, else its name; empty for code of torch's
     line: int
     function: str
-    source: str  # a digest of the line's text; empty where unknown
+    source: str  # a digest of the text of the line that called torch; empty where unknown
     backward: bool  # whether autograd's backward led to it
     value: float  # for one step
     strategy: str = ""  # that the line belongs to, or that has torch do it; empty for the user's own code
+    through: str = ""  # the line of another package that it led to, and that called torch: a.py:1 in f; else empty
 
 
 SiteChange = tuple[CallSite | None, CallSite | None]
@@ -29,6 +31,8 @@ SiteChange = tuple[CallSite | None, CallSite | None]
 
 def changed_sites(then: Iterable[CallSite], now: Iterable[CallSite]) -> list[SiteChange]:
     """The sites whose value changed: new ones first, then those with more, less, and those that are gone.
+
+    Of new ones those come last that may have been moved, for as much is gone elsewhere.
 
     A site is the same on both sides if file and function are, by its text or else by its order there; or by its text in
     another function or file. Its line number may differ.
@@ -39,20 +43,23 @@ def changed_sites(then: Iterable[CallSite], now: Iterable[CallSite]) -> list[Sit
     changes: list[SiteChange] = []
     for old, new in pairs:
         if new is not None and old is None:
-            old = next((site for site in gone if _moved(site, new)), None)  # noqa: PLW2901 - where it was before
+            moved = [site for site in gone if _moved(site, new)]
+            old = max(moved, key=lambda site: site.function == new.function, default=None)  # noqa: PLW2901 - before
             if old is not None:
                 gone.remove(old)
         if new is not None and (old is None or old.value != new.value):
             changes.append((old, new))
     changes += [(old, None) for old in gone]
-    return sorted(changes, key=_rank)
+    lost = {(site.part, site.backward, site.value) for site in gone}
+    return sorted(changes, key=lambda change: _rank(change, lost))
 
 
-def _by_place(sites: Iterable[CallSite]) -> dict[tuple[str, str, str, bool], list[CallSite]]:
+def _by_place(sites: Iterable[CallSite]) -> dict[tuple[object, ...], list[CallSite]]:
     """The sites of each function, in the order of its lines."""
-    places: dict[tuple[str, str, str, bool], list[CallSite]] = {}
-    for site in sorted(sites, key=lambda site: site.line):
-        places.setdefault((site.part, site.file, site.function, site.backward), []).append(site)
+    places: dict[tuple[object, ...], list[CallSite]] = {}
+    for site in sorted(sites, key=lambda site: (site.line, site.through)):
+        through = re.sub(r":\d+ ", " ", site.through)
+        places.setdefault((site.part, site.file, site.function, site.backward, through), []).append(site)
     return places
 
 
@@ -73,8 +80,9 @@ def _moved(old: CallSite, new: CallSite) -> bool:
     return bool(old.source) and (old.part, old.source, old.backward) == (new.part, new.source, new.backward)
 
 
-def _rank(change: SiteChange) -> tuple[int, float]:
+def _rank(change: SiteChange, lost: Collection[tuple[str, bool, float]]) -> tuple[int, float]:
     old, new = change
     before, after = (0.0 if site is None else site.value for site in change)
-    kind = 0 if old is None else 3 if new is None else 1 if after > before else 2
-    return kind, -abs(after - before)
+    kind = 0 if old is None else 4 if new is None else 2 if after > before else 3
+    moved = new is not None and old is None and (new.part, new.backward, new.value) in lost
+    return kind + moved, -abs(after - before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, quantity_texts
@@ -9,8 +11,9 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import words_of
-from pytest_ddpperf.units import exact_texts, format_count, format_difference, format_number
+from pytest_ddpperf.units import exact_texts, format_count, format_difference, format_number, format_percent
 
+_SHARE = 0.01  # of the parameters: a change that is told
 _SITES = 3  # lines of code that are named; of the others only the number is told
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
@@ -90,10 +93,20 @@ def parameters_apart(ranks: Sequence[int], parameter: str) -> str:
     )
 
 
-def other_work(before: float, now: float, paired: bool) -> str:  # noqa: FBT001 - a fact
+def other_work(metric: str, before: float, now: float, paired: bool) -> str:  # noqa: FBT001 - a fact
     """A step that does another amount of work than the reference's."""
-    passes = f"{format_count(round(now), 'backward pass')}, {before:g} in {reference_text(paired)}"
-    return f"a step has {passes}: it trains other micro-batches, so nothing else is compared"
+    passes, rows = format_count(round(now), "backward pass"), format_count(round(now), "row")
+    there = f"a step has batches of {rows}" if metric == "batch_rows" else f"a step has {passes}"
+    return f"{there}, {before:g} in {reference_text(paired)}: it trains other batches, so nothing else is compared"
+
+
+def other_batch_size(size: int, samples: float, passes: int) -> str:
+    """Batches of other samples than the test says."""
+    a_step = f"a step has {passes} backward passes and " if passes > 1 else ""
+    return (
+        f"samples_per_step={samples:g}, but {a_step}the tensors of a batch begin with a dimension of {size}: rates "
+        f"would be wrong; give samples_per_step={passes * size} if that is their number"
+    )
 
 
 def ungated_counts(
@@ -112,6 +125,9 @@ def ungated_counts(
         return f"{metric} ({text})"
 
     cure = "; --ddpperf-save renews the baseline" if renew else ""
+    varied = {metric for metric, *_ in counts}
+    if "flops" in varied and not varied & {"operators", "collective_calls"}:  # the same operators on other shapes
+        cure += "; if batches are padded to their longest sequence, pad them to one length, or pack them"
     return f"not gated, for not all steps do the same: {', '.join(told(*count) for count in counts)}{cure}"
 
 
@@ -121,6 +137,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     ``all_reduce 2 -> 3 calls per step (+1), bytes unchanged: the new one at train.py:41 in step``.
     """
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
+    before = _with_names_of(after, before) if count_row(metric).unit == "FLOP" else before
     on_each = _rank_lines(metric, {"": on_ranks(metric, then, now)})
     if metric == "ddp_buckets":
         return _bucket_text(before, after) + on_each
@@ -134,8 +151,47 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     ]
     if not lines and then.totals[metric] != now.totals[metric]:
         lines = [f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}"]
-    lines = _shortened(lines, "smaller change") + on_each
+    lines = _explained(metric, then, now) + _shortened(lines, "smaller change") + on_each
     return lines or _rank_lines(metric, parts_on_ranks(metric, then, now))  # of a rank that does as much as before
+
+
+def _with_names_of(after: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
+    """The details before, by today's names if most lost ones only begin otherwise now: a wrapper, another attribute."""
+    lost = [name for name in before if name not in after]
+    ends: dict[str, str] = {}  # of lost names, with what is before each
+    for name in lost:
+        ends.update({end: beginning for beginning, end in _cuts(name) if end not in ends})
+    found = Counter[tuple[str, str]]()
+    for name in after.keys() - before.keys():
+        cut = next(((ends[end], beginning) for beginning, end in _cuts(name) if end in ends), None)
+        found.update([] if cut is None else [cut])
+    (old, new), number = found.most_common(1)[0] if found else (("", ""), 0)
+    if 2 * number <= len(lost):
+        return before
+    renamed = {name: new + name.removeprefix(old) for name in lost if name.startswith(old)}
+    return {renamed.get(name, name): value for name, value in before.items()}
+
+
+def _cuts(name: str) -> list[tuple[str, str]]:
+    """``("", "a.b")`` and ``("a.", "b")``, the longest end first."""
+    parts = name.split(".")
+    return [("".join(f"{part}." for part in parts[:i]), ".".join(parts[i:])) for i in range(len(parts))]
+
+
+def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
+    """What a change comes from, if other counts show it: activations that are computed again, trained parameters."""
+    name = "flops_recomputed"
+    if metric == "flops" and now.totals.get(name, 0.0) > then.totals.get(name, math.inf):
+        change = _change(name, then.totals[name], now.totals[name])
+        return [f"activations are computed again in backward (activation checkpointing): {change}"]
+    sizes = [counts.details.get("model_state_bytes", {}) for counts in (then, now)]
+    if metric != "model_state_bytes" or not all(size.get("parameters") for size in sizes):
+        return []
+    old, new = (size.get("gradients", 0.0) / size["parameters"] for size in sizes)
+    if abs(new - old) < _SHARE:
+        return []
+    grew = "grew" if new > old else "fell"
+    return [f"trainable parameters {grew}: {format_percent(new)} of them have gradients, {format_percent(old)} before"]
 
 
 def _change(metric: str, before: float, after: float) -> str:
@@ -193,8 +249,8 @@ def _place_text(site: CallSite) -> str:
     """``train.py:41 in step, under backward``; of a strategy of the plugin its name too."""
     by = f"strategy {site.strategy}" if site.strategy else ""
     place = f"{site.file}:{site.line} in {site.function}" if site.file else ""
-    under = "under backward" if site.backward else ""
-    return ", ".join(filter(None, (by, place, under))) or "an unknown place"
+    through, under = f"through {site.through}" * bool(site.through), "under backward" * site.backward
+    return ", ".join(filter(None, (by, place, through, under))) or "an unknown place"
 
 
 def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

@@ -275,6 +275,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "target_met": lambda text: f"target met: {text}",
     "target_missed": lambda text: f"target missed: {text}",
     "target_open": lambda text: f"target inconclusive: {text}",
+    "never_met": lambda metric, unit, value, stored, runs, least, most: (
+        f"{'the stored value' if stored else 'the target'} of {metric}, {format_value(value, unit)}, was never met: "
+        f"{format_count(runs, 'run')} in the history have {' to '.join(format_values((least, most), unit))}"
+    ),
     "settings_of_a_workload": lambda settings: (
         f"{', '.join(f'{name}={value}' for name, value in settings)} is for a Workload: this step sees to that itself"
     ),
@@ -285,10 +289,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"effective batch size {size:g}: {micro_batches} micro-batches on each of {format_count(ranks, 'rank')}"
     ),
     "picked_loader": lambda reason: reason,
-    "other_batch_size": lambda size, samples: (
-        f"samples_per_step={samples:g}, but the tensors of a batch begin with a dimension of {size}: rates would be "
-        f"wrong; give samples_per_step={size} if that is their number"
-    ),
+    "other_batch_size": count_changes.other_batch_size,
     "evaluating": lambda model: (
         f"the model of {model} is in eval mode, without dropout and with fixed statistics of BatchNorm: call train()"
     ),

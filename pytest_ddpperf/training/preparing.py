@@ -163,12 +163,13 @@ def _counted(  # noqa: PLR0917 - two functions above and below share it
 ) -> Counts:
     """What a warm step does; ``watch`` has this rank's copy of the model then."""
     from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
+    from pytest_ddpperf.training.step import other_batch_size
 
     with watch.watching():
         counts = count_warm_step(step.run, countable(ctx, step, job), compiled, left=seen.objects.left_behind())
     watch.take(OF_DATA)
     counts = seen.beside(counts)
-    remarks += not_counted(counts, ctx.device)
+    remarks += [*not_counted(counts, ctx.device), *other_batch_size(counts, step, job.settings, ctx.mode)]
     return counts
 
 

@@ -20,7 +20,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.instruments.phases.phase_hooks import CLIPPING, SCHEDULING, PhaseHook
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import SIMULATED
+from pytest_ddpperf.records.measurement import SIMULATED, Mode
 from pytest_ddpperf.records.phases import DATA_WAIT, FORWARD, GRADIENT_SYNC, OPTIMIZER, OTHER
 from pytest_ddpperf.training.data import Batches, batches, contradicting_size
 from pytest_ddpperf.training.model import DATA_SEED, describe_value, seed, size_of
@@ -31,6 +31,7 @@ from pytest_ddpperf.training.workload import Workload, located, unfit
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.settings import Settings
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.strategies.strategy import Strategy
@@ -114,10 +115,26 @@ def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float)
     found = []
     size = contradicting_size(data.shapes, samples)
     if size is not None:
-        found.append(Finding("other_batch_size", {"size": size, "samples": samples}))
+        found.append(Finding("other_batch_size", {"size": size, "samples": samples, "passes": 1}))
     if trainer.evaluating:
         found.append(Finding("evaluating", {"model": located(subject.model)}))
     return tuple(found)
+
+
+def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode | None) -> list[Finding]:
+    """A finding if the batches of a user's step have another number of rows than the samples that the test says."""
+    rows, samples = counts.totals.get("batch_rows"), step.samples_per_step
+    passes = int(counts.totals["backward_passes"])
+    # A workload's batches are known before; and ranks may have parts of samples, or of batches.
+    if not rows or samples is None or step.data is not None or settings.mesh is not None or mode == "strong":
+        return []
+    if samples <= 1 or samples % 1 or rows == step.tokens_per_step:
+        return []  # one graph, one packed row, a mean of packed ones, or a row for each token
+    shapes = [tuple(map(int, shape.split()[2::2])) for shape in counts.details["batch_rows"]]
+    size = contradicting_size(shapes, samples / passes)
+    if size is None or any(samples == second for _, second in shapes):
+        return []
+    return [Finding("other_batch_size", {"size": size, "samples": samples, "passes": passes})]
 
 
 def _tf32_override(ctx: RankView, settings: Settings) -> tuple[Finding, ...]:

@@ -325,13 +325,38 @@ def test_a_step_with_more_backward_passes_is_another_one_and_nothing_else_is_com
     assert result.verdict is Verdict.INCOMPATIBLE
     assert [one.series.metric for one in result.comparisons if one.gated] == ["backward_passes"]
     assert findings(result)[0] == (
-        "a step has 4 backward passes, 1 in the baseline: it trains other micro-batches, so nothing else is compared"
+        "a step has 4 backward passes, 1 in the baseline: it trains other batches, so nothing else is compared"
     )
     fewer = counted(
         counts(backward_passes=1.0, collective_calls=1.0), counts(backward_passes=4.0, collective_calls=4.0)
     )
     assert fewer.verdict is Verdict.REGRESSED
     assert [one.series.metric for one in fewer.comparisons if one.gated] == ["backward_passes"], "nothing is improved"
+
+
+def test_a_step_with_larger_batches_is_another_one_if_forward_computes_more_too() -> None:
+    small = counts(backward_passes=1.0, batch_rows=8.0, flops_forward=1024.0, flops=3072.0)
+    large = counts(backward_passes=1.0, batch_rows=16.0, flops_forward=2048.0, flops=6144.0)
+    more, less = counted(large, small), counted(small, large)
+    assert (more.verdict, less.verdict) == (Verdict.INCOMPATIBLE, Verdict.REGRESSED)
+    assert [one.series.metric for one in less.comparisons if one.gated] == ["batch_rows"], "nothing is improved"
+    assert findings(more)[0] == (
+        "a step has batches of 16 rows, 8 in the baseline: it trains other batches, so nothing else is compared"
+    )
+    flat = counts(backward_passes=1.0, batch_rows=32.0, flops_forward=1024.0, flops=3072.0)
+    assert counted(flat, small).verdict is Verdict.UNCHANGED, "the same samples, flattened before forward"
+    accumulated = counts(backward_passes=2.0, batch_rows=16.0, flops_forward=2048.0, flops=6144.0)
+    told = [each for each in findings(counted(accumulated, small)) if "trains other batches" in each]
+    assert told == [
+        "a step has 2 backward passes, 1 in the baseline: it trains other batches, so nothing else is compared"
+    ]
+
+
+def test_rows_that_a_run_is_not_sure_of_are_not_lost() -> None:
+    sure, unsure = counts(flops=3072.0, batch_rows=8.0), counts(flops=3072.0)
+    base = StoredBaseline(record=replace(BASELINE, counts=sure, series=counted_series(sure)), origin="")
+    measurement = replace(MEASURED, counts=unsure, series=counted_series(unsure), launches=())
+    assert not [each for each in judged(measurement, base).findings if each.code == "lost_metric"]
 
 
 def test_more_passes_over_the_same_forward_are_more_work_and_fewer_are_less() -> None:

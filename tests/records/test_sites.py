@@ -12,6 +12,7 @@ def site(line: int, source: str = "reduce(a)", value: float = 1.0, **where: obje
     return CallSite(line=line, source=source, value=value, **fields)  # type: ignore[arg-type]
 
 
+INSIDE, NEXT = "trainer.py:7 in train", "trainer.py:9 in log"
 A, B = site(41), site(45, "reduce(b)")
 
 
@@ -26,6 +27,21 @@ A, B = site(41), site(45, "reduce(b)")
         ([A], [site(41, value=4.0)], [(A, site(41, value=4.0))]),
         ([A], [site(9, function="train_step")], []),  # the function was renamed
         ([A], [site(9, file="src/train.py")], []),  # or moved
+        ([site(41, through=INSIDE)], [site(41, through="trainer.py:8 in train")], []),  # another version of the package
+        (
+            [site(41, through=INSIDE)],
+            [site(41, through=INSIDE), site(41, through=NEXT)],
+            [(None, site(41, through=NEXT))],
+        ),
+        (  # one was rewritten and moved, one is new
+            [site(9, "reduce(x)", function="helper")],
+            [site(8, "reduce(y)", function="other"), site(41, value=2.0)],
+            [
+                (None, site(41, value=2.0)),
+                (None, site(8, "reduce(y)", function="other")),
+                (site(9, "reduce(x)", function="helper"), None),
+            ],
+        ),
         ([A], [site(41, backward=True)], [(None, site(41, backward=True)), (A, None)]),
         ([A], [site(41, part="broadcast")], [(None, site(41, part="broadcast")), (A, None)]),
         (

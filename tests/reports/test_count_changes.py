@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.sites import CallSite
-from pytest_ddpperf.reports.count_changes import difference_text
+from pytest_ddpperf.reports.count_changes import difference_text, ungated_counts
 
 MIB = 2.0**20
 
@@ -93,6 +93,65 @@ def test_a_change_is_spelled_out(
     metric: str, then: dict[str, dict[str, float]], now: dict[str, dict[str, float]], expected: list[str]
 ) -> None:
     assert difference_text(metric, counts(then), counts(now)) == expected
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        (  # full fine-tuning: the prefix of PEFT's wrapper and the adapter are gone
+            {"base.model.layers.0": 4e6, "base.model.layers.1": 4e6, "base.model.layers.1.lora": 1e6},
+            {"layers.0": 6e6, "layers.1": 4e6},
+            [
+                "layers.0 4 MFLOP -> 6 MFLOP per step (+2 MFLOP, +50 %)",
+                "layers.1.lora 1 MFLOP -> 0 MFLOP per step (-1 MFLOP, -100 %)",
+            ],
+        ),
+        ({"net.0": 4e6, "net.2": 1e6}, {"model.0": 4e6, "model.2": 2e6}, ["model.2 1 MFLOP -> 2 MFLOP per step"]),
+        ({"0": 4e6, "2": 1e6}, {"model.0": 4e6, "model.2": 1e6, "model.4": 1e6}, ["model.4 0 MFLOP -> 1 MFLOP"]),
+        (
+            {"head": 4e6, "body": 1e6},
+            {"head": 4e6, "tail": 1e6},
+            ["body 1 MFLOP -> 0 MFLOP", "tail 0 MFLOP -> 1 MFLOP"],
+        ),
+    ],
+)
+def test_modules_that_only_have_another_prefix_are_the_same(
+    then: dict[str, float], now: dict[str, float], expected: list[str]
+) -> None:
+    lines = difference_text("flops", counts({"flops": then}), counts({"flops": now}))
+    assert len(lines) == len(expected)
+    assert all(line.startswith(beginning) for line, beginning in zip(lines, expected, strict=True)), lines
+
+
+def test_activations_that_are_computed_again_are_called_that() -> None:
+    plain = counts({"flops": {"layer": 6e6}, "flops_recomputed": {}})
+    again = counts({"flops": {"layer": 8e6}, "flops_recomputed": {"layer": 2e6}})
+    assert difference_text("flops", plain, again) == [
+        "activations are computed again in backward (activation checkpointing): 0 MFLOP -> 2 MFLOP per step (+2 MFLOP)",
+        "layer 6 MFLOP -> 8 MFLOP per step (+2 MFLOP, +33 %)",
+    ]
+    of_old_version = counts({"flops": {"layer": 6e6}})
+    assert len(difference_text("flops", of_old_version, again)) == 1, "nothing is known of it"
+
+
+def test_more_trained_parameters_of_the_same_model_are_called_that() -> None:
+    adapter = {"parameters": 1000.0, "gradients": 10.0, "optimizer_state": 20.0}
+    whole = {"parameters": 990.0, "gradients": 990.0, "optimizer_state": 1980.0}
+    then, now = counts({"model_state_bytes": adapter}), counts({"model_state_bytes": whole})
+    assert difference_text("model_state_bytes", then, now)[0] == (
+        "trainable parameters grew: 100 % of them have gradients, 1 % before"
+    )
+    larger = counts({"model_state_bytes": {name: 2 * size for name, size in whole.items()}})
+    assert not [line for line in difference_text("model_state_bytes", now, larger) if "trainable" in line]
+
+
+@pytest.mark.parametrize(
+    ("varied", "padded"),
+    [(["flops", "peak_tensor_bytes"], True), (["flops", "operators"], False), (["operators"], False)],
+)
+def test_counts_that_vary_as_those_of_padded_batches_have_a_cure(varied: list[str], *, padded: bool) -> None:
+    told = ungated_counts([(metric, "layer 6 in one step, 8 in the next", True, ()) for metric in varied], False, False)  # noqa: FBT003
+    assert ("pad them to one length, or pack them" in told) is padded
 
 
 def test_only_the_largest_changes_are_named() -> None:
@@ -210,6 +269,13 @@ def test_new_lines_come_first_and_what_is_not_named_is_counted() -> None:
     now = [site(41, value=4.0), *(site(line, f"f{line}") for line in (7, 8))]
     assert places(reduced(*then), reduced(*now)) == (
         "the new one at train.py:7 in f7, the new one at train.py:8 in f8, 1 -> 4 at train.py:41 in step, and 2 more"
+    )
+
+
+def test_a_line_inside_of_a_package_is_named_beside_the_users() -> None:
+    through = "transformers/trainer.py:2471 in training_step"
+    assert places(reduced(), reduced(site(41, "main", through=through))).endswith(
+        f"the new one at train.py:41 in main, through {through}"
     )
 
 

@@ -420,10 +420,34 @@ CASES = [
     ),
     Case(
         "other_batch_size",
-        {"size": 32, "samples": 16.0},
+        {"size": 32, "samples": 16.0, "passes": 1},
         (
             "samples_per_step=16, but the tensors of a batch begin with a dimension of 32: rates would be wrong; "
             "give samples_per_step=32 if that is their number"
+        ),
+    ),
+    Case(
+        "never_met",
+        {
+            "metric": "throughput",
+            "unit": "samples/s",
+            "value": 900.0,
+            "stored": False,
+            "runs": 12,
+            "least": 500.0,
+            "most": 700.0,
+        },
+        (
+            "the target of throughput, 900 samples/s, was never met: 12 runs in the history have 500 samples/s to "
+            "700 samples/s"
+        ),
+    ),
+    Case(
+        "other_batch_size",
+        {"size": 4, "samples": 4.0, "passes": 2},
+        (
+            "samples_per_step=4, but a step has 2 backward passes and the tensors of a batch begin with a dimension of "
+            "4: rates would be wrong; give samples_per_step=8 if that is their number"
         ),
     ),
     Case(
@@ -453,8 +477,13 @@ CASES = [
     ),
     Case(
         "other_work",
-        {"before": 1.0, "now": 4.0, "paired": False},
-        "a step has 4 backward passes, 1 in the baseline: it trains other micro-batches, so nothing else is compared",
+        {"metric": "backward_passes", "before": 1.0, "now": 4.0, "paired": False},
+        "a step has 4 backward passes, 1 in the baseline: it trains other batches, so nothing else is compared",
+    ),
+    Case(
+        "other_work",
+        {"metric": "batch_rows", "before": 8.0, "now": 16.0, "paired": True},
+        "a step has batches of 16 rows, 8 in the other revision: it trains other batches, so nothing else is compared",
     ),
     Case(
         "ranks_apart",

@@ -13,6 +13,7 @@ from pytest_ddpperf.errors import WorkloadError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import Counts, merged
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
@@ -119,6 +120,36 @@ def test_a_step_of_the_users_own_may_tell_its_model(make_ctx: Any) -> None:
     assert (told.totals["parameters"], told.details["model_size"]) == (PARAMETERS, {"float32": 4.0 * PARAMETERS})
     silent = count_launch(make_ctx(), LaunchJob(lambda _ctx: Told().__call__, None, Settings(), plan))
     assert not {"parameters", "model_size"} & silent.totals.keys()
+
+
+@pytest.mark.parametrize(
+    ("passes", "samples", "told"),
+    [
+        (2, 4, [{"size": 4, "samples": 4, "passes": 2}]),  # of a single micro-batch
+        (1, 2, [{"size": 4, "samples": 2, "passes": 1}]),
+        (2, 8, []),
+        (1, 8, []),  # along the second dimension, as of sequences that come first
+        (2, 16, []),
+        (1, None, []),
+        (1, 1, []),  # one graph, or one packed sequence
+        (1, 3.5, []),  # a mean of packed batches
+    ],
+)
+def test_other_samples_than_the_test_says_are_told(
+    make_ctx: Any, passes: int, samples: float | None, told: Any
+) -> None:
+    model = linear()
+    optimizer = sgd(model.parameters())
+
+    def step() -> None:
+        for _ in range(passes):
+            model(torch.ones(4, WIDTH)).sum().backward()
+        optimizer.step()
+
+    remarks: list[Finding] = []
+    plan = Plan(warmup=1, steps=1)
+    count_launch(make_ctx(), LaunchJob(lambda _ctx: step, None, Settings(), plan, samples_per_step=samples), remarks)
+    assert [finding.facts for finding in remarks if finding.code == "other_batch_size"] == told
 
 
 def test_a_model_that_fsdp1_has_sharded_has_no_known_size() -> None:

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
-from pytest_ddpperf.instruments.counting.python import BACKWARD, calls_counted
+from pytest_ddpperf.instruments.counting.python import BACKWARD, BatchRows, calls_counted
 from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, eagerly, unsampled, warmed_up
@@ -150,6 +150,8 @@ def count_warm_step(
         for _ in range(learning):
             pass_.step(run)
         counted = [period(partial(pass_.step, run)) for _ in range(periods)]
+    if len(pass_.rows) > 1 or 0.0 in pass_.rows:  # not sure, or not the same in each step
+        counted = [{metric: found for metric, found in each.items() if metric != "batch_rows"} for each in counted]
     if subject.device.type == "cuda":
         discard_first_profile()
         with unsampled(pass_.used.roots):
@@ -167,7 +169,12 @@ class _Pass:
     """The counters of one pass, and what they found in the step that is running."""
 
     def __init__(self, subject: Countable) -> None:
-        self.used = ModuleTracker(self._gradients_complete, self._stepped)
+        self._batches = BatchRows()
+        self.used = ModuleTracker(
+            self._gradients_complete,
+            self._stepped,
+            lambda model, given: self._batches.forwarded(model, given, self._operators.joined),
+        )
         for module in subject.modules:
             self.used.add(module)
         self.used.optimizers += subject.optimizers
@@ -175,13 +182,14 @@ class _Pass:
         self._tracker = TensorTracker(device, fake=fake)
         self._operators = OperatorCounter(self._tracker, device, lambda: self.used.running, fake=fake)
         self.sites: list[SiteCounts] = []  # of each step
+        self.rows: set[float] = set()  # of the batches of a step, in any of them; 0 if they are not sure
         self._optimizer_steps: dict[str, float] = {}
         self._calls: Counter[str] = Counter()  # backward, and what a step should hardly call
         self._state: dict[str, float] = {}
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        left_out = loading_left_out(self._operators.paused)
+        left_out = loading_left_out(self._operators.paused, self._batches.loaded)
         calls = calls_counted(self._calls)
         with self.used.watching(), self._tracker.resizes_seen(), left_out, calls, self._operators:
             yield
@@ -192,10 +200,13 @@ class _Pass:
             self._tracker.begin_step()
             before, made = dict(self._tracker.live), self._tracker.passing()
         self._operators.begin_step()
+        self._batches.begin_step()
         self._optimizer_steps, self._state = {}, {}
         self._calls.clear()
         run()
         calls = {BACKWARD: 0.0, **self._calls}
+        rows = self._batches.rows(calls[BACKWARD])
+        self.rows.add(_total(rows))
         with self._operators.paused():
             state = self._state or self.used.state_bytes()
             peak = self._tracker.peak()
@@ -210,6 +221,7 @@ class _Pass:
             **self._operators.details(),
             "optimizer_steps": self._optimizer_steps,
             "backward_passes": {BACKWARD: float(calls.pop(BACKWARD))},
+            "batch_rows": rows,
             "allocator_calls": {name: float(times) for name, times in calls.items()},
             "peak_tensor_bytes": _named(peak),
             "model_state_bytes": state,

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -47,6 +47,7 @@ METRICS = (
     "flops",
     "flops_forward",
     "flops_backward",
+    "flops_recomputed",
     "operators",
     "operator_bytes",
     "synchronisations",
@@ -54,6 +55,7 @@ METRICS = (
 )
 
 _TORCH = Path(torch.__file__).parent
+_JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
 _AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 
 SITED = ("collective_calls", "collective_bytes", "synchronisations", "host_to_device_bytes")
@@ -92,6 +94,7 @@ class OperatorCounter(TorchDispatchMode):
         self._sites = {metric: defaultdict(float) for metric in SITED}
         self._attribution.forget()
         self._of_optimizer: dict[int, ReferenceType[torch.Tensor]] = {}  # numbers made of what is an optimizer's
+        self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
     def details(self) -> dict[str, dict[str, float]]:
         """What was counted since the step began, by metric and by what it is made of."""
@@ -141,6 +144,8 @@ class OperatorCounter(TorchDispatchMode):
             self._count_flops(flops_of(func, args, kwargs, out))
         if isinstance(func, OpOverload):
             self._count_waits(func, args, kwargs)
+            if func._overloadpacket in _JOINING:  # noqa: SLF001  torch offers no other way to ask
+                self.joined[id(out)] = ref(out)
         name = operator_name(func)
         if name is not None:
             self._counts["operators"][name] += 1
@@ -159,9 +164,11 @@ class OperatorCounter(TorchDispatchMode):
 
     def _count_flops(self, flops: int) -> None:
         if flops:
-            module, backward = self._attribution.place(self._running())
+            module, backward, again = self._attribution.place(self._running())
             self._counts["flops"][module] += flops
             self._counts["flops_backward" if backward else "flops_forward"][module] += flops
+            if again:
+                self._counts["flops_recomputed"][module] += flops
 
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = synchronisation(func, args, kwargs, self._device)
@@ -218,25 +225,29 @@ def has_a_say(kind: type) -> bool:
 
 
 @contextmanager
-def loading_left_out(paused: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Within, counting pauses while a DataLoader makes a batch or begins an epoch.
+def loading_left_out(
+    paused: Callable[[], AbstractContextManager[Any]], loaded: Callable[[Any, Any], object] = lambda *_: None
+) -> Iterator[None]:
+    """Within, counting pauses while a DataLoader makes a batch, of which ``loaded`` is told, or begins an epoch.
 
     With workers that happens in other processes. Without, the number of steps before would decide whether an epoch
     begins in a counted step.
     """
 
-    def left_out(function: Callable[..., Any]) -> Callable[..., Any]:
+    def left_out(function: Callable[[Any], Any], made_by: Callable[[Any, Any], object]) -> Callable[[Any], Any]:
         @functools.wraps(function)
-        def uncounted(*args: Any, **kwargs: Any) -> Any:
+        def uncounted(loader: Any) -> Any:
             with paused():
-                made = function(*args, **kwargs)
+                made = function(loader)
                 forget_received()
+                made_by(loader, made)
                 return made
 
         return uncounted
 
-    loaders = (dataloader.DataLoader, "__iter__"), (dataloader._BaseDataLoaderIter, "__next__")  # noqa: SLF001
-    with ExitStack() as stack:
-        for owner, name in loaders:
-            stack.enter_context(replaced(owner, name, left_out(getattr(owner, name))))
+    kind, batches = dataloader.DataLoader, dataloader._BaseDataLoaderIter  # noqa: SLF001  all loaders' iterators are of it
+    with (
+        replaced(kind, "__iter__", left_out(kind.__iter__, lambda *_: None)),
+        replaced(batches, "__next__", left_out(batches.__next__, loaded)),
+    ):
         yield

@@ -37,8 +37,8 @@ class Attribution:
     def __init__(self) -> None:
         self._modules: dict[int, str] = {}
 
-    def place(self, running: str) -> tuple[str, bool]:
-        """The module of an operator that runs now inside ``running``, and whether it is part of backward.
+    def place(self, running: str) -> tuple[str, bool, bool]:
+        """The module of an operator that runs now inside ``running``, whether it is backward's, and if it recomputes.
 
         What a checkpoint or a module computes in backward with gradients recorded is forward once more: it recomputes.
         What backward itself computes so (``create_graph=True``) stays backward, and belongs to the same module.
@@ -54,7 +54,7 @@ class Attribution:
         if recorded or not backward:
             # The node of this operator, if it has one, was created just before this call.
             self._modules[torch._C._autograd._get_sequence_nr() - 1] = running  # noqa: SLF001
-        return running, backward
+        return running, backward, node is not None and not backward
 
     def forget(self) -> None:
         """Begins a new step, whose graph is a new one."""
@@ -71,19 +71,23 @@ def _recomputes() -> bool:
     return False
 
 
-_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
+_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "base_layer"})  # PEFT's
 
 
 class ModuleTracker:
     """The modules and optimizers of a step, as they come to be used."""
 
     def __init__(
-        self, on_gradients: Callable[[list[torch.Tensor]], None], on_step: Callable[[torch.optim.Optimizer], None]
+        self,
+        on_gradients: Callable[[list[torch.Tensor]], None],
+        on_step: Callable[[torch.optim.Optimizer], None],
+        on_forward: Callable[[nn.Module, Any], None],
     ) -> None:
         self.roots: list[nn.Module] = []  # modules that ran while no other did: whole models, losses
         self.optimizers: list[torch.optim.Optimizer] = []  # that stepped, also inside of another one
         self._on_gradients = on_gradients
         self._on_step = on_step
+        self._on_forward = on_forward  # of a module that ran while no other did, and what it was given
         self._running: list[str] = []
         self._stepping = 0
         self._paths: dict[nn.Module, str] = {}
@@ -145,7 +149,7 @@ class ModuleTracker:
         with ExitStack() as hooks:
             for handle in (
                 register_module_forward_pre_hook(self._enter),
-                register_module_forward_hook(self._leave, always_call=True),
+                register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
                 register_optimizer_step_pre_hook(self._begin_step),
                 register_optimizer_step_post_hook(self._end_step),
             ):
@@ -157,9 +161,11 @@ class ModuleTracker:
             self.add(module)
         self._running.append(self._paths.get(module) or self.running)
 
-    def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, *others: Any) -> None:
         if self._running:
             self._running.pop()
+        if not self._running and len(others) > 1:  # torch leaves out keywords if forward failed
+            self._on_forward(module, (*args, *others[0].values()))
 
     def _begin_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if optimizer not in self.optimizers:

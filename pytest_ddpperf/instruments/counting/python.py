@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, UserDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
-from torch import autograd
+from torch import Tensor, autograd, nn
+from torch.utils._pytree import tree_leaves
 
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
 
 BACKWARD = "backward"
+IMAGE = 3  # dimensions of a single image, of which a list may hold a batch
 LEAST = 1.0  # objects of a type a step; less is none of the step's own
 
 _COSTLY = (  # functions that wait for a device, give memory back, or walk through all objects
@@ -86,3 +89,77 @@ class ObjectCensus:
             return None
         least = {kind: min(each.get(kind, 0.0) for each in grown) for kind in grown[-1]}
         return {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
+
+
+def shape_of(*given: Any) -> tuple[int, ...]:
+    """Returns the first two dimensions of a batch whose tensors agree in the first one.
+
+    Empty if they do not, or if the first dimension may be another one than that of samples: of a single row (packed
+    sequences), of tensors with one dimension (tokens), of a list of images, of nested or sharded tensors.
+    """
+    tensors = _tensors(given)
+    if not tensors or any(each.is_nested or hasattr(each, "device_mesh") for each in tensors):
+        return ()
+    widest, images = max(tensors, key=Tensor.dim), len(tensors) > 1 and {each.dim() for each in tensors} == {IMAGE}
+    odd = images or len({each.shape[0] for each in tensors}) > 1 or widest.dim() == 1 or widest.shape[0] <= 1
+    return () if odd else tuple(widest.shape[:2])
+
+
+def _tensors(given: Any) -> list[Tensor]:
+    """All tensors of a batch that have dimensions; a tokenizer's batch is a mapping that torch takes for a leaf."""
+    leaves = [dict(leaf) if isinstance(leaf, UserDict) else leaf for leaf in tree_leaves(given)]
+    return [leaf for leaf in tree_leaves(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
+
+
+class BatchRows:
+    """Notes the batches of a step."""
+
+    def __init__(self) -> None:
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Notes anew."""
+        self._models: set[int] = set()
+        self._inputs: list[ReferenceType[Tensor]] = []
+        self._forward: list[tuple[int, ...]] = []  # shapes
+        self._loaded: list[tuple[int, ...]] = []
+
+    def loaded(self, batches: Any, batch: Any) -> None:
+        """Notes a batch of a DataLoader's iterator; one of more or fewer rows than samples tells nothing."""
+        samples = getattr(getattr(batches, "_index_sampler", None), "batch_size", None)
+        shape = shape_of(batch)
+        self._loaded.append(() if isinstance(samples, int) and shape[:1] != (samples,) else shape)
+
+    def forwarded(self, model: nn.Module, given: Any, joined: Mapping[int, ReferenceType[Tensor]]) -> None:
+        """Notes what the forward of a model got, if it is trained; ``joined``: tensors that were made of several."""
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not torch.is_grad_enabled() or backward_under_way() != -1 or not trained:
+            return
+        tensors = _tensors(given)
+        again = any(tensor is known() for tensor in tensors for known in self._inputs)
+        grown = any(_is_flattened(one) or ((known := joined.get(id(one))) and known() is one) for one in tensors)
+        self._inputs += map(ref, tensors)
+        self._models.add(id(model))
+        # Ranks that share out parameters by DTensors may train on parts of one batch.
+        self._forward.append(() if again or grown or hasattr(trained[0], "device_mesh") else shape_of(given))
+
+    def rows(self, passes: float) -> dict[str, float]:
+        """Returns the rows of the step by shape of its batches; empty if they are not sure.
+
+        They are sure if one model is trained, which is called once for each backward pass, each time with other
+        tensors; and if loaders gave as many rows, or nothing.
+        """
+        forward, loaded = (sum(shape[0] for shape in shapes if shape) for shapes in (self._forward, self._loaded))
+        sure = len(self._models) == 1 and len(self._forward) == passes and all((*self._forward, *self._loaded))
+        if not sure or loaded not in {0, forward}:
+            return {}
+        found = Counter[str]()
+        for shape in self._forward:
+            found[f"batches of {' x '.join(map(str, shape))}"] += shape[0]
+        return {shape: float(rows) for shape, rows in found.items()}
+
+
+def _is_flattened(tensor: Tensor) -> bool:
+    """Whether a tensor has several rows for one of the tensor that it is a view of."""
+    base = tensor._base  # noqa: SLF001  torch has no other name for it
+    return base is not None and base.dim() > 0 and base.shape[0] < tensor.shape[0]

@@ -33,6 +33,12 @@ class Place(NamedTuple):
     line: int
     function: str
     backward: bool  # whether autograd's backward led to it
+    through: tuple[str, int, str] | None = None  # file, line and function of another package that called torch for it
+
+    @property
+    def innermost(self) -> tuple[str, int, str]:
+        """The file, line and function that called torch."""
+        return self.through or (self.file, self.line, self.function)
 
 
 SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
@@ -58,16 +64,19 @@ class Stack:
         self._thread = threading.get_ident()
 
     def place(self) -> Place:
-        """The innermost line of the user's own code or of a strategy; without any, that of another package."""
+        """The innermost line of the user's own code or of a strategy, and that of another package which it called.
+
+        Without any line of the user's it is that of the other package.
+        """
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
         package: FrameType | None = None
         for frame in self._frames():
             owner = _owner(frame.f_code.co_filename)
             if owner is _Owner.USER:
-                return _place(frame, backward=backward)
+                return _place(frame, package, backward=backward)
             if owner is _Owner.PACKAGE and package is None:
                 package = frame
-        return Place("", 0, "", backward) if package is None else _place(package, backward=backward)
+        return Place("", 0, "", backward) if package is None else _place(package, None, backward=backward)
 
     def _frames(self) -> Iterator[FrameType]:
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
@@ -86,7 +95,9 @@ def break_sites() -> dict[tuple[str, Place], float]:
         users = [frame for frame in stack if _owner(frame.filename) is _Owner.USER] or list(stack)
         if users:
             last = users[-1]
-            found[reason, Place(last.filename, last.lineno or 0, last.name, backward=False)] += 1
+            inside = [frame for frame in stack[stack.index(last) :] if _owner(frame.filename) is _Owner.PACKAGE]
+            through = (inside[-1].filename, inside[-1].lineno or 0, inside[-1].name) if inside and users else None
+            found[reason, Place(last.filename, last.lineno or 0, last.name, False, through)] += 1  # noqa: FBT003 - a fact
     return dict(found)
 
 
@@ -102,13 +113,15 @@ def call_sites(
 def _sites(
     steps: Sequence[Mapping[tuple[str, Place], float]], period: int, roots: Sequence[str], strategy: str
 ) -> tuple[CallSite, ...]:
-    found: defaultdict[tuple[str, str, int, str, str, bool], float] = defaultdict(float)
+    found: defaultdict[tuple[str, str, int, str, str, bool, str], float] = defaultdict(float)
     for key in dict.fromkeys(key for step in steps for key in step):
         values = [step.get(key, 0.0) for step in steps]
         most = max(sum(values[i : i + period]) / period for i in range(0, len(values), period))
         part, place = key
-        source = digest(linecache.getline(place.file, place.line).strip())
-        found[part, _relative(place.file, roots), place.line, place.function, source, place.backward] += most
+        file, line, function = place.innermost
+        source = digest(linecache.getline(file, line).strip())
+        through = f"{_relative(file, roots)}:{line} in {function}" if place.through else ""
+        found[part, _relative(place.file, roots), place.line, place.function, source, place.backward, through] += most
     return tuple(
         CallSite(
             part=part,
@@ -119,14 +132,16 @@ def _sites(
             backward=backward,
             value=value,
             strategy="" if file and not file.startswith(STRATEGIES) else strategy,
+            through=through,
         )
-        for (part, file, line, function, source, backward), value in sorted(found.items())
+        for (part, file, line, function, source, backward, through), value in sorted(found.items())
         if value
     )
 
 
-def _place(frame: FrameType, *, backward: bool) -> Place:
-    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, backward)
+def _place(frame: FrameType, inside: FrameType | None, *, backward: bool) -> Place:
+    through = None if inside is None else (inside.f_code.co_filename, inside.f_lineno, inside.f_code.co_name)
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, backward, through)
 
 
 @cache

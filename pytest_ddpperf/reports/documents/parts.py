@@ -95,10 +95,11 @@ class CallSiteData(Document):
     )
     line: Natural = about("Its number.")
     function: str = about("The function that it is in.")
-    source: str = about("A digest of the line's text; empty where unknown.")
+    source: str = about("A digest of the text of the line that called torch; empty where unknown.")
     backward: bool = about("Whether autograd's backward led to it.")
     value: float = about("For one step.")
     strategy: str = about("That the line belongs to, or that has torch do it.", optional=True)
+    through: str = about("The line of another package that it led to, and that called torch.", optional=True)
 
 
 class CountsData(Document):

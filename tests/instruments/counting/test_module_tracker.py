@@ -39,6 +39,7 @@ def test_what_checkpointing_recomputes_is_forward_once_more() -> None:
     found = flops_of_training(Recomputing(), inputs)
     assert found.details["flops_forward"] == {"inner": 512.0, "model": 64.0, "recomputed in backward": 64.0}
     assert found.details["flops_backward"] == {"inner": 512.0, "model": 128.0}
+    assert found.details["flops_recomputed"] == {"inner": 256.0, "recomputed in backward": 64.0}
 
 
 def test_functions_of_ones_own_belong_to_the_module_that_calls_them() -> None:

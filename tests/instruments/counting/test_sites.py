@@ -41,13 +41,22 @@ def in_a_thread(function: Callable[[], Place]) -> Place:
 
 def test_the_innermost_line_of_the_project_or_of_a_strategy_counts_and_else_that_of_a_package() -> None:
     def found(*files: str) -> tuple[str, int]:
-        place = in_a_thread(through(*files))
-        return place.file, place.line
+        return in_a_thread(through(*files))[:2]
 
     assert found(USERS, OURS, PACKAGE, TORCH) == (USERS, 3)
     assert found(USERS, OURS, STRATEGY, TORCH) == (STRATEGY, 3)
     assert found(OURS, PACKAGE, TORCH) == (PACKAGE, 3)
     assert found(OURS, TORCH) == ("", 0)
+
+
+def test_the_innermost_line_of_a_package_that_the_projects_line_called_is_told_too() -> None:
+    other = PACKAGE.replace("trainer", "accelerator")
+    place = in_a_thread(through(PACKAGE, USERS, PACKAGE, other, TORCH))
+    assert (place.file, place.through) == (USERS, (other, 3, "step"))
+    assert in_a_thread(through(PACKAGE, USERS, TORCH)).through is None, "it called the project's line"
+    assert in_a_thread(through(OURS, PACKAGE, TORCH)).through is None, "it is the place itself"
+    (site,) = call_sites([{"collective_calls": {("all_reduce", place): 1.0}}], 1, ("/project",))["collective_calls"]
+    assert (site.file, site.through) == ("train.py", "somebodys/accelerator.py:3 in step")
 
 
 def test_a_thread_of_autograd_has_the_line_that_waits_for_it() -> None:
