@@ -19,7 +19,7 @@ from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.measurement import Better, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import BACKWARD, GRADIENT_SYNC, PHASES
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, even_sizes, expected, influences
-from pytest_ddpperf.stats.intervals import center
+from pytest_ddpperf.stats.intervals import ANY, center, possible
 from pytest_ddpperf.stats.summaries import LONG, least, long_steps, median_step
 
 PART_OF_LONG = 0.5  # of what long steps take more than others: a phase that has as much makes them long
@@ -46,9 +46,9 @@ def series_from(
     """The series of a metric, with value and interval; ``columns`` are its fields that the samples do not decide.
 
     The value of what is made of step times is that of all steps together: the mean of times, the harmonic mean of
-    rates. Its interval is as wide as that of the logarithms.
+    rates. Its interval is as wide as that of the logarithms. Neither leaves the column ``bounds`` of what is possible.
     """
-    within = within or Within((), 0.0)
+    within, bounds = within or Within((), 0.0), columns.pop("bounds", ANY)
     expectation = expected(within.moved, within.own)
     value, interval = center(samples, scale, expectation, robust=rules.partnered)
     if rules.timed and scale == "ratio" and min(samples) > 0:
@@ -59,8 +59,8 @@ def series_from(
         value = whole
     return Series(
         samples=samples,
-        value=value,
-        interval=interval,
+        value=min(max(value, bounds[0]), bounds[1]),
+        interval=possible(interval, *bounds),
         within=within.moved,
         own=within.own,
         scale=scale,

@@ -57,6 +57,7 @@ from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Better, Family, Measurement, MetricRules, Scale, Series
 from pytest_ddpperf.records.phases import PHASES
+from pytest_ddpperf.stats.intervals import ANY
 from pytest_ddpperf.stats.summaries import median_step, quantile
 
 Sampler = Callable[[Measurement], "Samples | None"]
@@ -72,7 +73,14 @@ _STEP_TIME = replace(_TIMED, weight=3.0)  # slowdowns are rarely in the CPU time
 _MADE_OF_STEP_TIME = replace(_STEP_TIME, repeats_step_time=True)
 _BYTES = MetricRules(drifts=False, weight=0.0)
 _LOSS = MetricRules(drifts=False, after_steps=True, weight=0.0)
+_OF_LOSS: dict[str, Any] = {
+    "family": "absolute",
+    "min_tolerance": 0.03,
+    "rules": _LOSS,
+    "bounds": (-math.inf, math.inf),
+}
 _DIAGNOSED = MetricRules(diagnosed=True)
+_COLUMNS = ("unit", "better", "family", "scale", "gated", "min_tolerance", "rules", "bounds")  # that make a series
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +98,7 @@ class Metric:
         min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
         rules: what is special to it.
         within: what launches know of its scatter; None where they know nothing.
+        bounds: the values that are possible; noise may give samples beyond them.
     """
 
     name: str
@@ -102,21 +111,12 @@ class Metric:
     min_tolerance: float = 0.0
     rules: MetricRules = PLAIN
     within: Knows | None = None
+    bounds: tuple[float, float] = ANY
 
     def series(self, samples: Samples, within: Within | None = None) -> Series:
         """The series that these samples make; ``within`` is what their launches know of their scatter."""
-        return series_from(
-            samples,
-            within,
-            scale=self.scale,
-            metric=self.name,
-            unit=self.unit,
-            better=self.better,
-            family=self.family,
-            gated=self.gated,
-            min_tolerance=self.min_tolerance,
-            rules=self.rules,
-        )
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        return series_from(samples, within, metric=self.name, **columns)
 
 
 def series_of(measurement: Measurement, metrics: Sequence[Metric] | None = None) -> tuple[Series, ...]:
@@ -234,7 +234,7 @@ def _bytes_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
 def _share_metric(name: str, samples: Sampler, **columns: Any) -> Metric:
     """A row of a share, which may be near 0: compared by subtraction."""
     defaults = {"unit": "1", "better": "lower", "family": "relative", "scale": "difference", "gated": False}
-    return Metric(name=name, samples=samples, **{**defaults, **columns})
+    return Metric(name=name, samples=samples, **{**defaults, "bounds": (0.0, math.inf), **columns})
 
 
 METRICS: tuple[Metric, ...] = (
@@ -278,10 +278,10 @@ METRICS: tuple[Metric, ...] = (
         _bytes_metric(kind, peak_memory(kind), gated=False)
         for kind in ("peak_active", "peak_requested", "peak_inactive_split")
     ),
-    _share_metric("fragmentation", fragmentation),
+    _share_metric("fragmentation", fragmentation, bounds=(0.0, 1.0)),
     _bytes_metric("outside_allocator", outside_allocator, gated=False),
     _bytes_metric("mean_allocated", mean_allocated, gated=False, rules=replace(_BYTES, diagnosed=True)),
-    _share_metric("gpu_utilisation", gpu_utilisation, better="higher"),
+    _share_metric("gpu_utilisation", gpu_utilisation, better="higher", bounds=(0.0, 1.0)),
     _share_metric("energy_per_step", energy_per_step, unit="J", family="absolute", scale="ratio"),
     _share_metric("cpu_energy_per_step", cpu_energy_per_step, unit="J", family="absolute", scale="ratio"),
     _bytes_metric(
@@ -305,11 +305,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     # Near 0 where all of it is hidden. It is in the step time, which is gated.
     _share_metric(EXPOSED, exposed_communication, unit="s", within=of_exposed, rules=_DIAGNOSED),
-    _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED),
+    _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED, bounds=(0.0, 1.0)),
     _share_metric("compute_to_communication", compute_to_communication, better="higher", scale="ratio"),
     # A loss can be 0 or negative, and a quotient of two losses near 0 says nothing.
-    _share_metric(FINAL_LOSS, final_loss, family="absolute", gated=True, min_tolerance=0.03, rules=_LOSS),
-    _share_metric("mean_loss", mean_loss, family="absolute", min_tolerance=0.03, rules=_LOSS),
+    _share_metric(FINAL_LOSS, final_loss, gated=True, **_OF_LOSS),
+    _share_metric("mean_loss", mean_loss, **_OF_LOSS),
 )
 _RULES = {metric.name: metric.rules for metric in METRICS}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.side_by_side import SideBySide
 from pytest_ddpperf.reports.names import curve_of
+from pytest_ddpperf.stats.intervals import possible
 from pytest_ddpperf.units import format_count, format_percent, format_values
 
 if TYPE_CHECKING:
@@ -126,6 +127,6 @@ def _loss_line(test: str, points: Sequence[Result]) -> str:
 
 def _serial_text(fit: LawFit) -> str:
     law = "Amdahl" if fit.law == "amdahl" else "Gustafson"
-    interval = fit.interval
+    interval = possible(fit.interval, 0.0, 1.0)
     ends = f" [{100 * interval.low:.1f} .. {100 * interval.high:.1f}]" if interval is not None else ""
-    return f"serial fraction {format_percent(fit.serial)}{ends} ({law})"
+    return f"serial fraction {format_percent(min(max(0.0, fit.serial), 1.0))}{ends} ({law})"

@@ -15,6 +15,7 @@ from pytest_ddpperf.stats.centers import Center, center_of, moderated
 CONFIDENCE = 0.95
 LARGEST_LOG = 700.0  # exp() of it is still a finite float: JSON knows no infinity
 
+ANY = (-math.inf, math.inf)  # the bounds of what may be any number
 FEW = 3  # launches: fewer do not tell their own scatter
 WIDEST = 3.0  # an interval of a value that holds more than this factor says nothing
 
@@ -202,6 +203,14 @@ def with_launches(change: Change, launches: int) -> Change:
         freedom=(freedom, base),
         df=min(freedom, base),
     )
+
+
+def possible(interval: Interval | None, least: float, most: float) -> Interval | None:
+    """The part of an interval that lies between the ends of what is possible; None if it says no more than these."""
+    if interval is None:
+        return None
+    low, high = max(interval.low, least), min(interval.high, most)
+    return None if low > high or (low, high) == (least, most) else replace(interval, low=low, high=high)
 
 
 def half_width(change: Change, alpha: float) -> float | None:

@@ -61,8 +61,11 @@ def test_it_is_the_difference_of_steps_that_last_as_long_as_their_slowest_rank()
     assert still_sent(measured) == "parameters"
 
 
-def test_it_may_be_below_zero() -> None:
-    assert exposed_communication(measurement((BlockTimes(synchronised=(1.0,), unsynchronised=(1.25,)),))) == (-0.25,)
+def test_its_samples_may_be_below_zero_and_what_is_told_is_not() -> None:
+    measured = measurement((BlockTimes(synchronised=(1.0,), unsynchronised=(1.25,)),))
+    assert exposed_communication(measured) == (-0.25,)
+    told = {one.metric: one.value for one in series_of(measured)}
+    assert (told["exposed_communication"], told["communication_overhead"]) == (0.0, 0.0)
 
 
 def test_it_is_told_by_launches_that_diagnose() -> None:

@@ -67,6 +67,17 @@ def test_a_curve_has_its_serial_fraction_and_where_it_stops_to_pay() -> None:
     assert line == f"{told}from 2 ranks on, one more adds less than half a rank's work"
 
 
+def test_a_serial_fraction_is_a_share_and_an_interval_of_any_share_is_not_told() -> None:
+    """1.03, 1.06 and 1.95 of 2 ranks leave 94, 89 and 3 %: 61.8 % on average, and -66 to 190 % by Student's t."""
+    base, wide = point(1), point(2, 1.1)
+    speedups = make_series("speedup", 1.1, unit="1", samples=(1.03, 1.06, 1.95))
+    relative = tuple(each if each.metric != "speedup" else speedups for each in wide.measurement.series)
+    (line,) = how_it_scales([base, replace(wide, measurement=replace(wide.measurement, series=relative))])
+    assert "; serial fraction 61.8 % (Amdahl)" in line
+    (line,) = how_it_scales([base, point(2, 2.1)])  # more than twice the speed
+    assert "; serial fraction 0 % (Amdahl)" in line
+
+
 def test_a_weak_curve_is_held_against_gustafsons_law() -> None:
     assert how_it_scales([point(1, mode="weak"), point(2, 1.8, mode="weak")]) == [
         "test_curve: excellent with 2 ranks; serial fraction 20 % [20.0 .. 20.0] (Gustafson)"
@@ -93,6 +104,6 @@ def test_what_a_curve_loses_is_told_by_cause() -> None:
 def test_points_that_share_cores_are_left_out_of_it() -> None:
     curve = [point(1, cores=2), point(2, 0.8, cores=2), point(4, 0.1, cores=2)]
     (line,) = how_it_scales(curve)
-    assert line.startswith("test_curve: negative scaling with 2 ranks; serial fraction 150 %")
+    assert line.startswith("test_curve: negative scaling with 2 ranks; serial fraction 100 % (")
     assert line.endswith("; without 4 ranks, which share cores or GPUs")
     assert how_it_scales([curve[0], curve[2]]) == []

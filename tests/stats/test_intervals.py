@@ -4,9 +4,18 @@ import math
 
 import pytest
 
-from pytest_ddpperf.records.measurement import Scale
+from pytest_ddpperf.records.measurement import Interval, Scale
 from pytest_ddpperf.stats.blocks import Expected
-from pytest_ddpperf.stats.intervals import Change, center, change, half_width, paired, t_quantile, with_launches
+from pytest_ddpperf.stats.intervals import (
+    Change,
+    center,
+    change,
+    half_width,
+    paired,
+    possible,
+    t_quantile,
+    with_launches,
+)
 
 # Student's t, 97.5 %, from printed tables, with 1, 2, 4, 5, 8 and infinite degrees of freedom.
 T1, T2, T4, T5, T8, Z = 12.7062, 4.3027, 2.7764, 2.5706, 2.3060, 1.9600
@@ -48,6 +57,22 @@ def test_differences_and_values_without_logarithm_have_an_arithmetic_center(samp
     assert interval is not None
     half = T2 / math.sqrt(3)
     assert (interval.low, interval.high) == pytest.approx((value - half, value + half), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ends", "part"),
+    [
+        ((0.2, 0.4), (0.2, 0.4)),
+        ((-0.1, 0.4), (0.0, 0.4)),
+        ((0.7, 1.2), (0.7, 1.0)),
+        ((-0.065, 1.614), None),  # anything that is possible
+        ((-0.4, -0.1), None),
+    ],
+)
+def test_an_interval_keeps_to_what_is_possible(ends: tuple[float, float], part: tuple[float, float] | None) -> None:
+    found = possible(Interval(low=ends[0], high=ends[1], confidence=0.95), 0.0, 1.0)
+    assert (None if found is None else (found.low, found.high)) == part
+    assert possible(None, 0.0, 1.0) is None
 
 
 @pytest.mark.parametrize("scale", ["ratio", "difference"])
