@@ -6,14 +6,21 @@ import argparse
 import sys
 from pathlib import Path
 
+from pytest_ddpperf.judge.decision import failing_verdict
+from pytest_ddpperf.parsers import argument
 from pytest_ddpperf.reports.document import write_text
 from pytest_ddpperf.reports.documents.reading import read_results
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
+from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.remarks import red_text
 from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.reports.two_runs import two_runs_table
+from pytest_ddpperf.reports.two_runs import judged, two_runs_table
+from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
+
+_FAIL_ON = KNOBS["fail_on"]
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,19 +55,31 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     _add_results(parser, "after")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a table in Markdown; - is standard output")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser; - is standard output")
+    parser.add_argument(
+        "--fail-on",
+        type=argument(_FAIL_ON.parse),
+        default=_FAIL_ON.default,
+        metavar=_FAIL_ON.metavar,
+        help="verdicts that make the exit status 1, or none (default: regressed,broken)",
+    )
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Prints how far the metrics of two runs differ."""
+    """Prints how far the metrics of two runs differ; the status is 1 if a verdict on the second one fails."""
     before, after = read_results(options.before), read_results(options.after)
     table = two_runs_table(before, after)
     if options.markdown is not None:
         write_text(options.markdown, f"{markdown_table(table)}\n", "--markdown")
     if options.html is not None:
         write_text(options.html, two_runs_page(before, after), "--html")
-    if options.markdown is None and options.html is None:
+    results, printed = judged(before, after), options.markdown is None and options.html is None
+    if printed:
         print(render(table, terminal_width()))
-    return 0
+    verdicts = [failing_verdict(result, options.fail_on) for result in results]
+    for name, result, verdict in zip(names_of(results), results, verdicts, strict=True):
+        if verdict is not None:
+            print(f"{verdict.value}: {name}: {red_text(result, verdict)}", file=sys.stdout if printed else sys.stderr)
+    return int(any(verdicts))
 
 
 def _add_results(parser: argparse.ArgumentParser, name: str) -> None:

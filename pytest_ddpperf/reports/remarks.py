@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_ddpperf.records.counts import count_row
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import counts_words
@@ -39,7 +40,7 @@ def unpaired_notes(results: Sequence[Result]) -> list[str]:
 def red_notes(named: Sequence[tuple[str, Result]]) -> list[str | RowNote]:
     """Why benchmarks are red, the worst first, and what to do."""
     red = sorted(((name, result) for name, result in named if result.red), key=lambda one: -one[1].severity)
-    told = names_by_remark((name, (result.verdict.value, _red_text(result))) for name, result in red)
+    told = names_by_remark((name, (result.verdict.value, red_text(result, result.verdict))) for name, result in red)
     notes: list[str | RowNote] = [RowNote(text, tuple(names), before) for (before, text), names in told.items()]
     more = sum(len(names) for names in list(told.values())[_MOST_RED:])
     notes = [*notes[:_MOST_RED], *([f"and {more} more"] if more else [])]
@@ -49,16 +50,17 @@ def red_notes(named: Sequence[tuple[str, Result]]) -> list[str | RowNote]:
     return notes
 
 
-def _red_text(result: Result) -> str:
+def red_text(result: Result, verdict: Verdict) -> str:
+    """Why a benchmark fails with a verdict: what could not be measured, or the metrics that have it."""
     if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result).partition("\n")[0]
-    if result.verdict is not Verdict.REGRESSED:
-        return result.failure.partition("\n")[0].removeprefix(f"{result.verdict.value}: ")
-    worse = decisive(result, {Verdict.REGRESSED})
+    if result.failure and verdict is not Verdict.REGRESSED:
+        return result.failure.partition("\n")[0].removeprefix(f"{verdict.value}: ")
+    worse = decisive(result, {verdict})
     counts, others = ([c for c in worse if (c.series.scale == "exact") is exact] for exact in (True, False))
     shown = _TOLD - 1  # counts, so that a time is among those that are told
     worse = (*counts[:shown], *others, *counts[shown:])
-    return _few(list(map(_worse_text, worse)))
+    return _few(list(map(_worse_text, worse))) or ", ".join(result.differs)
 
 
 def _worse_text(metric: Comparison) -> str:
@@ -105,7 +107,10 @@ def _grounds(result: Result) -> list[Remark]:
         text += "; ".join(filter(None, (", ".join(result.differs), counts, "--ddpperf-save stores one that is")))
         changes = incomparable_changes(result)
         return [Remark(text=text), *([Remark(text=_few(changes))] if changes else [])]
-    return _open(decisive(result, {Verdict.INCOMPATIBLE})) if result.verdict is Verdict.INCOMPATIBLE else []
+    if result.verdict is not Verdict.INCOMPATIBLE:
+        return []
+    # A finding says that a step does another amount of work.
+    return _open([c for c in decisive(result, {Verdict.INCOMPATIBLE}) if not count_row(c.series.metric).of_work])
 
 
 def _open(comparisons: Sequence[Comparison]) -> list[Remark]:

@@ -6,33 +6,29 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
 from typing import TypeAlias
 
-from pytest_ddpperf.baselines.fingerprint import differences
-from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
+from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, kernel_differences
+from pytest_ddpperf.judge.benchmark import compare
+from pytest_ddpperf.judge.decision import DecisionContext
+from pytest_ddpperf.judge.sequential import alpha_of_benchmark
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import Series
-from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.judged import results_of
-from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
+from pytest_ddpperf.records.results import Comparison, Provenance, Result, StoredBaseline, record_of
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.documents.judged import results_of, with_grounds
+from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.phrases import NOISY, commit_text, find, is_noisy
 from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.stats import intervals
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_values
 
-_ALPHA = 0.05
 _COUNTED = "[counted]"  # in place of an interval
-_QUOTIENTS = {EFFICIENCY, SPEEDUP}  # of step times
 _PLACE = ("first", "second")  # of the two runs
 BenchmarkKey: TypeAlias = "tuple[str, str, int]"
-_MEANING = (
-    "no verdict: an interval holds what launches scatter by, not what changed on the machine between both runs; for a "
-    "verdict give --ddpperf-against"
-)
-_ANEW = "step_time is the mean of all steps, computed anew from the steps of both files: {} from before it was that"
+_MEANING = "runs of different minutes: of times only a gross slowdown is regressed; --ddpperf-against shows less"
+_OTHER_TIMES = "step_time of one file is from before it was the mean of all steps"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,22 +63,20 @@ def two_runs_table(before: ResultsData, after: ResultsData) -> Table:
 
 def two_runs(before: ResultsData, after: ResultsData) -> tuple[list[TwoRunsRow], list[str]]:
     """The rows, and what is to be said of them all."""
-    typical = [_is_typical(each) for each in (before, after)]
-    old, new = ({_key(result): result for result in results_of(each)} for each in alike(before, after))
-    both = [result for key, result in new.items() if key in old]
+    old, new = ({_key(result): result for result in results_of(each)} for each in (before, after))
+    both = judged(before, after)
+    new |= {_key(result): result for result in both}
     names = dict(zip(map(_key, both), names_of(both), strict=True))
     rows: list[TwoRunsRow] = []
     notes: list[str] = []
     same: list[str] = []
     for key, name in sorted(names.items(), key=lambda each: not _differs(old[each[0]], new[each[0]])):
-        obstacle = _obstacle(old[key], new[key])
-        told = _rows(name, old[key], new[key], comparable=not obstacle)
+        obstacle = new[key].differs
+        told = _rows(name, old[key], new[key])
         rows += told
         same += [] if told else [name]
         if obstacle:
             notes.append(f"{name}: times are not compared: {', '.join(obstacle)}")
-    if any(typical) and any(row.metric == STEP_TIME for row in rows):
-        notes.append(_ANEW.format("both files are" if all(typical) else f"the {_PLACE[typical.index(True)]} file is"))
     if same:
         notes.append(f"no gated metric of {format_count(len(same), 'benchmark')} differs: {', '.join(same)}")
     for which, (here, there) in zip(_PLACE, ((old, new), (new, old)), strict=True):
@@ -91,38 +85,45 @@ def two_runs(before: ResultsData, after: ResultsData) -> tuple[list[TwoRunsRow],
     return rows, [*notes, *([_MEANING] if rows else []), *([] if names else ["no benchmark is in both runs"])]
 
 
+def judged(before: ResultsData, after: ResultsData) -> list[Result]:
+    """The benchmarks of the second run that both have, judged as if the first run had stored their baselines."""
+    old, new = ({_key(result): result for result in with_grounds(each)} for each in (before, after))
+    provenance = Provenance(date=before.date or "", commit=before.commit)
+    other = [_OTHER_TIMES] if _is_typical(before) != _is_typical(after) else []
+    context = DecisionContext(alpha=alpha_of_benchmark(len(new)))
+    return [
+        result
+        if result.verdict is Verdict.BROKEN
+        else compare(result.test, result.measurement, _reference(old[key], result, provenance, other), context)
+        for key, result in new.items()
+        if key in old
+    ]
+
+
+def _reference(old: Result, new: Result, provenance: Provenance, other: Sequence[str]) -> StoredBaseline:
+    """The first run's benchmark as a stored baseline; ``other``: what else hinders a comparison of times."""
+    was, now = old.measurement, new.measurement
+    record, environments = record_of(was, provenance), (was.environment, now.environment)
+    same = was.training == now.training and was.recipe == now.recipe
+    trained = () if same else (f"trained as {was.training} -> {now.training}",)
+    turns = () if was.turns == now.turns else ("steps of one run were timed in turns with those of other launches",)
+    return StoredBaseline(
+        record=record,
+        origin="the first run",
+        differs=(*differences(*environments), *trained, *turns, *other),
+        counted=None if record.counts is None else record,
+        counted_differs=(*counted_differences(*environments), *trained),
+        kernels_differ=kernel_differences(*environments),
+    )
+
+
 def _key(result: Result) -> BenchmarkKey:
     return result.test, result.name, result.measurement.world_size
-
-
-def alike(before: ResultsData, after: ResultsData) -> tuple[ResultsData, ResultsData]:
-    """Both documents, with step times that are the mean of all steps, if those of either are not.
-
-    Quotients of step times are left out if those of one of them alone are not.
-    """
-    typical = [_is_typical(each) for each in (before, after)]
-    if not any(typical):
-        return before, after
-    first, second = (
-        ResultsData(**{**vars(each), "results": [_anew(one, both=all(typical)) for one in each.results]})
-        for each in (before, after)
-    )
-    return first, second
 
 
 def _is_typical(document: ResultsData) -> bool:
     """Whether times in it are those of the usual steps, as in files from before they were those of all steps."""
     return any(metric.paired is None for result in document.results for metric in result.metrics.values())
-
-
-def _anew(result: ResultData, *, both: bool) -> ResultData:
-    """The result with a step time that is the mean of all of its steps; ``both``: whether those of neither file are."""
-    samples = [fmean(times) for times in result.step_times if times]
-    metrics = {name: one for name, one in result.metrics.items() if both or name not in _QUOTIENTS}
-    if samples and STEP_TIME in result.metrics:
-        told = {"samples": samples, "value": fmean(samples), "interval": None}
-        metrics[STEP_TIME] = MetricData(**{**vars(result.metrics[STEP_TIME]), **told})
-    return ResultData(**{**vars(result), "metrics": metrics})
 
 
 def _run(document: ResultsData) -> str:
@@ -132,18 +133,7 @@ def _run(document: ResultsData) -> str:
     return f"{commit}{day}, {format_count(len(document.results), 'benchmark')}"
 
 
-def _obstacle(old: Result, new: Result) -> list[str]:
-    """Why the times of a benchmark cannot be compared; empty where they can."""
-    was, now = old.measurement, new.measurement
-    found = list(differences(was.environment, now.environment))
-    if was.training != now.training or was.recipe != now.recipe:
-        found.append(f"trained as {was.training} -> {now.training}")
-    if was.turns != now.turns:
-        found.append("steps of one run were timed in turns with those of other launches")
-    return found
-
-
-def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[TwoRunsRow]:
+def _rows(name: str, old: Result, new: Result) -> list[TwoRunsRow]:
     rows = []
     for comparison in sorted(new.comparisons, key=lambda each: each.series.metric != STEP_TIME):
         now, other = comparison.series, find(old, comparison.series.metric)
@@ -161,7 +151,7 @@ def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[TwoR
                 rows.append(made(before=then, after=here, change=share + _COUNTED))
             continue
         if all(map(math.isfinite, values)):
-            change, drawn = _change(was, now) if comparable else (NOTHING, None)
+            change, drawn = (NOTHING, None) if new.differs else _change(comparison, was)
             then, here = format_values(values, now.unit)
             rows.append(made(before=then, after=here, change=change, drawn=drawn))
     return rows
@@ -169,30 +159,22 @@ def _rows(name: str, old: Result, new: Result, *, comparable: bool) -> list[TwoR
 
 def _differs(old: Result, new: Result) -> bool:
     """Whether a gated count differs."""
-    return any(row.change.endswith(_COUNTED) for row in _rows("", old, new, comparable=False))
+    return any(row.change.endswith(_COUNTED) for row in _rows("", old, new))
 
 
-def _change(was: Series, now: Series) -> tuple[str, tuple[float, float, float] | None]:
+def _change(comparison: Comparison, was: Series) -> tuple[str, tuple[float, float, float] | None]:
     """The change with its interval in words, and of a ratio in numbers, too."""
-    ours, theirs = _finite(now.samples), _finite(was.samples)
-    if not (ours and theirs):
+    now, change, interval = comparison.series, comparison.change, comparison.change_interval
+    if change is None:
         return NOTHING, None
-    found = intervals.change(ours, theirs, scale=now.scale)
-    if found is None:
-        return NOTHING, None
-    interval, text = intervals.interval_at(found, _ALPHA), partial(_signed, now, was)
-    ends = "" if interval is None else f" [{text(interval.low)} .. {text(interval.high)}]"
+    ends = "" if interval is None else f" [{_signed(now, was, interval.low)} .. {_signed(now, was, interval.high)}]"
     if interval is not None and now.scale == "ratio" and is_noisy(interval):
         ends = f" ({NOISY})"
-    low, high = (found.estimate, found.estimate) if interval is None else (interval.low, interval.high)
-    return text(found.estimate) + ends, (found.estimate, low, high) if now.scale == "ratio" else None
+    low, high = (change, change) if interval is None else (interval.low, interval.high)
+    return _signed(now, was, change) + ends, (change, low, high) if now.scale == "ratio" else None
 
 
 def _signed(now: Series, was: Series, change: float) -> str:
     if now.scale == "ratio":
         return format_change(change)
     return format_difference(change, now.unit, (was.value, now.value))
-
-
-def _finite(samples: Sequence[float]) -> list[float]:
-    return [sample for sample in samples if math.isfinite(sample)]

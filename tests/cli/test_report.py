@@ -9,6 +9,7 @@ import pytest
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.reading import read_results
@@ -95,6 +96,30 @@ def test_two_runs_are_compared_metric_by_metric(run: Path, tmp_path: Path, capsy
         ["test_a", "ddp", "collective_calls", "2", "8", "+300.0", "%", "[counted]"],
     ]
     assert "only in the second run: test_b ddp" in lines
+
+
+def test_the_status_says_whether_the_second_run_is_worse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def counted(name: str, calls: float) -> str:
+        counts = Counts(
+            totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={}
+        )
+        made = result("t.py::test_a", 0.04, calls, counts=counts)
+        return str(written(tmp_path / f"{name}.json", replace(made, comparisons=made.comparisons[:1])))
+
+    few, many = counted("a", 2.0), counted("b", 3.0)
+    assert main(["compare", few, few]) == 0
+    capsys.readouterr()
+    assert main(["compare", few, many]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "regressed: test_a ddp: collective_calls 2 -> 3"
+    assert main(["compare", few, many, "--markdown", "-"]) == 1
+    assert capsys.readouterr().err == "regressed: test_a ddp: collective_calls 2 -> 3\n"
+    assert main(["compare", few, many, "--fail-on=none"]) == 0
+    assert main(["compare", many, few]) == 0
+    assert main(["compare", many, few, "--fail-on=improved"]) == 1
+    with pytest.raises(SystemExit) as wrong:
+        main(["compare", few, many, "--fail-on=worse"])
+    assert wrong.value.code == 2
+    assert "argument --fail-on: expected verdicts" in capsys.readouterr().err
 
 
 def test_runs_of_one_code_differ_by_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

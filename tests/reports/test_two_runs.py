@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_ddpperf.baselines.jsonfile import render
+from pytest_ddpperf.metrics.table import counted_series
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.reading import typed
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
-from pytest_ddpperf.reports.two_runs import two_runs
-from tests.factories import make_launch, make_results_document
+from pytest_ddpperf.reports.two_runs import judged, two_runs
+from tests.factories import make_environment, make_launch, make_results_document
 from tests.reports.conftest import as_before
 from tests.reports.formats.page.test_pages import data_of
 
@@ -23,7 +27,7 @@ Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
 QUIET = ((0.010,) * 4,) * 3
 PAUSES = ((0.010, 0.010, 0.010, 0.030),) * 3  # 15 ms on average
-ANEW = "step_time is the mean of all steps, computed anew from the steps of both files: "
+OTHER = "times are not compared: step_time of one file is from before it was the mean of all steps"
 
 
 @pytest.fixture
@@ -56,22 +60,21 @@ def told(before: ResultsData, after: ResultsData) -> tuple[dict[str, tuple[str, 
     return {row.metric: (row.before, row.after, row.change) for row in rows}, notes[:-1]
 
 
-def test_the_step_time_of_a_file_of_before_is_computed_anew_from_its_steps(run: Callable[..., ResultsData]) -> None:
-    """Its pauses make it 15 ms; quotients of times in it are not those of today."""
-    rows, notes = told(run(PAUSES, before=True), run(PAUSES))
-    assert rows["step_time"] == ("15.0 ms", "15.0 ms", "+0.0 % [+0.0 % .. +0.0 %]")
-    assert rows.keys() == {"step_time", "peak_resident"}
-    assert notes == [f"{ANEW}the first file is from before it was that"]
-    rows, notes = told(run(QUIET), run(PAUSES, before=True))
-    assert rows["step_time"] == ("10.0 ms", "15.0 ms", "+50.0 % [+50.0 % .. +50.0 %]")
-    assert notes == [f"{ANEW}the second file is from before it was that"]
+@pytest.mark.parametrize("older", [0, 1])
+def test_times_of_a_file_of_before_are_compared_with_none_of_today(run: Callable[..., ResultsData], older: int) -> None:
+    rows, notes = told(*(run(PAUSES, before=place == older) for place in (0, 1)))
+    assert rows["step_time"][2] == "-"
+    assert [note.endswith(OTHER) for note in notes] == [True]
+    assert not [
+        result for result in judged(run(QUIET, before=True), run(PAUSES)) if result.verdict is Verdict.REGRESSED
+    ]
 
 
-def test_quotients_of_times_of_two_files_of_before_are_compared(run: Callable[..., ResultsData]) -> None:
+def test_times_of_two_files_of_before_are_compared(run: Callable[..., ResultsData]) -> None:
     rows, notes = told(run(QUIET, before=True), run(PAUSES, before=True))
     assert rows.keys() == {"step_time", "speedup", "peak_resident"}
-    assert rows["step_time"][:2] == ("10.0 ms", "15.0 ms")
-    assert notes == [f"{ANEW}both files are from before it was that"]
+    assert rows["step_time"][:2] == ("10.0 ms", "10.0 ms")
+    assert notes == []
 
 
 def test_files_of_today_are_compared_as_they_are(run: Callable[..., ResultsData]) -> None:
@@ -81,8 +84,8 @@ def test_files_of_today_are_compared_as_they_are(run: Callable[..., ResultsData]
     assert notes == []
 
 
-def test_a_page_draws_the_launches_that_were_computed_anew(run: Callable[..., ResultsData]) -> None:
-    charts = data_of(two_runs_page(run(PAUSES, before=True), run(QUIET)))["charts"]
+def test_a_page_draws_the_launches_of_both(run: Callable[..., ResultsData]) -> None:
+    charts = data_of(two_runs_page(run(PAUSES), run(QUIET)))["charts"]
     (steps,) = [chart for chart in charts if chart["title"] == "step_time by launch"]
     assert [(each["name"], each["y"]) for each in steps["series"]] == [("after", [10] * 3), ("before", [15] * 3)]
     assert steps["x"]["name"] == "launch"
@@ -92,3 +95,38 @@ def test_a_change_whose_interval_says_nothing_is_noisy(run: Callable[..., Result
     """Launches of 5 and 20 ms are 10 ms in the middle; a factor of 4 between two of them leaves any change open."""
     rows, _ = told(run(((0.005,), (0.020,))), run(((0.005,), (0.020,))))
     assert rows["step_time"][2] == "+0.0 % (noisy)"
+
+
+ALONE = Health(cpu=CpuHealth(others=0.0, steal=0.0))
+BUSY = Health(cpu=CpuHealth(others=0.5, steal=0.0))
+
+
+@pytest.mark.parametrize(
+    ("now", "verdict"),
+    [
+        ((0.010, ALONE, 2.0), Verdict.OK),
+        ((0.030, ALONE, 2.0), Verdict.REGRESSED),  # a gross slowdown
+        ((0.030, BUSY, 2.0), Verdict.INCONCLUSIVE),
+        ((0.010, ALONE, 3.0), Verdict.REGRESSED),
+    ],
+)
+def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
+    make_result: Make, make_comparison: Compare, now: tuple[float, Health, float], verdict: Verdict
+) -> None:
+    def made(time: float, health: Health, calls: float) -> ResultsData:
+        counts = Counts(
+            totals={"collective_calls": calls}, details={"collective_calls": {"all_reduce": calls}}, unstable={}
+        )
+        (exact,) = counted_series(counts)
+        metrics = (
+            make_comparison("step_time", time, Verdict.NEW, samples=(time,) * 4),
+            replace(make_comparison("step_time", time, Verdict.NEW), series=exact),
+        )
+        launches = tuple(make_launch((time,) * 4, round=number, health=health) for number in range(4))
+        environment = make_environment(recorded={"host": "here"})
+        measured = {"launches": launches, "counts": counts, "environment": environment}
+        result = make_result(comparisons=metrics, measured=measured)
+        return typed(ResultsData, json.loads(render(make_results_document([result], None))))
+
+    (result,) = judged(made(0.010, ALONE, 2.0), made(*now))
+    assert result.verdict is verdict

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import repeat
 
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS, rules_of
-from pytest_ddpperf.records.counts import COUNTS
+from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
+from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import IntervalData
-from pytest_ddpperf.reports.documents.parts import AgainstData, EnvironmentData
+from pytest_ddpperf.reports.documents.parts import AgainstData, EnvironmentData, HealthData
 from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
 
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
@@ -32,6 +35,30 @@ def results_of(document: ResultsData) -> tuple[Result, ...]:
     return tuple(_result(data, document) for data in document.results)
 
 
+def with_grounds(document: ResultsData) -> tuple[Result, ...]:
+    """The benchmarks with what a verdict on them needs besides: what was counted, and what else the machine did."""
+    told = zip(results_of(document), document.results, strict=True)
+    return tuple(replace(result, measurement=_grounded(result.measurement, data)) for result, data in told)
+
+
+def _grounded(measurement: Measurement, data: ResultData) -> Measurement:
+    launches = zip(measurement.launches, data.health or repeat(None), strict=False)
+    counts = None
+    if data.counts is not None:
+        sites = {name: tuple(CallSite(**vars(site)) for site in each) for name, each in data.counts.sites.items()}
+        counts = Counts(**{**vars(data.counts), "sites": sites})
+    told = tuple(replace(launch, health=_health(seen)) for launch, seen in launches)
+    return replace(measurement, counts=counts, launches=told)
+
+
+def _health(seen: HealthData | None) -> Health | None:
+    if seen is None:
+        return None
+    gpus = ({**vars(gpu), "others": {other.pid: other.memory for other in gpu.others}} for gpu in seen.gpus)
+    nodes = {name: CpuHealth(**vars(cpu)) for name, cpu in seen.nodes.items()}
+    return Health(cpu=CpuHealth(**vars(seen.cpu)), nodes=nodes, gpus=tuple(GpuHealth(**gpu) for gpu in gpus))
+
+
 def full_name(result: Result) -> str:
     """What tells a benchmark from all others of a project, on one machine: test, variant and number of ranks."""
     return f"{result.test} {result.name} w{result.measurement.world_size}"
@@ -41,16 +68,11 @@ def _result(data: ResultData, document: ResultsData) -> Result:
     comparisons = tuple(_comparison(name, data) for name in sorted(data.metrics, key=_place))
     environment = document.environments.get(data.environment_key, document.environment)
     measurement = Measurement(
-        name=data.name,
-        strategy=data.strategy,
-        mode=data.mode,
+        **{each: getattr(data, each) for each in ("name", "strategy", "mode", "recipe", "over", "turns")},
         environment=_environment(environment, data.world_size),
-        recipe=data.recipe,
         plan=Plan(warmup=data.plan.warmup, steps=data.plan.steps),
         launches=tuple(_launch(number, times) for number, times in enumerate(data.step_times)),
         series=tuple(comparison.series for comparison in comparisons),
-        over=data.over,
-        turns=data.turns,
     )
     paired, pair = (None if one is None else _revision(one, measurement) for one in (data.against, data.paired_with))
     return Result(
@@ -76,34 +98,24 @@ def _comparison(name: str, result: ResultData) -> Comparison:
     # The document has all digits of a count only among its counts.
     value = nothing if metric.scale != "exact" or result.counts is None else result.counts.totals.get(name, nothing)
     series = Series(
+        **{each: getattr(metric, each) for each in ("unit", "better", "family", "scale", "gated")},
         metric=name,
-        unit=metric.unit,
-        better=metric.better,
-        family=metric.family,
-        scale=metric.scale,
-        gated=metric.gated,
         min_tolerance=metric.min_tolerance or 0.0,
         samples=(value,) if metric.scale == "exact" else _numbers(metric.samples),
         value=value,
         interval=_interval(metric.interval),
         rules=rules_of(name),
     )
+    same = ("gated", "baseline", "change", "standard_error", "margin", "mde", "bound", "worse_in")
     return Comparison(
+        **{each: getattr(metric, each) for each in same},
         series=series,
-        gated=metric.gated,
-        baseline=metric.baseline,
-        change=metric.change,
         change_interval=_interval(metric.change_interval),
-        standard_error=metric.standard_error,
         df=math.inf if metric.df is None else metric.df,
         tolerance=math.inf if metric.tolerance is None else metric.tolerance,
-        margin=metric.margin,
-        mde=metric.mde,
-        bound=metric.bound,
         verdict=_VERDICTS[metric.verdict],
         note=Finding("read_again", {"text": metric.note}) if metric.note else None,
         base_samples=_numbers(metric.baseline_samples),
-        worse_in=metric.worse_in,
         paired=_paired(metric, result) if metric.paired is None else metric.paired,
     )
 

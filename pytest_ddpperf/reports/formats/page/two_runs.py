@@ -12,7 +12,7 @@ from pytest_ddpperf.reports.documents.results import MetricData, ResultData, Res
 from pytest_ddpperf.reports.formats.page.benchmark import environment_facts
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.table import Table
-from pytest_ddpperf.reports.two_runs import TwoRunsRow, alike, two_runs, two_runs_table
+from pytest_ddpperf.reports.two_runs import TwoRunsRow, two_runs, two_runs_table
 from pytest_ddpperf.units import format_count
 
 _SIDES = ("before", "after")
@@ -22,7 +22,6 @@ _TO = "\u2192"  # an arrow that no line is broken in
 def two_runs_page(before: ResultsData, after: ResultsData) -> str:
     """How far each metric differs, and the launches and phases of both runs for each benchmark."""
     rows, notes = two_runs(before, after)
-    documents = alike(before, after)
     table = two_runs_table(before, after)
     by_benchmark = [(key, list(group)) for key, group in groupby(rows, attrgetter("key"))]
     places = {key: place for place, (key, _) in enumerate(by_benchmark)}
@@ -43,7 +42,7 @@ def two_runs_page(before: ResultsData, after: ResultsData) -> str:
                 )
                 for row, cells in zip(rows, table.rows, strict=True)
             ),
-            entries=tuple(_entry(*documents, group) for _, group in by_benchmark),
+            entries=tuple(_entry(before, after, group) for _, group in by_benchmark),
         )
     )
 
