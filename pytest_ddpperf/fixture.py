@@ -509,7 +509,8 @@ class Ddpperf:
         from pytest_ddpperf.reports.findings import finding_text
 
         for target in wanted:
-            self._session.outputs.remark(self._test, target.measurement.key, target.finding)
+            unmet = self._session.archive.never_met(self._test, target.measurement, target.series, target.wanted)
+            self._session.outputs.remark(self._test, target.measurement.key, target.finding, *unmet)
         open_fails = Verdict.INCONCLUSIVE in self._settings.fail_on
         failed = [each for each in wanted if each.outcome == "missed" or (open_fails and each.outcome == "open")]
         if failed:

@@ -128,7 +128,9 @@ def _readable(store: Store, file: Path) -> BaselineFile | None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    print("\n\n".join(render(record_table(*each), terminal_width()) for each in _chosen(options.test, options)))
+    chosen = _chosen(options.test, options)
+    told = ((record_table(*each), trend_command.stale(*each, save=options.set)) for each in chosen)
+    print("\n\n".join(render(table, terminal_width()) + stale for table, stale in told))
     return 0
 
 

@@ -7,11 +7,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ddpperf.baselines.history.database import Column, entries, recorded
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.baselines.history.database import Column, entries, last_verdict, recorded
 from pytest_ddpperf.baselines.history.trend import MIN_CHANGE, Trend, trends
 from pytest_ddpperf.cli.inifile import ini_value
 from pytest_ddpperf.errors import HistoryError, SettingError
 from pytest_ddpperf.parsers import argument, fraction, positive_int
+from pytest_ddpperf.records.results import BaselineRecord
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import write, write_text
 from pytest_ddpperf.reports.documents.trend import trend_document
 from pytest_ddpperf.reports.formats.page.trends import trends_page
@@ -122,6 +125,18 @@ def _require(column: Column, value: str | int | None, file: Path) -> None:
     if value is not None and value not in (known := recorded(file, column)):
         there = ", ".join(first_of(list(map(str, known)))) or "none"
         raise HistoryError(f"history file {file} has no {column.replace('_', ' ')} {value}; it has {there}")
+
+
+def stale(test: str, record: BaselineRecord, save: str | None) -> str:
+    """A line if the last run in the project's history improved on a baseline; empty without one."""
+    if ini_value(_HISTORY.ini, Path.cwd()) is None or not (file := history_file(None)).is_file():
+        return ""
+    verdict, date = last_verdict(file, test, record.name, environment_key(record.environment)) or ("", "")
+    if verdict != Verdict.IMPROVED.value or date[:10] < record.date:
+        return ""
+    ranks = f" {KNOBS['world_size'].option}={record.world_size}" if record.mode is None else ""
+    option = KNOBS["save"].option + (f"={save}" if save else "")
+    return f'\nstale: the run of {date[:10]} improved on it; what tightens it: pytest "{test}"{ranks} {option}'
 
 
 def history_file(named: Path | None) -> Path:

@@ -81,8 +81,8 @@ class Outputs:
         for listed in self._of_tests:
             listed[:] = [each for each in listed if each.test != test]
 
-    def remark(self, test: str, key: tuple[str, int], finding: Finding) -> None:
-        """Adds a remark to the listed result of a benchmark."""
+    def remark(self, test: str, key: tuple[str, int], *findings: Finding) -> None:
+        """Adds remarks to the listed result of a benchmark."""
         for i, each in enumerate(self.results):
             if (each.test, each.measurement.key) == (test, key):
-                self.results[i] = replace(each, findings=(*each.findings, finding))
+                self.results[i] = replace(each, findings=(*each.findings, *findings))

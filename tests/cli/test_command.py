@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddpperf.baselines.history.database import record
 from pytest_ddpperf.baselines.store import Store
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.measurement import Interval, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord
-from tests.factories import make_environment
+from pytest_ddpperf.records.verdict import Verdict
+from tests.factories import make_environment, make_history_run, make_new_result
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
 STEP_TIME = Series(
@@ -140,6 +142,25 @@ def test_show_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "naive"]) == 0
     titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("t.py")]
     assert titles == ["t.py::test_a[x]: naive"]
+
+
+def test_a_baseline_that_the_last_run_improved_on_is_stale(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "pytest.ini").write_text("[pytest]\nddpperf_history = runs.sqlite\n")
+    assert main(["show", "test_b"]) == 0
+    assert "stale" not in capsys.readouterr().out, "there is no history yet"
+
+    def ran(day: str, verdict: Verdict) -> str:
+        result = make_new_result("t.py::test_b", STEP_TIME, environment=CPU)
+        record(folder / "runs.sqlite", make_history_run(0, date=day), [replace(result, verdict=verdict)])
+        assert main(["show", "test_b"]) == 0
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert "stale" not in ran("2026-01-11T00:00:00+00:00", Verdict.IMPROVED), "it is older than the baseline"
+    assert ran("2026-01-13T00:00:00+00:00", Verdict.IMPROVED) == (
+        'stale: the run of 2026-01-13 improved on it; what tightens it: pytest "t.py::test_b" --ddpperf-world-size=2 '
+        "--ddpperf-save"
+    )
+    assert "stale" not in ran("2026-01-14T00:00:00+00:00", Verdict.OK)
 
 
 def test_show_a_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

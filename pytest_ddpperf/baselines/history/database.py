@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import json
@@ -21,7 +22,7 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, has_plan, make_tables, open_history
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import FINAL_LOSS, rules_of
-from pytest_ddpperf.records.measurement import Better, Interval, Mode, Scale
+from pytest_ddpperf.records.measurement import Better, Interval, Measurement, Mode, Scale
 from pytest_ddpperf.records.results import Comparison, Result
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 Column = Literal["test", "name", "metric", "branch", "world_size"]
+MANY = 5  # runs that tell what a metric can be
 _TABLES: dict[Column, str] = {
     "test": "result",
     "name": "result",
@@ -195,6 +197,32 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
             return tuple(_entry(_checked(file, dict(zip(columns, row, strict=True)))) for row in cursor)
     except NoRunYet:
         return ()
+
+
+def outside(file: Path, test: str, measured: Measurement, metric: str, value: float) -> tuple[int, float, float] | None:
+    """The runs of a benchmark, the least and the most of a metric in them, if all are above a value or all below it."""
+    identity = (measured.strategy, _json(dict(measured.recipe)), environment_key(measured.environment), measured.turns)
+    found = [
+        entry.value
+        for entry in entries(file, metric, test=test, name=measured.name, world_size=measured.world_size)
+        if (one := entry.benchmark) and not one.typical
+        if (one.strategy, one.recipe, one.environment_key, one.interleaved) == identity
+    ]
+    beyond = len(found) >= MANY and not min(found) <= value <= max(found)
+    return (len(found), min(found), max(found)) if beyond else None
+
+
+def last_verdict(file: Path, test: str, name: str, environment: str) -> tuple[str, str] | None:
+    """The verdict on a benchmark in the last run that has it, and when the run ended; None if no run has it."""
+    query = """
+        SELECT verdict, date FROM result JOIN run ON run.id = result.run
+            JOIN environment ON environment.id = result.environment
+        WHERE test = ? AND name = ? AND key = ? ORDER BY date DESC LIMIT 1
+    """
+    with contextlib.suppress(NoRunYet), open_history(file) as connection:
+        found: tuple[str, str] | None = connection.execute(query, (test, name, environment)).fetchone()
+        return found
+    return None
 
 
 def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from pytest_ddpperf.baselines.store import SavedRecord, Store, baseline_record, 
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Measurement
+from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Measurement, Series
 from pytest_ddpperf.records.results import BaselineRecord, Provenance, Result, StoredBaseline
 from pytest_ddpperf.settings import DEFAULT_SET, Settings
 
@@ -178,6 +178,17 @@ class Archive:
         """What this session has saved of a benchmark in an earlier run."""
         named = (each for each in self._stored.saved if (each[0].test, each[1].new.name) == (test, name))
         return next((each for each in named if each[1].file == self._shown(file)), None)
+
+    def never_met(self, test: str, measured: Measurement, series: Series, wanted: float | None = None) -> list[Finding]:
+        """A finding if no run in the history has a metric's stored value, or a value as good as the one ``wanted``."""
+        from pytest_ddpperf.baselines.history.database import outside
+
+        value, file = series.value if wanted is None else wanted, self._root / (self._settings.history or "")
+        seen = outside(file, test, measured, series.metric, value) if file.is_file() else None
+        if seen is None or (wanted is not None and (value < seen[1]) == (series.better == "higher")):
+            return []
+        facts = {"metric": series.metric, "unit": series.unit, "value": value, "stored": wanted is None}
+        return [Finding("never_met", {**facts, "runs": seen[0], "least": seen[1], "most": seen[2]})]
 
     def record(self, history: Path, results: Sequence[Result], ended: str) -> int:
         """Adds a run, which ended then, to the history; gives its number."""

@@ -155,7 +155,10 @@ class Session:
         for result in results:
             attempt = self.attempts.get(result.test, 1)
             remark = (Finding("last_attempt", {"attempt": attempt}),) if attempt > 1 else ()
-            remarks = (*result.findings, *remark, *self.leases.finding, *self.archive.on_network(result.measurement))
+            measured, stored = result.measurement, () if result.baseline is None else result.baseline.series
+            compared = [one for one in stored if one.gated and one.scale != "exact" and not one.rules.repeats_step_time]
+            unmet = [each for one in compared for each in self.archive.never_met(result.test, measured, one)]
+            remarks = (*result.findings, *remark, *unmet, *self.leases.finding, *self.archive.on_network(measured))
             self.outputs.results.append(replace(result, attempt=attempt, findings=remarks))
             self.extensions.judged(self.outputs.results[-1:])
 

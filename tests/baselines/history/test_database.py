@@ -18,6 +18,8 @@ from pytest_ddpperf.baselines.history.database import (
     ensure_recordable,
     entries,
     has_run,
+    last_verdict,
+    outside,
     record,
     recorded,
     run_of,
@@ -25,6 +27,7 @@ from pytest_ddpperf.baselines.history.database import (
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.records.measurement import Interval, Plan, Series
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import Verdict
 from tests.factories import make_environment, make_history_run, make_new_result, make_series
 
 RUN = make_history_run(11, date="2026-01-12T10:00:00+00:00")
@@ -58,6 +61,34 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     assert recorded(file, "metric") == ("collective_bytes", "collective_calls", "step_time")
     assert recorded(file, "branch") == ("main",)
     assert (recorded(file, "name"), recorded(file, "world_size")) == (("ddp",), (2,))
+
+
+@pytest.mark.parametrize(
+    ("value", "runs", "found"),
+    [
+        (9.0, 5, (5, 10.0, 14.0)),
+        (15.0, 5, (5, 10.0, 14.0)),
+        (10.0, 5, None),
+        (12.5, 5, None),
+        (9.0, 4, None),  # too few to tell
+    ],
+)
+def test_a_value_that_no_run_has_had_is_found(tmp_path: Path, value: float, runs: int, found: object) -> None:
+    file = tmp_path / "history.sqlite"
+    for number in range(runs):
+        record(file, make_history_run(number), [result("t.py::test_a", make_series("step_time", 10.0 + number))])
+    other = make_environment(cpu_model="Xeon", cores=2)
+    record(file, make_history_run(9), [result("t.py::test_a", make_series("step_time", 1.0), environment=other)])
+    assert outside(file, "t.py::test_a", result().measurement, "step_time", value) == found
+
+
+def test_the_last_verdict_is_that_of_the_newest_run(tmp_path: Path) -> None:
+    file, key = tmp_path / "history.sqlite", "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
+    for number, verdict in ((2, Verdict.IMPROVED), (1, Verdict.OK)):
+        record(file, make_history_run(number), [replace(result(), verdict=verdict)])
+    assert last_verdict(file, "t.py::test_a", "ddp", key) == ("improved", "2026-01-03T00:00:00+00:00")
+    assert last_verdict(file, "t.py::test_a", "naive", key) is None
+    assert last_verdict(file, "t.py::test_a", "ddp", key.replace("w2", "w4")) is None
 
 
 def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path) -> None:

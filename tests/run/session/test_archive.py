@@ -8,13 +8,23 @@ from pathlib import Path
 import pytest
 
 from pytest_ddpperf.analysis.network import CollectiveFit, Segment
+from pytest_ddpperf.baselines.history.database import record
 from pytest_ddpperf.baselines.network import NetworkFile, network_file, save_network
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment, Measurement
+from pytest_ddpperf.records.results import Provenance, StoredBaseline, record_of
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings
-from tests.factories import PROFILE, make_environment, make_launch, make_measurement, make_new_result
+from tests.factories import (
+    PROFILE,
+    make_environment,
+    make_history_run,
+    make_launch,
+    make_measurement,
+    make_new_result,
+    make_series,
+)
 
 MB = 10**6
 LINE = Segment(max_bytes=16 * MB, latency=1e-3, seconds_per_byte=1e-9)
@@ -79,3 +89,37 @@ def test_a_broken_network_is_complained_of_once(tmp_path: Path) -> None:
     assert [result.findings for result in session.outputs.results] == [(), ()]
     (complaint,) = session.archive.complaints
     assert "network.json" in complaint
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "told"),
+    [
+        (0.002, None, True),
+        (0.050, None, True),  # it is worse than any run
+        (0.012, None, False),
+        (0.012, 0.005, True),
+        (0.012, 0.050, False),  # any run meets it
+    ],
+)
+def test_what_no_run_in_the_history_has_met_is_said(
+    tmp_path: Path, value: float, wanted: float | None, *, told: bool
+) -> None:
+    for number in range(5):
+        ran = make_new_result("t.py::test_a", make_series("step_time", 0.010 + 0.001 * number))
+        record(tmp_path / "runs.sqlite", make_history_run(number), [ran])
+    archive = Session(replace(Settings(), history=Path("runs.sqlite")), tmp_path, LiveLine(None, None)).archive
+    found = archive.never_met("t.py::test_a", make_measurement(), make_series("step_time", value), wanted)
+    assert [each.facts["stored"] for each in found] == [wanted is None] * told
+    without = Session(Settings(), tmp_path, LiveLine(None, None)).archive
+    assert without.never_met("t.py::test_a", make_measurement(), make_series("step_time", value), wanted) == []
+
+
+def test_a_stored_value_that_no_run_has_met_is_a_remark_on_the_result(tmp_path: Path) -> None:
+    slow = make_series("step_time", 0.010)
+    for number in range(5):
+        record(tmp_path / "runs.sqlite", make_history_run(number), [make_new_result("t.py::test_a", slow)])
+    session = Session(replace(Settings(), history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
+    result = make_new_result("t.py::test_a", slow)
+    stored = record_of(make_measurement(series=(make_series("step_time", 0.002),)), Provenance(date="2026-01-12"))
+    session.add([replace(result, reference=StoredBaseline(record=stored, origin=""))])
+    assert [finding.code for finding in session.outputs.results[0].findings] == ["never_met"]
