@@ -115,9 +115,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_recipes_are_whole() -> None:
-    assert set(RECIPES) == {"github", "gitlab", "slurm", "nightly"}
-    workflows = {name: yaml.safe_load(RECIPES[name]) for name in ("github", "gitlab", "nightly")}
-    for name in ("github", "nightly"):
+    assert set(RECIPES) == {"github", "gitlab", "slurm", "nightly", "torch", "culprit"}
+    workflows = {name: yaml.safe_load(RECIPES[name]) for name in set(RECIPES) - {"slurm"}}
+    for name in ("github", "nightly", "torch", "culprit"):
         for job in workflows[name]["jobs"].values():
             assert job["runs-on"]
             assert all(("run" in step) != ("uses" in step) for step in job["steps"])
@@ -197,3 +197,33 @@ def test_a_night_is_red_where_its_trend_is_worse(project: Path, tmp_path: Path, 
     assert (", worse" in summary.read_text()) is worse
     with_run = run(f"ddpperf trend test_suite --metric collective_calls --history {history}", project)
     assert "test_suite.py::test_step: custom" in with_run.stdout
+
+
+@pytest.mark.slow
+def test_a_night_with_another_torch_runs_beside_the_released_one(project: Path) -> None:
+    commands = commands_of(yaml.safe_load(RECIPES["torch"])["jobs"]["torch"])
+    assert commands[0].startswith("python -m venv release && release/bin/pip install")
+    (project / "release" / "bin").mkdir(parents=True)
+    (project / "release" / "bin" / "python").symlink_to(sys.executable)
+    git(project, "config", "core.excludesFile", str(project / ".gitignore"))
+    assert statuses([f"{commands[-1]} --ddpperf-world-size=2"], project) == [0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worse", [False, True])
+def test_a_red_night_names_the_commit_that_did_it(project: Path, tmp_path: Path, worse: bool) -> None:  # noqa: FBT001
+    green, summary = tmp_path / "green", tmp_path / "summary.md"
+    good = git(project, "rev-parse", "HEAD")
+    green.write_text(f"{good}\n")
+    if worse:
+        make_worse(project)
+    bad = git(project, "rev-parse", "HEAD")
+    git(project, "commit", "--allow-empty", "-m", "later")
+    commands = commands_of(yaml.safe_load(RECIPES["culprit"])["jobs"]["culprit"])
+    found = statuses(commands, project, GREEN=str(green), GITHUB_STEP_SUMMARY=str(summary))
+    assert found == [0, int(worse)]
+    if worse:
+        assert f"{bad} is the first bad commit" in summary.read_text()
+        assert green.read_text().strip() == good
+    else:
+        assert green.read_text().strip() == git(project, "rev-parse", "HEAD")
