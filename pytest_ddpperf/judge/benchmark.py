@@ -23,7 +23,7 @@ from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
-from pytest_ddpperf.records.verdict import GREEN, Verdict
+from pytest_ddpperf.records.verdict import Verdict
 
 LONG_SHARE = 0.1  # of the time of all steps: by how much long steps have to take more of it than the reference's
 
@@ -41,14 +41,14 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
     )
     lost = _lost_metrics(measurement, reference)
     apart = (*ranks_apart(measurement, reference), *copies_apart(measurement, reference))
-    verdict = decide_failure() if apart else decide_benchmark(comparisons, reference, lost=bool(lost))
-    if measurement.untimed and verdict in GREEN:
-        verdict = Verdict.INCONCLUSIVE
+    untimed = measurement.untimed
     return Result(
         test=test,
         measurement=measurement,
         comparisons=comparisons,
-        verdict=verdict,
+        verdict=decide_failure()
+        if apart
+        else decide_benchmark(comparisons, reference, lost=bool(lost), untimed=untimed),
         reference=reference,
         findings=(
             *apart,

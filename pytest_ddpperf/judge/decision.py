@@ -285,12 +285,15 @@ def with_stand_in(comparisons: Sequence[Comparison], *, proves: bool, last: bool
     return tuple(map(counting, comparisons))
 
 
-def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False) -> Verdict:
+def decide_benchmark(
+    comparisons: Sequence[Comparison], reference: Reference, *, lost: bool = False, untimed: bool = False
+) -> Verdict:
     """The worst verdict among the gated comparisons; without any, the verdict that the reference alone allows.
 
     Compared with another revision, a benchmark that got better and nowhere worse is improved, and so is one of counts
     alone. Compared with a baseline, all times have to be improved: the word says that the whole baseline is stale.
-    ``lost``: the reference has gated metrics that the candidate has not. An undecided alarm leaves it to the others.
+    ``lost``: the reference has gated metrics that the candidate has not. ``untimed``: there was no time to measure it.
+    An undecided alarm leaves it to the others.
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
@@ -307,7 +310,8 @@ def decide_benchmark(comparisons: Sequence[Comparison], reference: Reference, *,
     verdicts = gated or [Verdict.INCOMPATIBLE if reference.differs or told else of_reference]
     if (only_counts or paired) and Verdict.IMPROVED in gated and set(gated) <= NOT_WORSE:
         verdicts = [Verdict.IMPROVED]
-    return max([*verdicts, *([Verdict.INCOMPATIBLE] if lost else [])], key=lambda verdict: verdict.severity)
+    verdict = max([*verdicts, *([Verdict.INCOMPATIBLE] if lost else [])], key=lambda verdict: verdict.severity)
+    return Verdict.INCONCLUSIVE if untimed and verdict in GREEN else verdict
 
 
 def to_confirm(result: Result, *, lost: bool) -> Result:
