@@ -138,10 +138,6 @@ class RanksDiffer(FoundWrong):
     """Ranks returned different values, or not each raised the error that a test names; the message names them."""
 
 
-class LeftOnRanks(UserWarning):
-    """A test has left something on ranks that live on for the next one; the message names test, rank and what it is."""
-
-
 class RankSkipped(DdpperfError):
     """A rank called ``pytest.skip``; the fixture turns it into a skip of the test."""
 

@@ -65,7 +65,6 @@ class Ddpperf:
         self._names: set[tuple[str, int]] = set()
         self._runs: list[BenchmarkRun] = []
         self._last: Measured | None = None  # what the last call gave back
-        session.end_groups()  # idle ranks take memory, and their threads take time
 
     @property
     def world_sizes(self) -> tuple[int, ...]:

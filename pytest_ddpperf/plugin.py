@@ -198,7 +198,7 @@ def ddpperf_group(request: pytest.FixtureRequest) -> RankGroup:
 
     settings, sections = _of_test(request)
     settings = of_size(settings, getattr(request, "param", None))
-    return RankGroup(session_of(request.config), settings, sections, request.node)
+    return RankGroup(session_of(request.config), settings, sections, request.node.nodeid)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

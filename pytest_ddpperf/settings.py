@@ -153,13 +153,6 @@ class Settings:
         "other than dp, data, ddp, fsdp, hsdp, replicate and shard work on the same samples",
         "NAME=N[,NAME=N...]",
     )
-    group: str = _knob(
-        "test",
-        one_of("test", "module", "session"),
-        "how long the ranks of ddpperf_group live: test (fresh ones for each call), module or session. What a test "
-        "leaves on ranks that live on is put back for the next one, and told as a warning",
-        "SCOPE",
-    )
     nodes: str = _knob(
         "auto",
         one_of("auto", "off"),
@@ -582,7 +575,12 @@ def overlay_words(
 
 _PAIRED = "times are measured side by side with the commit of the baseline instead"
 # Settings that are no more, and what there is in their place.
-GONE = {"control": _PAIRED, "runs": _PAIRED, "settle": "recheck is in its place"}
+GONE = {
+    "control": _PAIRED,
+    "group": "each call of ddpperf_group has fresh ranks, as group=test said",
+    "runs": _PAIRED,
+    "settle": "recheck is in its place",
+}
 
 
 def _unknown(word: str, known: list[str]) -> str:

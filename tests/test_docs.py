@@ -75,7 +75,6 @@ def test_every_python_example_is_run() -> None:
         (("workload", "traced"), 2),
         (("mesh",), 1),
         (("group agrees",), 3),
-        (("group lasts",), 2),
         (("workload", "converge"), 2),
         (("workload", "growing model"), 2),
         (("training script", "script"), 1),

@@ -110,6 +110,7 @@ WRONG = [
     option(
         "gone, of runs", r"--ddpperf-runs: there is no such option any more: times are measured", "--ddpperf-runs=2"
     ),
+    option("gone, of ranks", r"--ddpperf-group: .* any more: each call of ddpperf_group has", "--ddpperf-group=module"),
     option(
         "of the ini file", r"--ddpperf-gross: there is no such option; ddpperf_gross is a setting", "--ddpperf-gross=1"
     ),

@@ -21,9 +21,8 @@ from pytest_ddpperf.launch.rank_processes import STACK_SECONDS, RankProcesses
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_ddpperf.errors import DdpperfError
     from pytest_ddpperf.launch.deadline import LateRanks
     from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.messages import Job, RankCalls
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
-GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
-CUDA_GRACE = 1.0  # the same on CUDA, whose errors ranks notice only when they wait for the device
+_GRACE = 0.25  # seconds in which the other ranks may still report after the first failure
+_CUDA_GRACE = 1.0  # the same on CUDA, whose errors ranks notice only when they wait for the device
 _END_SECONDS, _CUDA_END_SECONDS = 3.0, 15.0  # of a rank: the driver frees a GPU's memory meanwhile
 _TRIM_SECONDS = 1.0  # in which a rank may fill the disk with what it prints
 _ECHO_SECONDS = 0.1  # in which a line that a rank has printed waits to be told
@@ -73,13 +72,16 @@ def conduct(
         pause = _TRIM_SECONDS if echo is None and watch is None else _ECHO_SECONDS
         launch = LaunchedRanks([here, *elsewhere], pause, watch)
         try:
-            bound = begin(here, job)
+            # Bound here: no other process can take the port between the choice and the use.
+            with socket.create_server(("127.0.0.1", 0), backlog=max(128, job.world_size)) as listener:
+                bound = replace(job, listening=listener.getsockname()[1])
+                here.fork(bound, listener if job.group is not None else None)  # of the store that rank 0 serves
             for other in elsewhere:
                 other.fork(bound)
-            outcome = launch.watch(started + job.timeout, grace_of(job))
+            outcome = launch.watch(started + job.timeout, _CUDA_GRACE if job.device == "cuda" else _GRACE)
             if outcome is LaunchEnd.FINISHED:
                 launch.dismiss(end_seconds(job))
-            found = evidence(launch, outcome, job, zygotes, time.monotonic() - started)
+            found = _evidence(launch, outcome, job, zygotes, time.monotonic() - started)
         except ZygoteEnded as error:
             error.unused = not elsewhere and not here.progress() and not any(state.over for state in here.states)
             raise
@@ -93,7 +95,11 @@ def conduct(
         seconds = time.monotonic() - started
         ends = launch.ends
     if outcome is not LaunchEnd.FINISHED:
-        raise error_of(ends, found, job, zygotes, here.ranks if processes.out_of_memory_kills() > kills else ())
+        if not isinstance(found, dict):
+            raise found.error(ends, job, max(zygote.threads for zygote in zygotes) - 1)
+        starved = here.ranks if processes.out_of_memory_kills() > kills else ()
+        told = [replace(end, starved=end.starved or end.rank in starved) for end in ends]
+        raise failures.failure(told, job.world_size, stacks=found)
     return ends, seconds
 
 
@@ -133,20 +139,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
         done.set()
 
 
-def grace_of(job: Job) -> float:
-    """The seconds in which the other ranks of a job may still report after the first failure."""
-    return CUDA_GRACE if job.device == "cuda" else GRACE
-
-
-def begin(here: RankProcesses, job: Job) -> Job:
-    """Start the ranks of this machine on a job; gives the job with the port of its store."""
-    with _listening(job) as listener:
-        bound = replace(job, listening=listener.getsockname()[1])
-        here.fork(bound, listener if job.group is not None else None)
-    return bound
-
-
-def evidence(
+def _evidence(
     launch: LaunchedRanks, outcome: LaunchEnd, job: Job, zygotes: Sequence[ZygoteProcess], seconds: float
 ) -> LateRanks | dict[int, str]:
     """Find where ranks stand that have not finished so many seconds after the start: late ones, or those of a mismatch.
@@ -167,27 +160,6 @@ def evidence(
             launch.hear_others()
             return launch.stacks()
     return {}
-
-
-def error_of(
-    ends: list[RankEnd],
-    found: LateRanks | dict[int, str],
-    job: Job,
-    zygotes: Sequence[ZygoteProcess],
-    starved: Collection[int],
-) -> DdpperfError:
-    """The error of a launch that has not finished; ``starved``: ranks where the kernel killed for want of memory."""
-    if not isinstance(found, dict):
-        return found.error(ends, job, max(zygote.threads for zygote in zygotes) - 1)
-    told = [replace(end, starved=end.starved or end.rank in starved) for end in ends]
-    return failures.failure(told, job.world_size, stacks=found)
-
-
-@contextlib.contextmanager
-def _listening(job: Job) -> Iterator[socket.socket]:
-    """Bind the port of the store that rank 0 serves: no other process can take it between the choice and the use."""
-    with socket.create_server(("127.0.0.1", 0), backlog=max(128, job.world_size)) as listener:
-        yield listener
 
 
 class LaunchEnd(Enum):
@@ -215,7 +187,7 @@ class LaunchedRanks:
         """How each rank stands, with what it has printed."""
         return [end for part in self._parts for end in part.ends]
 
-    def watch(self, deadline: float, grace: float = GRACE) -> LaunchEnd:
+    def watch(self, deadline: float, grace: float = _GRACE) -> LaunchEnd:
         """Wait until all ranks have returned, or the first has failed, or ``deadline`` has passed."""
         until = deadline
 

@@ -105,14 +105,6 @@ def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environ.items() if _READ_AT_IMPORT.match(name)}
 
 
-_READ_AT_START = re.compile(r"(?:NCCL|GLOO|UCX|UCC|CUDA|HIP|ROCR|HSA)_")
-
-
-def read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a rank has read when it has joined its group, besides those that are read at import."""
-    return {name: text for name, text in environ.items() if _READ_AT_START.match(name)}
-
-
 def _nccl_defaults(environ: Mapping[str, str]) -> dict[str, str]:
     """NCCL says what goes wrong. For ranks of one machine it probes no InfiniBand and no plugin, unless asked to."""
     defaults = {"NCCL_DEBUG": "WARN", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}

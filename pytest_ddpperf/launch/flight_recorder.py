@@ -37,7 +37,7 @@ class Stall:
 
 
 def answer_requests(channel: Channel, backend: str = "nccl") -> threading.Thread:
-    """Start a thread that tells the controller what this rank has called, whenever it asks, until its next call."""
+    """Start a thread that tells the controller what this rank has called, whenever it asks, until it is dismissed."""
     thread = threading.Thread(target=_answer, args=(channel, backend), daemon=True, name=ANSWERING)
     thread.start()
     return thread

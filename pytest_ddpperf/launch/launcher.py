@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_ddpperf.launch.environment import Variables
-    from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.parts import OtherNodes
     from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
     from pytest_ddpperf.launch.rank_processes import Echo
@@ -70,7 +69,7 @@ class Launcher:
         self._like, self.nodes = like, nodes
         self._added: dict[str, str] = {}
         self.remarks: dict[str, str] = {}  # on GPUs, the first on each
-        self._environ, self._threads, self.echo = environ, threads, echo
+        self._environ, self._threads, self._echo = environ, threads, echo
         self._preload = tuple(preload)
         self._redirection = redirection
         self._zygote: ZygoteProcess | None = None
@@ -164,7 +163,7 @@ class Launcher:
         """The devices and backends that torch finds in the current environment; without ``gpus`` no GPU is touched."""
         if self._like is not None:
             return self._like.machine(gpus=gpus)
-        environ = self.variables
+        environ = self._variables
         key = (gpus, *map(environ.get, VISIBLE))
         if key not in self._machines:
 
@@ -207,25 +206,6 @@ class Launcher:
             SettingError: a device, backend, world size or timeout is invalid.
             LaunchError: this machine cannot start such ranks.
         """
-        job, counts = self.described(
-            Call(function, args),
-            world_size,
-            backend,
-            device,
-            timeout,
-            mode=mode,
-            stage_timeouts=stage_timeouts or {},
-            preload=tuple(preload),
-            own_group=own_group,
-            interleaved=interleaved,
-            bind=bind,
-        )
-        return self._launch(job, counts)
-
-    def described(
-        self, call: Call, world_size: int, backend: str, device: str, timeout: float, **of_job: Any
-    ) -> tuple[Job, tuple[int, ...]]:
-        """The job of a launch, and how many ranks each node has in it; raises what ``run`` does before ranks start."""
         check_names(device, backend, world_size)
         gpus = Gpus()
         if not 0 < timeout <= MAX_TIMEOUT:
@@ -239,8 +219,21 @@ class Launcher:
             gpus = machine.gpus if device == "cuda" else gpus
         else:
             counts = self.counts(world_size, device)
-        placing = {"mode": None, "device": device, "gpus": gpus, "group": backend}
-        return self._job(call, timeout, counts, **{**placing, **of_job}), counts
+        job = self._job(
+            Call(function, args),
+            timeout,
+            counts,
+            device=device,
+            gpus=gpus,
+            group=backend,
+            mode=mode,
+            stage_timeouts=stage_timeouts or {},
+            preload=tuple(preload),
+            own_group=own_group,
+            interleaved=interleaved,
+            bind=bind,
+        )
+        return self._launch(job, counts)
 
     def abort(self) -> None:
         """End the zygote at once; a launch that another thread has under way raises LaunchError."""
@@ -254,7 +247,7 @@ class Launcher:
             self._drop()
 
     @property
-    def variables(self) -> Mapping[str, str]:
+    def _variables(self) -> Mapping[str, str]:
         """The environment variables that ranks have besides those of their launch."""
         environ = os.environ if self._environ is None else self._environ
         environ = environ if self._threads is None else environment.with_threads(environ, self._threads)
@@ -288,20 +281,16 @@ class Launcher:
         try:
             with self.forking(job) as (zygotes, here, sweep):
                 nodes = self.nodes if len(counts) > 1 else None
-                elsewhere = () if nodes is None else nodes.ranks(counts, self.variables, self.echo)
-                ends, seconds = conduct(zygotes, here, sweep, self.echo, elsewhere)
+                elsewhere = () if nodes is None else nodes.ranks(counts, self._variables, self._echo)
+                ends, seconds = conduct(zygotes, here, sweep, self._echo, elsewhere)
         except ZygoteEnded as error:
             if not (again and error.unused):
                 raise
             return self._launch(job, counts, again=False)  # it ended between launches, as for want of memory
-        self.note(ends)
-        values = payload.values_of(ends, job.timeout - seconds)
-        return LaunchResult(values, tuple(end.output for end in ends), seconds, ends[0].imports)
-
-    def note(self, ends: Iterable[RankEnd]) -> None:
-        """Keep what ranks that have finished remark on their GPUs."""
         for report in (end.report for end in ends if isinstance(end.report, Finished) and end.report.remark):
             self.remarks.setdefault(report.remark.partition(":")[0], report.remark)
+        values = payload.values_of(ends, job.timeout - seconds)
+        return LaunchResult(values, tuple(end.output for end in ends), seconds, ends[0].imports)
 
     @contextlib.contextmanager
     def forking(self, job: Job) -> Iterator[Forking]:
@@ -312,7 +301,8 @@ class Launcher:
         """
         with self._lock:
             zygote = self._ready()
-            job = self.here(zygote, job)
+            here = job.directory if Path(job.directory).is_dir() else environment.current_folder()
+            job = replace(job, environ=self._of_ranks(zygote, job.interface), directory=here)
             zygotes, found = [zygote] * job.local_world_size, self._preloaded
             if found is not None and found.fits(job.environ):
                 zygotes = found.of(job.local_world_size)
@@ -323,18 +313,9 @@ class Launcher:
             sweeping = end_seconds(job) + 2.0
             yield Forking(zygotes, job, lambda: self._sweep(zygotes, sweeping))
 
-    def here(self, zygote: ZygoteProcess, job: Job) -> Job:
-        """The job as the ranks of this machine have it: with environment variables, and a folder that is there."""
-        here = job.directory if Path(job.directory).is_dir() else environment.current_folder()
-        return replace(job, environ=self._of_ranks(zygote, job.interface), directory=here)
-
-    def serves(self, zygotes: Iterable[ZygoteProcess]) -> bool:
-        """Whether ranks could still be forked from these zygotes."""
-        return self._owner == os.getpid() and all(one.usable and one.imports_as(self.variables) for one in zygotes)
-
     def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:
         """The environment variables of ranks; ``interface``: by which those of several nodes talk."""
-        environ = environment.inherited(self.variables, zygote.pinned, interface)
+        environ = environment.inherited(self._variables, zygote.pinned, interface)
         return environ if self._redirection is None else self._redirection.environ(environ)
 
     def _search_path(self) -> tuple[str, ...]:
@@ -343,8 +324,8 @@ class Launcher:
 
     def _started(self) -> ZygoteProcess:
         require_linux()
-        zygote, environ = self._zygote, self.variables
-        if zygote and not self.serves([zygote]):
+        zygote, environ = self._zygote, self._variables
+        if zygote and not (self._owner == os.getpid() and zygote.usable and zygote.imports_as(environ)):
             self._drop()
         if self._zygote is None:
             self._owner = os.getpid()

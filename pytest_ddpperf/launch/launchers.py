@@ -35,7 +35,6 @@ class Launchers:
         self._preload = preload
         self._others: dict[Variables, Launchers] = {}
         self._made: list[Launcher] = []
-        self._apart: list[Launcher] = []
         self._asked = tuple(SeenImport(name, "", 0.0) for name in preload if name != AUTO)
         self._learning = AUTO in preload
         self._seen: dict[str, dict[str, SeenImport]] = {}
@@ -48,11 +47,6 @@ class Launchers:
             while len(self._made) <= number:
                 self._made.append(self._make(self._made[0] if self._made else None))
             return self._made[number]
-
-    def apart(self) -> Launcher:
-        """A further launcher, which its caller alone uses; it ends when these ones do, if not before."""
-        self._apart.append(self._make(self[0]))
-        return self._apart[-1]
 
     def with_variables(self, variables: Variables) -> Launchers:
         """The launchers whose ranks have these variables besides; they end when these ones do."""
@@ -68,7 +62,7 @@ class Launchers:
     @property
     def every(self) -> list[Launcher]:
         """All that were made, those with other variables among them."""
-        return [*self._made, *self._apart, *(one for others in tuple(self._others.values()) for one in others.every)]
+        return [*self._made, *(one for others in tuple(self._others.values()) for one in others.every)]
 
     def start(self, number: int) -> None:
         """Let the first ``number`` launchers import torch in the background."""

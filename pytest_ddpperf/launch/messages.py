@@ -51,8 +51,6 @@ class Job:
     nodes: int = 1  # that take part
     interface: str = ""  # by which ranks of several nodes talk
     bind: bool = False  # whether each rank has cores of its own
-    lasting: bool = False  # whether ranks wait for further jobs when they have reported
-    renews: bool = False  # whether the call is ``renewal.renew``, which finds what the last one has left
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_ddpperf.instruments.torch_internals import tcp_store
-from pytest_ddpperf.launch import binding, environment, flight_recorder, payload, processes, progress, renewal, stacks
+from pytest_ddpperf.launch import binding, environment, flight_recorder, payload, processes, progress, stacks
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.exceptions import failed_report
 from pytest_ddpperf.launch.imports import ImportWatch
@@ -58,26 +58,22 @@ def live(rank: int, descriptors: tuple[int, ...], zygote: int) -> NoReturn:
             os.dup2(descriptor, number)
         files = _detach(descriptors, zygote)
         channel, process = Channel(socket.socket(fileno=files.report)), _getpid()
-        joined: _Joined | None = None
-        called = True
-        while called:
-            job: Job = pickle.loads(_content(files.job))
-            if not job.lasting:
-                os.close(files.job)
-            if joined is None:
-                progress.begin(files.progress, rank - job.first_rank)
-            answering = flight_recorder.answer_requests(channel, job.group) if job.group is not None else None
-            report, joined = _report(job, rank, files.listening, joined)
-            if _getpid() != process:  # a fork that the function made and let return
-                _exit(0)
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(Exception):
-                    stream.flush()
-            channel.send(report)
-            # A rank that leaves early breaks its peers' connections, and their errors hide the first failure.
-            if answering is not None:
-                answering.join()  # it reads what comes before the next call, or the dismissal
-            called = channel.called()
+        job: Job = pickle.loads(_content(files.job))
+        progress.begin(files.progress, rank - job.first_rank)
+        answering = flight_recorder.answer_requests(channel, job.group) if job.group is not None else None
+        report = _report(job, rank, files.listening)
+        if _getpid() != process:  # a fork that the function made and let return
+            _exit(0)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        channel.send(report)
+        # A rank that leaves early breaks its peers' connections, and their errors hide the first failure.
+        if answering is not None:
+            answering.join()  # it reads what comes before the dismissal
+        with contextlib.suppress(ConnectionResetError):
+            while channel.asked():
+                pass
         if isinstance(report, Finished):
             # NCCL's communicators end with the process; to destroy them takes seconds, and may hang.
             processes.remove(processes.nccl_files(process) if job.group == "nccl" else set())
@@ -128,26 +124,16 @@ def _content(descriptor: int) -> bytes:
     content = bytearray()
     while len(content) < size:
         content += os.pread(descriptor, size - len(content), len(content))
+    os.close(descriptor)
     return bytes(content)
 
 
-class _Joined(NamedTuple):
-    """What a rank has once it has joined; rank 0 serves the store for as long as it is referred to."""
-
-    context: RankContext
-    store: object
-    remark: str  # on its GPU
-
-
-def _report(job: Job, rank: int, listening: int | None, joined: _Joined | None) -> tuple[RankReport, _Joined | None]:
+def _report(job: Job, rank: int, listening: int | None) -> RankReport:
     stage: Stage = "join"
     try:
         with _modules_kept():
             progress.stage(progress.START)
-            if joined is None:
-                joined = _join(job, rank, listening)
-            elif not job.renews:
-                _adopt(job, rank)
+            context, _store, remark = _join(job, rank, listening)  # rank 0 serves the store while it is referred to
             stage = "load"
             progress.stage(progress.LOAD)
             with ImportWatch() as watch:
@@ -155,16 +141,14 @@ def _report(job: Job, rank: int, listening: int | None, joined: _Joined | None) 
                 seed_as_at_the_start()
                 watch.around = _random_numbers
                 gc.collect()
-                if job.lasting and not job.renews:
-                    renewal.begin()
                 stage = "run"
                 progress.stage(progress.FUNCTION)
-                value = call.function(joined.context, *call.arguments)
+                value = call.function(context, *call.arguments)
         stage = "send"
         seen = watch.seen() if rank == 0 else ()
-        return Finished(payload.dump_result(value, rank), time_ns(), seen, joined.remark), joined
+        return Finished(payload.dump_result(value, rank), time_ns(), seen, remark)
     except BaseException as error:  # noqa: BLE001  sys.exit and pytest's outcomes are no Exceptions
-        return failed_report(error, stage), joined
+        return failed_report(error, stage)
 
 
 @contextlib.contextmanager
@@ -178,8 +162,8 @@ def _modules_kept() -> Iterator[None]:
             sys.modules.setdefault(name, module)
 
 
-def _adopt(job: Job, rank: int) -> tuple[int, int]:
-    """Take over the controller's environment, path and folder; gives the rank's number on its node, of how many."""
+def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, object, str]:
+    """Take over the controller's environment, path and folder, and join the group; gives its store and a remark."""
     import torch
 
     os.environ.clear()
@@ -195,14 +179,6 @@ def _adopt(job: Job, rank: int) -> tuple[int, int]:
     sys.path[:] = job.path
     os.chdir(job.directory)
     torch.set_num_threads(environment.thread_count(os.environ))
-    return local, others
-
-
-def _join(job: Job, rank: int, listening: int | None) -> _Joined:
-    """Take over what ``_adopt`` does, and join the group."""
-    import torch
-
-    local, others = _adopt(job, rank)
     if job.bind:
         addresses = [job.gpus.pci[other % len(job.gpus.pci)] if job.gpus.pci else None for other in range(others)]
         os.sched_setaffinity(0, binding.own_cores(addresses, local, os.environ))
@@ -219,8 +195,7 @@ def _join(job: Job, rank: int, listening: int | None) -> _Joined:
     store = None
     if job.group is not None:
         store = _join_group(job, job.group, rank, device if job.group == "nccl" else None, listening)
-    context = RankContext(rank, job.world_size, local, others, device, job.group or "none", job.mode)
-    return _Joined(context, store, remark)
+    return RankContext(rank, job.world_size, local, others, device, job.group or "none", job.mode), store, remark
 
 
 def _join_group(job: Job, backend: str, rank: int, device: torch.device | None, listening: int | None) -> object:

@@ -75,13 +75,6 @@ class _RankProcess:
             garbled = Failed(stage="run", kind="garbled", type="", text="", traceback="", stamp=time.time_ns())
             self.state = replace(self.state, report=self.state.report or garbled)
 
-    def forget(self) -> None:
-        """Begin anew with a rank that lives on: it has reported nothing, and printed nothing."""
-        self.state, self.calls = RankEnd(rank=self.state.rank), None
-        for file in (self.stdout, self.stderr):
-            file.truncate(0)
-            file.seek(0)  # of the rank too, which writes through the same description of the file
-
     def ended(self, event: Ended) -> None:
         """Note that the process has ended; all that it sent has arrived by now."""
         self.collect()
@@ -109,10 +102,6 @@ class RankProcesses:
             ) from None
         self._progress = ProgressFile(len(zygotes))
         self._open.callback(self._progress.close)
-        self._job = -1  # the descriptor of what ranks read their jobs from, where they last
-        self._follow()
-
-    def _follow(self) -> None:
         files = ((number, file) for number, rank in self.ranks.items() for file in (rank.stdout, rank.stderr))
         self._followed = [(number, FollowedOutput(file)) for number, file in files]
 
@@ -162,8 +151,8 @@ class RankProcesses:
     def fork(self, job: Job, listener: socket.socket | None = None) -> None:
         """Start the ranks on a job; rank 0 serves the group's store at ``listener``, where there is a group."""
         with contextlib.ExitStack() as opened:
-            file = self._job = os.memfd_create("ddpperf-job")
-            (self._open if job.lasting else opened).callback(os.close, file)
+            file = os.memfd_create("ddpperf-job")
+            opened.callback(os.close, file)
             with open(file, "wb", closefd=False) as written:
                 pickle.dump(job, written)
             for zygote, (number, rank) in zip(self._zygotes, self.ranks.items(), strict=True):
@@ -173,27 +162,6 @@ class RankProcesses:
                     files.append(listener.fileno())
                 zygote.request(Fork(number, job.preload), files)
                 rank.of_rank.close()
-
-    def call(self, job: Job) -> None:
-        """Give the ranks, which live on and have reported, another job."""
-        self._tell(last=True)
-        os.ftruncate(self._job, 0)
-        with open(self._job, "r+b", closefd=False) as written:
-            written.seek(0)
-            pickle.dump(job, written)
-        for rank in self.ranks.values():
-            rank.forget()
-        self._follow()
-        for rank in self.ranks.values():
-            rank.channel.call()
-
-    def gone(self) -> list[int]:
-        """The ranks that have ended by now; LaunchError where the process that they are forked from has."""
-        for zygote in set(self._zygotes):
-            self._hear(zygote)
-        for rank in self.ranks.values():
-            rank.collect()
-        return [number for number, rank in self.ranks.items() if rank.channel.closed or rank.state.status is not None]
 
     def register(self, selector: selectors.BaseSelector) -> None:
         """Register zygotes and ranks; the data of each key is the function that takes what they tell."""

@@ -30,7 +30,7 @@ REPORTED = 20  # lines of each stream in the report of a test
 _MOVED = re.compile(r"\x1b\[[0-9;?]*[A-HJK]")  # of a terminal's cursor: progress bars go up and down
 _HEADER = struct.Struct("!8sQ")  # of a message: a magic word and the length of what follows
 _MAGIC = b"ddpperf\n"
-_REQUEST, _CALL = b"?", b"!"
+_REQUEST = b"?"
 _CHUNK = 1 << 20
 _MAX_LENGTH = 1 << 36  # bytes; a message of more would not fit into memory beside what it was made of
 _dumps, _sendall, _recv = pickle.dumps, socket.socket.sendall, socket.socket.recv  # users' code may patch them
@@ -60,7 +60,6 @@ class Channel:
         self._socket = connected
         self._received = bytearray()
         self._sending = threading.Lock()
-        self._called = False
         self.closed = False
 
     def fileno(self) -> int:
@@ -122,23 +121,14 @@ class Channel:
 
     def ask(self) -> None:
         """Ask a rank for what it has called; one that answers no requests never notices."""
-        self._request(_REQUEST)
-
-    def call(self) -> None:
-        """Tell a rank that has reported, and whose launch lasts, that its next job is there."""
-        self._request(_CALL)
-
-    def _request(self, request: bytes) -> None:
         try:
-            self._socket.send(request, socket.MSG_DONTWAIT)
+            self._socket.send(_REQUEST, socket.MSG_DONTWAIT)
         except OSError:
             self.closed = True
 
     def asked(self) -> bool:
-        """Wait until the other end asks for something; False where it calls, has dismissed this one, or is gone."""
-        request = _recv(self._socket, 1)
-        self._called = request == _CALL
-        return bool(request) and not self._called
+        """Wait until the other end asks for something; False where it has dismissed this one, or is gone."""
+        return bool(_recv(self._socket, len(_REQUEST)))
 
     def dismiss(self) -> None:
         """Tell the other end that no message will follow."""
@@ -146,16 +136,6 @@ class Channel:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
             self.closed = True
-
-    def called(self) -> bool:
-        """Wait until the other end calls; False where it has dismissed this one, or is gone."""
-        try:
-            while not self._called and self.asked():
-                pass
-        except ConnectionResetError:
-            self.closed = True
-        called, self._called = self._called, False
-        return called
 
 
 # torch 2.8 and 2.9 print it to stdout for each group.

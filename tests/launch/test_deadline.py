@@ -127,8 +127,9 @@ from pytest_ddpperf.launch.streams import readable
 
 
 def waits_for_ever(self, *_):
-    readable([zygote.control for zygote in self._parts[0]._zygotes], None)
-    self._parts[0].gone()
+    for zygote in self._parts[0]._zygotes:
+        readable([zygote.control], None)
+        zygote.events(0)
 
 
 conduct._REPORT_SECONDS = conduct._OVERDUE_SECONDS = conduct._END_SECONDS = 0.1

@@ -109,13 +109,12 @@ def test_a_receiver_that_is_gone_is_noticed_and_is_no_error(ends: tuple[socket.s
     assert theirs.closed
 
 
-def test_a_dismissal_ends_the_wait(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_rank_is_asked_until_it_is_dismissed(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = Channel(ends[0]), Channel(ends[1])
-    waiter = threading.Thread(target=theirs.called)
-    waiter.start()
+    ends[1].settimeout(5)
+    ours.ask()
     ours.dismiss()
-    waiter.join(5)
-    assert not waiter.is_alive()
+    assert [theirs.asked(), theirs.asked(), theirs.asked()] == [True, False, False]
 
 
 def test_what_gloo_says_of_each_group_is_left_out() -> None:

@@ -5,32 +5,21 @@ from __future__ import annotations
 import math
 import os
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pytest
 
-from pytest_ddpperf.errors import (
-    LeftOnRanks,
-    RankFailed,
-    RanksDiffer,
-    RankSkipped,
-    RanksTimedOut,
-    SettingError,
-    extended,
-)
+from pytest_ddpperf.errors import RankFailed, RanksDiffer, RanksTimedOut, SettingError, extended
 from pytest_ddpperf.launch.context import Gpus
-from pytest_ddpperf.launch.environment import Variables, real_clocks
+from pytest_ddpperf.launch.environment import real_clocks
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.run.session.session import Session
+from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.group import GroupCall, RankError, call, first_difference
 from pytest_ddpperf.training.workload import unfit
-
-if TYPE_CHECKING:
-    from pytest_ddpperf.launch.lasting import LastingRanks
 
 T = TypeVar("T")
 _SHOWN = 200  # characters of a value in an error
@@ -65,16 +54,13 @@ class RankResults(Generic[T]):
 
 
 class RankGroup:
-    """Ranks for functional tests: fresh ones for every ``run``, unless the setting ``group`` lets them live on."""
+    """Ranks for functional tests: fresh ones for every ``run``."""
 
-    def __init__(
-        self, session: Session, settings: Settings, sections: list[tuple[str, str]], test: pytest.Item
-    ) -> None:
+    def __init__(self, session: Session, settings: Settings, sections: list[tuple[str, str]], test: str) -> None:
         self._session = session
         self._settings = settings
         self._sections = sections
-        self._test = test
-        self._file = test.nodeid.partition("::")[0]
+        self._file = test.partition("::")[0]
 
     @property
     def world_size(self) -> int:
@@ -82,7 +68,7 @@ class RankGroup:
         return max(self._session.world_sizes(self._settings))
 
     def run(self, function: Callable[..., T], *args: Any, check: bool = True) -> RankResults[T]:
-        """Calls ``function(ctx, *args)`` on every rank.
+        """Calls ``function(ctx, *args)`` on every rank of a fresh process group.
 
         Args:
             function: what ranks call; with a setting ``mesh`` they have ``ctx.mesh``.
@@ -198,47 +184,26 @@ class RankGroup:
         launchers, settings = self._session.sides.launchers, self._settings
         if settings.simulate is not None:
             pytest.skip("ddpperf_group is not simulated: --ddpperf-simulate takes check and measure")
-        shown: Variables = ()
         if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":
             gpus = launchers[0].having(()).machine().gpus
-            shown = tuple(shown_to_worker(os.environ, len(gpus.names), self.world_size).items())
-            launchers[0].having(shown)
-        try:
-            how: dict[str, Any] = {
-                "world_size": self.world_size,
-                "backend": settings.backend,
-                "device": settings.device,
-            }
-            ranks = self._lasting(tuple(how.values()))
-            how["bind"] = settings.bind == "cores"
-            how["stage_timeouts"] = settings.stage_timeouts
+            launchers[0].having(tuple(shown_to_worker(os.environ, len(gpus.names), self.world_size).items()))
+        with skipping():
             gpus = launchers[0].machine().gpus if settings.device != "cpu" else Gpus()
             with self._session.leases.sharing(gpus, self.world_size):
-                if ranks is None:
-                    launchers.wait(1, self._file, self.world_size)
-                    result = self._session.limited(launchers[0].run)(function, *args, **how, timeout=settings.timeout)
-                else:
-                    try:
-                        run = self._session.limited(ranks.having(shown).run)
-                        result = run(function, *args, **how, timeout=settings.timeout)
-                    finally:
-                        for left in ranks.left:
-                            warnings.warn(f"{self._test.nodeid} left on ranks: {left}", LeftOnRanks, stacklevel=5)
-        except RankSkipped as skipped:
-            pytest.skip(str(skipped))
+                launchers.wait(1, self._file, self.world_size)
+                result = self._session.limited(launchers[0].run)(
+                    function,
+                    *args,
+                    world_size=self.world_size,
+                    backend=settings.backend,
+                    device=settings.device,
+                    timeout=settings.timeout,
+                    stage_timeouts=settings.stage_timeouts,
+                    bind=settings.bind == "cores",
+                )
         launchers.note(self._file, result.imports)
         self._sections.extend(result.sections)
         return result
-
-    def _lasting(self, kind: tuple[object, ...]) -> LastingRanks | None:
-        """Ranks that live on; None for fresh ones, as in a test that measures, where no idle ranks are to be."""
-        scope = self._settings.group
-        if scope == "test" or "ddpperf" in getattr(self._test, "fixturenames", ()):
-            return None
-        from pytest_ddpperf.run.session.lasting_groups import LastingGroups
-
-        self._session.groups = self._session.groups or LastingGroups(self._session.sides.launchers.apart)
-        return self._session.groups.of(self._test, scope, kind)
 
 
 def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from pytest_ddpperf.records.results import Result
     from pytest_ddpperf.reports.progress import LiveLine
     from pytest_ddpperf.run.session.archive import Archive
-    from pytest_ddpperf.run.session.lasting_groups import LastingGroups
     from pytest_ddpperf.run.session.probe import Probe
     from pytest_ddpperf.run.session.timeouts import TestTimeout
 
@@ -71,7 +69,6 @@ class Session:
         StandardError.uncaptured = line.uncaptured
         self.prepared: dict[bytes, Any] = {}  # what was found out about trainings, by preparation.identity
         self.networks: dict[str, FittedNetwork] = {}  # that were measured for predictions, by environment
-        self.groups: LastingGroups | None = None  # ranks that live on from test to test
         self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
 
     def _read_code(self) -> None:
@@ -181,15 +178,10 @@ class Session:
             self.outputs.stored.failed.discard(test)
             listed[:] = [stored.get(id(result), result) for result in listed]
 
-    def end_groups(self) -> None:
-        """Ends ranks that live on; tests that follow start others."""
-        if self.groups is not None:
-            self.groups.close()
-
     def close(self) -> None:
         """Ends the fork servers and whatever still runs below them."""
         self.line.clear()
-        with ExitStack() as closing:  # closes all, whatever one of them raises; the last one first
-            closing.callback(self.leases.close)
-            closing.callback(self.sides.close)
-            closing.callback(self.end_groups)
+        try:
+            self.sides.close()
+        finally:
+            self.leases.close()
