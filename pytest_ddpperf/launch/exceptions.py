@@ -82,7 +82,6 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
 
 
 def _position(error: BaseException) -> StackPosition | None:
-    """The position at which an exception was raised."""
     return position([Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)])
 
 

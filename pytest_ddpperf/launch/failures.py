@@ -205,7 +205,6 @@ def _position(end: RankEnd, stacks: Mapping[int, str]) -> StackPosition | None:
 
 
 def _wanted_memory(end: RankEnd) -> bool:
-    """Whether a rank failed for want of memory."""
     if end.failure is not None:
         return end.failure.kind == "memory" or WANT_OF_MEMORY.search(end.warnings) is not None
     if end.status == -signal.SIGABRT:

@@ -217,11 +217,6 @@ def _torch() -> Any:
     return sys.modules["torch"]
 
 
-def _initialised(module: str) -> bool:
-    loaded: Any = sys.modules.get(module)
-    return loaded is not None and bool(loaded.is_initialized())
-
-
 _TRACES: dict[str, Callable[[], object]] = {
     "starts a thread": threads,
     "starts a process": processes.children,
@@ -232,7 +227,7 @@ _TRACES: dict[str, Callable[[], object]] = {
     "changes the current folder": os.getcwd,
     "changes the number of threads of torch": lambda: _torch().get_num_threads(),
     "uses a GPU": processes.touches_gpu,
-    "initialises torch.distributed": lambda: _initialised(_DISTRIBUTED),
+    "initialises torch.distributed": lambda: _DISTRIBUTED in sys.modules and sys.modules[_DISTRIBUTED].is_initialized(),
 }
 """What an import must not do in a process that ranks are forked from."""
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
@@ -38,14 +38,6 @@ _PROBE_SECONDS = 120.0  # the first contact with a GPU driver can take its time
 MAX_TIMEOUT = 1e6  # seconds; the kernel cannot wait much longer in one call
 _REWRITER = "_pytest.assertion.rewrite"  # rewritten asserts call into it
 _PRELOADED = ("torch", "torch.distributed", "numpy", "cloudpickle", "pytest_ddpperf.launch.rank")
-
-
-class Forking(NamedTuple):
-    """What the ranks of this machine are forked from: a zygote each, the job as it is here, and what sweeps after."""
-
-    zygotes: list[ZygoteProcess]
-    job: Job
-    sweep: Callable[[], None]
 
 
 class Launcher:
@@ -293,8 +285,10 @@ class Launcher:
         return LaunchResult(values, tuple(end.output for end in ends), seconds, ends[0].imports)
 
     @contextlib.contextmanager
-    def forking(self, job: Job) -> Iterator[Forking]:
-        """Lend a zygote for each rank that a job has on this machine; other launches wait meanwhile.
+    def forking(self, job: Job) -> Iterator[tuple[list[ZygoteProcess], Job, Callable[[], None]]]:
+        """Lend a zygote for each rank that a job has on this machine, the job as it is here, and what sweeps after.
+
+        Other launches wait meanwhile.
 
         Raises:
             LaunchError: this machine cannot start such ranks.
@@ -311,7 +305,7 @@ class Launcher:
             if job.group == "nccl":
                 job = replace(job, environ=environment.with_ras(job.environ))
             sweeping = end_seconds(job) + 2.0
-            yield Forking(zygotes, job, lambda: self._sweep(zygotes, sweeping))
+            yield zygotes, job, lambda: self._sweep(zygotes, sweeping)
 
     def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:
         """The environment variables of ranks; ``interface``: by which those of several nodes talk."""

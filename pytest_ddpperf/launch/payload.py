@@ -179,7 +179,9 @@ def _importable(name: str, file: str) -> bool:
         search = spec.submodule_search_locations
         if search is None and depth < len(parts):
             return False
-    return spec is not None and spec.origin is not None and _same_file(spec.origin, file)
+    if spec is None or spec.origin is None:
+        return False
+    return spec.origin == file or Path(spec.origin).resolve() == Path(file).resolve()
 
 
 def _find(name: str, search: Any) -> importlib.machinery.ModuleSpec | None:
@@ -190,7 +192,3 @@ def _find(name: str, search: Any) -> importlib.machinery.ModuleSpec | None:
                 if spec is not None:
                     return spec
     return None
-
-
-def _same_file(first: str, second: str) -> bool:
-    return first == second or Path(first).resolve() == Path(second).resolve()

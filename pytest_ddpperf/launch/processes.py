@@ -12,14 +12,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
 from pytest_ddpperf.launch.streams import readable
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT)  # signals that a zygote handles, and its ranks do not
 _PR_SET_PDEATHSIG = 1
@@ -149,10 +146,6 @@ def die_with_parent(number: int, parent: int) -> None:
         os._exit(1)
 
 
-def _on_signal(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the number of the signal travels through the wakeup descriptor."""
-
-
 def watch_signals() -> tuple[socket.socket, socket.socket]:
     """Let this process outlive the signals of ``HEARD``, whose numbers arrive at the first socket, and SIGINT.
 
@@ -162,7 +155,7 @@ def watch_signals() -> tuple[socket.socket, socket.socket]:
     written.setblocking(False)  # noqa: FBT003  the standard library has it so
     signal.set_wakeup_fd(written.fileno())
     for number in HEARD:
-        signal.signal(number, _on_signal)
+        signal.signal(number, lambda *_: None)  # its number travels through the wakeup descriptor
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return wakeup, written
 

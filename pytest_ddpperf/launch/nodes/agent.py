@@ -91,7 +91,8 @@ class Agent:
                 elif isinstance(message, OpenLauncher):
                     self._open(message)
                 elif isinstance(message, WatchHealth):
-                    self._watch = watch_health(self._ranks_parents)
+                    running = (host.launcher for host in self._hosts.values() if host.is_alive())
+                    self._watch = watch_health([pid for launcher in running for pid in launcher.parents])
                 elif isinstance(message, AskHealth):
                     self._link.send(NodeHealth(message.number, self._watch(None).cpu))
         except LinkEnded:
@@ -102,12 +103,11 @@ class Agent:
                 for host in self._hosts.values():
                     closing.callback(host.close)
 
-    @property
-    def _ranks_parents(self) -> list[int | None]:
-        return [pid for host in self._hosts.values() if host.is_alive() for pid in host.launcher.parents]
-
     def _open(self, request: OpenLauncher) -> None:
-        link = _connected(self._card)
+        try:
+            link = connect((self._card.host, self._card.port), self._card.key)
+        except (OSError, ForeignPeer) as error:
+            raise LinkEnded(f"the controller is gone: {error}") from None
         link.send(Opened(self._node, request.number))
         like = None if request.like is None else self._hosts[request.like]
         host = _Host(link, self._card, request, None if like is None else like.launcher, self._checkouts.provide)
@@ -138,13 +138,6 @@ class _Checkouts:
                 made = self._made.pop(target)
                 if made is not None:
                     made.close()
-
-
-def _connected(card: Card) -> Link:
-    try:
-        return connect((card.host, card.port), card.key)
-    except (OSError, ForeignPeer) as error:
-        raise LinkEnded(f"the controller is gone: {error}") from None
 
 
 class _Host(threading.Thread):

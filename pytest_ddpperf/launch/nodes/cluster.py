@@ -58,7 +58,8 @@ class Cluster:
     def __init__(self, host: str, own: Hello, size: int, version: str) -> None:
         self._own, self._size = own, size
         self._environ = dict(os.environ)
-        self._listening = socket.create_server((host, 0), backlog=max(128, size), family=_family(host))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.create_server((host, 0), backlog=max(128, size), family=family)
         self.card = Card(host, self._listening.getsockname()[1], secrets.token_bytes(KEY_BYTES), version)
         self._met: dict[int, tuple[Link, Hello]] = {}
         self._stranger = ""  # who has come and is no task
@@ -307,7 +308,3 @@ def use_cores(cores: frozenset[int]) -> None:
     """Let this process and its ranks use these cores: launchers bind each task to some of its node's."""
     with contextlib.suppress(OSError):  # a control group forbids it
         os.sched_setaffinity(0, cores)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

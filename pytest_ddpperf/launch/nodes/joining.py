@@ -92,7 +92,8 @@ def control(task: Task, own: Hello, folder: Path | None) -> Cluster:
         SettingError: the tasks cannot meet so, or lack what this one has.
         LaunchError: a task has not come in time.
     """
-    host = LOOPBACK if task.one_node else own_address(_master(task), os.environ)
+    master = os.environ.get("MASTER_ADDR", "") if task.launcher == "torchrun" else ""
+    host = LOOPBACK if task.one_node else own_address(master, os.environ)
     cluster = Cluster(host, own, task.size, own.needed["pytest-ddpperf"])
     try:
         meetings = [FileMeeting(task, each) for each in _folders(task, folder)]
@@ -194,10 +195,6 @@ def _folders(task: Task, folder: Path | None) -> list[Path]:
 
 def _by_store(task: Task, folder: Path | None) -> bool:
     return folder is None and not task.one_node
-
-
-def _master(task: Task) -> str:
-    return os.environ.get("MASTER_ADDR", "") if task.launcher == "torchrun" else ""
 
 
 def _exchanged(task: Task, text: str | None) -> str:

@@ -137,7 +137,8 @@ def planned(variants: Sequence[Variant], limits: LaunchLimits, run: LaunchRunner
             # Of a session's budget there are few launches either way, and shorter ones would spend more on starting.
             wanted = launch_seconds(fixed_at_least) if limits.shared else short_launch(fixed_at_least)
         # Timing for less than all else takes would save little, and tell little; but no launch may miss its deadline.
-        most = min(max(wanted, _seen_seconds(pilot)), MAX_SHARE_OF_TIMEOUT * limits.timeout - pilot.fixed)
+        seen = pilot.step * max(SEEN_STEPS, EPOCHS * (pilot.epoch or 0))  # shows what comes in some steps only
+        most = min(max(wanted, seen), MAX_SHARE_OF_TIMEOUT * limits.timeout - pilot.fixed)
         seconds = min(most, max(share - pilot.fixed, pilot.fixed))
         fitting = _whole_periods(pilot, fitting_steps(pilot.step, seconds, max_steps(variant)), seconds)
         agreed[variant.key] = steps = limits.steps or followed or fitting
@@ -201,11 +202,6 @@ def _piloted(variant: Variant, limits: LaunchLimits, run: LaunchRunner, share: f
         nbytes=max(first.nbytes, again.nbytes),
         of_gpu=None if of_gpu is None else max(of_gpu),
     )
-
-
-def _seen_seconds(pilot: Pilot) -> float:
-    """The seconds of as many steps as show what comes in some steps only."""
-    return pilot.step * max(SEEN_STEPS, EPOCHS * (pilot.epoch or 0))
 
 
 def _whole_periods(pilot: Pilot, steps: int, seconds: float) -> int:

@@ -50,7 +50,6 @@ class Passes:
                 self._report(ours, item)
 
     def _run_again(self, ours: Session, session: pytest.Session) -> None:
-        """Run the second pass."""
         by_id = {item.nodeid: item for item in self._held}
         while tests := [test for test in ours.budget.second_pass() if by_id.get(test) in self._held]:
             if session.shouldstop or session.shouldfail:
@@ -90,7 +89,6 @@ class Passes:
 
 
 def _log(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
-    """Report a test that has run."""
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -15,6 +15,7 @@ from pytest_ddpperf.errors import RankFailed, RanksDiffer, RanksTimedOut, Settin
 from pytest_ddpperf.launch.context import Gpus
 from pytest_ddpperf.launch.environment import real_clocks
 from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.stacks import numbers
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.run.session.tracebacks import skipping
 from pytest_ddpperf.settings import Settings
@@ -105,7 +106,7 @@ class RankGroup:
             return values[0]
         place = first[0]
         same = [rank for rank, difference in enumerate(found) if difference is None]
-        lines = [f"{_ranks(same)} {_has(same)} {_short(first[1])}"]
+        lines = [f"{numbers(same)} {'have' if len(same) > 1 else 'has'} {_short(first[1])}"]
         lines += [
             f"rank {rank} has {_short(each[2])}{'' if each[0] == place else f' at {each[0]}'}"
             for rank, each in enumerate(found)
@@ -223,14 +224,6 @@ def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[s
 def of_size(settings: Settings, world_size: int | None) -> Settings:
     """The settings of a test that is parametrised by its number of ranks; None where it is not."""
     return settings if world_size is None else replace(settings, world_size=(world_size,))
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
-def _has(ranks: list[int]) -> str:
-    return "have" if len(ranks) > 1 else "has"
 
 
 def _short(value: object) -> str:
