@@ -32,7 +32,8 @@ from benchmarks.regressions.page import PAGE, page, table
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "regressions.json"
 SECONDS = 300.0  # for a session of pytest
-TOGETHER = 8  # cases of a session
+TOGETHER = 3  # cases of a session
+TOLD = 2000  # characters of a failure that are kept
 BETTER, WORSE = "baselines", "baselines_worse"
 INI = """\
 [pytest]
@@ -153,7 +154,7 @@ def row(case: Case, worse: Judged, back: Judged, twin: Judged | None) -> Row:
         twin_red=twin.red if twin else (),
         back=back.verdict,
         both=case.trade <= set(worse.better) and case.trade <= set(back.red),
-        said=worse.said,
+        said=worse.said[:TOLD],
     )
 
 

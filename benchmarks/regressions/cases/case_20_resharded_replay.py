@@ -14,15 +14,26 @@ from torch.utils.checkpoint import checkpoint
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inner = layers(2)
+        self.inner, self.outer = layers(2)
 
     def forward(self, values):
-        return checkpoint(self.inner, values, use_reentrant=False)
+        return self.outer(self.inner(values).relu())
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+
+    def forward(self, values):
+        for block in self.blocks:
+            values = checkpoint(block, values, use_reentrant=False)
+        return values
 
 
 def build(ctx):
-    model = nn.Sequential(Block(), Block(), *layers(1))
-    for block in model[:2]:
+    model = Model()
+    for block in model.blocks:
         fully_shard(block.inner)
         fully_shard(block)
     fully_shard(model)

@@ -1,4 +1,4 @@
-"""Units that stay gathered between micro-batches no longer do: less memory, more communication."""
+"""Units that stay gathered between micro-batches no longer do."""
 
 from benchmarks.regressions.case import Case
 
@@ -32,7 +32,6 @@ def build(ctx):
     red=frozenset({"collective_calls", "collective_bytes"}),
     same=frozenset({"optimizer_steps", "flops", "backward_passes"}),
     cause="all_gather",
-    trade=frozenset({"peak_tensor_bytes"}),
     twin=(
         ("    batches = torch.randn(4, 8, 64)\n", ""),
         ("    model = layers(4, 64)", "    batches = torch.randn(4, 8, 64)\n    model = layers(4, 64)"),

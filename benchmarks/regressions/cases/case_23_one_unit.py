@@ -46,7 +46,7 @@ def build(ctx):
     worse=(("auto_wrap_policy=policy, ", ""),),
     line="loss.backward()",
     red=frozenset({"collective_bytes", "peak_tensor_bytes"}),
-    same=frozenset({"optimizer_steps", "flops"}),
+    same=frozenset({"optimizer_steps"}),
     cause="reduce_scatter",
     trade=frozenset({"collective_calls"}),
 )

@@ -31,5 +31,6 @@ def build(ctx):
     red=frozenset({"collective_bytes"}),
     same=frozenset({"optimizer_steps", "flops", "collective_calls"}),
     cause="reduce_scatter",
+    trade=frozenset({"operators"}),
     twin=(("batch = torch.randn(8, 16)", "torch.manual_seed(7)\n    batch = torch.randn(8, 16)"),),
 )

@@ -19,7 +19,7 @@ NORM = SequenceParallel(sequence_dim=2)
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
-        self.query, self.norm, self.out = nn.Linear(16, 16), nn.RMSNorm(4), nn.Linear(16, 16)
+        self.query, self.norm, self.out = nn.Linear(16, 16), nn.RMSNorm(4, elementwise_affine=False), nn.Linear(16, 16)
 
     def forward(self, values):
         heads = self.query(values).unflatten(-1, (-1, 4))

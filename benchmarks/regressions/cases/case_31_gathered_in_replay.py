@@ -5,7 +5,7 @@ from benchmarks.regressions.case import Case
 CASE = Case(
     number=31,
     title="the sequence is gathered inside of the checkpoint, so the replay gathers it once more",
-    threads=("NVIDIA/Megatron-LM#7423", "hao-ai-lab/autoparallel#469", "InternLM/InternEvo#275"),
+    threads=("NVIDIA/Megatron-LM#7423", "meta-pytorch/autoparallel#469", "InternLM/InternEvo#275"),
     program="""\
 from torch.utils.checkpoint import checkpoint
 
@@ -51,5 +51,4 @@ def build(ctx):
     red=frozenset({"collective_calls", "collective_bytes"}),
     same=frozenset({"optimizer_steps", "flops"}),
     cause="all_gather 2 -> 4",
-    trade=frozenset({"peak_tensor_bytes"}),
 )
