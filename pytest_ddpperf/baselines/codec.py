@@ -158,7 +158,11 @@ _SHAPES = {
     CallSite: Shape(types=dict.fromkeys(("file", "function", "source"), AnyText), optional=("strategy", "through")),
     Counts: Shape(
         optional=("details_by_rank", "sites", "alike"),
-        write=lambda counts: {"details": {metric: parts for metric, parts in counts.details.items() if parts}},
+        write=lambda counts: {
+            "details": {metric: parts for metric, parts in counts.details.items() if parts},
+            # Of operators each line would be one: a new operator needs none of the baseline.
+            "sites": {metric: sites for metric, sites in counts.sites.items() if metric != "operators"},
+        },
     ),
     Alike: Shape(types={"parameter": AnyText}),
     # A later run computes within and own from its launches, and takes rules from the table of metrics.

@@ -86,8 +86,8 @@ def written(value: Any, shapes: Shapes) -> Any:
         return value
     shape = shapes.get(type(value), Shape())
     data = {item.name: getattr(value, item.name) for item in fields(value) if item.name not in shape.absent}
-    data = {name: item for name, item in data.items() if item or name not in shape.optional}
-    return written({**data, **(shape.write(value) if shape.write else {})}, shapes)
+    data |= shape.write(value) if shape.write else {}
+    return written({name: item for name, item in data.items() if item or name not in shape.optional}, shapes)
 
 
 def read(kind: Any, value: Any, shapes: Shapes) -> Any:

@@ -14,7 +14,7 @@ from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.units import exact_texts, format_count, format_difference, format_number, format_percent
 
 _SHARE = 0.01  # of the parameters: a change that is told
-_SITES = 3  # lines of code that are named; of the others only the number is told
+_SITES = 3  # lines of code that are named, one of an operator; of the others only the number is told
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
 _SIBLINGS = {
@@ -223,8 +223,9 @@ def _places(metric: str, name: str, then: Counts, now: Counts) -> str:
         return ""  # of a baseline from before sites were kept
     unit, alone = count_row(metric).unit, max(map(len, sides)) == 1  # no other site has a part of the value
     changes = changed_sites(*sides)
-    told = [_change_text(change, unit, alone=alone) for change in changes[:_SITES]]
-    more = [f"and {len(changes) - _SITES} more"] if len(changes) > _SITES else []
+    most = 1 if metric == "operators" else _SITES
+    told = [_change_text(change, unit, alone=alone) for change in changes[:most]]
+    more = [f"and {len(changes) - most} more"] if len(changes) > most else []
     return f": {', '.join([*told, *more])}" if told else ""
 
 

@@ -49,6 +49,9 @@ def test_what_is_written_is_read(make_record: Make) -> None:
 
 
 def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_record: Make) -> None:
+    def of(counts: Counts) -> BaselineFile:
+        return BaselineFile(test="m.py::t", records=(make_record(recipe={"precision": "bf16"}, counts=counts),))
+
     counts = Counts(
         totals={"flops": 2281701377.0},
         details={"flops": {"head": 2281701377.0}},
@@ -62,8 +65,10 @@ def test_recipe_and_counts_are_kept_to_the_last_digit_where_there_are_any(make_r
     placed = replace(
         counts, sites={"collective_calls": (site, replace(site, file="", line=0, source="", strategy="ddp"))}
     )
+    of_operators = replace(placed, sites={**placed.sites, "operators": placed.sites["collective_calls"]})
+    assert encode(of(of_operators), FILE) == encode(of(placed), FILE)  # each line would be one
     for kept in (counts, apart, placed):
-        content = BaselineFile(test="m.py::t", records=(make_record(recipe={"precision": "bf16"}, counts=kept),))
+        content = of(kept)
         assert decode(encode(content, FILE), FILE) == content
         assert ("details_by_rank" in encode(content, FILE)) is (kept is apart)
         assert ("sites" in encode(content, FILE)) is (kept is placed)

@@ -48,7 +48,7 @@ def test_what_the_warm_up_alone_does_is_not_counted(make_ctx: Any, warmup: int) 
     plain = count_launch(make_ctx(), job("single"))
     clipped = count_launch(make_ctx(), job("single", warmup, clip_grad_norm=1.0, clip_steps="warmup"))
     assert clipped.unstable == {}
-    assert clipped == plain
+    assert replace(clipped, sites={}) == replace(plain, sites={})  # whose steps are on two lines of this test
     always = count_launch(make_ctx(), job("single", warmup, clip_grad_norm=1.0))
     assert always.totals["operators"] > plain.totals["operators"]
 

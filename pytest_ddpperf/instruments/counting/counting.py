@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
-from pytest_ddpperf.instruments.counting.python import BACKWARD, BatchRows, calls_counted
+from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted
 from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, eagerly, unsampled, warmed_up
@@ -183,14 +183,12 @@ class _Pass:
         self._operators = OperatorCounter(self._tracker, device, lambda: self.used.running, fake=fake)
         self.sites: list[SiteCounts] = []  # of each step
         self.rows: set[float] = set()  # of the batches of a step, in any of them; 0 if they are not sure
-        self._optimizer_steps: dict[str, float] = {}
-        self._calls: Counter[str] = Counter()  # backward, and what a step should hardly call
         self._state: dict[str, float] = {}
 
     @contextmanager
     def counting(self) -> Iterator[None]:
         left_out = loading_left_out(self._operators.paused, self._batches.loaded)
-        calls = calls_counted(self._calls)
+        calls = calls_counted(self._operators.add)
         with self.used.watching(), self._tracker.resizes_seen(), left_out, calls, self._operators:
             yield
 
@@ -201,11 +199,9 @@ class _Pass:
             before, made = dict(self._tracker.live), self._tracker.passing()
         self._operators.begin_step()
         self._batches.begin_step()
-        self._optimizer_steps, self._state = {}, {}
-        self._calls.clear()
+        self._state = {}
         run()
-        calls = {BACKWARD: 0.0, **self._calls}
-        rows = self._batches.rows(calls[BACKWARD])
+        rows = self._batches.rows(_total(self._operators.details()["backward_passes"]))
         self.rows.add(_total(rows))
         with self._operators.paused():
             state = self._state or self.used.state_bytes()
@@ -219,10 +215,7 @@ class _Pass:
         self.sites.append({**self._operators.sites(), "retained_bytes": kept})
         return {
             **self._operators.details(),
-            "optimizer_steps": self._optimizer_steps,
-            "backward_passes": {BACKWARD: float(calls.pop(BACKWARD))},
             "batch_rows": rows,
-            "allocator_calls": {name: float(times) for name, times in calls.items()},
             "peak_tensor_bytes": _named(peak),
             "model_state_bytes": state,
             "retained_bytes": _named(_kept(before, after)),
@@ -241,8 +234,7 @@ class _Pass:
             self._tracker.mark(gradients_of(parameters), "gradients")
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        name = type(optimizer).__name__
-        self._optimizer_steps[name] = self._optimizer_steps.get(name, 0.0) + 1
+        self._operators.add("optimizer_steps", type(optimizer).__name__)
         with self._operators.paused():
             self._tracker.mark(self.used.optimizer_state, "optimizer_state")
             state = self.used.state_bytes()

@@ -40,6 +40,7 @@ from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import forget_received, replaced
 
+CALLS = ("optimizer_steps", "backward_passes", "allocator_calls")  # which others see, and add
 METRICS = (
     "collective_calls",
     "collective_bytes",
@@ -52,13 +53,14 @@ METRICS = (
     "operator_bytes",
     "synchronisations",
     "host_to_device_bytes",
+    *CALLS,
 )
 
 _TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
 _AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 
-SITED = ("collective_calls", "collective_bytes", "synchronisations", "host_to_device_bytes")
+SITED = ("collective_calls", "collective_bytes", "operators", "synchronisations", "host_to_device_bytes", *CALLS)
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -113,6 +115,12 @@ class OperatorCounter(TorchDispatchMode):
         finally:
             self._paused = before
 
+    def add(self, metric: str, part: str, value: float = 1.0, place: Place | None = None) -> None:
+        """Counts, with the place that led here; nothing while counting is paused."""
+        if not self._paused:
+            self._counts[metric][part] += value
+            self._sites[metric][part, place or self._stack.place()] += value
+
     def __torch_dispatch__(
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -148,7 +156,7 @@ class OperatorCounter(TorchDispatchMode):
                 self.joined[id(out)] = ref(out)
         name = operator_name(func)
         if name is not None:
-            self._counts["operators"][name] += 1
+            self.add("operators", name)
             self._counts["operator_bytes"][name] += moved_bytes((*tensors, *results))
         self._follow(tensors, results)
         if sends:
@@ -158,8 +166,8 @@ class OperatorCounter(TorchDispatchMode):
         calls = collectives_of(func, args, kwargs)
         place = self._stack.place() if calls else None
         for call in calls:
-            self._add("collective_calls", call.name, 1, place)
-            self._add("collective_bytes", call.name, call.nbytes, place)
+            self.add("collective_calls", call.name, 1, place)
+            self.add("collective_bytes", call.name, call.nbytes, place)
             self._counts["collective_send_bytes"][call.name] += call.sent_bytes
 
     def _count_flops(self, flops: int) -> None:
@@ -173,10 +181,10 @@ class OperatorCounter(TorchDispatchMode):
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = synchronisation(func, args, kwargs, self._device)
         if wait is not None and not self._tracker.is_state(args[0]) and not self._stays_on_host(wait, args[0]):
-            self._add("synchronisations", wait, 1)
+            self.add("synchronisations", wait, 1)
         copied = host_to_device_bytes(func, args, kwargs, self._device)
         if copied:
-            self._add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
+            self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
     def _stays_on_host(self, wait: str, tensor: torch.Tensor) -> bool:
         """Whether torch reads a number on a CPU that would be on the host of a GPU, too."""
@@ -186,11 +194,6 @@ class OperatorCounter(TorchDispatchMode):
         """Whether a number is an optimizer's state or setting, or made of such numbers alone, such as ``-lr``."""
         known = self._of_optimizer.get(id(number))
         return not number.dim() and (self._tracker.is_state(number) or (known is not None and known() is number))
-
-    def _add(self, metric: str, part: str, value: float, place: Place | None = None) -> None:
-        """Counts, with the place that led here."""
-        self._counts[metric][part] += value
-        self._sites[metric][part, place or self._stack.place()] += value
 
     def _follow(self, tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """Shows all tensors to the tracker; those made while gradients are recorded are backward's, or die soon."""

@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_leaves
 
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
 
-BACKWARD = "backward"
 IMAGE = 3  # dimensions of a single image, of which a list may hold a batch
 LEAST = 1.0  # objects of a type a step; less is none of the step's own
 
@@ -29,8 +28,8 @@ _COSTLY = (  # functions that wait for a device, give memory back, or walk throu
 
 
 @contextmanager
-def calls_counted(calls: Counter[str]) -> Iterator[None]:
-    """Within, ``calls`` counts passes of backward as ``BACKWARD``, and calls of costly functions by their names.
+def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
+    """Within, ``called`` hears of passes of backward and of costly functions: the metric that counts them, their name.
 
     A pass accumulates gradients. One inside of another, such as a checkpoint's, is none. Functions of torch that do
     nothing on a CPU are seen there too.
@@ -40,13 +39,13 @@ def calls_counted(calls: Counter[str]) -> Iterator[None]:
     @uncompiled
     def passed(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("accumulate_grad") and backward_under_way() == -1:
-            calls[BACKWARD] += 1
+            called("backward_passes", "backward")
         return run(*args, **kwargs)
 
     def followed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            calls[name] += 1
+            called("allocator_calls", name)
             return function(*args, **kwargs)
 
         return call

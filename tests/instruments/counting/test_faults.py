@@ -321,7 +321,7 @@ FAULTS = [
         "collective_bytes",
         ["broadcast 0 B -> 136 B per step (+136 B)"],  # those of one type together
     ),
-    ("sound", "two updates", "optimizer_steps", ["SGD 1 -> 2 per step (+1)"]),
+    ("sound", "two updates", "optimizer_steps", [f"SGD 1 -> 2 per step (+1): all at {at('optimizer.step()', 'run')}"]),
     (  # 32 rows by 16 x 48: 49,152 FLOPs; attention 4 sequences x 2 x 2 x 8 x 8 x 16. torch stops before the last layer
         "sound",
         "recomputed",

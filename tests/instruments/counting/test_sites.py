@@ -88,6 +88,28 @@ def test_backward_a_hooks_function_and_waits_are_told_relative_to_the_project() 
     )
 
 
+def test_optimizer_steps_passes_of_backward_costly_calls_and_operators_have_their_lines() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step() -> None:
+        weight.sum().backward()  # type: ignore[no-untyped-call]  # torch
+        optimizer.step()
+        torch.cuda.empty_cache()
+
+    countable = Countable(device=torch.device("cpu"), optimizers=[optimizer])
+    found = count_step(step, countable, warmup=1).sites
+    first = step.__code__.co_firstlineno
+    told = [
+        (site.part, site.line - first, site.value)
+        for metric in ("backward_passes", "optimizer_steps", "allocator_calls", "operators")
+        for site in found[metric]
+    ]
+    calls, operators = told[:3], told[3:]
+    assert calls == [("backward", 1, 1.0), ("SGD", 2, 1.0), ("torch.cuda.empty_cache", 3, 1.0)]
+    assert {("aten.sum", 1, 1.0), ("aten.add_", 2, 1.0)} <= set(operators)
+
+
 def test_a_period_counts_with_the_mean_of_its_steps_and_the_most_of_several() -> None:
     place = Place("/elsewhere/train.py", 3, "step", backward=False)
     steps = [{"collective_calls": {("all_reduce", place): calls}} for calls in (0.0, 4.0, 2.0, 4.0)]
