@@ -9,6 +9,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from benchmarks.regressions.case import Case, Row, url
+from pytest_ddpperf.records.counts import COUNTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-it-catches.md"
 TOP = """\
@@ -39,7 +40,7 @@ OPEN = """
 
 {table}
 """
-FOLLOWS = frozenset({"collective_send_bytes", "operator_bytes", "flops_forward", "flops_backward"})
+FOLLOWS = frozenset(name for name, count in COUNTS.items() if count.follows or not count.gated)
 
 
 def caught(row: Row) -> bool:

@@ -48,7 +48,7 @@ from pytest_ddpperf import Script
 
 def test_{name}(ddpperf):
     {imported}
-    ddpperf.check({subject}, samples_per_step=8, verify=False, world_size={ranks}{more})
+    ddpperf.check({subject}, samples_per_step=8, world_size={ranks}{more})
 """
 FIRST = "def test_first(ddpperf):\n    ddpperf.check(lambda ctx: lambda: None, verify=False)\n"  # ranks start once
 
@@ -99,7 +99,7 @@ def judged(folder: Path, cases: Sequence[Case], *options: str) -> dict[int, Judg
         raise RuntimeError(f"pytest ended with status {ended.returncode}\n{ended.stdout}\n{ended.stderr}")
     by_test = {result["test"]: result for result in json.loads(results.read_text(encoding="utf-8"))["results"]}
     of_test = {str(test.get("name")): test for test in ET.parse(junit).iter("testcase")}  # noqa: S314  our own file
-    found = {}
+    found: dict[int, Judged] = {}
     for case in cases:
         test = of_test[f"test_{case.name}"]
         result = by_test.get(f"test_{case.name}.py::test_{case.name}", {})

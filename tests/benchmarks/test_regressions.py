@@ -11,7 +11,7 @@ from benchmarks.regressions import run
 from benchmarks.regressions.case import Case, CaseError, all_cases, changed
 from benchmarks.regressions.page import PAGE, page
 from benchmarks.regressions.run import Judged
-from pytest_ddpperf.metrics.table import METRICS
+from pytest_ddpperf.records.counts import COUNTS
 
 CASES = all_cases()
 SHOWN = [case for case in CASES.values() if not case.left_out]
@@ -47,7 +47,7 @@ def test_a_case_has_two_versions_a_guilty_line_and_what_has_to_be_red(case: Case
     assert case.cause
     assert case.red or case.verdict == "broken"
     assert not case.red & case.same
-    assert case.blind or case.red | case.same | case.trade <= {metric.name for metric in METRICS}
+    assert case.blind or case.red | case.same | case.trade <= set(COUNTS)
 
 
 def test_there_are_enough_cases_and_a_third_has_a_harmless_twin() -> None:

@@ -29,5 +29,4 @@ def build(ctx):
     verdict="broken",
     same=frozenset({"collective_calls", "optimizer_steps", "flops"}),
     cause="parameters",
-    blind="equal parameters on data-parallel ranks are not asked for yet",
 )

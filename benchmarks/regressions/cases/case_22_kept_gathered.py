@@ -29,8 +29,8 @@ def build(ctx):
 """,
     worse=((", reshard_after_forward=True", ""),),
     line="encoder(batch)",
-    red=frozenset({"peak_tensor_bytes"}),
+    red=frozenset({"model_state_bytes"}),
     same=frozenset({"optimizer_steps", "flops"}),
-    cause="peak_tensor_bytes",
+    cause="model_state_bytes",
     trade=frozenset({"collective_calls"}),
 )

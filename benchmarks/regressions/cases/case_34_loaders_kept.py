@@ -15,9 +15,10 @@ def main():
     dist.init_process_group("gloo")
     model = DDP(layers())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = torch.randn(32, 16)
+    data = torch.randn(64, 16)
     for epoch in range(2000):
-        loader = torch.utils.data.DataLoader(data.clone(), batch_size=8)
+        sampler = torch.utils.data.DistributedSampler(data)
+        loader = torch.utils.data.DataLoader(data.clone(), batch_size=8, sampler=sampler)
         LOADERS[:] = [loader]
         for batch in loader:
             model(batch).square().mean().backward()

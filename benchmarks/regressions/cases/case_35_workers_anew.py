@@ -17,8 +17,9 @@ def main():
     dist.init_process_group("gloo")
     model = DDP(layers())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = torch.randn(32, 16)
-    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)
+    data = torch.randn(64, 16)
+    sampler = torch.utils.data.DistributedSampler(data)
+    loader = torch.utils.data.DataLoader(data, 8, sampler=sampler, num_workers=1, persistent_workers=True)
     for epoch in range(2000):
         for batch in loader:
             model(batch).square().mean().backward()
