@@ -1,14 +1,13 @@
-"""``ddpperf init``: looks at a project, and writes a first test file and a CI job."""
+"""``ddpperf init``: looks at a project, and writes a first test file or a CI job."""
 
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from pathlib import Path
 
 from pytest_ddpperf.cli.init.project import look_at
-from pytest_ddpperf.cli.init.texts import CI_FILES, ci_text, found_text, from_here, test_text
+from pytest_ddpperf.cli.init.texts import CI_FOLDERS, PLAIN, UNKNOWN, found_lines, from_here, job, test_text
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.document import write_text
 from pytest_ddpperf.reports.lines import printable
@@ -19,35 +18,38 @@ TEST_FILE = "test_training.py"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what ``ddpperf init`` takes."""
     parser.add_argument(
+        "script", type=Path, nargs="?", metavar="FILE", help="the script that trains (default: the likeliest one)"
+    )
+    parser.add_argument(
         "--tests",
         type=Path,
         default=Path("perf"),
         metavar="DIR",
         help="folder of the tests, from the root of the project (default: %(default)s)",
     )
-    parser.add_argument("--ci", choices=[*CI_FILES], help="write a job for this CI, too")
-    parser.add_argument("--force", action="store_true", help="replace files that are there")
+    parser.add_argument("--ci", choices=[*CI_FOLDERS], help="write a job for this CI, and no test")
+    parser.add_argument("--force", action="store_true", help="replace the file that is there")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the files and says what comes next; nothing is written where a file is in the way."""
-    project = look_at(Path.cwd())
+    """Writes the test or the job, and says what comes next; a file that is in the way stays."""
+    project = look_at(Path.cwd(), options.script)
     tests = _folder(Path(options.tests), project.root)
-    texts = {tests / TEST_FILE: test_text(project, tests)}
-    if options.ci is not None:
-        if (project.root / tests / TEST_FILE).exists() and not options.force:
-            texts.clear()  # a job for the test that is there
-        texts[CI_FILES[options.ci]] = ci_text(options.ci, project, tests)
-    there = [from_here(project.root / file) for file in texts if (project.root / file).exists()]
-    if there and not options.force:
-        raise SettingError(f"{' and '.join(there)} would be replaced: give --force, or another folder with --tests")
-    print(printable(found_text(project)))
-    for file, text in texts.items():
-        write_text(project.root / file, text, "ddpperf init")
-        print(f"wrote {from_here(project.root / file)}")
+    test = project.root / tests / TEST_FILE
+    file, text = job(options.ci, project, tests, test) if options.ci else (test, test_text(project, tests))
+    if file.exists() and not options.force:
+        another = ", or another folder with --tests" * (file == test)
+        raise SettingError(f"{from_here(file)} would be replaced: give --force{another}")
+    print("\n".join(map(printable, [] if options.ci else found_lines(project))))
+    write_text(file, text, "ddpperf init")
+    print(f"wrote {from_here(file)}")
     if options.ci == "gitlab":
-        print(f"add to .gitlab-ci.yml:  include: {CI_FILES['gitlab']}")
-    named = shlex.quote(from_here(project.root / tests))
+        print(f"add to .gitlab-ci.yml:  include: {CI_FOLDERS['gitlab']}/{file.name}")
+    if UNKNOWN in text:
+        print(f"put the address of the repository of pytest-ddpperf in place of {UNKNOWN}: no package index has it")
+    if not test.exists():
+        print(f"there is no {from_here(test)} yet: ddpperf init writes it")
+    named = shlex.quote(from_here(test.parent))
     print(
         f"\npytest {named} --ddpperf-quick     a first look, in seconds"
         f"\npytest {named} --ddpperf-save      store a baseline; commit it"
@@ -62,7 +64,7 @@ def _folder(tests: Path, root: Path) -> Path:
     if not whole.is_relative_to(root.resolve()):
         raise SettingError(f"--tests {tests} is outside of the project {root}: name a folder in it")
     folder = whole.relative_to(root.resolve())
-    if not re.fullmatch(r"(?!-)[\w./-]+", folder.as_posix()):
+    if not PLAIN.fullmatch(folder.as_posix()):
         raise SettingError(
             f"--tests {tests}: name a folder of letters, digits and ._-/ that does not begin with -, "
             "as it becomes an argument of pytest in a CI job"

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import keyword
-import math
 import os
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_ddpperf.cli.inifile import project_root
+from pytest_ddpperf.cli.init.code import Code, Module, Program, read
+from pytest_ddpperf.errors import SettingError
 
 MOST_FILES = 5000  # that are looked at
 MOST_BYTES = 1_000_000  # of a file that is looked at
 MOST_BYTES_OF_ALL = 10_000_000  # of all of them: a million takes up to some seconds
 MOST_IN_FOLDER = 20_000  # entries of a folder that are looked at: what has more is data
 MOST_ENTRIES = 200_000  # of all folders
-_NOT_CODE = {
-    "__pycache__",
-    "build",
-    "dist",
-    "docs",
-    "node_modules",
-    "perf",
-    "perf_tests",
-    "site-packages",
-    "test",
-    "tests",
-}
+_NOT_CODE = re.compile(r"\..*|__pycache__|build|dist|docs|node_modules|perf|perf_tests|site-packages|tests?")  # folders
 _LONGER = {  # options that let a script train for longer than any launch, without - and _, each with a value
     **dict.fromkeys(("epochs", "numepochs", "nepochs", "maxepochs", "numtrainepochs", "epoch"), "1000"),
     **dict.fromkeys(
@@ -39,6 +27,21 @@ _LONGER = {  # options that let a script train for longer than any launch, witho
     ),
 }
 _LIGHTNING = {"lightning", "pytorch_lightning"}
+_PARSERS = {"HfArgumentParser", "TrlParser", "LightningCLI"}  # whose arguments nobody can read off
+# By these calls, or by the variables that they read, scripts say that they train on several ranks.
+_JOINING = re.compile(
+    "init_process_group|init_device_mesh|DDP|FSDP|(Fully|Distributed).*Parallel|fully_shard|Accelerator|Fabric|"
+    "RANK|LOCAL_RANK|WORLD_SIZE"
+)
+_STARTING = {"spawn", "start_processes", "notebook_launcher", "ddp_spawn"}  # what starts processes, which nobody sees
+_OTHER_PURPOSE = re.compile(  # by a word of a script's name
+    r"(?:.*[\W_])?(?:(?:eval|convert|export|infer|generat|sampl|predict|bench|visual)[a-z]*|tests?|demo|megatron|deepspeed|tpu)"
+    r"(?:[\W_].*)?"
+)
+_LOOKED_AT = re.compile(
+    r".*\.(?:py|sh|slurm|sbatch)|README.*|Makefile|justfile", re.DOTALL
+)  # code, and what names scripts
+_NAMED = re.compile(r"[\w./-]+\.py\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +49,15 @@ class TrainingScript:
     """A file that trains when it is run."""
 
     file: Path  # from the root of the project
-    framework: str = ""  # torch, accelerate, transformers or lightning
+    framework: str = ""  # torch, accelerate, fabric, transformers, trl or lightning
     longer: tuple[str, ...] = ()  # arguments with which it trains for longer than any launch
     devices: str = ""  # the option for the number of Lightning's processes
-    processes: int = 1  # of Lightning, where its Trainer names a number
+    processes: int = 1  # of Lightning, if its Trainer names a number
     needs: tuple[str, ...] = ()  # arguments that it does not run without
+    joins: bool = False  # whether it trains on several ranks, as far as its code says
+    starts: bool = False  # whether it starts processes of its own
+    named: bool = False  # whether a README or a run script names it
+    chosen: bool = False  # whether the user names it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,57 +72,50 @@ class Project:
     requirements: bool  # whether it has a requirements.txt
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Seen:
-    """What is kept of a module: its syntax tree may take 500 times its bytes."""
-
-    imported: frozenset[str]
-    framework: str  # as of ``_framework``
-    runs: bool
-    script: TrainingScript  # what it is if it trains
-    models: tuple[str, ...]
-
-
-def look_at(folder: Path) -> Project:
-    """The project that holds a folder; files that are no Python are left out."""
+def look_at(folder: Path, chosen: Path | None = None) -> Project:
+    """The project that holds a folder; files that are no Python are left out. ``chosen``: its only script."""
     root = project_root(folder)
-    modules = dict(_modules(root))
-    named = {_module(file): file for file in modules}
-    scripts = [
-        replace(seen.script, framework=framework)
-        for file, seen in modules.items()
-        if seen.runs and (framework := _framework_of(file, modules, named))
-    ]
-    models = [(_module(file), name) for file, seen in modules.items() if _importable(file) for name in seen.models]
+    named: set[Path] = set()
+    modules = dict(_modules(root, named))
+    files = [
+        file for file, module in modules.items() if module.parts[""].words
+    ]  # others call nothing when they are run
+    if chosen is not None:
+        files = [Path(os.path.relpath(folder / chosen, root))]
+        found = modules.get(files[0]) or read(files[0], _code(root / files[0]))
+        if found is None or not (root / files[0]).is_file():
+            raise SettingError(f"{chosen} is no file of Python: name a script that trains")
+        modules[files[0]] = found
+    program = Program(modules)
+    scripts = [replace(_script(file, modules[file], program.reached(file)), named=file in named) for file in files]
+    if chosen is not None:
+        scripts = [replace(each, framework=each.framework or "torch", chosen=True) for each in scripts]
     return Project(
         root=root,
         rooted=project_root(root / "tests") == root,
-        scripts=tuple(sorted(scripts, key=_likely)),
-        models=tuple(models),
+        scripts=tuple(sorted((script for script in scripts if script.framework), key=_likely)),
+        models=tuple((_name(file), name) for file in modules if _importable(file) for name in modules[file].models),
         installable=any((root / name).is_file() for name in ("pyproject.toml", "setup.py")),
         requirements=(root / "requirements.txt").is_file(),
     )
 
 
-def _modules(root: Path) -> Iterator[tuple[Path, _Seen]]:
-    """Each module of a project by its file, until those that were looked at have ``MOST_BYTES_OF_ALL``."""
+def _modules(root: Path, named: set[Path]) -> Iterator[tuple[Path, Module]]:
+    """Each module of a project by its file, until those that were looked at have ``MOST_BYTES_OF_ALL``.
+
+    ``named`` gets the files that a README or a run script names.
+    """
     left = MOST_BYTES_OF_ALL
     for path in _files(root):
-        file, code = path.relative_to(root), _code(path)
+        code = _code(path)
         left -= len(code)
         if left < 0:
             return
-        tree = _parsed(code)
-        if tree is not None:
-            imported, calls = _imported(tree), tuple(_calls(tree))
-            seen = _Seen(
-                imported=imported,
-                framework=_framework(imported, {name for name, _ in calls}),
-                runs=_runs(tree),
-                script=_script(file, calls),
-                models=tuple(_models(tree)),
-            )
-            yield file, seen
+        if path.suffix != ".py":
+            for name in set(_NAMED.findall(code.decode(errors="replace"))):
+                named |= {Path(os.path.relpath(folder / name, root)) for folder in (path.parent, root)}
+        elif (module := read(path.relative_to(root), code)) is not None:
+            yield path.relative_to(root), module
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -124,15 +124,14 @@ def _files(root: Path) -> Iterator[Path]:
     while folders and files > 0 and left > 0:
         entries = _entries(folders.pop(0), min(left, MOST_IN_FOLDER))
         left -= len(entries)
-        found = [Path(entry) for entry in entries if entry.name.endswith(".py") and _is_file(entry.path)][:files]
+        found = [Path(entry) for entry in entries if _LOOKED_AT.fullmatch(entry.name) and _is_file(entry.path)][:files]
         files -= len(found)
         yield from (file for file in found if not file.name.startswith("test_"))
         folders += [
             Path(entry)
             for entry in entries
             if entry.is_dir(follow_symlinks=False)
-            and not entry.name.startswith(".")
-            and entry.name not in _NOT_CODE
+            and not _NOT_CODE.fullmatch(entry.name)
             and not _is_file(f"{entry.path}/pyvenv.cfg")
         ]
 
@@ -161,17 +160,7 @@ def _code(file: Path) -> bytes:
     return code if len(code) <= MOST_BYTES else b""
 
 
-def _parsed(code: bytes) -> ast.Module | None:
-    """The syntax tree of code; None of what is no Python, and no word on what only looks wrong."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
-        return None
-
-
-def _module(file: Path) -> str:
+def _name(file: Path) -> str:
     parts = file.with_suffix("").parts
     return ".".join(parts[1:] if parts[0] == "src" else parts).removesuffix(".__init__")
 
@@ -181,114 +170,52 @@ def _importable(file: Path) -> bool:
     return all(part.isidentifier() and not keyword.iskeyword(part) for part in file.with_suffix("").parts)
 
 
-def _imported(tree: ast.Module) -> frozenset[str]:
-    """The dotted names that a module imports, and those that it imports from modules."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return frozenset(names)
-
-
-def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """The calls in a tree, each by the last part of its name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Attribute):
-                yield node.func.attr, node
-            elif isinstance(node.func, ast.Name):
-                yield node.func.id, node
-
-
-def _framework(imported: AbstractSet[str], called: AbstractSet[str]) -> str:
-    """What a module trains with, by what it imports and calls; empty where it does not train."""
-    tops = {name.partition(".")[0] for name in imported}
-    if tops & _LIGHTNING and "fit" in called:
+def _framework(code: Code) -> str:
+    """What code trains with, by what it uses and calls; empty if it does not train."""
+    tops, called = {name.partition(".")[0] for name in code.uses}, code.words
+    trainers = {top for name in code.uses if name.endswith("Trainer") and (top := name.partition(".")[0])}
+    if "LightningCLI" in called or (tops & _LIGHTNING and "fit" in called):
         return "lightning"
-    if any(name.startswith("transformers.") and name.endswith("Trainer") for name in imported) and "train" in called:
-        return "transformers"
-    if "backward" in called and "step" in called:
+    for library in ("trl", "transformers"):
+        if library in trainers and "train" in called:
+            return library
+    if {"backward", "step"} <= called:
+        if "Fabric" in called:
+            return "fabric"
         return "accelerate" if "accelerate" in tops else "torch" * ("torch" in tops)
     return ""
 
 
-def _framework_of(file: Path, modules: Mapping[Path, _Seen], named: Mapping[str, Path]) -> str:
-    """What a module, or one of the project's that it imports, trains with."""
-    seen, left = {file}, [file]
-    while left:
-        here = left.pop(0)
-        if modules[here].framework:
-            return modules[here].framework
-        new = {named[name] for name in modules[here].imported if name in named} - seen
-        seen |= new
-        left += sorted(new)
-    return ""
-
-
-def _runs(tree: ast.Module) -> bool:
-    """Whether a module does something when it is run: by its guard, or by a loop or a call of training of its own."""
-    for node in tree.body:
-        if isinstance(node, ast.If) and any(getattr(each, "value", "") == "__main__" for each in ast.walk(node.test)):
-            return True
-        own = not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        if own and {"backward", "fit", "train", "main"} & {name for name, _ in _calls(node)}:
-            return True
-    return False
-
-
-def _script(file: Path, calls: Sequence[tuple[str, ast.Call]]) -> TrainingScript:
-    options = [
-        (names, call)
-        for called, call in calls
-        if called == "add_argument" and (names := [arg.value for arg in call.args if isinstance(arg, ast.Constant)])
-    ]
+def _script(file: Path, module: Module, code: Code) -> TrainingScript:
+    """A file that gets to this code as a script; without a framework if it does not train."""
+    framework = _framework(code)
     longer: tuple[str, ...] = ()
-    devices, needs = ("", ["the arguments of HfArgumentParser"] * any(name == "HfArgumentParser" for name, _ in calls))
-    for names, call in options:
-        long = next((name for name in reversed(names) if str(name).startswith("-")), None)
-        word = str(long).replace("-", "").replace("_", "").lower()
-        if long is not None and word in _LONGER and not longer:
-            longer = (str(long), _LONGER[word])
+    devices, needs = "", [f"the arguments of {name}" for name in sorted(_PARSERS & code.words)]
+    for words, needed in code.options:
+        long = next((word for word in reversed(words) if word.startswith("-")), "")
+        word = long.replace("-", "").replace("_", "").lower()
+        if word in _LONGER and not longer:
+            longer = (long, _LONGER[word])
         elif word in {"devices", "numdevices"}:
-            devices = str(long)
-        elif _needed(long, call):
-            needs.append(str(long or names[0]))
+            devices = long
+        elif needed:
+            needs.append(long or words[0])
     return TrainingScript(
         file=file,
+        framework="" if module.relative else framework,  # it is no script
         longer=longer,
         devices=devices,
-        processes=max((_processes(call) for called, call in calls if called == "Trainer"), default=1),
+        processes=code.processes,
         needs=tuple(needs),
+        joins=framework not in {"", "torch"} or any(map(_JOINING.fullmatch, code.words)),
+        starts=bool(code.words & _STARTING),
     )
 
 
-def _processes(call: ast.Call) -> int:
-    """The number of processes that a Trainer of Lightning names; 1 where it names none."""
-    values = [word.value for word in call.keywords if word.arg in {"devices", "num_nodes"}]
-    numbers = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, int)]
-    return math.prod(numbers)
-
-
-def _needed(option: object, call: ast.Call) -> bool:
-    """Whether an argument has to be given."""
-    words = {word.arg: word.value for word in call.keywords}
-    if option is not None:
-        return getattr(words.get("required"), "value", False) is True
-    return getattr(words.get("nargs"), "value", None) not in {"?", "*"}
-
-
-def _likely(script: TrainingScript) -> tuple[bool, int, int, str]:
+def _likely(script: TrainingScript) -> tuple[bool | int | str, ...]:
+    """What sorts scripts: one that trains on several ranks before one that has arguments to be guessed."""
     stem = script.file.stem.lower()
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
-    return bool(script.needs), name, len(script.file.parts), str(script.file)
-
-
-def _models(tree: ast.Module) -> Iterable[str]:
-    """The classes whose base is called Module, and those that say how they are trained."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            bases = {getattr(base, "attr", getattr(base, "id", "")) for base in node.bases}
-            if bases & {"Module", "LightningModule", "PreTrainedModel"}:
-                yield node.name
+    odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))
+    facts = (odd, not script.joins, script.starts, bool(script.needs), not script.named)
+    return *facts, name, len(script.file.parts), str(script.file)

@@ -1,21 +1,29 @@
-"""What ``ddpperf init`` writes: a test file, and a CI job from the template in this folder."""
+"""What ``ddpperf init`` writes: a test file, or a CI job from the template in this folder."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import metadata
 from pathlib import Path
 from types import MappingProxyType
 
+from pytest_ddpperf.against.git import GitError, top_folder
 from pytest_ddpperf.cli.init.project import Project, TrainingScript
+from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.lines import printable
 
 STEPS = 20  # that a launch times, where nobody knows how long a script trains
 MODELS = 5  # that are named
-CI_FILES: Mapping[str, Path] = MappingProxyType(
-    {"github": Path(".github/workflows/performance.yml"), "gitlab": Path(".gitlab/performance.yml")}
-)
+CI_FOLDERS: Mapping[str, str] = MappingProxyType({"github": ".github/workflows", "gitlab": ".gitlab"})
+_NAMES = {"trl": "TRL", "fabric": "Fabric", "lightning": "Lightning", "accelerate": "Accelerate"}  # of frameworks
+_LIGHTNING = {"lightning", "fabric"}
+UNKNOWN = "URL-OF-THE-REPOSITORY"
+PLAIN = re.compile(r"(?!-)[\w./-]+")  # a name that a shell and YAML take as it is
+_LISTED = 5  # other scripts
 _HEAD = '"""Is training as fast as it was? Written by ddpperf init: change it as you like."""\n'
 _SCRIPT = """
 from pytest_ddpperf import Script
@@ -50,17 +58,23 @@ def from_here(file: Path) -> str:
     return Path(os.path.relpath(file)).as_posix()
 
 
-def found_text(project: Project) -> str:
-    """What was found in a project, in a sentence."""
-    script = _usable(project)
-    if script is not None:
-        return f"{from_here(project.root / script.file)} trains with {script.framework}: the test runs it as it is"
-    if project.scripts:
-        first = project.scripts[0]
-        needs = ", ".join(first.needs)
-        file = from_here(project.root / first.file)
-        return f"{file} trains, but does not run without {needs}: the test trains a small model in place of it"
-    return f"no script in {project.root} trains: the test trains a small model, which yours is to replace"
+def found_lines(project: Project) -> list[str]:
+    """What was found in a project, and what may be chosen instead."""
+    if not project.scripts:
+        return [f"no script in {project.root} trains: the test trains a small model, which yours is to replace"]
+    script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
+    needs = ", ".join(script.needs)
+    lines = [f"{file} trains with {_NAMES.get(script.framework, script.framework)}: the test runs it as it is"]
+    if needs and script.chosen:
+        lines = [f"{file} does not run without {needs}: put them behind its name in the test"]
+    elif needs:
+        lines = [f"{file} trains, but does not run without {needs}: the test trains a small model in place of it"]
+    if script.starts:
+        lines.append(f"{file} can start processes of its own, whose steps are not seen: have it train under torchrun")
+    if others:
+        more = f" and {len(others) - _LISTED} more" * (len(others) > _LISTED)
+        lines.append(f"others that train: {', '.join(others[:_LISTED])}{more}; ddpperf init FILE takes another one")
+    return lines
 
 
 def test_text(project: Project, folder: Path) -> str:
@@ -78,23 +92,50 @@ def test_text(project: Project, folder: Path) -> str:
     return _HEAD + _WORKLOAD.format(remarks="".join(f"#   {printable(line)}\n" for line in lines))
 
 
-def ci_text(kind: str, project: Project, folder: Path) -> str:
-    """The CI job of a kind in ``CI_FILES``."""
-    template = (Path(__file__).parent / f"{kind}.yml").read_text(encoding="utf-8")
-    own = ["-r requirements.txt"] * project.requirements + ["-e ."] * project.installable
+def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, str]:
+    """The file of the CI job of a kind in ``CI_FOLDERS``, and what it holds; ``test`` is the file that it runs."""
+    top = project.root
+    with suppress(GitError):  # without a repository the project is the whole of one to be
+        top = top_folder(project.root)
+    own = project.root.resolve().relative_to(top.resolve())
+    if not PLAIN.fullmatch(own.as_posix()):
+        raise SettingError(f"{own}: a CI job cannot name this folder: give it a name of letters, digits and ._-/")
+    name = "-".join(("performance", *own.parts))
+    packages = ["-r requirements.txt"] * project.requirements + ["-e ."] * project.installable
     script = _usable(project)
-    if not own and script is not None and script.framework != "torch":
-        own = [script.framework]
-    return template.replace("PACKAGES", " ".join([*own, "pytest-ddpperf"])).replace("TESTS", folder.as_posix())
+    if not packages and script is not None and script.framework != "torch":
+        packages = [{"fabric": "lightning"}.get(script.framework, script.framework)]
+    # A model that the test itself defines is that of the merge base only by the tests of the merge base.
+    of_tests = test.is_file() and "Workload(" in test.read_text(encoding="utf-8", errors="replace")
+    words = {
+        "JOB": name,
+        "FOLDER/": f"{own.as_posix()}/" if own.parts else "",
+        "FOLDER": own.as_posix(),
+        "PACKAGES": " ".join([*packages, f"'{requirement()}'"]),
+        "TESTS": folder.as_posix(),
+        " OPTIONS": " --ddpperf-against-tests" * of_tests,
+    }
+    text = (Path(__file__).parent / f"{kind}.yml").read_text(encoding="utf-8")
+    for word, meant in words.items():
+        text = text.replace(word, meant)
+    return top / CI_FOLDERS[kind] / f"{name}.yml", text
+
+
+def requirement() -> str:
+    """What pip installs this package by: from its repository, for no package index has it."""
+    urls = dict(url.split(", ", 1) for url in metadata("pytest-ddpperf").get_all("Project-URL", []))
+    return f"pytest-ddpperf @ git+{urls.get('Repository', UNKNOWN)}"
 
 
 def _usable(project: Project) -> TrainingScript | None:
-    return next((script for script in project.scripts if not script.needs), None)
+    """The script that the test runs; None if it trains a small model."""
+    script = next(iter(project.scripts), None)
+    return script if script is not None and (script.chosen or not script.needs) else None
 
 
 def _script_remarks(script: TrainingScript) -> list[str]:
     """What a reader has to know of the call."""
-    own_loop = script.framework in {"torch", "accelerate"}
+    own_loop = script.framework in {"torch", "accelerate", "fabric"}
     lines = [
         "Each rank runs the script with the environment of torchrun; a step ends where optimizer.step() has returned."
         if own_loop
@@ -104,9 +145,11 @@ def _script_remarks(script: TrainingScript) -> list[str]:
         lines.append("What follows the file becomes sys.argv. A launch stops the script when it has enough steps.")
     else:
         lines.append(f"A launch times {STEPS} steps; let the script train for longer, and leave steps out, for more.")
-    if script.framework == "lightning" and not script.devices:
-        lines.append("world_size is the number of processes of Trainer(devices=..., num_nodes=...): keep them equal.")
-    if script.framework == "transformers":
+    if script.framework in _LIGHTNING and not script.devices:
+        lines.append(
+            "world_size is the number of processes of Trainer(devices=..., num_nodes=...) or Fabric: keep them equal."
+        )
+    if script.framework in {"transformers", "trl"}:
         lines.append("Without GPUs the Trainer joins its ranks only with TrainingArguments(use_cpu=True).")
     return lines
 
@@ -114,7 +157,7 @@ def _script_remarks(script: TrainingScript) -> list[str]:
 def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[str]:
     words = [_literal(_path(script, project, folder)), *(f'"{word}"' for word in script.longer[:1])]
     words += script.longer[1:]
-    single = script.framework == "lightning"
+    single = script.framework in _LIGHTNING
     if single and script.devices:
         words += [f'"{script.devices}"', "2"]
     ranks = [f"world_size={2 if script.devices else script.processes}"] if single else []

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.cli.init import texts
+from tests.factories import git
 
 TRAIN = """
 import argparse
@@ -140,10 +144,16 @@ def test_no_file_is_replaced_unless_that_is_asked_for(here: Path, capsys: pytest
         "ddpperf: error: perf/test_training.py would be replaced: give --force, or another folder with --tests\n"
     )
     assert main(["init", "--ci=github"]) == 0  # a job for the test that is there
-    assert file.read_text() == "mine"
-    assert (here / ".github").is_dir()
+    job = here / ".github" / "workflows" / "performance.yml"
+    job.write_text("mine")
     assert main(["init", "--ci=github"]) == 2
+    assert capsys.readouterr().err == (
+        "ddpperf: error: .github/workflows/performance.yml would be replaced: give --force\n"
+    )
     assert main(["init", "--ci=github", "--force"]) == 0
+    assert "ddpperf" in job.read_text()
+    assert file.read_text() == "mine"
+    assert main(["init", "--force"]) == 0
     assert "ddpperf.check" in file.read_text()
 
 
@@ -158,7 +168,7 @@ def test_a_folder_outside_of_the_project_is_refused(here: Path, capsys: pytest.C
 def test_a_folder_that_a_shell_or_yaml_would_misread_is_refused(
     here: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["init", "--ci=github", f"--tests={name}"]) == 2
+    assert main(["init", f"--tests={name}"]) == 2
     assert capsys.readouterr().err == (
         f"ddpperf: error: --tests {name}: name a folder of letters, digits and ._-/ that does not begin with -, "
         "as it becomes an argument of pytest in a CI job\n"
@@ -169,8 +179,8 @@ def test_a_folder_that_a_shell_or_yaml_would_misread_is_refused(
 @pytest.mark.parametrize("name", ["{root}/perf", "perf/../perf/", "./perf"])
 def test_a_job_names_the_folder_from_the_root(here: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--ci=gitlab", "--tests", name.format(root=here)]) == 0
-    assert "    - pytest perf --ddpperf-against=" in (here / ".gitlab" / "performance.yml").read_text()
-    assert "wrote perf/test_training.py\n" in capsys.readouterr().out
+    assert "      pytest perf --ddpperf-against=" in (here / ".gitlab" / "performance.yml").read_text()
+    assert "there is no perf/test_training.py yet: ddpperf init writes it\n" in capsys.readouterr().out
 
 
 def test_from_a_folder_below_the_root_paths_are_told_as_they_are_from_there(
@@ -180,42 +190,109 @@ def test_from_a_folder_below_the_root_paths_are_told_as_they_are_from_there(
     (here / "src").mkdir()
     (here / "src" / "train.py").write_text(TRAIN)
     monkeypatch.chdir(here / "src")
+    assert main(["init"]) == 0
     assert main(["init", "--ci=github"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[:3] == [
-        "train.py trains with torch: the test runs it as it is",
-        "wrote ../perf/test_training.py",
-        "wrote ../.github/workflows/performance.yml",
-    ]
+    assert out[:2] == ["train.py trains with torch: the test runs it as it is", "wrote ../perf/test_training.py"]
+    assert "wrote ../.github/workflows/performance.yml" in out
     assert [line.split()[:2] for line in out[-3:]] == [["pytest", "../perf"]] * 3
     assert '    ddpperf.check(Script("src/train.py", ' in (here / "perf" / "test_training.py").read_text()
-    assert "- run: pytest perf " in (here / ".github/workflows/performance.yml").read_text()
+    assert " pytest perf " in (here / ".github/workflows/performance.yml").read_text()
     assert main(["init"]) == 2
     assert "ddpperf: error: ../perf/test_training.py would be replaced: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("kind", "file"), [("github", ".github/workflows/performance.yml"), ("gitlab", ".gitlab/performance.yml")]
-)
-def test_a_job_installs_the_project_and_compares_with_the_merge_base(
-    here: Path, kind: str, file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "pyproject.toml").write_text("")
+def job_of(here: Path, kind: str, name: str = "performance") -> dict[str, Any]:
+    """The job that ``ddpperf init --ci`` writes, as its CI reads it."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     assert main(["init", "--ci", kind]) == 0
-    text = (here / file).read_text()
-    assert "pip install -e . pytest-ddpperf\n" in text
-    assert "pytest perf --ddpperf-against=merge-base:origin/" in text
-    assert f"wrote {file}\n" in capsys.readouterr().out
-    if kind == "gitlab":
-        assert "variables:\n    GIT_DEPTH: 0" in text
+    file = {"github": f".github/workflows/{name}.yml", "gitlab": f".gitlab/{name}.yml"}[kind]
+    read: dict[str, Any] = yaml.safe_load((here / file).read_text())
+    return read
+
+
+def commands_of(job: dict[str, Any]) -> list[str]:
+    """The commands of a job of either kind."""
+    (found,) = job["jobs"].values() if "jobs" in job else job.values()
+    return found["script"] if "script" in found else [step["run"] for step in found["steps"] if "run" in step]
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [("github", "merge-base:origin/${{ github.base_ref }}"), ("gitlab", "$CI_MERGE_REQUEST_DIFF_BASE_SHA")],
+)
+@pytest.mark.parametrize("name", ["", "packages/alpha"])
+def test_a_job_is_where_its_ci_looks_and_compares_with_the_merge_base(
+    here: Path, kind: str, base: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(here, "init")
+    project = here / name
+    project.mkdir(parents=True, exist_ok=True)
+    (project / "pyproject.toml").write_text("")
+    monkeypatch.chdir(project)
+    job = job_of(here, kind, "-".join(["performance", *Path(name).parts]))
+    *_, install, measure = commands_of(job)
+    assert install.startswith("pip install -e . 'pytest-ddpperf @ git+")
+    assert measure.startswith(f"pytest perf --ddpperf-against={base} --")
+    (found,) = job["jobs"].values() if kind == "github" else job.values()
+    report = f"{name}/comment.md".lstrip("/")
+    if kind == "github":
+        assert found["defaults"]["run"]["working-directory"] == (name or ".")
+        assert found["steps"][-1]["with"]["path"] == report
+        assert job["permissions"] == {"contents": "read"}
+        assert all(step["uses"].startswith("actions/") for step in found["steps"] if "uses" in step)
+        assert {"timeout-minutes", "runs-on"} <= set(found)
+        assert "concurrency" in job
+    else:
+        assert found["script"][0] == f"cd {name or '.'}"
+        assert found["artifacts"]["paths"] == [report]
+        assert found["artifacts"]["reports"]["junit"] == report.replace("comment.md", "junit.xml")
+        assert found["variables"]["GIT_DEPTH"] == 0
+
+
+def test_a_job_installs_this_package_from_the_repository_that_it_names(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = ["Documentation, https://docs.example", "Repository, https://git.example/ddpperf"]
+    for found, named in ((urls, "https://git.example/ddpperf"), ([], texts.UNKNOWN)):
+        told = Message()
+        for url in found:
+            told["Project-URL"] = url
+        monkeypatch.setattr(texts, "metadata", lambda _, told=told: told)
+        assert main(["init", "--ci=github", "--force"]) == 0
+        text = (here / ".github/workflows/performance.yml").read_text()
+        assert f"pip install 'pytest-ddpperf @ git+{named}'\n" in text
+        assert (f"in place of {texts.UNKNOWN}" in capsys.readouterr().out) is (not found)
+
+
+def test_a_folder_that_a_job_cannot_name_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git(here, "init")
+    project = here / "my models"
+    project.mkdir()
+    (project / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(project)
+    assert main(["init", "--ci=github"]) == 2
+    assert capsys.readouterr().err == (
+        "ddpperf: error: my models: a CI job cannot name this folder: give it a name of letters, digits and ._-/\n"
+    )
+
+
+@pytest.mark.parametrize("train", [TRAIN, None])
+def test_a_job_compares_tests_too_that_define_the_model(here: Path, train: str | None) -> None:
+    if train is not None:
+        (here / "train.py").write_text(train)
+    assert main(["init"]) == 0
+    assert (" --ddpperf-against-tests " in commands_of(job_of(here, "github"))[-1]) is (train is None)
 
 
 @pytest.mark.parametrize(
     ("files", "packages"),
     [
-        ({"pyproject.toml": "", "requirements.txt": ""}, "-r requirements.txt -e . pytest-ddpperf"),
-        ({"train.py": "from transformers import Trainer\nTrainer().train()"}, "transformers pytest-ddpperf"),
-        ({"train.py": PLAIN}, "pytest-ddpperf"),
+        ({"pyproject.toml": "", "requirements.txt": ""}, "-r requirements.txt -e . '"),
+        ({"train.py": "from transformers import Trainer\nTrainer().train()"}, "transformers '"),
+        ({"train.py": PLAIN}, "'"),
     ],
 )
 def test_a_job_installs_what_the_project_needs_as_far_as_it_says(
@@ -223,8 +300,31 @@ def test_a_job_installs_what_the_project_needs_as_far_as_it_says(
 ) -> None:
     for name, text in files.items():
         (here / name).write_text(text)
-    assert main(["init", "--ci=github"]) == 0
-    assert f"- run: pip install {packages}\n" in (here / ".github/workflows/performance.yml").read_text()
+    assert commands_of(job_of(here, "github"))[1].startswith(f"pip install {packages}")
+
+
+def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "pytest.ini").write_text("[pytest]\n")
+    (here / "tools").mkdir()
+    (here / "train.py").write_text(TRAIN)
+    (here / "tools" / "other.py").write_text(PLAIN)
+    (here / "tools" / "asking.py").write_text(f"import argparse\nparser.add_argument('data')\n{PLAIN}")
+    assert main(["init"]) == 0
+    told = "others that train: tools/other.py, tools/asking.py; ddpperf init FILE takes another one\n"
+    assert told in capsys.readouterr().out
+    assert main(["init", "tools/other.py", "--force"]) == 0
+    file = here / "perf" / "test_training.py"
+    assert '    ddpperf.check(Script("tools/other.py"), steps=20)\n' in file.read_text()
+    capsys.readouterr()
+    assert main(["init", "tools/asking.py", "--force"]) == 0
+    assert '    ddpperf.check(Script("tools/asking.py"), steps=20)\n' in file.read_text()
+    assert (
+        "tools/asking.py does not run without data: put them behind its name in the test\n" in capsys.readouterr().out
+    )
+    (here / "notes.txt").write_text("no ( Python")
+    for name in ("no.py", "notes.txt", "tools"):
+        assert main(["init", name, "--force"]) == 2
+        assert capsys.readouterr().err == f"ddpperf: error: {name} is no file of Python: name a script that trains\n"
 
 
 @pytest.mark.parametrize("train", [TRAIN, PLAIN, None], ids=["ddp", "plain", "nothing"])
@@ -255,11 +355,32 @@ def test_the_examples_are_understood(here: Path, example: str, capsys: pytest.Ca
         (here / file.name).write_text(file.read_text())
     assert main(["init"]) == 0
     scripts = {
-        "accelerate_loop": ("accelerate", 'Script("../train.py", "--epochs", 1000)'),
+        "accelerate_loop": ("Accelerate", 'Script("../train.py", "--epochs", 1000)'),
         "ddp_loop": ("torch", 'Script("../train.py", "--epochs", 1000)'),
         "hf_trainer": ("transformers", 'Script("../train.py", "--epochs", 1000)'),
-        "lightning": ("lightning", 'Script("../train.py", "--epochs", 1000, "--devices", 2), world_size=2'),
+        "lightning": ("Lightning", 'Script("../train.py", "--epochs", 1000, "--devices", 2), world_size=2'),
     }
     framework, call = scripts.get(example, ("", "workload, "))
     assert f"ddpperf.check({call}" in (here / "perf" / "test_training.py").read_text()
     assert (f"trains with {framework}:" in capsys.readouterr().out) is bool(framework)
+
+
+def test_another_model_in_the_test_file_is_told_and_is_red_with_the_option_of_the_job(
+    pytester: pytest.Pytester, here: Path
+) -> None:
+    (here / "pytest.ini").write_text("[pytest]\n")
+    (here / ".gitignore").write_text("__pycache__\n.pytest_cache\n")
+    assert main(["init"]) == 0
+    for command in ("init", "add .", "commit -m first"):
+        git(here, *command.split())
+    test = here / "perf" / "test_training.py"
+    test.write_text(test.read_text().replace("256", "512"))
+    beside = ("perf", *QUICK, "--ddpperf-against=HEAD")
+    run = pytester.runpytest_subprocess(*beside)
+    run.assert_outcomes(passed=1)
+    told = "*test_training.py: the reference has another one, and both sides run this checkout's*"
+    run.stdout.fnmatch_lines([told])
+    run = pytester.runpytest_subprocess(*beside, "--ddpperf-against-tests")
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["flops regressed, counted: *"])
+    run.stdout.no_fnmatch_line(told)

@@ -63,7 +63,7 @@ def test_a_loop_that_runs_is_found_with_the_option_that_lets_it_train_for_longer
     [
         ("import lightning as L\nif __name__ == '__main__':\n    L.Trainer().fit(model)", "lightning"),
         ("from pytorch_lightning import Trainer\nTrainer().fit(model)", "lightning"),
-        ("from transformers import Seq2SeqTrainer\ndef main(): trainer.train()\nmain()", "transformers"),
+        ("from transformers import Seq2SeqTrainer\ndef main(): Seq2SeqTrainer().train()\nmain()", "transformers"),
         ("from accelerate import Accelerator\naccelerator.backward(loss)\noptimizer.step()", "accelerate"),
     ],
 )
@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_parsed_is_left_out(tmp_path: Path, code: bytes) -
 
 def test_a_file_that_is_nested_as_deep_as_can_be_parsed_is_looked_at(tmp_path: Path) -> None:
     deep = "a" + "+a" * 700
-    nested = f"{LIBRARY}\nclass Deep({deep}, torch.nn.Module): ...\nif {deep} == '__main__':\n    pass\n"
+    nested = f"{LIBRARY}\nclass Deep({deep}, torch.nn.Module): ...\nif {deep} == '__main__':\n    fit_once()\n"
     found = project(tmp_path, {"train.py": nested})
     assert [script.file.as_posix() for script in found.scripts] == ["train.py"]
     assert [name for _, name in found.models] == ["Net", "Deep"]
@@ -198,3 +198,162 @@ def test_a_folder_of_data_does_not_keep_the_code_from_being_found(
     monkeypatch.setattr(looking, "MOST_ENTRIES", 14)  # 2 of the root, 10 of data, 2 of src
     found = look_at(tmp_path)
     assert [script.file.as_posix() for script in found.scripts] == ["src/train.py"]
+
+
+STEP = "    loss.backward()\n    optimizer.step()\n"
+GUARD = "if __name__ == '__main__':\n"
+LOOP_OF = f"import torch\n{{joins}}\ndef main():\n{STEP}{GUARD}    main()\n"
+PLAIN, DDP = LOOP_OF.format(joins=""), LOOP_OF.format(joins="torch.distributed.init_process_group()")
+SPAWN = DDP.replace("    main()\n", "    torch.multiprocessing.spawn(main)\n")
+HYDRA = """
+import hydra
+from lightning import Trainer
+
+@hydra.main(config_path="configs", config_name="train")
+def main(cfg):
+    trainer: Trainer = hydra.utils.instantiate(cfg.trainer)
+    trainer.{what}(model)
+
+if __name__ == "__main__":
+    main()
+"""
+FABRIC = f"import lightning as L\nfabric = L.Fabric(devices=2)\nfor _ in data:\n{STEP}".replace("loss.", "fabric.")
+CLASS = """
+from torch.nn.parallel import DistributedDataParallel
+import torch
+
+class Trainer:
+    def __init__(self, model):
+        self.model = DistributedDataParallel(model)
+
+    def run(self):
+        self.loss.backward()
+        self.optimizer.step()
+
+    def evaluate(self):
+        self.model.eval()
+"""
+TRAINS = f"{CLASS}\n{GUARD}    Trainer().run()\n"
+RUNS = "from {of} import Trainer\nif __name__ == '__main__':\n    trainer = Trainer(model)\n    trainer.{what}()\n"
+SFT = "from trl import SFTTrainer\n\ndef main():\n    trainer = SFTTrainer(model)\n    trainer.train()\n\nmain()\n"
+OWN = "import transformers\n\nclass MyTrainer(transformers.Trainer):\n    def compute_loss(self, model, inputs): ...\n"
+REPOSITORIES = {
+    "a neighbour's Trainer": (
+        {
+            "projects/adder/adder.py": RUNS.format(of="trainer", what="run"),
+            "projects/adder/score.py": RUNS.format(of="trainer", what="evaluate"),
+            "projects/adder/trainer.py": CLASS,
+        },
+        ["projects/adder/adder.py torch"],
+    ),
+    "a Trainer of its own package": (
+        {"projects/adder.py": RUNS.format(of="mingpt.trainer", what="run"), "mingpt/trainer.py": CLASS},
+        ["projects/adder.py torch"],
+    ),
+    "TRL": (
+        {
+            "scripts/sft.py": SFT.replace(
+                "def main():\n", "def main():\n    from trl import TrlParser\n    TrlParser()\n"
+            ),
+            "scripts/dpo.py": SFT.replace("SFT", "DPO"),
+            "scripts/own.py": "from ours import MyTrainer\nMyTrainer().train()\n",
+            "scripts/ours.py": OWN,
+        },
+        ["scripts/dpo.py trl", "scripts/own.py transformers", "scripts/sft.py trl"],
+    ),
+    "a converter": (
+        {
+            "train.py": "def load(): ...\n" + SFT.replace("trl", "transformers").replace("SFT", ""),
+            "convert.py": "from train import load\nif __name__ == '__main__':\n    load().train()\n",
+        },
+        ["train.py transformers"],
+    ),
+    "DDP tutorial": (
+        {"multigpu.py": SPAWN, "multigpu_torchrun.py": DDP, "single_gpu.py": PLAIN},
+        ["multigpu_torchrun.py torch", "multigpu.py torch", "single_gpu.py torch"],
+    ),
+    "DINO": (
+        {"eval_linear.py": DDP, "main_dino.py": DDP, "run_with_submitit.py": "import main_dino\nmain_dino.main()\n"},
+        ["main_dino.py torch", "run_with_submitit.py torch", "eval_linear.py torch"],
+    ),
+    "Accelerate": (
+        {
+            "src/accelerate/accelerator.py": f"class Accelerator:\n    def backward(self):\n    {STEP}",
+            "src/accelerate/__init__.py": "from .accelerator import Accelerator\n",
+            "examples/by_feature/megatron_lm_gpt_pretraining.py": "from accelerate import Accelerator\n" + DDP,
+            "examples/nlp_example.py": "from accelerate import Accelerator\nAccelerator()\n" + PLAIN,
+            "examples/inference/llama.py": "from accelerate import Accelerator\nAccelerator().prepare(model)\n",
+            "examples/README.md": "accelerate launch ./nlp_example.py\n",
+            "examples/a_example.py": "from accelerate import Accelerator\nAccelerator()\n" + PLAIN,
+        },
+        ["examples/nlp_example.py accelerate", "examples/a_example.py accelerate"],
+    ),
+    "PyTorch's examples": (
+        {"mnist/main.py": PLAIN, "imagenet/train.py": PLAIN, "distributed/ddp/example.py": DDP},
+        ["distributed/ddp/example.py torch", "imagenet/train.py torch", "mnist/main.py torch"],
+    ),
+    "hydra": (
+        {"src/train.py": HYDRA.format(what="fit"), "src/eval.py": HYDRA.format(what="test")},
+        ["src/train.py lightning"],
+    ),
+    "Lightning": (
+        {
+            "cli.py": "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model)\n",
+            "main.py": HYDRA.format(what="fit"),
+        },
+        ["main.py lightning", "cli.py lightning"],
+    ),
+    "Fabric": ({"main.py": FABRIC}, ["main.py fabric"]),
+    "a module that can be run": (
+        {"kit/trainer.py": TRAINS, "kit/registry.py": "from kit.trainer import Trainer\nALL = [Trainer]\n"},
+        ["kit/trainer.py torch"],
+    ),
+    "a module of a package": ({"kit/trainer.py": f"from .data import load\n{TRAINS}", "kit/data.py": "load = 1\n"}, []),
+    "nothing that trains": (
+        {
+            "kit/model.py": f"import torch\n\nclass Net(torch.nn.Module): ...\n\n{GUARD}    Net()(torch.ones(1))\n",
+            "serve.py": "from kit.model import Net\nimport torch\nNet().eval()\n",
+        },
+        [],
+    ),
+    "a command of typer": (
+        {"cli.py": f"import torch, typer\napp = typer.Typer()\n@app.command()\ndef train():\n{STEP}{GUARD}    app()\n"},
+        ["cli.py torch"],
+    ),
+    "a star": (
+        {"main.py": "import torch\nfrom engine import *\nfit_once()\n", "engine.py": LIBRARY},
+        ["main.py torch"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPOSITORIES)
+def test_the_scripts_of_public_repositories_are_ranked(tmp_path: Path, name: str) -> None:
+    files, ranked = REPOSITORIES[name]
+    found = [f"{script.file.as_posix()} {script.framework}" for script in project(tmp_path, files).scripts]
+    assert found[: len(ranked)] == ranked
+    assert bool(found) is bool(ranked)
+    told = {script.split()[0] for script in found}
+    assert not told & {
+        "convert.py",
+        "projects/adder/score.py",
+        "examples/inference/llama.py",
+        "src/eval.py",
+        "serve.py",
+    }
+    assert "kit/registry.py" not in told
+
+
+def test_what_starts_processes_of_its_own_and_what_asks_for_arguments_is_told(tmp_path: Path) -> None:
+    spawning, asking = project(
+        tmp_path, {"a.py": SPAWN, "scripts/sft.py": REPOSITORIES["TRL"][0]["scripts/sft.py"]}
+    ).scripts
+    assert (spawning.file.name, spawning.starts, asking.starts) == ("sft.py", False, True)
+    assert spawning.needs == ("the arguments of TrlParser",)
+
+
+def test_options_of_a_parser_in_another_module_are_those_of_the_script(tmp_path: Path) -> None:
+    options = "import argparse\ndef get_parser():\n    argparse.ArgumentParser().add_argument('--max_steps')\n"
+    main = f"from options import get_parser\nget_parser()\n{DDP}"
+    (script,) = project(tmp_path, {"a/main.py": main, "a/options.py": options}).scripts
+    assert script.longer == ("--max_steps", "100000")

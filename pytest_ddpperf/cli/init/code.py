@@ -1,0 +1,212 @@
+"""What Python code does when it is run, as far as its names say: which functions it gets to, and what these call."""
+
+from __future__ import annotations
+
+import ast
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_RUNNING = {"backward", "fit", "main", "train"}  # calls with which an assignment does more than to name something
+_TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a script trains
+_MODELS = {"Module", "LightningModule", "PreTrainedModel"}
+
+
+@dataclass(slots=True)
+class Code:
+    """What is kept of some code: a syntax tree may take 500 times its bytes."""
+
+    uses: set[str] = field(default_factory=set)  # dotted names, each as its module is called
+    words: set[str] = field(default_factory=set)  # the last parts of what it calls, and texts that say how it trains
+    options: list[tuple[tuple[str, ...], bool]] = field(default_factory=list)  # and whether one has to be given
+    processes: int = 1  # that a Trainer of Lightning names
+
+    def add(self, other: Code) -> None:
+        """Takes what other code has, too."""
+        self.uses |= other.uses
+        self.words |= other.words
+        self.options += other.options
+        self.processes = max(self.processes, other.processes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Module:
+    """A file of Python."""
+
+    parts: Mapping[str, Code]  # functions, classes, methods and variables by name; what runs with it by an empty name
+    relative: bool  # whether it imports by its place in a package, which a script does not have
+    models: tuple[str, ...]
+
+
+def read(file: Path, code: bytes) -> Module | None:
+    """What a file of Python has, by its path from the root of the project; None of what is no Python."""
+    tree = _parsed(code)
+    if tree is None:
+        return None
+    imports, relative = _imports(tree, file)
+    tops = {target.partition(".")[0] for target in imports.values()}
+    parts = {name: Code(uses={target}) for name, target in imports.items()} | {"": Code(uses=set(tops))}
+    guarded = any(isinstance(node, ast.If) and _is_guard(node.test) for node in tree.body)
+    for node in tree.body:
+        later: frozenset[ast.AST] = frozenset()
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
+            called = {each.name: each for each in methods if not each.name.startswith("__")}
+            parts |= {f"{node.name}.{name}": _code_of(each, imports) for name, each in called.items()}
+            later = frozenset(called.values())
+        found, names = _code_of(node, imports, later), _names(node)
+        for name in names:
+            parts.setdefault(name, Code(uses=set(tops))).add(found)
+        # A command of click or typer is called by its name; a variable does nothing until it is used.
+        commands = guarded and bool(getattr(node, "decorator_list", ()))
+        if commands or not names or (isinstance(node, ast.Assign) and _RUNNING & found.words):
+            parts[""].add(found)
+    return Module(parts=parts, relative=relative, models=tuple(_models(tree)))
+
+
+def _parsed(code: bytes) -> ast.Module | None:
+    """The syntax tree of code; None of what is no Python, and no word on what only looks wrong."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
+        return None
+
+
+def _is_guard(test: ast.expr) -> bool:
+    return any(getattr(each, "value", "") == "__main__" for each in ast.walk(test))
+
+
+def _imports(tree: ast.Module, file: Path) -> tuple[dict[str, str], bool]:
+    """What each imported name stands for, dotted, and whether any is imported by its place in the package."""
+    found, relative = {}, False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {each.asname: each.name for each in node.names if each.asname}
+            found |= {top: top for each in node.names if not each.asname and (top := each.name.partition(".")[0])}
+        elif isinstance(node, ast.ImportFrom):
+            package = file.parts[: len(file.parts) - node.level] if node.level else ()
+            relative |= bool(node.level)
+            base = ".".join([*package, *([node.module] if node.module else [])])
+            found |= {
+                each.asname or (each.name if each.name != "*" else f"*{base}"): f"{base}.{each.name}"
+                for each in node.names
+            }
+    return found, relative
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+
+
+def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST] = frozenset()) -> Code:
+    """What is kept of a node of the tree, without what is kept ``apart``."""
+    found, left = Code(), [node]
+    while left:
+        here = left.pop()
+        left += [each for each in ast.iter_child_nodes(here) if each not in apart]
+        if dotted := _dotted(here):
+            top, dot, more = dotted.partition(".")
+            found.uses.add(imports.get(top, top) + dot + more)
+        elif isinstance(here, ast.Constant) and here.value in _TEXTS:
+            found.words.add(str(here.value))
+        elif isinstance(here, ast.Call):
+            called = getattr(here.func, "attr", getattr(here.func, "id", ""))
+            found.words.add(called)
+            names = tuple(str(each.value) for each in here.args if isinstance(each, ast.Constant))
+            if called == "add_argument" and names:
+                found.options.insert(0, (names, _is_needed(names, here)))
+            elif called in {"Trainer", "Fabric"}:
+                found.processes = max(found.processes, _processes(here))
+    return found
+
+
+def _dotted(node: ast.AST) -> str:
+    """A name with its attributes, such as ``kit.loop.train``; empty for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) and node.id != "self" else ""
+
+
+def _processes(call: ast.Call) -> int:
+    """The number of processes that a Trainer of Lightning names; 1 if it names none."""
+    values = [word.value for word in call.keywords if word.arg in {"devices", "num_nodes"}]
+    numbers = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, int)]
+    return math.prod(numbers)
+
+
+def _is_needed(names: Sequence[str], call: ast.Call) -> bool:
+    """Whether an argument has to be given."""
+    words = {word.arg: word.value for word in call.keywords}
+    if names[-1].startswith("-"):
+        return getattr(words.get("required"), "value", False) is True
+    return getattr(words.get("nargs"), "value", None) not in {"?", "*"}
+
+
+def _models(tree: ast.Module) -> Iterator[str]:
+    """The classes whose base is called Module, and those that say how they are trained."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            bases = {getattr(base, "attr", getattr(base, "id", "")) for base in node.bases}
+            if bases & _MODELS:
+                yield node.name
+
+
+class Program:
+    """The modules of a project, and which of their code a script gets to."""
+
+    def __init__(self, modules: Mapping[Path, Module]) -> None:
+        self._modules = modules
+        self._files = {".".join(file.with_suffix("").parts).removesuffix(".__init__"): file for file in modules}
+        self._methods: dict[tuple[Path, str], set[tuple[Path, str]]] = {}  # by class
+        for place in ((file, name) for file, module in modules.items() for name in module.parts if "." in name):
+            self._methods.setdefault((place[0], place[1].partition(".")[0]), set()).add(place)
+        self._places: dict[tuple[str, Path, str], tuple[Path, str] | None] = {}
+
+    def reached(self, file: Path) -> Code:
+        """All code that a script gets to: its own, and what it uses of other modules.
+
+        A method of a class that it uses is reached if something calls a method of that name.
+        """
+        folder = ".".join([*file.parent.parts, ""])
+        found, seen, left = Code(), {(file, "")}, [(file, "")]
+        methods: set[tuple[Path, str]] = set()
+        while left:
+            here, name = left.pop()
+            code = self._modules[here].parts[name]
+            found.add(code)
+            methods |= self._methods.get((here, name), set())
+            new = {self._place(used, here, folder) for used in code.uses} - seen
+            if not left and new <= {None}:
+                new = {each for each in methods if each[1].rpartition(".")[2] in found.words} - seen
+            left += sorted(filter(None, new))
+            seen |= {*left}
+        return found
+
+    def _place(self, used: str, here: Path, folder: str) -> tuple[Path, str] | None:
+        """The module that has what a dotted name stands for, and its name there; ``folder`` is that of the script."""
+        if (used, here, folder) not in self._places:
+            self._places[used, here, folder] = next(self._found(used, here, folder), None)
+        return self._places[used, here, folder]
+
+    def _found(self, used: str, here: Path, folder: str) -> Iterator[tuple[Path, str]]:
+        parts, own = used.split("."), self._modules[here].parts
+        for number in range(len(parts) - 1, 0, -1):
+            for base in (folder, "", "src."):  # as Python looks them up for a script of a project that is installed
+                other = self._files.get(base + ".".join(parts[:number]))
+                if other is not None and parts[number] in self._modules[other].parts:
+                    yield other, parts[number]
+        if parts[0] in own:
+            yield here, parts[0]
+        elif len(parts) == 1:
+            for star in (each[1:] for each in own if each.startswith("*")):
+                yield from self._found(f"{star}.{used}", here, folder)
