@@ -121,7 +121,10 @@ def test_recipes_are_whole() -> None:
         for job in workflows[name]["jobs"].values():
             assert job["runs-on"]
             assert all(("run" in step) != ("uses" in step) for step in job["steps"])
-            assert all("@v" in step["uses"] for step in job["steps"] if "uses" in step)
+            used = [step["uses"] for step in job["steps"] if "uses" in step]
+            assert all(re.fullmatch(r"actions/[\w-]+@v\d+|[\w/-]+@[0-9a-f]{40}", name) for name in used)
+            assert "timeout-minutes" in job
+        assert workflows[name]["permissions"] == {"contents": "read"}
     assert {job.get("extends") for name, job in workflows["gitlab"].items() if name[0] != "."} == {".benchmarks"}
     options = set(re.findall(r"--ddpperf-[a-z-]+", "".join(RECIPES.values())))
     assert options <= {knob.option for knob in KNOBS.values()}

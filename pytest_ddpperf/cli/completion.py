@@ -28,9 +28,7 @@ def run(options: argparse.Namespace, make_parser: Callable[[], argparse.Argument
     try:
         shtab: Any = importlib.import_module("shtab")
     except ModuleNotFoundError:
-        raise SettingError(
-            "ddpperf completion needs the package shtab: pip install 'pytest-ddpperf[completion]'"
-        ) from None
+        raise SettingError("ddpperf completion needs the package shtab: pip install shtab") from None
     parser = make_parser()
     _complete_paths(parser, shtab)
     print(shtab.complete(parser, options.shell))

@@ -14,7 +14,7 @@ def library() -> tuple[Any, str]:
     try:
         import pynvml
     except ImportError:
-        return None, "nvidia-ml-py is not installed: pip install 'pytest-ddpperf[gpu]'"
+        return None, "nvidia-ml-py is not installed: pip install nvidia-ml-py"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

@@ -39,7 +39,7 @@ _MARKERS = "osD^vPX<>*"  # so that colour is not all that tells series apart
 def require_plots(folder: Path, option: str) -> None:
     """Makes sure, before anything is measured, that pictures can be drawn and written there: SettingError if not."""
     if find_spec("matplotlib") is None:
-        raise SettingError(f"{option} needs matplotlib, which is not installed: pip install 'pytest-ddpperf[plots]'")
+        raise SettingError(f"{option} needs matplotlib, which is not installed: pip install matplotlib")
     ensure_folder(folder, option, _WHAT)
 
 

@@ -60,5 +60,5 @@ def test_the_package_that_is_missing_is_named(
     monkeypatch.setitem(sys.modules, "shtab", None)  # as if it were not installed
     assert main(["completion", "bash"]) == 2
     assert capsys.readouterr().err == (
-        "ddpperf: error: ddpperf completion needs the package shtab: pip install 'pytest-ddpperf[completion]'\n"
+        "ddpperf: error: ddpperf completion needs the package shtab: pip install shtab\n"
     )

@@ -156,7 +156,7 @@ def test_without_the_library_the_cure_is_told(nvml: FakeNvml, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
     health = watch_health([None], gpus=BOTH)(None)
     assert health.gpus == ()
-    assert health.unread_gpus == ("nvidia-ml-py is not installed: pip install 'pytest-ddpperf[gpu]'",)
+    assert health.unread_gpus == ("nvidia-ml-py is not installed: pip install nvidia-ml-py",)
 
 
 def test_without_a_driver_there_are_no_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
