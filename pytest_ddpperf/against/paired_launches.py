@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import functools
 import inspect
 import os
@@ -14,14 +13,14 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_ddpperf.against.revision_side import RevisionSide
+from pytest_ddpperf.against.revision_side import RevisionSide, alike, modules_of_tests, other_tests
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import DdpperfError, LaunchError, ReferenceFailed, SameCode
 from pytest_ddpperf.launch.environment import Variables
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
-from pytest_ddpperf.launch.payload import StandIn, dump_standing_in, travels_by_value
+from pytest_ddpperf.launch.payload import StandIn, dump_standing_in
 from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_up, observed, observed_packed, within
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
@@ -109,7 +108,7 @@ class PairedLaunches:
             packed_call = _reference_call(call, redirection)
         # Without tests of its own, the reference has this checkout's test modules, and nothing else of it.
         by_value = {**(packed_call.kept if self._strict else {}), **packed_call.inner}
-        changed = [name for name, file in by_value.items() if not _alike(file, redirection.path(file))]
+        changed = [name for name, file in by_value.items() if not alike(file, redirection.path(file))]
         if changed:
             raise SameCode(
                 f"{', '.join(changed)}: both sides would run this checkout's, for its file has changed and a function "
@@ -174,6 +173,8 @@ class PairedLaunches:
         if self._shared and not self._strict:  # else they are the same on both sides
             option = KNOBS["against_tests"].option
             findings.append(Finding("no_name_to_look_up", {"option": option, "names": tuple(self._shared)}))
+        if not self._reference.tests and (files := other_tests(result.test, self._reference.redirection)):
+            findings.append(Finding("tests_differ", {"files": files}))
         if self.revision.here:
             pass  # both sides run the same code
         elif within(str(Path(__file__).resolve().parent), self._reference.redirection.root):
@@ -234,7 +235,7 @@ class _ReferenceCall(NamedTuple):
 
 def _reference_call(call: tuple[Any, ...], redirection: Redirection) -> _ReferenceCall:
     """Pack a call so that the top-level objects of test modules are those of the same name in the other checkout."""
-    modules = _test_modules(redirection)
+    modules = modules_of_tests(redirection)
     by_object = {
         id(value): (module, name)
         for module in modules
@@ -277,27 +278,6 @@ def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
         and within(file, redirection.root)
         and not any(within(file, one) for one in redirection.kept)
     )
-
-
-def _alike(here: str, there: str) -> bool:
-    """Whether two files have the same content; one that is missing is another one."""
-    try:
-        return filecmp.cmp(here, there, shallow=False)
-    except OSError:
-        return False
-
-
-def _test_modules(redirection: Redirection) -> dict[str, str]:
-    """The project's modules that travel by value, such as test modules and conftests, with their files."""
-    found = {}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not travels_by_value(name, module):
-            continue
-        real = os.path.realpath(file)
-        if within(real, redirection.root) and not any(within(real, folder) for folder in redirection.kept):
-            found[name] = real
-    return found
 
 
 def _defined_in(value: Any, module: str, modules: Mapping[str, str]) -> bool:

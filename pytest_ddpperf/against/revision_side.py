@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import importlib.util
 import os
 import subprocess
@@ -22,6 +23,7 @@ from pytest_ddpperf.against.worktree import Revision, Worktree
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.launchers import Launchers
+from pytest_ddpperf.launch.payload import travels_by_value
 from pytest_ddpperf.launch.processes import finished
 from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, editable_folders, interpreter_folders, within
 
@@ -190,3 +192,32 @@ def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, 
         tail = "\n".join(printed.splitlines()[-_SHOWN_LINES:])
         raise LaunchError(f"--ddpperf-against-setup: {failed} with status {done.returncode}{cure}\n{tail}".rstrip())
     return printed
+
+
+def alike(here: str, there: str) -> bool:
+    """Whether two files have the same content; one that is missing is another one."""
+    try:
+        return filecmp.cmp(here, there, shallow=False)
+    except OSError:
+        return False
+
+
+def modules_of_tests(redirection: Redirection) -> dict[str, str]:
+    """The project's modules that travel by value, such as test modules and conftests, with their files."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not travels_by_value(name, module):
+            continue
+        real = os.path.realpath(file)
+        if within(real, redirection.root) and not any(within(real, folder) for folder in redirection.kept):
+            found[name] = real
+    return found
+
+
+def other_tests(test: str, redirection: Redirection) -> tuple[str, ...]:
+    """The files of a test and its conftests that are others in the other checkout."""
+    path = test.partition("::")[0]
+    files = [file for file in modules_of_tests(redirection).values() if file.endswith((f"/{path}", "/conftest.py"))]
+    there = {file: redirection.path(file) for file in files}
+    return tuple(Path(file).name for file in files if Path(there[file]).is_file() and not alike(file, there[file]))

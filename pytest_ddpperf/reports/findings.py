@@ -11,7 +11,7 @@ from pytest_ddpperf.records.phases import DATA_WAIT, OTHER
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports import count_changes
 from pytest_ddpperf.reports.lines import words_of
-from pytest_ddpperf.reports.upgrades import cannot_run, other_environment, told_counts
+from pytest_ddpperf.reports.upgrades import cannot_run, other_environment, tests_differ, told_counts
 from pytest_ddpperf.units import (
     format_change,
     format_count,
@@ -526,6 +526,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "cannot_run": cannot_run,
     "other_environment": other_environment,
     "told_counts": told_counts,
+    "tests_differ": tests_differ,
     "no_name_to_look_up": lambda option, names: (
         f"this checkout's on both sides, for want of a name at the top of a module that {option} could look up: "
         f"{', '.join(names)}"

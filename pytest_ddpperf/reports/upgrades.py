@@ -35,3 +35,12 @@ def cannot_run(revision: str, reason: str, submodules: bool) -> str:  # noqa: FB
     """Why the reference has no measurement."""
     cure = "; its submodules are not checked out, which --ddpperf-against-setup='git submodule update --init' does"
     return f"{revision} cannot run it: {reason}" + cure * submodules
+
+
+def tests_differ(files: Sequence[str]) -> str:
+    """Tests of which both sides run those of this checkout."""
+    named = ", ".join(files)
+    return (
+        f"{named}: the reference has another one, and both sides run this checkout's: what it defines is compared with "
+        "itself; --ddpperf-against-tests runs each side's own"
+    )

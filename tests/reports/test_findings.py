@@ -385,6 +385,12 @@ CASES = [
         "same",
     ),
     Case(
+        "tests_differ",
+        {"files": ("test_a.py", "conftest.py")},
+        "test_a.py, conftest.py: the reference has another one, and both sides run this checkout's: what it defines is "
+        "compared with itself; --ddpperf-against-tests runs each side's own",
+    ),
+    Case(
         "no_name_to_look_up",
         {"option": "--ddpperf-against-tests", "names": ("f", "g")},
         "this checkout's on both sides, for want of a name at the top of a module that --ddpperf-against-tests could "
