@@ -888,3 +888,38 @@ def test_reports_begin_with_whatever_fails_a_test(
     for file in kinds.values():
         text = (inner.path / file).read_text()
         assert text.index(heading) < text.index(reason)
+
+
+def test_a_run_that_sigterm_ends_writes_what_it_has_measured(inner: pytest.Pytester) -> None:
+    ending = "\n\ndef test_then(ddpperf):\n    import signal\n    signal.raise_signal(signal.SIGTERM)\n"
+    inner.makepyfile(COUNTED + ending)
+    run = inner.runpytest_subprocess("--ddpperf-json=results.json")
+    assert run.ret == pytest.ExitCode.INTERRUPTED
+    written = json.loads((inner.path / "results.json").read_text())
+    assert [result["name"] for result in written["results"]] == ["custom"]
+    assert written["interrupted"] == "interrupted"
+
+
+def test_a_summary_of_a_job_that_cannot_be_written_is_told(
+    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner.makepyfile(COUNTED)
+    (inner.path / "file").write_text("")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(inner.path / "file" / "summary.md"))
+    run = inner.runpytest("-q", "--ddpperf-report=markdown:comment.md")
+    assert run.ret == NOT_MEASURED
+    run.stdout.fnmatch_lines(["GITHUB_STEP_SUMMARY: */summary.md cannot be written: *; name another file"])
+
+
+def test_baselines_that_are_saved_without_a_commit_say_so(inner: pytest.Pytester) -> None:
+    inner.makepyfile(COUNTED)
+    told = "they name no commit, and times can be compared with stored ones alone: {}"
+    run = inner.runpytest("-q", "--ddpperf-save")
+    run.stdout.fnmatch_lines([told.format("* is in no git*")])
+    git(inner.path, "init")
+    run = inner.runpytest("-q", "--ddpperf-save")
+    run.stdout.fnmatch_lines([told.format("nothing is committed in*")])
+    git(inner.path, "add", ".")
+    git(inner.path, "commit", "-m", "first")
+    run = inner.runpytest("-q", "--ddpperf-save")
+    run.stdout.no_fnmatch_line(told.format("*"))

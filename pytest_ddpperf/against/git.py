@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_ddpperf.against import guard
 from pytest_ddpperf.launch.processes import finished
+from pytest_ddpperf.parsers import closest
 
 _ANSWER_SECONDS = 20.0
 _FETCH_SECONDS = 300.0
@@ -182,8 +183,19 @@ def fetching(root: Path) -> str:
     return "git fetch may bring it"
 
 
-def lacking(root: Path) -> str:
-    """The advice for files of a commit that are missing here."""
+def unknown(root: Path, name: str) -> str:
+    """The advice for the name of a branch, tag or commit that is not here."""
+    names: list[str] = []
+    with contextlib.suppress(GitError):
+        kinds = ("refs/heads", "refs/remotes", "refs/tags")
+        names = git(root, "for-each-ref", "--format=%(refname:short)", *kinds).split()
+    return closest(name, names, 0.7) or fetching(root)
+
+
+def lacking(root: Path, error: GitError) -> str:
+    """The advice if git cannot check out a commit: for files that are missing here, or that it may not write."""
+    if re.search(r"ermission denied|ead-only file|could not create|[Uu]nable to create|o space left", str(error)):
+        return "let git write into the repository and into the folder of temporary files"
     with contextlib.suppress(GitError):
         if git(root, "config", "--get-regexp", r"^remote\..*\.promisor$"):
             return (

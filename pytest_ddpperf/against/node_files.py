@@ -83,7 +83,7 @@ def _made(target: Path, root: Path, commit: str, files: str) -> Guarded | None:
     except BaseException as error:
         made.close()
         if isinstance(error, GitError):
-            reason = f"git cannot check out {commit[:SHORT]} for --ddpperf-against: {error}; {lacking(root)}"
+            reason = f"git cannot check out {commit[:SHORT]} for --ddpperf-against: {error}; {lacking(root, error)}"
             raise LaunchError(reason) from None
         raise
     return made

@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.against import guard
-from pytest_ddpperf.against.git import GitError, commit_of, fetching, git, lacking, no_commit, no_repository, top_folder
+from pytest_ddpperf.against.git import (
+    GitError,
+    commit_of,
+    fetching,
+    git,
+    lacking,
+    no_commit,
+    no_repository,
+    top_folder,
+    unknown,
+)
 from pytest_ddpperf.errors import LaunchError, SettingError
 from pytest_ddpperf.instruments.host import open_shared
 from pytest_ddpperf.settings import KNOBS, Settings
@@ -102,7 +112,7 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
         return Revision(given, commit, root)
     if folder.is_dir():
         return _elsewhere(given, folder, root)
-    raise _refused(given, f"there is no such branch, tag, commit or folder in {root}; {fetching(root)}")
+    raise _refused(given, f"there is no such branch, tag, commit or folder in {root}; {unknown(root, given)}")
 
 
 def baseline_revision(commit: str, start: Path) -> Revision:
@@ -162,7 +172,7 @@ class Worktree(Guarded):
             if isinstance(error, GitError):
                 raise LaunchError(
                     f"git cannot check out {revision.label} for --ddpperf-against: {error}; "
-                    f"{lacking(revision.root)}, or name the folder of another checkout"
+                    f"{lacking(revision.root, error)}, or name the folder of another checkout"
                 ) from None
             raise
 
@@ -262,7 +272,7 @@ def _top_of(folder: Path) -> Path | None:
 def _merge_base(given: str, root: Path) -> str:
     name = given.removeprefix(MERGE_BASE)
     if commit_of(root, name) is None:
-        raise _refused(given, f"there is no such branch, tag or commit in {root}; {fetching(root)}")
+        raise _refused(given, f"there is no such branch, tag or commit in {root}; {unknown(root, name)}")
     with contextlib.suppress(GitError):
         return git(root, "merge-base", name, "HEAD")
     raise _refused(given, f"HEAD and {name} have no common commit here; {fetching(root)}")

@@ -143,8 +143,10 @@ def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
         "does not fit into memory, and its baseline is removed": removed,
         "failed, so not stored": named_metrics([short.get(name, name) for name in failed]),
     }
+    why = stored.without_commit
+    alone = [f"they name no commit, and times can be compared with stored ones alone: {why}"] * bool(why)
     return [
-        *wrapped(_places(stored.saved), width),
+        *wrapped([*_places(stored.saved), *alone], width),
         *(_fitting(f"{INDENT}{short.get(name, name)}: ", changes, width) for name, changes in changed if changes),
         *(line for why, who in left_out.items() if who for line in clipped(f"{why}: {who}", width)),
     ]

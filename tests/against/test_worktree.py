@@ -206,6 +206,21 @@ def test_what_cannot_be_is_refused_with_the_cure(repository: Path, given: str, s
         resolve(given, repository, repository)
 
 
+@pytest.mark.parametrize("given", ["merge-base:origin/mian", "origin/mian", "mian"])
+def test_a_mistyped_branch_of_a_shallow_clone_is_told_the_one_that_is_there(
+    repository: Path, tmp_path: Path, given: str
+) -> None:
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{repository}", "shallow")
+    with pytest.raises(SettingError, match=r"there is no such branch.* in .*; did you mean (origin/)?main\?$"):
+        resolve(given, tmp_path / "shallow", tmp_path)
+
+
+def test_a_repository_that_git_may_not_write_is_told_so(repository: Path) -> None:
+    (repository / ".git" / "worktrees").write_text("no folder: as if nobody might write")
+    with pytest.raises(LaunchError, match=r"could not create .*; let git write into the repository"):
+        Worktree(resolve("v1", repository, repository))
+
+
 def test_a_shallow_clone_without_the_common_commit_is_told_how_to_get_it(repository: Path, tmp_path: Path) -> None:
     git(repository, "checkout", "-q", "-b", "work", "v1")
     git(repository, "commit", "-q", "--allow-empty", "-m", "3")

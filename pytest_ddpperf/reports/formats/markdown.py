@@ -10,6 +10,7 @@ from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.words import facts_line, headline, reasons, remarks
 from pytest_ddpperf.reports.lines import printable
+from pytest_ddpperf.reports.overall import overall_lines
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count
@@ -39,6 +40,7 @@ def markdown(document: ResultsData) -> str:
         blocks.append(f"and {len(red) - _TOLD} more")
     if results:
         blocks += [
+            *map(plain, overall_lines(results)),
             _folded(f"All {format_count(len(results), 'benchmark')}", markdown_table(benchmark_table(results))),
             _remarks(results),
         ]

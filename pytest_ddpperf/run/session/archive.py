@@ -159,6 +159,13 @@ class Archive:
     def store(self, test: str, results: Sequence[Result]) -> Mapping[int, Result]:
         """Stores the results of a test that may be stored; gives these with their warnings, by ``id``."""
         store, now = Store(self._baselines, self._settings.save or DEFAULT_SET), self.provenance()
+        if now.commit is None:
+            why = f"nothing is committed in {self._root}: commit the code, then save again"
+            try:
+                top_folder(self._root)
+            except GitError as error:
+                why = no_commit(self._root, error)
+            self._stored.without_commit = why
         fitting = (result for result in results if not result.measurement.unfit)
         accepted = [(result, baseline_record(result, now)) for result in fitting]
         for result in (result for result in results if result.measurement.unfit):

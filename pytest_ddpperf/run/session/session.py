@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -70,6 +72,9 @@ class Session:
         self.prepared: dict[bytes, Any] = {}  # what was found out about trainings, by preparation.identity
         self.networks: dict[str, FittedNetwork] = {}  # that were measured for predictions, by environment
         self.attempts: dict[str, int] = {}  # by test that is run again: which run of it this is, from 1
+        self._hears = threading.current_thread() is threading.main_thread()
+        if self._hears and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # as a CI ends a job that is cancelled
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run ends as by Ctrl-C, and writes its files
 
     def _read_code(self) -> None:
         """Reads what results name before the first launch: it may be changed while it is measured."""
@@ -181,6 +186,8 @@ class Session:
     def close(self) -> None:
         """Ends the fork servers and whatever still runs below them."""
         self.line.clear()
+        if self._hears and signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             self.sides.close()
         finally:

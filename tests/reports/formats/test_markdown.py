@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.formats.markdown import MARK, code, markdown, plain
 from tests.reports.formats.samples import HOSTILE, MakeDocument
 
@@ -24,6 +25,7 @@ def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regresse
         "- collective_calls regressed, counted: all_reduce 2 -> 8 calls per step (+6)\n"
         "- step_time regressed: 41.8 ms -> 47.3 ms, +13.2 % \\[95 % CI +11.9 .. +14.6\\], tolerance 3 %, could have "
         "seen 2.1 %\n\n"
+        "2 benchmarks: 1 regressed, 1 unchanged\n\n"
         "<details><summary>All 2 benchmarks</summary>\n\n"
         "| benchmark | step time ms \\[95 % CI\\] | throughput samples/s | change % \\[95 % CI\\] | at most % | counts "
         "| verdict |\n"
@@ -42,7 +44,7 @@ def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regresse
 
 def test_nothing_worse_is_said_in_one_line(make_document: MakeDocument, unchanged: Result) -> None:
     text = markdown(make_document(unchanged))
-    assert text.startswith(f"{MARK}\n\n## ddpperf: none of 1 benchmark regressed\n\n<details><summary>All 1 benchmark<")
+    assert text.startswith(f"{MARK}\n\n## ddpperf: none of 1 benchmark regressed\n\n1 benchmark: 0 regressed, ")
     assert "**" not in text
 
 
@@ -106,3 +108,12 @@ def test_a_benchmark_that_fails_its_test_comes_first_whatever_its_verdict(
         f"{MARK}\n\n## ddpperf: 1 of 2 benchmarks failed, 1 regressed\n\n**unchanged**: `t.py::test_b bucketed`\n\n"
         "- step_time improved: 40 ms -> 30 ms\n\n**regressed**: "
     )
+
+
+def test_a_comment_says_by_how_much_slower_an_undecided_benchmark_could_be(
+    make_document: MakeDocument, unchanged: Result
+) -> None:
+    step = replace(unchanged.comparisons[0], verdict=Verdict.INCONCLUSIVE, bound=2.11)
+    open_one = replace(unchanged, verdict=Verdict.INCONCLUSIVE, comparisons=(step,))
+    text = markdown(make_document(open_one))
+    assert "1 inconclusive (could be slower: test_b bucketed +211.0 %)" in text.replace("\\", "")
