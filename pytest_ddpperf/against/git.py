@@ -89,6 +89,14 @@ def files_of(root: Path, commit: str) -> str:
     return git(root, "rev-parse", "--verify", f"{commit}^{{tree}}")
 
 
+def untracked(top: Path) -> tuple[str, ...]:
+    """The paths in a work tree of what git does not track, ignored or not, and of folders with nothing else."""
+    with contextlib.suppress(GitError):
+        listed = git(top, "ls-files", "-z", "--others", "--directory", seconds=_STATUS_SECONDS)
+        return tuple(name.rstrip("/") for name in listed.split("\0") if name)
+    return ()
+
+
 def code_of(root: Path, commit: str | None = None) -> str:
     """A digest of the files of code and configuration of a commit, or of the work tree; GitError as of ``git``.
 

@@ -25,7 +25,6 @@ from pytest_ddpperf.launch.redirection import TOOL, Observed, Redirection, look_
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.settings import KNOBS
-from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
 
@@ -86,8 +85,6 @@ class PairedLaunches:
         __tracebackhide__ = True
         if not reference:
             side = self._candidate or self._reference
-            if self._candidate is not None:
-                call = _moved(call, side.redirection)
             result = launchers[number].run(observed, side.redirection, *call, **group)
             return self._noted(self._of_candidate, result, self._candidate)
         try:
@@ -103,7 +100,6 @@ class PairedLaunches:
 
     def _run_reference(self, launcher: Launcher, *call: Any, **group: Any) -> LaunchResult[Any]:
         redirection, run = self._reference.redirection, launcher.run
-        call = _moved(call, redirection)
         with self._lock:
             packed_call = _reference_call(call, redirection)
         # Without tests of its own, the reference has this checkout's test modules, and nothing else of it.
@@ -212,15 +208,6 @@ def _require_own(side: RevisionSide, files: Mapping[str, str]) -> None:
             "builds on import (meson-python, scikit-build-core), its hook cannot be pointed elsewhere: then "
             "--ddpperf-against-setup='pip install .' gives the revision an install of its own"
         )
-
-
-def _moved(call: tuple[Any, ...], redirection: Redirection) -> tuple[Any, ...]:
-    """The call with the script of another checkout."""
-    scripts = [getattr(part, "subject", None) for part in call]
-    return tuple(
-        part.of(script.moved(redirection.path)) if isinstance(script, Script) else part
-        for part, script in zip(call, scripts, strict=True)
-    )
 
 
 class _ReferenceCall(NamedTuple):

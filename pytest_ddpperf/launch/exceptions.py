@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups
 from pytest_ddpperf.launch.messages import Failed
+from pytest_ddpperf.launch.redirection import told
 from pytest_ddpperf.launch.stacks import COLLECTIVES, Frame, in_library, is_machinery, position
 from pytest_ddpperf.launch.streams import OUTPUT_LIMIT
 
@@ -69,7 +70,7 @@ def _unless_it_raises(otherwise: T, find: Callable[[BaseException], T], error: B
 def _in_words(describe: Callable[[BaseException], str], error: BaseException) -> str:
     """A text of at most 64 KiB; where it cannot be made, the reason."""
     try:
-        text = describe(error)
+        text = told(describe(error))
     except BaseException as second:  # noqa: BLE001  e.g. MemoryError again, or an exception whose __str__ raises
         return f"(and {type(second).__name__} while it was put into words)"
     cut, half = len(text) - OUTPUT_LIMIT, OUTPUT_LIMIT // 2

@@ -60,7 +60,7 @@ class Launcher:
     ) -> None:
         self._like, self.nodes = like, nodes
         self._added: dict[str, str] = {}
-        self.remarks: dict[str, str] = {}  # on GPUs, the first on each
+        self.remarks: dict[str, str] = {}  # on GPUs, the first on each, and on files that launches have left
         self._environ, self._threads, self._echo = environ, threads, echo
         self._preload = tuple(preload)
         self._redirection = redirection
@@ -181,13 +181,14 @@ class Launcher:
         own_group: bool = False,
         interleaved: bool = False,
         bind: bool = False,
+        projects: Iterable[str] = (),
     ) -> LaunchResult[T]:
         """Call ``function(ctx, *args)`` on every rank of a fresh process group; ``ctx`` is a ``RankContext``.
 
         The function may be a closure or a lambda; the objects that it refers to travel along. ``timeout`` is in seconds
         for the whole launch, without the one-off import of torch. The ranks of this and later launches find the modules
         of ``preload`` imported. With ``own_group`` the function makes the group, ``interleaved`` others may use GPUs.
-        With ``bind`` each rank has cores of its own.
+        With ``bind`` each rank has cores of its own. Of the folders ``projects`` the launch has files of its own.
 
         Raises:
             RankFailed: a rank raised, exited or was killed; the error starts with the first one to fail.
@@ -211,21 +212,10 @@ class Launcher:
             gpus = machine.gpus if device == "cuda" else gpus
         else:
             counts = self.counts(world_size, device)
-        job = self._job(
-            Call(function, args),
-            timeout,
-            counts,
-            device=device,
-            gpus=gpus,
-            group=backend,
-            mode=mode,
-            stage_timeouts=stage_timeouts or {},
-            preload=tuple(preload),
-            own_group=own_group,
-            interleaved=interleaved,
-            bind=bind,
-        )
-        return self._launch(job, counts)
+        ranks = {"device": device, "gpus": gpus, "group": backend, "own_group": own_group, "bind": bind}
+        waits = {"stage_timeouts": stage_timeouts or {}, "interleaved": interleaved, "mode": mode}
+        finds = {"preload": tuple(preload), "projects": tuple(projects)}
+        return self._launch(self._job(Call(function, args), timeout, counts, **ranks, **waits, **finds), counts)
 
     def abort(self) -> None:
         """End the zygote at once; a launch that another thread has under way raises LaunchError."""
@@ -305,7 +295,13 @@ class Launcher:
             if job.group == "nccl":
                 job = replace(job, environ=environment.with_ras(job.environ))
             sweeping = end_seconds(job) + 2.0
-            yield zygotes, job, lambda: self._sweep(zygotes, sweeping)
+            files: contextlib.AbstractContextManager[Job] = contextlib.nullcontext(job)
+            if job.projects and job.nodes == 1:  # ranks of several nodes have the project's, which they may share
+                from pytest_ddpperf.launch.own_files import own_files
+
+                files = own_files(job, self._redirection, zygote.mark, self.remarks)
+            with files as having:
+                yield zygotes, having, lambda: self._sweep(zygotes, sweeping)
 
     def _of_ranks(self, zygote: ZygoteProcess, interface: str = "") -> dict[str, str]:
         """The environment variables of ranks; ``interface``: by which those of several nodes talk."""

@@ -10,6 +10,7 @@ from pytest_ddpperf.launch.context import Gpus
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.launch.stacks import StackPosition
     from pytest_ddpperf.records.measurement import Mode
 
@@ -39,6 +40,9 @@ class Job:
     environ: Mapping[str, str] = field(default_factory=dict)  # filled in on each node
     path: tuple[str, ...] = ()
     directory: str = ""
+    projects: tuple[str, ...] = ()  # folders of which ranks have files of their own
+    folder: str = ""  # in which these are
+    files: tuple[Redirection, ...] = ()  # that lead there
     preload: tuple[str, ...] = ()  # modules that the zygote imports before it forks
     own_group: bool = False  # whether the function makes the process group itself
     interleaved: bool = False  # whether other launches run at the same time
@@ -147,6 +151,7 @@ class Fork:
 
     rank: int
     preload: tuple[str, ...] = ()
+    folder: str = ""  # with the files of the launch, which the zygote removes when it ends
 
 
 @dataclass(frozen=True)

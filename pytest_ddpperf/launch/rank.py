@@ -25,6 +25,7 @@ from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.exceptions import failed_report
 from pytest_ddpperf.launch.imports import ImportWatch
 from pytest_ddpperf.launch.messages import Call, Finished, Job
+from pytest_ddpperf.launch.redirection import enter
 from pytest_ddpperf.launch.streams import Channel
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def _join(job: Job, rank: int, listening: int | None) -> tuple[RankContext, obje
     if job.gpus.instances:  # read when CUDA is initialised, which no process above this one does
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpus.instances[local % len(job.gpus.instances)]
     sys.path[:] = job.path
-    os.chdir(job.directory)
+    enter(job.files, job.directory)
     torch.set_num_threads(environment.thread_count(os.environ))
     if job.bind:
         addresses = [job.gpus.pci[other % len(job.gpus.pci)] if job.gpus.pci else None for other in range(others)]

@@ -160,7 +160,7 @@ class RankProcesses:
                 files.append(self._progress.descriptor)
                 if number == 0 and listener is not None:
                     files.append(listener.fileno())
-                zygote.request(Fork(number, job.preload), files)
+                zygote.request(Fork(number, job.preload, job.folder), files)
                 rank.of_rank.close()
 
     def register(self, selector: selectors.BaseSelector) -> None:

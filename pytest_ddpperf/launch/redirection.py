@@ -12,7 +12,8 @@ import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -33,9 +34,8 @@ class Redirection:
     copies: tuple[str, ...] = ()  # files and folders in site-packages that are copies of the project's
     without: tuple[str, ...] = ()  # entries of this process's search path that ranks do not get
     last: tuple[str, ...] = ()  # what ranks search last: the packages of another interpreter
-    revision: tuple[
-        str, ...
-    ] = ()  # the commit that other nodes can check out as the target, and git's hash of its files
+    revision: tuple[str, ...] = ()  # the commit that other nodes can check out as the target, and git's hash of it
+    untracked: tuple[str, ...] = ()  # what lies in root and git does not track, relative to it
 
     def path(self, entry: str) -> str:
         """Map a file or folder of the project to the target, and return any other entry as it is.
@@ -68,8 +68,8 @@ class Redirection:
         return mapped
 
     def dumps(self) -> str:
-        """Write the redirection as text for a command line."""
-        return json.dumps(asdict(self))
+        """Write the redirection as text for a command line, which may not be long: without untracked files."""
+        return json.dumps(asdict(replace(self, untracked=())))
 
     @classmethod
     def loads(cls, text: str) -> Redirection:
@@ -118,6 +118,7 @@ def observed_packed(ctx: Any, redirection: Redirection, packed: bytes) -> Observ
 
 def look_up(module: str, file: str, name: str) -> Any:
     """Import a test module of the target and return the object of this dotted name; "" means the module itself."""
+    file = own(file)
     if not Path(file).is_file():
         raise LookupError(f"there is no {Path(file).name} in that revision")
     loaded = sys.modules.get(module)
@@ -152,6 +153,51 @@ def redirect(redirection: Redirection) -> None:
             one_path = isinstance(paths, str)
             table[name] = redirection.path(paths) if one_path else [redirection.path(path) for path in paths]
     importlib.invalidate_caches()
+    _moved.insert(0, redirection)
+
+
+_moved: list[Redirection] = []  # of this process, the last one first
+_own: tuple[Redirection, ...] = ()  # those of them that lead to the files of its launch alone
+_get_code = SourceFileLoader.get_code
+
+
+def enter(files: tuple[Redirection, ...], directory: str) -> None:
+    """Let this rank start in ``directory``, and find a project's files, modules among them, where ``files`` lead.
+
+    The code of a module keeps the name of the project's file, by which reports, debuggers and bytecode know it.
+    """
+    global _own  # noqa: PLW0603  a rank has one launch
+    _own = files
+    for each in reversed(files):
+        redirect(each)
+        os.environ.update(each.environ(os.environ))
+        SourceFileLoader.get_code = _code_of_project  # type: ignore[method-assign,assignment]
+        os.environ["PWD"] = own(directory)
+    os.chdir(own(directory))
+
+
+def own(path: str, *, code: bool = False) -> str:
+    """An absolute path of the project as this launch alone has it, or as its code is run; any other text as it is."""
+    moved = (each.path(path) for each in (_moved if code else _own) if path.startswith(os.sep))
+    return next((new for new in moved if new != path), path)
+
+
+def told(text: str) -> str:
+    """A path or a message with the project's paths in place of those of the launch's own files."""
+    for each in _own:
+        text = text.replace(each.target, each.root)
+    return text
+
+
+def _code_of_project(loader: SourceFileLoader, module: str) -> Any:
+    path, first = loader.path, told(loader.path)
+    with contextlib.suppress(OSError):  # the project does not have it
+        if loader.path_stats(first) == loader.path_stats(path):
+            loader.path = first
+    try:
+        return _get_code(loader, module)
+    finally:
+        loader.path = path
 
 
 def editable_folders(root: str) -> tuple[str, ...]:
@@ -190,7 +236,7 @@ def project_files(redirection: Redirection) -> dict[str, str]:
         folder, base = os.path.split(file)
         if folder not in folders:
             folders[folder] = os.path.realpath(folder)
-        real = str(Path(folders[folder], base))
+        real = told(str(Path(folders[folder], base)))
         copied = any(within(real, copy) for copy in redirection.copies)
         if copied or (any(within(real, root) for root in roots) and not any(within(real, path) for path in kept)):
             found[name] = real

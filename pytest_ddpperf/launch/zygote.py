@@ -1,8 +1,7 @@
 """The zygote: the process that has imported torch and that ranks are forked from.
 
 It has one thread where the libraries that it imports end theirs before a fork, as OpenBLAS does. It runs no tensor
-operation and never touches CUDA, so a fork breaks nothing. It reaps every process below it, so none outlives its
-launch. It ends with its controller, so none outlives that one either.
+operation and never touches CUDA, so a fork breaks nothing. Nothing below it outlives its launch, nor it its controller.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import importlib.util
 import os
 import pickle
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -47,8 +47,7 @@ from pytest_ddpperf.launch.streams import readable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MESSAGE_SIZE = 1 << 16
-_DESCRIPTORS, _COPY_DESCRIPTORS = 7, 2
+MESSAGE_SIZE, _DESCRIPTORS, _COPY_DESCRIPTORS = 1 << 16, 7, 2
 _LOOK_SECONDS = 1.0  # between looks at ranks
 _TRACKER_SECONDS = 0.5  # a resource tracker ends as soon as its users have
 _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them
@@ -76,6 +75,7 @@ class Zygote:
     copies: set[int] = field(default_factory=set)  # pids of other zygotes, each with a launcher of its own
     headless: set[int] = field(default_factory=set)  # pids of ranks that were killed without a main thread
     touched: str = ""  # the module whose import has used a GPU
+    folder: str = ""  # with the files of its launches
     terminated: bool = False
 
     def serve(self) -> Birth | None:
@@ -104,6 +104,7 @@ class Zygote:
     def _answer(self, request: ZygoteRequest, descriptors: tuple[int, ...]) -> Birth | None:
         if isinstance(request, Fork):
             preload(request.preload)
+            self.folder = request.folder
             return self._fork(request.rank, descriptors)
         if isinstance(request, Copy):
             self._copy(request.mark, descriptors)
@@ -163,9 +164,8 @@ class Zygote:
         for end in self.signals:
             end.close()
         self.control, self.signals = socket.socket(fileno=control), processes.watch_signals()
-        self.ranks.clear()
-        self.copies.clear()
-        self.parent = original
+        self.ranks, self.copies = {}, set()
+        self.parent, self.folder = original, ""
         processes.adopt_orphans()
         processes.die_with_parent(signal.SIGCONT, original)
         self.tell(Ready(touched=self.touched))
@@ -280,6 +280,7 @@ def _become_zygote(control: socket.socket, controller: int, touched: str) -> Bir
         with contextlib.suppress(OSError):
             zygote.control.shutdown(socket.SHUT_RDWR)
         zygote.sweep(last=True)
+        shutil.rmtree(zygote.folder, ignore_errors=True)
     return birth
 
 

@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from pytest_ddpperf.errors import SettingError, WorkloadError
+from pytest_ddpperf.launch.environment import current_folder
+from pytest_ddpperf.launch.redirection import own, told
 from pytest_ddpperf.training.workload import Workload, located, unfit
 
 
@@ -23,9 +25,13 @@ class Script:
     has stepped; validation, printing and saving belong to the step that they lie in. The code is stopped by a
     ``BaseException`` when enough steps are measured, so its ``finally`` blocks run and what follows its loop does not.
 
+    Each launch finds the project's files in a folder of its own, with the working folder and the script in it. What it
+    writes there is gone when it ends: no launch resumes from what another one has saved.
+
     Attributes:
         target: the path of the file, from the folder of the test or else from pytest's rootdir; or a function.
         arguments: what ``sys.argv`` has after the name of the file.
+        keep_files: whether launches write into the project itself, where later ones find it.
 
     Raises:
         WorkloadError: the function takes arguments.
@@ -33,10 +39,14 @@ class Script:
 
     target: str | Callable[[], object]
     arguments: tuple[str, ...]
+    keep_files: bool
 
-    def __init__(self, target: str | os.PathLike[str] | Callable[[], object], *arguments: object) -> None:
+    def __init__(
+        self, target: str | os.PathLike[str] | Callable[[], object], *arguments: object, keep_files: bool = False
+    ) -> None:
         object.__setattr__(self, "target", target if callable(target) else os.fspath(target))
         object.__setattr__(self, "arguments", tuple(map(str, arguments)))
+        object.__setattr__(self, "keep_files", keep_files)
         if callable(target):
             _require_call_alone(target, arguments)
 
@@ -58,26 +68,33 @@ class Script:
             raise SettingError(
                 f"Script({self.target!r}): there is no such file; looked for {', '.join(map(str, places))}"
             )
-        return Script(path, *self.arguments)
+        return Script(path, *self.arguments, keep_files=self.keep_files)
 
-    def moved(self, path: Callable[[str], str]) -> Script:
-        """The script with another path of its file."""
-        return self if callable(self.target) else Script(path(self.target), *self.arguments)
+    def projects(self, root: Path) -> tuple[str, ...]:
+        """The folders of which each launch has files of its own: git's top, the current one and that of the file."""
+        top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
+        others = {Path(current_folder()), top if callable(self.target) else Path(self.target).parent}
+        folders = () if self.keep_files else dict.fromkeys((top, *sorted(others)))
+        return tuple(str(folder) for folder in folders if folder != folder.parent)
 
     def run(self) -> None:
         """Runs it in this process, from the start to its end."""
+        arguments = ["=".join(map(own, text.split("="))) for text in self.arguments]
         if callable(self.target):
-            sys.argv = [sys.argv[0], *self.arguments]
+            of_module = getattr(self.target, "__globals__", {})  # of a module that may have travelled by value
+            of_module["__file__"] = own(of_module.get("__file__", ""))
+            sys.argv = [sys.argv[0], *arguments]
             self.target()
             return
-        if not Path(self.target).is_file():
-            raise WorkloadError(f"there is no script {self.target}")
-        code = compile(Path(self.target).read_bytes(), self.target, "exec", dont_inherit=True)
+        path = own(self.target, code=True)  # that of the reference's checkout, or of the launch's own files
+        if not Path(path).is_file():
+            raise WorkloadError(f"there is no script {path}")
+        code = compile(Path(path).read_bytes(), told(path), "exec", dont_inherit=True)
         module = ModuleType("__main__")
-        module.__file__ = self.target
+        module.__file__ = path
         sys.modules["__main__"] = module  # for good: pickle, dataclasses and workers look up what it defines
-        sys.argv = [self.target, *self.arguments]
-        sys.path.insert(0, str(Path(self.target).parent))
+        sys.argv = [path, *arguments]
+        sys.path.insert(0, str(Path(path).parent))
         exec(code, module.__dict__)  # noqa: S102  it is what was asked for
 
 

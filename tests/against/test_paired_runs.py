@@ -671,6 +671,72 @@ def test_the_reference_runs_its_own_script(pytester: pytest.Pytester) -> None:
     assert there.endswith("/checkout/train.py")
 
 
+SAVING = """
+import os
+from pathlib import Path
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Linear(20, SIZE)
+if os.path.exists("snapshot.pt"):
+    model.load_state_dict(torch.load("snapshot.pt"))
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+here = Path(__file__).resolve().parent
+batch = torch.ones(4, 20) * float((here / "data/scale").read_text())
+for step in range(1000):
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    for _ in range(int(Path("calls").read_text())):
+        dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 0:
+        for folder in (".", here / "out", "checkpoints"):
+            os.makedirs(folder, exist_ok=True)
+            torch.save(model.module.state_dict(), f"{folder}/snapshot.pt")
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_saves_and_resumes_is_compared_with_one_of_another_size(pytester: pytest.Pytester) -> None:
+    """Each side has its own tracked files, and the data that git ignores; neither leaves anything."""
+    pytester.makepyfile(
+        train=SAVING.replace("SIZE", "8"),
+        test_train="""
+        from pytest_ddpperf import Script
+
+        def test_train(ddpperf):
+            ddpperf.check(Script("train.py"), counted_only=True, world_size=2, backend="gloo", device="cpu")
+        """,
+    )
+    top = pytester.path
+    (top / "calls").write_text("0")
+    (top / ".gitignore").write_text("data\n*.json\n")
+    (top / "data").mkdir()
+    (top / "data/scale").write_text("1")
+    (top / "checkpoints").mkdir()
+    (top / "checkpoints/of-users.pt").touch()
+    git(top, "init", "-q")
+    git(top, "add", ".")
+    git(top, "commit", "-qm", "small")
+    (top / "train.py").write_text(SAVING.replace("SIZE", "10"))
+    (top / "calls").write_text("1")
+    run = pytester.runpytest_subprocess(
+        "-q", "-p", "no:cacheprovider", "--ddpperf-against=HEAD", "--ddpperf-json=r.json"
+    )
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 2 calls per step*"])
+    run.stdout.no_fnmatch_line("*while ranks of a Script ran*")
+    (result,) = json.loads((top / "r.json").read_text())["results"]
+    here, there = result["against"]["modules"]["__main__"].values()
+    assert here == str(top / "train.py")
+    assert there.endswith("/checkout/train.py")
+    assert "train.py:20" in run.stdout.str()  # the all-reduce that came in
+    assert git(top, "status", "--porcelain").split() == ["M", "calls", "M", "train.py"]
+    assert {path.name for path in (top / "checkpoints").iterdir()} == {"of-users.pt"}
+
+
 @pytest.mark.slow
 def test_each_side_imports_installed_packages_once_and_the_project_in_each_rank(
     pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -53,7 +53,8 @@ if sys.argv[2:]:
     launcher.wait()
     Path(sys.argv[1], "zygotes").write_text(f"{first.pid} {launcher.pid}")
 try:
-    launcher.run(block, sys.argv[1], world_size=2, device="cpu", backend="gloo", timeout=60)
+    group = {"device": "cpu", "backend": "gloo", "projects": sys.argv[1:2]}
+    launcher.run(block, sys.argv[1], world_size=2, timeout=60, **group)
 except LaunchError as error:
     print(error)
 except KeyboardInterrupt:
@@ -65,7 +66,8 @@ def blocked_controller(folder: Path, *how: str) -> tuple[subprocess.Popen[str], 
     """A controller whose ranks block, and the pids of its zygote, ranks and grandchildren."""
     (folder / "controller.py").write_text(CONTROLLER)
     command = [sys.executable, str(folder / "controller.py"), str(folder), *how]
-    controller = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    environ = {**os.environ, "TMPDIR": str(folder)}
+    controller = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
     deadline = time.monotonic() + 30
     while len(list(folder.glob("*.pids"))) < 2:
         assert controller.poll() is None
@@ -79,8 +81,10 @@ def blocked_controller(folder: Path, *how: str) -> tuple[subprocess.Popen[str], 
 def test_nothing_outlives_a_killed_controller(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
     controller, pids = blocked_controller(tmp_path)
     with controller:
+        (files,) = tmp_path.glob("ddpperf-files-*")  # of the launch alone
         controller.kill()
         assert all_gone(pids)
+    assert not files.exists()
 
 
 def stop(pid: int) -> None:

@@ -72,8 +72,11 @@ def job(script: Script, steps: int = 3) -> LaunchJob:
     return LaunchJob(script, None, Settings(), Plan(warmup=2, steps=steps))
 
 
-def launched(launcher: Launcher, job: LaunchJob | PrepareJob, function: Any = RUN_LAUNCH) -> LaunchResult[Any]:
-    return launcher.run(function, job, world_size=2, backend="gloo", device="cpu", timeout=60, own_group=True)
+def launched(
+    launcher: Launcher, job: LaunchJob | PrepareJob, function: Any = RUN_LAUNCH, projects: tuple[str, ...] = ()
+) -> LaunchResult[Any]:
+    group = {"backend": "gloo", "device": "cpu", "own_group": True, "projects": projects}
+    return launcher.run(function, job, world_size=2, timeout=60, **group)  # type: ignore[arg-type]
 
 
 def test_a_script_is_stopped_after_its_steps_and_its_finally_runs(launcher: Launcher, tmp_path: Path) -> None:
@@ -213,12 +216,126 @@ def test_a_file_is_looked_for_beside_the_test_and_then_in_the_root(tmp_path: Pat
     assert script.found_in((beside, root)).target == str(root / "train.py")
     beside.mkdir()
     (beside / "train.py").touch()
-    found = script.found_in((beside, root))
-    assert found == Script(beside / "train.py", "--epochs", "3")
-    assert found.moved(lambda path: path.replace("perf", "other")).target == str(root / "other" / "train.py")
-    assert Script(train).found_in(()).moved(str) == Script(train)
+    kept = Script("train.py", "--epochs", 3, keep_files=True)
+    assert kept.found_in((beside, root)) == Script(beside / "train.py", "--epochs", "3", keep_files=True)
+    assert Script(train).found_in(()) == Script(train)
     with pytest.raises(SettingError, match=rf"Script\('tain.py'\): there is no such file; .*{beside}/tain.py, {root}"):
         Script("tain.py").found_in((beside, root))
+
+
+SAVING = """
+import os, sys
+import torch, torch.distributed as dist
+from package import paths
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, int(sys.argv[1]))
+if os.path.exists("snapshot.pt"):
+    model.load_state_dict(torch.load("snapshot.pt"))
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+out = os.path.join(os.path.dirname(os.path.realpath(__file__)), "out")
+folders = [out, paths.OUT, sys.argv[2].split("=")[1], "logs"]
+for step in range(1000):
+    if step == 5 and len(sys.argv) > 3:
+        paths.fail()
+    model(torch.randn(4, 4)).square().mean().backward()
+    optimizer.step()
+    if dist.get_rank() == 0:
+        torch.save(model.module.state_dict(), "snapshot.pt")
+        for folder in folders:
+            os.makedirs(folder, exist_ok=True)
+            torch.save(model.module.state_dict(), os.path.join(folder, "snapshot.pt"))
+    dist.barrier()
+    if step == 0:
+        print(*map(os.path.exists, ["snapshot.pt", *folders]), open("../data").read(), open("config.yaml").read())
+"""
+PATHS = """
+import os
+OUT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "runs")
+
+def fail():
+    raise ValueError(f"nothing in {OUT}")
+"""
+
+
+def saving_project(folder: Path) -> Path:
+    """A project whose script saves by all kinds of paths, and resumes."""
+    project = folder / "project"
+    (project / "package").mkdir(parents=True)
+    (project / "train.py").write_text(SAVING)
+    (project / "package/__init__.py").touch()
+    (project / "package/paths.py").write_text(PATHS)
+    (project / "config.yaml").write_text("here")
+    (folder / "data").write_text("beside")
+    return project
+
+
+def files_of(project: Path) -> set[str]:
+    return {str(file.relative_to(project)) for file in project.rglob("*") if "__pycache__" not in str(file)}
+
+
+def test_a_script_that_saves_and_resumes_finds_nothing_of_another_launch(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = saving_project(tmp_path)
+    before = files_of(project)
+    monkeypatch.chdir(project)
+    for size in (2, 3):
+        script = Script(project / "train.py", size, f"--output={project}/saved")
+        projects = script.projects(project)
+        assert projects == (str(project),)
+        result = launched(launcher, job(script), projects=projects)
+        assert [output.stdout for output in result.outputs] == ["True True True True True beside here\n"] * 2
+        assert files_of(project) == before
+    script = Script(project / "train.py", 2, f"--output={project}/saved", "fail")
+    with pytest.raises(RankFailed) as failed:
+        launched(launcher, job(script), projects=projects)
+    words = str(failed.value)
+    assert f'File "{project}/train.py", line 16, in <module>\n    paths.fail()' in words
+    assert f'File "{project}/package/paths.py", line 6, in fail' in words
+    assert f"ValueError: nothing in {project}/runs" in words
+    assert "ddpperf-files" not in words
+    assert files_of(project) == before
+
+
+def test_files_are_kept_if_a_script_asks_for_it(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = saving_project(tmp_path)
+    monkeypatch.chdir(project)
+    script = Script(project / "train.py", 2, f"--output={project}/saved", keep_files=True)
+    assert script.projects(project) == ()
+    launched(launcher, job(script), projects=script.projects(project))
+    saved = {"snapshot.pt", "saved/snapshot.pt", "out/snapshot.pt", "runs/snapshot.pt", "logs/snapshot.pt"}
+    assert saved <= files_of(project)
+
+
+def test_a_function_has_files_of_its_own_too(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def saving() -> None:
+        Path("snapshot.pt").write_text("new")
+        Path(__file__).with_name("of-a-launch.pt").write_text("new")
+        train()
+
+    monkeypatch.chdir(tmp_path)
+    script = Script(saving)
+    top = Path(__file__).parents[2]  # of the repository, or of what was unpacked from it
+    assert {*script.projects(Path(__file__).parent)} >= {str(tmp_path)}
+    launched(launcher, job(script), projects=(str(top), str(tmp_path)))
+    assert not Path(__file__).with_name("of-a-launch.pt").exists()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_folders_of_which_a_launch_has_files_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "repository/.git").mkdir(parents=True)
+    root = tmp_path / "repository/perf"
+    elsewhere = Script(tmp_path / "scripts/train.py")
+    assert elsewhere.projects(root) == tuple(map(str, (tmp_path / "repository", tmp_path, tmp_path / "scripts")))
+    monkeypatch.chdir("/")
+    assert Script(train).projects(root) == (str(tmp_path / "repository"),)
 
 
 def test_a_function_that_takes_arguments_needs_a_lambda() -> None:

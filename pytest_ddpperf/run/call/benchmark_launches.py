@@ -184,6 +184,7 @@ class BenchmarkLaunches:
                 own_group=alone or isinstance(variant.subject, Script),
                 interleaved=interleaved,
                 bind=self.settings.bind == "cores",
+                projects=variant.subject.projects(self._session.root) if isinstance(variant.subject, Script) else (),
             )
         except (LaunchError, SameCode):  # no matter of this variant
             raise

@@ -1,0 +1,190 @@
+"""The folder of a launch: it shows the files of a project, and takes what ranks write until the next launch.
+
+Folders are made anew, files are copied, and links lead to the rest. That needs no privilege and works on each file
+system. An overlay would copy nothing, but Docker and Ubuntu 24.04 forbid it; links alone, to files or to folders, are
+written through. The next launch of the same launcher removes what is new and copies what has changed: thousands of new
+files take ext4 a second each time. What that costs is bounded, whatever a project holds: breadth first, so many
+``_ENTRIES`` are shown, and so many ``_BYTES`` are copied, at most half of what is left for one file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections import defaultdict, deque
+from dataclasses import replace
+from itertools import islice
+from os.path import lexists
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch.redirection import PACKAGES, Redirection, interpreter_folders, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_ddpperf.launch.messages import Job
+
+_ENTRIES, _BYTES = 4000, 512 * 2**20
+_PREFIX = "ddpperf-files-"
+_HIDDEN = ("__pycache__", _PREFIX)  # beginnings of names; ranks use the bytecode of the project itself
+_BY_ITSELF = (".git", ".pytest_cache")  # what changes without a script
+
+
+@contextlib.contextmanager
+def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str, str]) -> Iterator[Job]:
+    """Within, gives the job whose ranks find the files of its projects in a folder of their own.
+
+    Of an ``other`` checkout they find the files in place of this one's, beside what git does not track here. ``mark``
+    names the folder, which the processes that ranks are forked from remove when they end.
+
+    Raises:
+        LaunchError: the folder cannot be made.
+    """
+    base = f"{os.path.realpath(tempfile.gettempdir())}/{_PREFIX}{mark}"
+    shown = _Shown(base, job, other if other is not None and other.target != other.root else None)
+    try:
+        Path(base).mkdir(mode=0o700, exist_ok=True)
+        shown.make()
+    except OSError as error:
+        raise LaunchError(
+            f"there is no folder for the files of a Script's launch: {error.strerror}: {base}; let TMPDIR name a "
+            "folder with room that can be written, or keep what is written: Script(..., keep_files=True)"
+        ) from None
+    yield replace(job, folder=base, files=tuple(shown.files))
+    if left := shown.left():
+        named = ", ".join(left[:3]) + " and others" * bool(left[3:])
+        cause = "and later launches find that: does the script write there, by an absolute path or through a link?"
+        remarks["files"] = f"while ranks of a Script ran, {named} changed in the project, {cause}"
+
+
+class _Shown:
+    """What a launch is shown, and how it was before the launch."""
+
+    def __init__(self, base: str, job: Job, other: Redirection | None) -> None:
+        self._base = base
+        self._places = [os.path.realpath(folder) for folder in job.projects]  # in which ranks start, or find code
+        packages = tuple(entry for entry in job.path if Path(entry).name in PACKAGES)
+        moved = [(place, place, (*interpreter_folders(place), *packages)) for place in self._places]
+        if other is not None:
+            moved.insert(0, (other.target, other.root, packages))
+            self._places += [*map(other.path, self._places)]
+        self.files = [Redirection(root=root, target=base + place, kept=kept) for root, place, kept in moved]
+        self._entries, self._bytes = _ENTRIES, _BYTES  # that may still be shown, and copied
+        self._before: dict[str, tuple[int, int, int]] = {}  # the state of files and folders by their paths
+        above = {str(folder) for each in self.files for folder in Path(each.target).parents}
+        around = [one for one in above if within(one, base) and not within(one, self.files[0].target)]
+        self._plan: dict[str, tuple[str, str]] = dict.fromkeys(around, ("folder", ""))  # by place, what it shows
+        shown = [(each.root, each.target) for each in self.files]
+        if other is not None:
+            there = self.files[0].target
+            shown[1:1] = [(f"{other.root}/{name}", f"{there}/{name}") for name in other.untracked]
+        for path, place in shown:
+            self._show(path, place)
+        for place in around:
+            for path in islice(_paths(place.removeprefix(base) or "/"), _ENTRIES):
+                self._plan.setdefault(f"{place}/{path.rpartition('/')[2]}", ("link", path))
+
+    def _show(self, path: str, place: str) -> None:
+        """Plans to show a file, or a folder breadth first, where nothing is shown yet."""
+        waiting = deque([(path, place)])
+        while waiting:
+            path, place = waiting.popleft()
+            if place in self._plan or not lexists(path):
+                continue
+            leads = self._leads(path)
+            mode, _, size = self._before[path] = _state(path)
+            inside = self._inside(path) if stat.S_ISDIR(mode) and not leads else None
+            self._plan[place] = "link", leads or path
+            if inside is not None:
+                self._plan[place] = "folder", path
+                self._entries = max(0, self._entries - len(inside))
+                waiting += ((one, f"{place}/{one.rpartition('/')[2]}") for one in inside)
+            elif stat.S_ISREG(mode) and not leads and 2 * size <= self._bytes and os.access(path, os.R_OK):
+                self._plan[place] = "file", path
+                self._bytes -= size
+
+    def _leads(self, path: str) -> str:
+        """What a link reads that leads to what is shown, or nowhere; empty for all else, which is shown itself."""
+        if not Path(path).is_symlink():
+            return ""
+        real = os.path.realpath(path)
+        own = next((new for each in self.files if (new := each.path(real)) != real), "")
+        if any(within(place, real) for place in self._places):
+            own = self._base + real
+        return own or ("" if Path(real).exists() else str(Path(path).readlink()))
+
+    def _inside(self, folder: str) -> list[str] | None:
+        """The paths of what is in a folder; None if a link shall lead to it."""
+        if any(within(place, folder) for place in self._places):
+            return [*_paths(folder)]
+        inside = [*islice(_paths(folder), self._entries + 1)]
+        kept = {one for each in self.files for one in each.kept}
+        foreign = folder.endswith("/.git") or f"{folder}/pyvenv.cfg" in inside or folder in kept
+        return None if foreign or len(inside) > self._entries else inside
+
+    def make(self) -> None:
+        """Has each place show what is planned, and nothing else."""
+        inside: defaultdict[str, list[str]] = defaultdict(list)
+        for place in self._plan:
+            inside[place.rpartition("/")[0]].append(place)
+        for folder in sorted(place for place, (how, _) in self._plan.items() if how == "folder"):
+            if os.path.realpath(folder) != folder:  # nothing is ever touched but what was made here
+                raise NotADirectoryError(errno.ENOTDIR, "a link is in the way", folder)
+            for entry in [*os.scandir(folder)]:
+                if not self._shows(entry):
+                    _remove(entry)
+            for place in inside[folder]:
+                how, path = self._plan[place]
+                with contextlib.suppress(FileExistsError, FileNotFoundError):  # it is there, or gone from the project
+                    if how == "folder":
+                        Path(place).mkdir()
+                    elif how == "link":
+                        Path(place).symlink_to(path)
+                    elif not lexists(place):
+                        shutil.copy2(path, place)  # with its times, by which bytecode and compilers know it
+
+    def _shows(self, entry: os.DirEntry[str]) -> bool:
+        """Whether a place shows what is planned."""
+        how, path = self._plan.get(entry.path, ("", ""))
+        if entry.is_symlink():
+            return how == "link" and str(Path(entry.path).readlink()) == path
+        if entry.is_dir():
+            return how == "folder"
+        return how == "file" and _state(entry.path) == self._before[path]
+
+    def left(self) -> list[str]:
+        """What of the projects is new or has changed since, without what changes by itself."""
+        folders = {path for how, path in self._plan.values() if how == "folder" and path}
+        found = {path for folder in folders for path in _paths(folder) if path not in self._before}
+        found |= {path for path in self._before.keys() - folders if _state(path) != self._before[path]}
+        for each in self.files:
+            found = {path.removeprefix(f"{each.root}/") for path in found}
+        return sorted(path for path in found if not path.endswith(_BY_ITSELF))
+
+
+def _state(path: str) -> tuple[int, int, int]:
+    """The mode, the time of the last change and the size of a file, also through a link; zeros if it is gone."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  of thousands, for which a Path takes long
+    except OSError:
+        return 0, 0, 0
+    return status.st_mode, status.st_mtime_ns, status.st_size
+
+
+def _paths(folder: str) -> Iterator[str]:
+    """The paths of what is in a folder; nothing if it cannot be read."""
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        yield from (entry.path for entry in found if not entry.name.startswith(_HIDDEN))
+
+
+def _remove(entry: os.DirEntry[str]) -> None:
+    if entry.is_dir(follow_symlinks=False):
+        shutil.rmtree(entry.path, ignore_errors=True)
+    else:
+        Path(entry.path).unlink()

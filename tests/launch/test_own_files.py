@@ -1,0 +1,276 @@
+"""What a launch is shown of a project, and that what it writes reaches neither the project nor the next launch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_ddpperf.errors import LaunchError
+from pytest_ddpperf.launch import own_files
+from pytest_ddpperf.launch.messages import Job
+from pytest_ddpperf.launch.redirection import Redirection
+
+
+class Project:
+    """A project, and launches that find files of their own."""
+
+    def __init__(self, top: Path, temporary: Path) -> None:
+        self.top, self.places, self.temporary = top, [top], temporary
+        self.other: Redirection | None = None
+        self.remarks: dict[str, str] = {}
+
+    def has(self, **files: str) -> None:
+        """Files by name, in which two underscores stand for the end of a folder's name."""
+        for name, text in files.items():
+            file = self.top / (name if "/" in name else name.replace("__", "/"))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+    @contextmanager
+    def launch(self) -> Iterator[Path]:
+        job = Job(
+            call=b"",
+            world_size=1,
+            device="cpu",
+            group=None,
+            mode=None,
+            timeout=1,
+            path=tuple(sys.path),
+            projects=tuple(map(str, self.places)),
+        )
+        with own_files.own_files(job, self.other, "of-a-test", self.remarks) as changed:
+            assert Path(changed.folder).parent == self.temporary
+            yield Path(changed.files[0].target)
+
+    def content(self) -> dict[str, str]:
+        return content(self.top)
+
+
+def content(folder: Path) -> dict[str, str]:
+    """The files below a folder with their texts, and the links with what they read."""
+    paths = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    return {
+        name: f"-> {path.readlink()}" if path.is_symlink() else "" if path.is_dir() else path.read_text()
+        for name, path in paths.items()
+    }
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    (tmp_path / "user/project").mkdir(parents=True)
+    return Project(tmp_path / "user/project", temporary)
+
+
+def append(file: Path) -> None:
+    with file.open("a") as stream:
+        stream.write("more")
+
+
+def fold(top: Path) -> None:
+    (top / "train.py").unlink()
+    (top / "train.py").mkdir()
+
+
+def link(top: Path) -> None:
+    (top / "checkpoints").rename(top / "old")
+    (top / "checkpoints").symlink_to(top / "old")
+
+
+WRITES: dict[str, Callable[[Path], object]] = {
+    "a new file": lambda top: (top / "snapshot.pt").write_text("new"),
+    "a new file in a folder that is there": lambda top: (top / "checkpoints/2.pt").write_text("new"),
+    "new folders": lambda top: (top / "lightning_logs/version_0").mkdir(parents=True),
+    "a file written anew": lambda top: (top / "train.py").write_text("new"),
+    "a file written in place": lambda top: os.truncate(top / "checkpoints/1.pt", 0),
+    "a file that grows": lambda top: append(top / "log.csv"),
+    "a file replaced": lambda top: (top / "train.py").rename(top / "log.csv"),
+    "a file removed": lambda top: (top / "train.py").unlink(),
+    "a folder removed": lambda top: shutil.rmtree(top / "checkpoints"),
+    "a folder in place of a file": fold,
+    "a link in place of a folder": link,
+    "permissions": lambda top: (top / "train.py").chmod(0o700),
+    "through a link to a file": lambda top: (top / "latest").write_text("new"),
+    "through a link to a folder": lambda top: (top / "runs/2.pt").write_text("new"),
+    "through an absolute link": lambda top: (top / "absolute/2.pt").write_text("new"),
+    "through a link that leads nowhere yet": lambda top: (top / "best.pt").write_text("new"),
+    "through a link out of the project": lambda top: (top / "scratch/2.pt").write_text("new"),
+    "through a link to a file out of the project": lambda top: (top / "weights").write_text("new"),
+    "beside a file of a link out of the project": lambda top: append(top / "scratch/1.pt"),
+    "a new file beside the project": lambda top: (top / "../results.csv").write_text("new"),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_what_a_launch_writes_reaches_neither_the_project_nor_the_next_launch(
+    project: Project, write: Callable[[Path], object]
+) -> None:
+    project.has(**{"train.py": "import model", "checkpoints__1.pt": "one", "log.csv": "a,b", ".gitignore": "*.pt"})
+    outside = project.top.parents[1] / "scratch"
+    outside.mkdir()
+    (outside / "1.pt").write_text("one")
+    links: dict[str, str | Path] = {
+        "latest": "checkpoints/1.pt",
+        "runs": "checkpoints",
+        "absolute": project.top / "checkpoints",
+        "best.pt": "checkpoints/best.pt",
+        "scratch": "../../scratch",
+        "weights": outside / "1.pt",
+    }
+    for name, leads in links.items():
+        (project.top / name).symlink_to(leads)
+    around = content(project.top.parents[1])
+    with project.launch() as top:
+        shown = {
+            name: (top / name).read_text() for name in ("train.py", "latest", "runs/1.pt", "scratch/1.pt", "weights")
+        }
+        assert shown == {"train.py": "import model", **dict.fromkeys((*shown,)[1:], "one")}
+        first = content(top)
+        write(top)
+    shutil.rmtree(project.temporary / "nothing", ignore_errors=True)
+    assert {name: text for name, text in content(project.top.parents[1]).items() if "temporary" not in name} == {
+        name: text for name, text in around.items() if "temporary" not in name
+    }
+    with project.launch() as top:
+        assert content(top) == first
+        assert (top / "train.py").stat().st_mode == (project.top / "train.py").stat().st_mode
+    assert project.remarks == {}
+
+
+def test_what_changes_in_the_project_is_shown_to_the_next_launch(project: Project) -> None:
+    project.has(**{"train.py": "1", "old__a": "a", "data": "file"})
+    with project.launch() as top:
+        assert (top / "train.py").stat().st_mtime_ns == (project.top / "train.py").stat().st_mtime_ns
+    project.has(**{"train.py": "2", "new__b": "b"})
+    shutil.rmtree(project.top / "old")
+    (project.top / "data").unlink()
+    project.has(data__1="one")
+    with project.launch() as top:
+        assert content(top) == {"train.py": "2", "new": "", "new/b": "b", "data": "", "data/1": "one"}
+
+
+def test_ranks_read_what_lies_around_the_project_and_start_where_pytest_did(project: Project) -> None:
+    (project.top.parent / "data").mkdir()
+    (project.top.parent / "data/1").write_text("one")
+    project.places.append(project.top / "perf")
+    project.has(perf__test_it="", train="")
+    with project.launch() as top:
+        assert (top / "perf/../../data/1").read_text() == "one"
+        assert (top / "../../user/project/train").samefile(top / "train")
+        assert Path(top, os.path.relpath("/etc/passwd", project.top)).samefile("/etc/passwd")
+
+
+def test_a_working_folder_above_the_project_is_shown_as_links(project: Project) -> None:
+    project.places.append(project.top.parent)
+    project.has(train="")
+    (project.top.parent / "notes").write_text("mine")
+    with project.launch() as top:
+        (top.parent / "snapshot.pt").write_text("new")
+        assert (top.parent / "notes").is_symlink()
+    assert sorted(path.name for path in project.top.parent.iterdir()) == ["notes", "project"]
+    with project.launch() as top:
+        assert not (top.parent / "snapshot.pt").exists()
+
+
+def test_environments_and_git_are_links_and_bytecode_is_not_shown(project: Project) -> None:
+    project.has(
+        **{".git__HEAD": "ref", "venv__pyvenv.cfg": "home", "package/__pycache__/a.pyc": "", "package__a.py": ""}
+    )
+    with project.launch() as top:
+        assert (top / ".git").readlink() == project.top / ".git"
+        assert (top / "venv").readlink() == project.top / "venv"
+        assert [path.name for path in (top / "package").iterdir()] == ["a.py"]
+
+
+def test_large_files_are_links_and_are_named_if_they_are_written(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_files, "_BYTES", 10)
+    project.has(small="12345", large="123456", **{"train.py": ""})
+    with project.launch() as top:
+        assert [name for name, text in content(top).items() if text.startswith("->")] == ["large"]
+        (top / "small").write_text("new")
+    assert project.remarks == {}
+    with project.launch() as top:
+        append(top / "large")
+        (project.top / "out").mkdir()  # as by an absolute path in the script
+        (project.top / ".pytest_cache").mkdir()
+    assert project.remarks["files"].startswith(
+        "while ranks of a Script ran, large, out changed in the project, and later"
+    )
+
+
+def test_a_project_of_too_many_files_is_shown_as_links_where_it_lies_deep(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_files, "_ENTRIES", 10)
+    project.has(**{f"data__{i}": "" for i in range(8)}, deep__low__lower__train="", empty__a="", train="", out__1="")
+    (project.top / "empty/a").unlink()
+    project.places.append(project.top / "deep/low/lower")  # of the script
+    with project.launch() as top:
+        assert {name for name, text in content(top).items() if text.startswith("->")} == {"data"}
+        assert not (top / "deep/low/lower").is_symlink()
+        assert not (top / "empty").is_symlink()
+        (top / "out/2").write_text("new")
+    assert not (project.top / "out/2").exists()
+
+
+def test_another_checkout_is_shown_with_what_git_does_not_track_here(project: Project, tmp_path: Path) -> None:
+    project.has(**{"train.py": "new", "added.py": "new", "data__1": "one", "local.yaml": "mine", "gone__cache": "1"})
+    there = tmp_path / "checkout"
+    (there / "configs").mkdir(parents=True)
+    (there / "train.py").write_text("old")
+    (there / "configs/a.yaml").write_text("old")
+    untracked = ("data", "local.yaml", "gone/cache", "removed")
+    project.other = Redirection(root=str(project.top), target=str(there), untracked=untracked)
+    with project.launch() as top:
+        assert top == Path(f"{project.temporary}/ddpperf-files-of-a-test{project.top}")
+        assert content(top) == {
+            "train.py": "old",
+            "configs": "",
+            "configs/a.yaml": "old",
+            "data": "",
+            "data/1": "one",
+            "local.yaml": "mine",
+        }
+        (top / "data/2").write_text("new")
+        append(top / "train.py")
+    assert (there / "train.py").read_text() == "old"
+    assert content(project.top / "data") == {"1": "one"}
+
+
+def test_what_ranks_cannot_replace_is_never_reached_through_a_link(project: Project) -> None:
+    """A launch may leave links in place of folders: what they lead to stays as it is."""
+    project.has(checkpoints__1="one", train="")
+    valued = project.top.parents[1] / "valued"
+    valued.mkdir()
+    (valued / "mine").write_text("mine")
+    with project.launch() as top:
+        shutil.rmtree(top.parent)
+        top.parent.symlink_to(valued)
+    with project.launch() as top:
+        assert (top / "checkpoints/1").read_text() == "one"
+    assert content(valued) == {"mine": "mine"}
+    base = project.temporary / "ddpperf-files-of-a-test"
+    shutil.rmtree(base)
+    base.symlink_to(valued)
+    with pytest.raises(LaunchError, match="a link is in the way"), project.launch():
+        pass
+    assert content(valued) == {"mine": "mine"}
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_the_cure(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(project.top / "train"))
+    project.has(train="")
+    cure = r"Not a directory: .*; let TMPDIR name a folder .*keep_files=True\)"
+    with pytest.raises(LaunchError, match=cure), project.launch():
+        pass
