@@ -85,8 +85,8 @@ def page(cases: Mapping[int, Case], rows: Sequence[Row]) -> str:
         heads = ("what the change did", "reported in", "red", "line", "s", "harmless", "back")
         text += ROWS.format(table=_markdown(heads, [_red_row(cases[row.number], row) for row in red]))
     if others:
-        heads = ("what the change did", "reported in", "why")
-        text += OPEN.format(table=_markdown(heads, [_open_row(cases[row.number], row) for row in others]))
+        why = ("what the change did", "reported in", "why")
+        text += OPEN.format(table=_markdown(why, [_open_row(cases[row.number], row) for row in others]))
     return text
 
 

@@ -172,8 +172,10 @@ def kept() -> dict[int, Row]:
 
 
 def keep(rows: Sequence[Row]) -> None:
-    """Put these rows into the file of results, and write the page."""
-    rows = [row for _, row in sorted({**kept(), **{row.number: row for row in rows}}.items())]
+    """Put these rows into the file of results, and write the page; what ran elsewhere stays if it cannot run here."""
+    before = kept()
+    found = {row.number: row for row in rows if not row.skipped or row.number not in before}
+    rows = [row for _, row in sorted({**before, **found}.items())]
     RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(all_cases(), rows), encoding="utf-8")
 
