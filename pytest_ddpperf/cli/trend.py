@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.database import Column, entries, last_verdict, recorded
 from pytest_ddpperf.baselines.history.trend import MIN_CHANGE, Trend, trends
 from pytest_ddpperf.cli.inifile import ini_value
@@ -131,7 +130,7 @@ def stale(test: str, record: BaselineRecord, save: str | None) -> str:
     """A line if the last run in the project's history improved on a baseline; empty without one."""
     if ini_value(_HISTORY.ini, Path.cwd()) is None or not (file := history_file(None)).is_file():
         return ""
-    verdict, date = last_verdict(file, test, record.name, environment_key(record.environment)) or ("", "")
+    verdict, date = last_verdict(file, test, record)
     if verdict != Verdict.IMPROVED.value or date[:10] < record.date:
         return ""
     ranks = f" {KNOBS['world_size'].option}={record.world_size}" if record.mode is None else ""

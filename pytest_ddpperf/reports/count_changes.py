@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, quantity_texts
@@ -137,7 +136,6 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     ``all_reduce 2 -> 3 calls per step (+1), bytes unchanged: the new one at train.py:41 in step``.
     """
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
-    before = _with_names_of(after, before) if count_row(metric).unit == "FLOP" else before
     on_each = _rank_lines(metric, {"": on_ranks(metric, then, now)})
     if metric == "ddp_buckets":
         return _bucket_text(before, after) + on_each
@@ -151,39 +149,17 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     ]
     if not lines and then.totals[metric] != now.totals[metric]:
         lines = [f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}"]
+    renamed = count_row(metric).unit == "FLOP" and 2 * len(before.keys() & after.keys()) < min(len(before), len(after))
+    lines = ["most modules have other names now"] if renamed and len(changed) > SHOWN else lines
     lines = _explained(metric, then, now) + _shortened(lines, "smaller change") + on_each
     return lines or _rank_lines(metric, parts_on_ranks(metric, then, now))  # of a rank that does as much as before
 
 
-def _with_names_of(after: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
-    """The details before, by today's names if most lost ones only begin otherwise now: a wrapper, another attribute."""
-    lost = [name for name in before if name not in after]
-    ends: dict[str, str] = {}  # of lost names, with what is before each
-    for name in lost:
-        ends.update({end: beginning for beginning, end in _cuts(name) if end not in ends})
-    found = Counter[tuple[str, str]]()
-    for name in after.keys() - before.keys():
-        cut = next(((ends[end], beginning) for beginning, end in _cuts(name) if end in ends), None)
-        found.update([] if cut is None else [cut])
-    (old, new), number = found.most_common(1)[0] if found else (("", ""), 0)
-    if 2 * number <= len(lost):
-        return before
-    renamed = {name: new + name.removeprefix(old) for name in lost if name.startswith(old)}
-    return {renamed.get(name, name): value for name, value in before.items()}
-
-
-def _cuts(name: str) -> list[tuple[str, str]]:
-    """``("", "a.b")`` and ``("a.", "b")``, the longest end first."""
-    parts = name.split(".")
-    return [("".join(f"{part}." for part in parts[:i]), ".".join(parts[i:])) for i in range(len(parts))]
-
-
 def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     """What a change comes from, if other counts show it: activations that are computed again, trained parameters."""
-    name = "flops_recomputed"
-    if metric == "flops" and now.totals.get(name, 0.0) > then.totals.get(name, math.inf):
-        change = _change(name, then.totals[name], now.totals[name])
-        return [f"activations are computed again in backward (activation checkpointing): {change}"]
+    again = [counts.totals.get("flops_recomputed", math.inf) for counts in (then, now)]
+    if metric == "flops" and again[0] < again[1] < math.inf:
+        return [f"activations are computed again in backward (activation checkpointing): {_change(metric, *again)}"]
     sizes = [counts.details.get("model_state_bytes", {}) for counts in (then, now)]
     if metric != "model_state_bytes" or not all(size.get("parameters") for size in sizes):
         return []

@@ -275,9 +275,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "target_met": lambda text: f"target met: {text}",
     "target_missed": lambda text: f"target missed: {text}",
     "target_open": lambda text: f"target inconclusive: {text}",
-    "never_met": lambda metric, unit, value, stored, runs, least, most: (
-        f"{'the stored value' if stored else 'the target'} of {metric}, {format_value(value, unit)}, was never met: "
-        f"{format_count(runs, 'run')} in the history have {' to '.join(format_values((least, most), unit))}"
+    "never_met": lambda series, value, stored, seen: (
+        f"{'the stored value' if stored else 'the target'} of {series.metric}, {format_value(value, series.unit)}, was "
+        f"never met: {seen[0]} runs in the history have {' to '.join(format_values(seen[1:], series.unit))}"
     ),
     "settings_of_a_workload": lambda settings: (
         f"{', '.join(f'{name}={value}' for name, value in settings)} is for a Workload: this step sees to that itself"

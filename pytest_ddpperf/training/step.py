@@ -124,15 +124,14 @@ def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float)
 def other_batch_size(counts: Counts, step: Step, settings: Settings, mode: Mode | None) -> list[Finding]:
     """A finding if the batches of a user's step have another number of rows than the samples that the test says."""
     rows, samples = counts.totals.get("batch_rows"), step.samples_per_step
-    passes = int(counts.totals["backward_passes"])
     # A workload's batches are known before; and ranks may have parts of samples, or of batches.
     if not rows or samples is None or step.data is not None or settings.mesh is not None or mode == "strong":
         return []
-    if samples <= 1 or samples % 1 or rows == step.tokens_per_step:
-        return []  # one graph, one packed row, a mean of packed ones, or a row for each token
+    passes = int(counts.totals["backward_passes"])
     shapes = [tuple(map(int, shape.split()[2::2])) for shape in counts.details["batch_rows"]]
     size = contradicting_size(shapes, samples / passes)
-    if size is None or any(samples == second for _, second in shapes):
+    # One graph, one packed row, a mean of packed ones, a row for each token, or samples along the second dimension.
+    if size is None or samples <= 1 or samples % 1 or rows == step.tokens_per_step or samples in {s[1] for s in shapes}:
         return []
     return [Finding("other_batch_size", {"size": size, "samples": samples, "passes": passes})]
 

@@ -19,6 +19,7 @@ from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.findings import WORDS, broken_reason, finding_text
+from tests.factories import make_series
 
 MIB, GIB = 2**20, 2**30
 STEPS = tuple(
@@ -33,6 +34,7 @@ SWEPT = {"most": 16 * MIB, "ranks": 4, "profiled": False}
 UNSWEPT = {"most": None, "ranks": 4, "profiled": False}
 SEEN = {"seen": 2, "launches": 3}
 LONG = LongSteps(number=18, steps=180, factor=67.0, share=0.84, period=10)
+NEVER = {"stored": False, "seen": (12, 500.0, 700.0)}
 GROWTH = {"device": "cpu", "least": MIB, "most": 2 * MIB, "ranks": (1,), "world_size": 4, "steps": 10, "launches": 3}
 
 
@@ -434,15 +436,7 @@ CASES = [
     ),
     Case(
         "never_met",
-        {
-            "metric": "throughput",
-            "unit": "samples/s",
-            "value": 900.0,
-            "stored": False,
-            "runs": 12,
-            "least": 500.0,
-            "most": 700.0,
-        },
+        {"series": make_series("throughput", 600.0, unit="samples/s"), "value": 900.0, **NEVER},
         (
             "the target of throughput, 900 samples/s, was never met: 12 runs in the history have 500 samples/s to "
             "700 samples/s"

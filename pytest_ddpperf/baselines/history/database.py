@@ -22,7 +22,7 @@ from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, has_plan, make_tables, open_history
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import FINAL_LOSS, rules_of
-from pytest_ddpperf.records.measurement import Better, Interval, Measurement, Mode, Scale
+from pytest_ddpperf.records.measurement import BenchmarkId, Better, Interval, Measurement, Mode, Scale
 from pytest_ddpperf.records.results import Comparison, Result
 
 if TYPE_CHECKING:
@@ -212,17 +212,17 @@ def outside(file: Path, test: str, measured: Measurement, metric: str, value: fl
     return (len(found), min(found), max(found)) if beyond else None
 
 
-def last_verdict(file: Path, test: str, name: str, environment: str) -> tuple[str, str] | None:
-    """The verdict on a benchmark in the last run that has it, and when the run ended; None if no run has it."""
+def last_verdict(file: Path, test: str, benchmark: BenchmarkId) -> tuple[str, str]:
+    """The verdict on a benchmark in the last run that has it, and when the run ended; empty if no run has it."""
     query = """
-        SELECT verdict, date FROM result JOIN run ON run.id = result.run
-            JOIN environment ON environment.id = result.environment
+        SELECT verdict, date
+        FROM result JOIN run ON run.id = result.run JOIN environment ON environment.id = result.environment
         WHERE test = ? AND name = ? AND key = ? ORDER BY date DESC LIMIT 1
     """
     with contextlib.suppress(NoRunYet), open_history(file) as connection:
-        found: tuple[str, str] | None = connection.execute(query, (test, name, environment)).fetchone()
-        return found
-    return None
+        values = test, benchmark.name, environment_key(benchmark.environment)
+        return connection.execute(query, values).fetchone() or ("", "")
+    return "", ""
 
 
 def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def _recomputes() -> bool:
     return False
 
 
-_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "base_layer"})  # PEFT's
+_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
 
 
 class ModuleTracker:

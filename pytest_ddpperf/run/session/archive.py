@@ -194,8 +194,7 @@ class Archive:
         seen = outside(file, test, measured, series.metric, value) if file.is_file() else None
         if seen is None or (wanted is not None and (value < seen[1]) == (series.better == "higher")):
             return []
-        facts = {"metric": series.metric, "unit": series.unit, "value": value, "stored": wanted is None}
-        return [Finding("never_met", {**facts, "runs": seen[0], "least": seen[1], "most": seen[2]})]
+        return [Finding("never_met", {"series": series, "value": value, "stored": wanted is None, "seen": seen})]
 
     def record(self, history: Path, results: Sequence[Result], ended: str) -> int:
         """Adds a run, which ended then, to the history; gives its number."""

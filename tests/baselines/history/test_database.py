@@ -83,12 +83,12 @@ def test_a_value_that_no_run_has_had_is_found(tmp_path: Path, value: float, runs
 
 
 def test_the_last_verdict_is_that_of_the_newest_run(tmp_path: Path) -> None:
-    file, key = tmp_path / "history.sqlite", "cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
+    file, one = tmp_path / "history.sqlite", result().measurement
     for number, verdict in ((2, Verdict.IMPROVED), (1, Verdict.OK)):
         record(file, make_history_run(number), [replace(result(), verdict=verdict)])
-    assert last_verdict(file, "t.py::test_a", "ddp", key) == ("improved", "2026-01-03T00:00:00+00:00")
-    assert last_verdict(file, "t.py::test_a", "naive", key) is None
-    assert last_verdict(file, "t.py::test_a", "ddp", key.replace("w2", "w4")) is None
+    assert last_verdict(file, "t.py::test_a", one) == ("improved", "2026-01-03T00:00:00+00:00")
+    assert last_verdict(file, "t.py::test_a", replace(one, name="naive")) == ("", "")
+    assert last_verdict(file, "t.py::test_a", replace(one, environment=make_environment())) == ("", "")
 
 
 def test_all_that_a_later_reader_may_want_is_there(tmp_path: Path) -> None:

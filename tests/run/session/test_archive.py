@@ -120,6 +120,7 @@ def test_a_stored_value_that_no_run_has_met_is_a_remark_on_the_result(tmp_path: 
         record(tmp_path / "runs.sqlite", make_history_run(number), [make_new_result("t.py::test_a", slow)])
     session = Session(replace(Settings(), history=Path("runs.sqlite")), tmp_path, LiveLine(None, None))
     result = make_new_result("t.py::test_a", slow)
-    stored = record_of(make_measurement(series=(make_series("step_time", 0.002),)), Provenance(date="2026-01-12"))
+    saved = make_measurement(series=(make_series("step_time", 0.002),))
+    stored = record_of(saved, Provenance(date="2026-01-12", commit=None))
     session.add([replace(result, reference=StoredBaseline(record=stored, origin=""))])
     assert [finding.code for finding in session.outputs.results[0].findings] == ["never_met"]
