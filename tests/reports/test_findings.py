@@ -410,6 +410,7 @@ CASES = [
         "was installed from elsewhere is not looked for there",
     ),
     Case("broken", {"reason": "rank 1 was killed by SIGKILL"}, "rank 1 was killed by SIGKILL"),
+    Case("no_time_to_measure", {}, "only counted, for want of time: raise --ddpperf-budget"),
     Case("read_again", {"text": "told by 1 launch"}, "told by 1 launch"),
     Case(
         "settings_of_a_workload",
