@@ -30,8 +30,8 @@ def train(model: nn.Module, inputs: Tensor) -> Step:
 
     def step() -> Tensor:
         optimizer.zero_grad()
-        loss = model(inputs).square().mean()
-        loss.backward()
+        loss: Tensor = model(inputs).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
         return loss.detach()
 
@@ -149,8 +149,8 @@ def build_parsed_samples(ctx: RankContext) -> Step:
     def step() -> Tensor:
         inputs = next(batches).to(ctx.device)
         optimizer.zero_grad()
-        loss = model(inputs).square().mean()
-        loss.backward()
+        loss: Tensor = model(inputs).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
         return loss.detach()
 
@@ -173,7 +173,7 @@ def build_chain_of_operators(ctx: RankContext) -> Step:
         for _ in range(1500):
             value = torch.cos(value * weight)
         loss = value.sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         dist.all_reduce(weight.grad)
         optimizer.step()
         return loss.detach()
@@ -193,7 +193,7 @@ def build_many_tiny_parameters(ctx: RankContext) -> Step:
     def step() -> Tensor:
         optimizer.zero_grad()
         loss = torch.stack([parameter.square().mean() for parameter in parameters]).sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
         return loss.detach()
 
@@ -494,7 +494,7 @@ def test_memory_bandwidth__script_with_moving_average(ddpperf: Ddpperf, tmp_path
         average = table.clone()
         for step in range(10**9):
             inputs = torch.randn(16, 64)
-            loss = model(inputs).square().mean()
+            loss: Tensor = model(inputs).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -557,7 +557,7 @@ def test_unclear__script_that_sleeps(ddpperf: Ddpperf, tmp_path: Path) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         for step in range(10**9):
             inputs = torch.randn(512, 256)
-            loss = model(inputs).square().mean()
+            loss: Tensor = model(inputs).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -27,7 +27,7 @@ def training(*, shared_out: bool = True, last: bool = True) -> Callable[[Any], C
         model = DistributedDataParallel(nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         data = TensorDataset(torch.arange(64.0).reshape(16, 4) / 64)
-        sampler = DistributedSampler(data, ctx.world_size, ctx.rank) if shared_out else None
+        sampler: Any = DistributedSampler(data, ctx.world_size, ctx.rank) if shared_out else None
         loader = DataLoader(data, 2, sampler=sampler, shuffle=None if shared_out else True)
 
         def forever() -> Any:

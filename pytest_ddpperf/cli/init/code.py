@@ -82,7 +82,8 @@ def _is_guard(test: ast.expr) -> bool:
 
 def _imports(tree: ast.Module, file: Path) -> tuple[dict[str, str], bool]:
     """What each imported name stands for, dotted, and whether any is imported by its place in the package."""
-    found, relative = {}, False
+    found: dict[str, str] = {}
+    relative = False
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {each.asname: each.name for each in node.names if each.asname}
@@ -185,10 +186,10 @@ class Program:
             code = self._modules[here].parts[name]
             found.add(code)
             methods |= self._methods.get((here, name), set())
-            new = {self._place(used, here, folder) for used in code.uses} - seen
-            if not left and new <= {None}:
+            new = {place for used in code.uses if (place := self._place(used, here, folder)) is not None} - seen
+            if not left and not new:
                 new = {each for each in methods if each[1].rpartition(".")[2] in found.words} - seen
-            left += sorted(filter(None, new))
+            left += sorted(new)
             seen |= {*left}
         return found
 
