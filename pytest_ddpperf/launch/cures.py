@@ -5,8 +5,14 @@ from __future__ import annotations
 import re
 
 _NO_TERMINAL = "a rank has no terminal: call print(), whose output the test's report shows"
-_DEVICE = "make the tensor on the rank's device: ctx.device, or inputs.device in a model"
-_CPU = "this rank computes on the CPU: leave .cuda() and .to('cuda') out, or write .to(ctx.device)"
+_DEVICE = "make the tensor on the rank's device: ctx.device, in a model inputs.device, in a script that of LOCAL_RANK"
+_CPU = (
+    "this rank computes on the CPU: leave .cuda() and .to('cuda') out, or write .to(ctx.device); a script asks "
+    "torch.cuda.is_available() for its device, and calls init_process_group() without a backend"
+)
+_MODULE = (
+    "ranks find what pytest finds: install it (a project by pip install -e .), or set pythonpath in pytest's ini file"
+)
 _DTYPES = "model and batch are of different types: cast one of them, as inputs.float() does"
 _IMPORTABLE = (
     "a spawned process imports its arguments by name: move the function or class to a module of its own, or give "
@@ -21,7 +27,9 @@ _SHARED_MEMORY = (
     "NCCL has no shared memory: start the container with --shm-size=1g or more (on Kubernetes an emptyDir of medium "
     "Memory on /dev/shm), or remove what fills /dev/shm"
 )
-_ONE_GPU_EACH = "NCCL needs a GPU for each rank: ask for fewer ranks, or for backend=gloo; ranks use ctx.device"
+_ONE_GPU_EACH = (
+    "NCCL needs a GPU for each rank: ask for fewer ranks, or for backend=gloo; a rank's is ctx.device or LOCAL_RANK"
+)
 _NCCL_VERSIONS = (
     "ranks load different versions of NCCL, or one that does not fit the driver: start without LD_LIBRARY_PATH and "
     "LD_PRELOAD, with one package of NCCL"
@@ -65,7 +73,8 @@ _CURES = tuple(
             "a model takes tensors: convert each array, as torch.from_numpy(array) does",
         ),
         ("PicklingError|AttributeError|TypeError", "[Cc]an(?:'|no)t (?:pickle|get local object)", _IMPORTABLE),
-        ("AssertionError", "not compiled with CUDA", _CPU),
+        ("AssertionError|AttributeError", "not compiled with CUDA|no attribute '_cuda_", _CPU),
+        ("ModuleNotFoundError", "", _MODULE),
         ("RuntimeError", "Cannot re-initialize CUDA in forked subprocess", _FORKED),
         (
             "RuntimeError|AcceleratorError",
@@ -82,7 +91,11 @@ _CURES = tuple(
         ("DistBackendError", "unhandled (?:system|cuda) error|internal error|invalid usage", _NCCL_DEBUG),
         ("AcceleratorError|RuntimeError", "busy or unavailable", _BUSY),
         ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver", _CPU),
-        ("RuntimeError|ValueError", "NCCL built in|NCCL.* no GPUs found", f"{_CPU}; its backend is ctx.backend"),
+        (
+            "RuntimeError|ValueError",
+            "NCCL built in|NCCL.* no GPUs found",
+            f"{_CPU}; the backend of a rank is ctx.backend",
+        ),
         ("KeyError", "SLURM_|OMPI_|PMI_", "a rank has torchrun's variables, such as RANK, LOCAL_RANK and WORLD_SIZE"),
         ("FileNotFoundError", "'[^/]", "ranks run where pytest was started: begin paths with Path(__file__).parent"),
         (

@@ -46,11 +46,12 @@ _PHASES = (  # the end of a file's path, the start of a function's name, and wha
 
 def failed_report(error: BaseException, stage: Stage) -> Failed:
     """Describe an exception; this never raises one itself, whatever the exception's own methods do."""
+    first = _first(error)
     return Failed(
         stage="verify" if stage == "run" and _unless_it_raises(False, _verifying, error) else stage,  # noqa: FBT003
-        kind=_unless_it_raises("raised", _kind, error),
-        type=_name(error),
-        text=_in_words(_text, error),
+        kind=_unless_it_raises("raised", _kind, first),
+        type=_name(first),
+        text=_in_words(_text, first),
         traceback=_in_words(_traceback, error),
         stamp=time_ns(),
         position=_unless_it_raises(None, _position, error),
@@ -58,6 +59,18 @@ def failed_report(error: BaseException, stage: Stage) -> Failed:
         sequence=_unless_it_raises(None, _sequence, error),
         phase=_unless_it_raises("", _phase, error),
     )
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error itself; if it is an exit that answers another error, as Hydra's main ends, the first of the chain."""
+    seen = {id(error)}
+    before = (
+        error.__context__ if isinstance(error, SystemExit) and error.code and not error.__suppress_context__ else None
+    )
+    while before is not None and id(before) not in seen:
+        seen.add(id(before))
+        error, before = before, before.__cause__ or (None if before.__suppress_context__ else before.__context__)
+    return error
 
 
 def _unless_it_raises(otherwise: T, find: Callable[[BaseException], T], error: BaseException) -> T:

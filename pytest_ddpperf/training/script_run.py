@@ -109,10 +109,15 @@ class ScriptRun:
             self._ended = True
         if self._error is not None:
             raise _EndedError
+        if not self.made:
+            raise WorkloadError(
+                f"{self._script.name} ended before its first optimizer step: what it printed last may say why; steps "
+                "of processes that it starts itself (mp.spawn, ddp_spawn) are not seen: let it train under torchrun"
+            )
         raise WorkloadError(
             f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "
-            f"{max(self._needed, self.made + 1)}: let it train for longer (more epochs, more data), or time fewer "
-            "steps a launch with steps=..."
+            f"{max(self._needed, self.made + 1)}, to warm up, to time and to take steps apart: let it train for longer "
+            "(more epochs, more data); steps=... and warmup=... need fewer"
         )
 
     def close(self) -> None:

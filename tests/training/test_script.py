@@ -98,7 +98,9 @@ def test_a_script_that_ends_early_says_how_many_steps_it_made(launcher: Launcher
         launched(launcher, job(Script(train), steps=200))
     assert len(launched(launcher, asked).values[0].step_times) == 3
     short = Script(lambda: train(asked.steps_needed - 1))
-    with pytest.raises(WorkloadError, match=f"after {asked.steps_needed - 1} .* needs {asked.steps_needed}: let it"):
+    with pytest.raises(
+        WorkloadError, match=f"after {asked.steps_needed - 1} .* needs {asked.steps_needed}, to warm up"
+    ):
         launched(launcher, job(short))
 
 
@@ -165,6 +167,28 @@ def test_an_error_of_the_script_is_its_own(launcher: Launcher) -> None:
     assert "script_run" not in str(failed.value)
     with pytest.raises(RankFailed, match=r"called sys.exit\(3\)"):
         launched(launcher, job(Script(lambda: sys.exit(3))))
+
+
+def answering() -> None:
+    """Ends as Hydra's main does: prints an error of its own, and leaves."""
+    try:
+        try:
+            {}["width"]
+        except KeyError as error:
+            raise ValueError("error in call to Model") from error
+    except ValueError:
+        sys.exit(1)
+
+
+def test_an_exit_that_answers_an_error_is_told_by_the_first_error(launcher: Launcher) -> None:
+    with pytest.raises(RankFailed, match=r"^rank \d of 2 raised KeyError: 'width'[\s\S]*error in call to Model"):
+        launched(launcher, job(Script(answering)))
+
+
+def test_a_script_that_ends_before_its_first_step_says_so(launcher: Launcher) -> None:
+    told = r"ended before its first optimizer step: what it printed last .* \(mp.spawn, ddp_spawn\) are not seen"
+    with pytest.raises(WorkloadError, match=told):
+        launched(launcher, job(Script(sys.exit)))
 
 
 def test_steps_that_a_scaler_leaves_out_belong_to_the_next(launcher: Launcher) -> None:

@@ -18,7 +18,7 @@ import pytest
 from pytest_ddpperf.errors import NOT_MEASURED
 
 PRELUDE = '''
-import functools, itertools, os, subprocess, sys, time
+import functools, importlib, itertools, os, subprocess, sys, time
 from dataclasses import replace
 import numpy, pytest, torch
 from torch import nn
@@ -307,6 +307,11 @@ TOLD_BY_RANKS = [
         r"backward through the graph a second time.*; a step uses a tensor of an earlier step, .*detach",
     ),
     Row("build_cuda", "on_cuda", r"this rank computes on the CPU: leave .cuda\(\) and .to\('cuda'\) out"),
+    Row(
+        "no_module",
+        "runs(lambda: importlib.import_module('ours'))",
+        r"No module named 'ours'; .*pip install -e .*pythonpath",
+    ),
     Row("build_suite", "runs_suite", r"^a rank called pytest.main\(\), .*: call pytest.main\(\) in a test"),
     Row(
         "late",
