@@ -158,6 +158,7 @@ _SHAPES = {
     CallSite: Shape(types=dict.fromkeys(("file", "function", "source"), AnyText), optional=("strategy", "through")),
     Counts: Shape(
         optional=("details_by_rank", "sites", "alike"),
+        absent=("copy",),
         write=lambda counts: {
             "details": {metric: parts for metric, parts in counts.details.items() if parts},
             # Of operators each line would be one: a new operator needs none of the baseline.

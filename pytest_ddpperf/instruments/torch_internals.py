@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
@@ -104,6 +105,12 @@ def compiled_graphs() -> int:
     return _counted("stats", "unique_graphs")
 
 
+def compile_seconds() -> float | None:
+    """The seconds in which torch.compile has compiled in this process so far; None if it has not."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return None if dynamo is None else float(dynamo.calculate_time_spent()["total_wall_time"]) or None
+
+
 def compiled_frames() -> int:
     """How many times torch.compile has looked at a function's code in this process so far, with any result."""
     return _counted("frames", "total")
@@ -142,11 +149,23 @@ def warmed_up(run: Callable[[], object], steps: int) -> dict[str, dict[str, floa
 
 def compiled_since(first: int) -> dict[str, dict[str, float]]:
     """The details of ``graph_breaks`` and ``recompiles``; ``first``: the graphs that the first step left compiled."""
-    again = float(compiled_graphs() - first)
-    return {
-        "graph_breaks": _graph_breaks(),
-        "recompiles": {"graphs compiled after the first step": again} if again else {},
-    }
+    again = compiled_graphs() - first
+    told = Counter(reason for reason, _ in compilations()[first : first + again])
+    unknown = again - told.total()
+    told.update({"graphs compiled after the first step": unknown} if unknown else {})
+    return {"graph_breaks": _graph_breaks(), "recompiles": {reason: float(times) for reason, times in told.items()}}
+
+
+def compilations() -> list[tuple[str, FrameSummary]]:
+    """Each graph so far: why it was compiled, with the guard that failed, and its function; none of more than 64."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    found = [] if dynamo is None else [each for each in dynamo.get_compilation_metrics() if each.graph_op_count]
+    told = []
+    for each in found if len(found) == compiled_graphs() else ():
+        guard = (getattr(each, "recompile_reason", None) or "").partition("\n")[0].partition(" #")[0].strip()
+        said = f"{each.co_name}: {guard.partition(': ')[2] or 'compiled late'}"
+        told.append((said, FrameSummary(each.co_filename, each.co_firstlineno, each.co_name, lookup_line=False)))
+    return told
 
 
 def eagerly() -> AbstractContextManager[Any]:

@@ -38,6 +38,18 @@ def step_time_scatter(launch: Launch) -> float | None:
 
 
 @of_launches
+def time_to_first_step(launch: Launch) -> float | None:
+    """Seconds from the call that builds what is trained to the end of the first step, on the slowest rank."""
+    return max(complete(rank.first_step for rank in launch.ranks) or (), default=None)
+
+
+@of_launches
+def compile_time(launch: Launch) -> float | None:
+    """Seconds in which torch.compile compiled before the timed steps, on the slowest rank."""
+    return max(complete(rank.compiling for rank in launch.ranks) or (), default=None)
+
+
+@of_launches
 def epoch_time(launch: Launch) -> float | None:
     """Seconds of as many steps as the loader has data for; None for data without an end or a length."""
     steps = complete(rank.epoch_steps for rank in launch.ranks)

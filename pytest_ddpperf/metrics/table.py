@@ -16,6 +16,7 @@ from pytest_ddpperf.metrics.communication import (
     of_overhead,
 )
 from pytest_ddpperf.metrics.figures import (
+    compile_time,
     compute_to_communication,
     cpu_energy_per_step,
     epoch_time,
@@ -25,6 +26,7 @@ from pytest_ddpperf.metrics.figures import (
     step_time_max,
     step_time_min,
     step_time_scatter,
+    time_to_first_step,
 )
 from pytest_ddpperf.metrics.launch_figures import (
     Knows,
@@ -262,6 +264,8 @@ METRICS: tuple[Metric, ...] = (
     _step_metric("step_time_min", "s", step_time_min, gated=False, rules=_MADE_OF_STEP_TIME),
     _step_metric("step_time_max", "s", step_time_max, gated=False, rules=_MADE_OF_STEP_TIME),
     _step_metric("epoch_time", "s", epoch_time, gated=False, within=of_steps, rules=_MADE_OF_STEP_TIME),
+    _step_metric("time_to_first_step", "s", time_to_first_step, gated=False),
+    _step_metric("compile_time", "s", compile_time, gated=False),
     _share_metric("step_time_scatter", step_time_scatter, rules=_TIMED),
     _share_metric("straggler_skew", straggler_skew, min_tolerance=0.03),
     # Resident memory moves with allocator arenas and page sizes; so does, far less, what CUDA's allocator reserves.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_ddpperf.records.copies import Alike
+from pytest_ddpperf.records.copies import Alike, RankCopy, alike
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.units import exact_texts
 
@@ -45,6 +45,7 @@ COUNTS: Mapping[str, CountRow] = {
     "batch_rows": CountRow(of_work=True, guessed=True),
     "host_to_device_bytes": CountRow(unit="B"),
     "allocator_calls": CountRow(made_up=True),
+    "processes_started": CountRow(),
     "ddp_buckets": CountRow(made_up=True),
     "graph_breaks": CountRow(),
     "recompiles": CountRow(),
@@ -59,6 +60,9 @@ COUNTS: Mapping[str, CountRow] = {
     "python_objects": CountRow(floor=8.0),
 }
 """The counts by name, in the order of reports; a new one is a row and an instrument that counts it."""
+
+WORKERS = "workers of a DataLoader"
+"""The part of ``processes_started`` that an epoch starts anew, not a step."""
 
 
 def count_row(metric: str) -> CountRow:
@@ -94,6 +98,7 @@ class Counts:
         by_rank: metrics that are not equal on all ranks, and their totals by rank; ``totals`` has the largest.
         details_by_rank: of collectives and optimizer steps the details that are not, likewise, each by rank.
         sites: by metric, the lines of code that the total comes from, of the rank that ``details`` are of; only shown.
+        copy: what one rank shows of the model that it trains; of one rank only.
         alike: what ranks have in common; None if nothing was looked at.
     """
 
@@ -103,7 +108,8 @@ class Counts:
     by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     details_by_rank: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)
-    alike: Alike | None = None
+    copy: RankCopy | None = field(default=None, compare=False)
+    alike: Alike | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         """The totals that tell most; all of them, with their details, fill pages."""
@@ -152,6 +158,7 @@ def merged(ranks: Sequence[Counts]) -> Counts:
         by_rank=by_rank,
         details_by_rank={metric: unequal for metric, unequal in parts.items() if unequal},
         sites=sites,
+        alike=alike([counts.copy for counts in ranks if counts.copy is not None]),
     )
 
 

@@ -80,6 +80,8 @@ class RankLaunch:
             interleaved and the host timed their steps.
         cpu_blocks: ``cpu_time`` of each block; empty where there are none, or it is not known.
         worked: seconds from its first step to the end of what it was asked for.
+        first_step: seconds from the call that builds what is trained to the end of its first step.
+        compiling: seconds of them and of the warm-up in which torch.compile compiled; None without it.
         tracers: modules of what Python called for each line or function of the timed steps, such as coverage's.
         imported: the slowest import of rank 0; None on other ranks, and where nothing worth a report was imported.
         unseen: the largest share of a block's wall time that the device's events differ from, of blocks that have the
@@ -111,6 +113,8 @@ class RankLaunch:
     blocks: tuple[int, ...] = ()
     cpu_blocks: tuple[float, ...] = ()
     worked: float = 0.0
+    first_step: float | None = None
+    compiling: float | None = None
     tracers: tuple[str, ...] = ()
     imported: SlowImport | None = None
     unseen: float | None = None

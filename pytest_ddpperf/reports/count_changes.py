@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, quantity_texts
+from pytest_ddpperf.records.counts import SHOWN, WORKERS, Counts, count_row, on_ranks, parts_on_ranks, quantity_texts
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
 from pytest_ddpperf.records.verdict import Verdict
@@ -142,7 +142,8 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     lines = [
-        f"{'module ' if name.isdecimal() else ''}{name} {_change(metric, before.get(name, 0.0), after.get(name, 0.0))}"
+        f"{'module ' if name.isdecimal() else ''}{name} "
+        f"{_change(metric, before.get(name, 0.0), after.get(name, 0.0), 'epoch' if name == WORKERS else 'step')}"
         f"{_sibling(metric, name, then, now)}"
         f"{_places(metric, name, then, now)}"
         for name in changed
@@ -170,13 +171,13 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     return [f"trainable parameters {grew}: {format_percent(new)} of them have gradients, {format_percent(old)} before"]
 
 
-def _change(metric: str, before: float, after: float) -> str:
+def _change(metric: str, before: float, after: float, every: str = "step") -> str:
     """``5 -> 9 calls per step (+4)``."""
     unit = count_row(metric).unit
     first, second = exact_texts(unit, [before, after])
     percent = round(100 * (after - before) / before) if before and unit != "1" else 0
     share = f", {percent:+d} %" if percent else ""
-    return f"{first} -> {second}{_NOUNS.get(metric, '')} per step ({_difference(unit, after - before)}{share})"
+    return f"{first} -> {second}{_NOUNS.get(metric, '')} per {every} ({_difference(unit, after - before)}{share})"
 
 
 def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:

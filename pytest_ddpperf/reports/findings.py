@@ -510,6 +510,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "other_facts": lambda differ: f"the environment differs from the baseline's: {', '.join(differ)}",
     # Counts.
     "no_device_counts": lambda counts: _not_profiled(f"not counted: {words_of(counts)}"),
+    "calls_unseen": lambda library: f"{library} is imported: its collectives are not counted, torch.distributed's are",
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
     "count_changed": count_changes.count_changed,
     "unsteady_count": lambda reason: f"not the same in every step, so not compared exactly: {reason}",

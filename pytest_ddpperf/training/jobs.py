@@ -12,7 +12,6 @@ from pytest_ddpperf.training.script import Script, Subject
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.interleaving import TurnSlot
-    from pytest_ddpperf.records.copies import RankCopy
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.finding import Finding
     from pytest_ddpperf.records.launch import RankLaunch
@@ -187,7 +186,6 @@ class RankPrepared:
     counting: float = 0.0  # seconds of it, beside the timed steps
     verifying: float = 0.0  # the same
     trace: StepsTrace | None = None
-    copy: RankCopy | None = None
     remarks: tuple[Finding, ...] = ()
 
 

@@ -24,7 +24,7 @@ from pytest_ddpperf.instruments.memory import (
     read_device_memory,
     watch_memory,
 )
-from pytest_ddpperf.instruments.torch_internals import compiled_graphs, meet
+from pytest_ddpperf.instruments.torch_internals import compile_seconds, compiled_graphs, meet
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.flight_recorder import ANSWERING
 from pytest_ddpperf.launch.imports import end_watch
@@ -66,10 +66,11 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
     """
     from pytest_ddpperf.training.step import build_step
 
-    memory = watch_memory(ctx.device)
+    memory, started = watch_memory(ctx.device), time.monotonic()
     with ExitStack() as opened:
         opened.enter_context(within_limit(ctx, job))
         step = opened.enter_context(closing(build_step(ctx, job)))
+        built = time.monotonic()  # a script has made its first step
         turns = None
         if job.turns is not None:
             turns = TurnClient(job.turns, asking=ctx.rank == 0, threads=computing_threads() > 1)
@@ -80,7 +81,9 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         kept: list[Any] = []
         if warmup_seconds(ctx.device, job) and not hasattr(step.run, "marked"):  # a script tells no loss
             step = replace(step, run=keeping_loss(step.run, told_step, kept))
-        warmup = warm_up(ctx, job, step)
+        ends = [built] if hasattr(step.run, "marked") else list[float]()
+        warmup = warm_up(ctx, job, step, lambda _: ends.append(time.monotonic()))
+        compiling = compile_seconds()
         begin_peaks(ctx.device)
         timed = time_steps(ctx, job, step, warmup=warmup, turns=turns)
         peaks = memory()
@@ -99,6 +102,7 @@ def run_launch(ctx: RankView, job: LaunchJob) -> RankLaunch:
         launch = replace(
             timed, memory=peaks, device_memory=device_memory, taken=taken, held=held, background=works_in_background()
         )
+        launch = replace(launch, first_step=ends[0] - started if ends else None, compiling=compiling)
         told = _diagnosis(ctx, job, step, turns) if job.diagnosed else {}
         if kept:
             told["loss"] = loss_value(kept[0], f"after {told_step} steps on rank {ctx.rank}")

@@ -31,10 +31,9 @@ from pytest_ddpperf.training.mesh import OF_DATA
 from pytest_ddpperf.training.timing import checked_run, warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from pytest_ddpperf.instruments.counting.copies import CopyWatch
-    from pytest_ddpperf.instruments.counting.counting import Countable
+    from pytest_ddpperf.instruments.counting.counting import Countable, Details
     from pytest_ddpperf.records.communication import RankProfile
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.launch import RankLaunch
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
 _SHARED_MEMORY = 2**30  # bytes of /dev/shm; NCCL takes about 10 MB for each pair of ranks, and data workers take more
 _STRIDES = re.compile(r"Grad strides do not match bucket view strides.*?sizes\(\) = (\[[^]]*\])", re.DOTALL)
+_UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not counted
 _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
@@ -66,15 +66,13 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
 def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
     """The tasks but tracing."""
     timed, counts, verification, counting, verifying = None, None, None, 0.0, 0.0
-    from pytest_ddpperf.instruments.counting.copies import CopyWatch
-
-    remarks, watch = small_shared_memory(ctx), CopyWatch()
+    remarks = small_shared_memory(ctx)
     if job.timed:
-        timed, counts, counting = _timed_and_counted(ctx, job, remarks, watch)
+        timed, counts, counting = _timed_and_counted(ctx, job, remarks)
     elif job.counted:
         # Counts the step of the training that would be counted if steps had been timed before.
         begun = time.monotonic()
-        counts = count_launch(ctx, job.training, remarks, steps=job.training.plan.steps, watch=watch)
+        counts = count_launch(ctx, job.training, remarks, steps=job.training.plan.steps)
         counting = time.monotonic() - begun
     if job.verified is not None:
         from pytest_ddpperf.training.correctness.verifier import verify_launch
@@ -87,12 +85,11 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
         verifying = time.monotonic() - begun
     return RankPrepared(
         timed=timed,
-        counts=counts,
+        counts=counts if counts is None or job.copied else replace(counts, copy=None),
         verification=verification,
         remarks=tuple(remarks),
         counting=counting,
         verifying=verifying,
-        copy=watch.copy if job.copied else None,
     )
 
 
@@ -119,25 +116,17 @@ def _strided_gradients(said: list[str]) -> list[Finding]:
     return [] if found is None else [Finding("strided_gradients", {"shape": found[1]})]
 
 
-def count_launch(
-    ctx: RankView,
-    job: LaunchJob,
-    remarks: list[Finding] | None = None,
-    *,
-    steps: int = 0,
-    watch: CopyWatch | None = None,
-) -> Counts:
+def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = None, *, steps: int = 0) -> Counts:
     """Counts what one step of the job does on this rank after the warm-up and so many ``steps`` more.
 
     ``remarks`` gets what is strange about the step.
     """
-    from pytest_ddpperf.instruments.counting.copies import CopyWatch
     from pytest_ddpperf.training.step import build_step
 
-    watch = watch or CopyWatch()
-    with watch.loaders.followed(), within_limit(ctx, job), closing(build_step(ctx, job)) as step:
+    seen = _Seen(job.plan.warmup, steps)
+    with seen.loaders.followed(), within_limit(ctx, job), closing(build_step(ctx, job)) as step:
         progress.stage(progress.WARM_UP)
-        seen, made, run = _Seen(job.plan.warmup, steps), itertools.count(1), checked_run(ctx, step)
+        made, run = itertools.count(1), checked_run(ctx, step)
 
         def seen_run() -> None:
             run()
@@ -148,41 +137,22 @@ def count_launch(
         before = _at_work()
         progress.stage("the step that is counted")
         found = [] if remarks is None else remarks
+        counts = seen.counted(ctx, job, step, compiled, found)
         found += [*step.remarks, *_left_by_steps(before)]
-        return _counted(ctx, job, step, compiled, seen, watch, found)
-
-
-def _counted(  # noqa: PLR0917 - two functions above and below share it
-    ctx: RankView,
-    job: LaunchJob,
-    step: Step,
-    compiled: dict[str, dict[str, float]],
-    seen: _Seen,
-    watch: CopyWatch,
-    remarks: list[Finding],
-) -> Counts:
-    """What a warm step does; ``watch`` has this rank's copy of the model then."""
-    from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
-    from pytest_ddpperf.training.step import other_batch_size
-
-    with watch.watching():
-        counts = count_warm_step(step.run, countable(ctx, step, job), compiled, left=seen.objects.left_behind())
-    watch.take(OF_DATA)
-    counts = seen.beside(counts)
-    remarks += [*not_counted(counts, ctx.device), *other_batch_size(counts, step, job.settings, ctx.mode)]
-    return counts
+        return counts
 
 
 class _Seen:
-    """What plain steps show before one is counted: Python objects that they leave behind, and calls of collectives.
+    """What plain steps show before one is counted: Python objects that they leave behind, collectives, DataLoaders.
 
     Objects are counted two steps before the end of the warm-up, at its end, and after the ``steps`` that follow it.
     """
 
     def __init__(self, warmup: int, steps: int) -> None:
+        from pytest_ddpperf.instruments.counting.loaders import Loaders
         from pytest_ddpperf.instruments.counting.python import ObjectCensus
 
-        self.objects = ObjectCensus()
+        self.loaders, self.objects, self._steps = Loaders(), ObjectCensus(), warmup + steps
         self._after = {max(0, warmup - 2), warmup, warmup + steps}
         self._called: list[int] = []  # collectives of the default group, after the first step and after others
 
@@ -193,13 +163,29 @@ class _Seen:
         if ran:
             self._called.append(collectives_called())
 
-    def beside(self, counts: Counts) -> Counts:
+    def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
+        """Returns what a warm step does, with this rank's copy of what it trains; adds to ``remarks``."""
+        from pytest_ddpperf.instruments.counting.copies import CopyWatch
+        from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
+        from pytest_ddpperf.training.step import other_batch_size
+
+        watch, left = CopyWatch(), self.objects.left_behind()
+        plain = {**compiled, "processes_started": self.loaders.workers(self._steps)}
+        plain |= {} if left is None else {"python_objects": left}
+        with watch.watching():
+            counts = count_warm_step(step.run, countable(ctx, step, job), plain)
+        unseen = [name for name in _UNSEEN if name in sys.modules]
+        counts = self.beside(counts, unseen)
+        remarks += [*not_counted(counts, ctx.device), *other_batch_size(counts, step, job.settings, ctx.mode)]
+        remarks += [Finding("calls_unseen", {"library": name}) for name in unseen]
+        return replace(counts, copy=watch.copy(self.loaders, self._steps, OF_DATA))
+
+    def beside(self, counts: Counts, unseen: Sequence[str]) -> Counts:
         """Returns the counts; collectives are not steady if the counted steps call none, and others did."""
         others = self._called[-1] - self._called[0] if self._called else 0
-        unseen = next((name for name in ("torchcomms", "horovod") if name in sys.modules), "")
         if counts.totals.get("collective_calls") or not (others or unseen):
             return counts
-        reason = f"calls of {unseen} are not counted" if unseen else f"0 in these steps, {others} in those before"
+        reason = f"calls of {unseen[0]} are not counted" if unseen else f"0 in these steps, {others} in those before"
         names = ("collective_calls", "collective_bytes", "collective_send_bytes")
         return replace(counts, unstable={**counts.unstable, **dict.fromkeys(names, reason)})
 
@@ -239,15 +225,16 @@ def countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
 
 
 def _timed_and_counted(
-    ctx: RankView, job: PrepareJob, remarks: list[Finding], watch: CopyWatch
+    ctx: RankView, job: PrepareJob, remarks: list[Finding]
 ) -> tuple[RankLaunch, Counts | None, float]:
     """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``."""
     from pytest_ddpperf.training.step import build_step
 
     plan = job.training.plan
+    seen = _Seen(plan.warmup, plan.steps)
     memory = watch_memory(ctx.device)  # from here on peaks are the step's own
-    with watch.loaders.followed(), within_limit(ctx, job.training), closing(build_step(ctx, job.training)) as step:
-        first, seen = time.monotonic(), _Seen(plan.warmup, plan.steps)
+    with seen.loaders.followed(), within_limit(ctx, job.training), closing(build_step(ctx, job.training)) as step:
+        first = time.monotonic()
         known = compiled_graphs()
         compiled = compiled_since(known)
 
@@ -267,7 +254,7 @@ def _timed_and_counted(
         timed = replace(timed, background=works_in_background(), taken=most_taken())
         timed = replace(timed, device_memory=read_device_memory(ctx.device))
         if timed.epoch_steps is None:
-            timed = replace(timed, epoch_steps=watch.loaders.epoch_steps(warmup + plan.steps))
+            timed = replace(timed, epoch_steps=seen.loaders.epoch_steps(warmup + plan.steps))
         # Work that follows on one rank must not disturb the last timed step of another.
         begin_together(ctx.device, None, step)
         if job.counted:
@@ -277,7 +264,7 @@ def _timed_and_counted(
         if job.counted:
             for _ in range(MIN_WARMUP - warmup - plan.steps):
                 step.run()
-            counts = _counted(ctx, job.training, step, compiled, seen, watch, remarks)
+            counts = seen.counted(ctx, job.training, step, compiled, remarks)
         remarks += [*step.remarks, *(_left_by_steps(before) if warmup else ())]
         return timed, counts, (time.monotonic() - begun) * job.counted
 

@@ -58,6 +58,14 @@ def test_an_epoch_lasts_for_as_many_steps_as_the_longest_loader_has() -> None:
     assert "epoch_time" not in found(measurement((ranks[0], make_rank_launch(1))))
 
 
+def test_the_first_step_has_ended_when_it_has_on_the_slowest_rank() -> None:
+    ranks = tuple(make_rank_launch(i, first_step=first, compiling=1.5) for i, first in enumerate((3.0, 4.0)))
+    told = found(measurement(ranks))
+    assert [told[name].samples for name in ("time_to_first_step", "compile_time")] == [(4.0,), (1.5,)]
+    assert not any(told[name].gated for name in ("time_to_first_step", "compile_time"))
+    assert "compile_time" not in found(measurement((ranks[0], make_rank_launch(1, first_step=1.0))))
+
+
 def on_gpus(*gpus: GpuHealth, **fields: Any) -> Measurement:
     """One rank on each of these GPUs, with one launch."""
     memory = (DeviceMemory(device=gpu.device, uuid=gpu.device, used=1, total=2, reserved=1) for gpu in gpus)

@@ -492,6 +492,11 @@ CASES = [
         "2 ranks send each other nothing, so each trains alone: the other revision has 4 collective calls a step",
     ),
     Case(
+        "calls_unseen",
+        {"library": "torchcomms"},
+        "torchcomms is imported: its collectives are not counted, torch.distributed's are",
+    ),
+    Case(
         "same_data",
         {"ranks": (0, 1), "drawn": True, "paired": None},
         (

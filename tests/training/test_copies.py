@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,11 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.copies import alike
+from pytest_ddpperf.records.counts import WORKERS, merged
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
-from pytest_ddpperf.training.preparing import prepare_launch
+from pytest_ddpperf.training.preparing import count_launch, prepare_launch
 
 
 def training(*, shared_out: bool = True, last: bool = True) -> Callable[[Any], Callable[[], None]]:
@@ -55,7 +57,54 @@ def training(*, shared_out: bool = True, last: bool = True) -> Callable[[Any], C
 def test_copies_are_compared(launcher: Launcher, build: Any, same: tuple[int, ...], apart: tuple[int, ...]) -> None:
     job = PrepareJob(LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2)), counted=True)
     ranks = launcher.run(prepare_launch, job, world_size=2, backend="gloo", device="cpu").values
-    told = alike([rank.copy for rank in ranks if rank.copy is not None])
+    told = merged([rank.counts for rank in ranks if rank.counts is not None]).alike
     assert told is not None
     assert (told.samples, told.batches, told.apart) == (same, same, apart)
     assert told.wrapped
+
+
+def test_processes_of_a_step_and_workers_of_an_epoch_are_counted(launcher: Launcher) -> None:
+    def build(_ctx: Any) -> Callable[[], None]:
+        layer, data = nn.Linear(4, 2), TensorDataset(torch.ones(64, 4))
+
+        def forever() -> Any:
+            while True:
+                yield from DataLoader(data, 2, num_workers=1)
+
+        batches = forever()
+
+        def step() -> None:
+            layer(next(batches)[0]).sum().backward()
+            subprocess.run(["true"], check=True)
+
+        return step
+
+    job = PrepareJob(LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2)), counted=True, copied=False)
+    ranks = launcher.run(prepare_launch, job, world_size=2, backend="gloo", device="cpu").values
+    for rank in ranks:
+        assert rank.counts is not None
+        assert rank.counts.details["processes_started"] == {"subprocess.Popen.__init__": 1.0, WORKERS: 1.0}
+        assert rank.counts.totals["processes_started"] == 2
+        assert rank.counts.copy is None
+
+
+def test_a_recompilation_has_its_function_and_the_guard_that_failed(launcher: Launcher) -> None:
+    """The two steps of the warm-up and the one after it have batches of 4, 5 and 6 samples."""
+
+    def build(_ctx: Any) -> Callable[[], None]:
+        layer, sizes = nn.Linear(4, 2), iter([4, 5, 6])
+
+        @torch.compile(backend="eager", dynamic=False)
+        def loss_of(batch: torch.Tensor) -> Any:
+            return layer(batch).sum()
+
+        return lambda: loss_of(torch.ones(next(sizes, 4), 4)).backward()
+
+    job = LaunchJob(build, None, Settings(), Plan(warmup=2, steps=1))
+    on: Any = {"world_size": 1, "backend": "gloo", "device": "cpu"}
+    (counts,) = launcher.run(partial(count_launch, steps=1), job, **on).values
+    assert counts.details["recompiles"] == {
+        "loss_of: tensor 'batch' size mismatch at index 0. expected 4, actual 5": 1.0,
+        "loss_of: tensor 'batch' size mismatch at index 0. expected 5, actual 6": 1.0,
+    }
+    assert [(site.function, site.value) for site in counts.sites["recompiles"]] == [("loss_of", 1.0)] * 2

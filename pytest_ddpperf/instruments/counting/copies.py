@@ -34,8 +34,6 @@ class CopyWatch:
     """Watches the models that counted steps train."""
 
     def __init__(self) -> None:
-        self.loaders = Loaders()
-        self.copy: RankCopy | None = None  # after the steps
         self._models: dict[nn.Module, None] = {}
         self._reduced: dict[DistributedDataParallel, None] = {}  # that reduced gradients
         self._depth, self._calls, self._open = 0, 0, False
@@ -44,12 +42,13 @@ class CopyWatch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Within, calls of modules are noted."""
-        called = nn.Module.__call__
+        called, compiler = nn.Module.__call__, sys.modules.get("torch._dynamo")
+        note: Any = self._note if compiler is None else compiler.disable(self._note)
 
         @uncompiled
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if torch.is_grad_enabled() and backward_under_way() == -1:
-                self._note(module, (args, kwargs))
+                note(module, (args, kwargs))
             self._depth += 1
             try:
                 return called(module, *args, **kwargs)
@@ -64,11 +63,10 @@ class CopyWatch:
         if not self._depth:
             self._open = next(module.parameters(), None) is not None
             if self._open:
-                self.loaders.note_training()
                 self._models[module] = None
         if isinstance(module, DistributedDataParallel) and module.require_backward_grad_sync:
             self._reduced[module] = None
-        if not self._open or self._calls == _CALLS or torch.autograd._profiler_enabled():  # noqa: SLF001  counts copies
+        if not self._open or self._calls == _CALLS or torch._C._autograd._profiler_enabled():  # noqa: SLF001  counts copies
             return
         tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and not leaf.requires_grad]
         if tensors:
@@ -76,8 +74,8 @@ class CopyWatch:
             with _disable_current_modes(), suppress(RuntimeError, TypeError):  # of a layout without a plain storage
                 self._batch = _checksum(tensors, self._batch or 0)
 
-    def take(self, of_data: tuple[str, ...]) -> None:
-        """Keeps what this rank shows after the steps.
+    def copy(self, loaders: Loaders, steps: int, of_data: tuple[str, ...]) -> RankCopy:
+        """Returns what this rank shows after so many steps.
 
         ``of_data``: how the names of dimensions of a mesh begin that share out data.
         """
@@ -86,33 +84,31 @@ class CopyWatch:
             f"{number or ''}{'.' * bool(number)}{name}": parameter
             for number, model in enumerate(self._reduced if peers else self._models)
             for name, parameter in _own_parameters(model)
+            if all(_hooks_reduce(each) and _peers(each) == peers for each in self._reduced)
         }
-        if not all(map(_hooks_reduce, self._reduced)) or not all(_peers(each) == peers for each in self._reduced):
-            named = {}
         shapes = repr([(name, tuple(parameter.shape)) for name, parameter in named.items()])
-        self.copy = RankCopy(
+        return RankCopy(
             place=_place(self._models, of_data),
-            samples=self.loaders.samples(dist.get_world_size() if dist.is_initialized() else 1),
+            samples=loaders.samples(steps, dist.get_world_size() if dist.is_initialized() else 1),
             batch=self._batch,
             model=zlib.crc32(shapes.encode()),
             parameters={name: _sums(parameter) for name, parameter in named.items()},
             peers=peers,
-            loaded=self.loaders.trains,
+            loaded=bool(loaders.used(steps)),
         )
 
 
 def _checksum(tensors: Sequence[Tensor], start: int) -> int:
     for tensor in tensors:
         head = tensor.detach().reshape(-1)[:_HEAD].contiguous().cpu()
-        start = zlib.crc32(head.view(torch.uint8).numpy(), start)
+        start = zlib.crc32(head.view(torch.uint8).numpy().tobytes(), start)
     return start
 
 
 def _peers(wrapped: DistributedDataParallel) -> tuple[int, ...]:
     """The ranks of a wrapper's group; empty if the group is no longer there."""
-    with suppress(RuntimeError, ValueError, KeyError):
-        return tuple(dist.get_process_group_ranks(wrapped.process_group))
-    return ()
+    known = wrapped.process_group in dist.distributed_c10d._world.pg_group_ranks  # noqa: SLF001 - else it raises
+    return tuple(dist.get_process_group_ranks(wrapped.process_group)) if known else ()
 
 
 def _hooks_reduce(wrapped: DistributedDataParallel) -> bool:
@@ -128,7 +124,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     if any(type(each).__name__ == "FullyShardedDataParallel" for each in inside.modules()):
         return
     for name, parameter in inside.named_parameters():
-        plain = type(parameter) is nn.Parameter and (parameter.is_floating_point() or parameter.is_complex())
+        plain = type(parameter) is nn.Parameter and parameter.is_floating_point()
         if plain and parameter.requires_grad and name not in ignored:
             yield name.replace("_orig_mod.", ""), parameter
 
@@ -136,7 +132,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 @torch.no_grad()
 def _sums(parameter: Tensor) -> tuple[float, ...]:
     """By how much a parameter may differ, and the sums of its parts: of rows, and of each 8th element."""
-    flat = (torch.view_as_real(parameter) if parameter.is_complex() else parameter).reshape(-1)
+    flat = parameter.reshape(-1)
     whole = flat.numel() // _PARTS * _PARTS
     size, rest = (_PARTS, whole // _PARTS), flat[whole:].double()
     sums = (flat[:whole].view(shape).sum(axis, dtype=torch.float64) for shape, axis in ((size, 1), (size[::-1], 0)))

@@ -20,7 +20,7 @@ from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted
-from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites
+from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites, compiled_sites
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, eagerly, unsampled, warmed_up
 from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
@@ -124,22 +124,15 @@ def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, p
     return count_warm_step(run, subject, warmed_up(run, warmup), periods=periods)
 
 
-def count_warm_step(
-    run: Callable[[], Any],
-    subject: Countable,
-    compiled: Details,
-    *,
-    periods: int = 2,
-    left: Mapping[str, float] | None = None,
-) -> Counts:
+def count_warm_step(run: Callable[[], Any], subject: Countable, plain: Details, *, periods: int = 2) -> Counts:
     """Counts what one call of a warm ``run`` does on this rank: collectives, FLOPs, operators, memory.
 
     A collective, called with the same numbers on all ranks. After some steps that show which tensors outlive a step,
     ``periods`` count, each of as many steps as it takes until the work repeats; on CUDA as many again run under the
     profiler. A period counts with the mean of its steps. A metric in which periods differ is named in ``unstable``, and
     the period with the most counts. Steps that torch.compile has compiled are counted as they run without it, but for
-    ``graph_breaks`` and ``recompiles``: these are ``compiled``, which ``warmed_up`` has found. ``left``: the Python
-    objects that plain steps left behind, by type; None if nothing tells them.
+    ``graph_breaks`` and ``recompiles``: these are among what ``plain`` steps have shown, as ``warmed_up`` finds it, and
+    objects that they left behind. Workers that each epoch starts come on top of the processes of a step.
     """
     pass_, learning = _Pass(subject), max(_LEARNING_STEPS, subject.period)
 
@@ -158,10 +151,12 @@ def count_warm_step(
             counted = [{**details, **period(partial(device_work, run))} for details in counted]
     buckets = ddp_buckets(pass_.used.roots)
     known = {metric: dict(parts) for metric, parts in subject.size.items()}
-    same = {**compiled, "ddp_buckets": buckets, **known, **({} if left is None else {"python_objects": dict(left)})}
-    found = _counts([{**details, **same} for details in counted], subject.period)
+    same, metric = {"ddp_buckets": buckets, **known, **plain}, "processes_started"
+    started = [{metric: {**details[metric], **plain.get(metric, {})}} for details in counted]
+    found = _counts([{**each, **same, **more} for each, more in zip(counted, started, strict=True)], subject.period)
     sites = call_sites(pass_.sites[learning:], subject.period, subject.roots, subject.strategy)
-    breaks = call_sites([{"graph_breaks": break_sites()}], 1, subject.roots)
+    of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
+    breaks = call_sites([of_compiler], 1, subject.roots)
     return replace(found, sites={**sites, **breaks})
 
 

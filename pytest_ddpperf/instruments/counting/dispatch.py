@@ -40,7 +40,7 @@ from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import forget_received, replaced
 
-CALLS = ("optimizer_steps", "backward_passes", "allocator_calls")  # which others see, and add
+CALLS = ("optimizer_steps", "backward_passes", "allocator_calls", "processes_started")  # which others see, and add
 METRICS = (
     "collective_calls",
     "collective_bytes",

@@ -1,13 +1,17 @@
-"""What a step does in Python, where no operator shows it: calls, and objects that it leaves behind."""
+"""What a step does in Python, where no operator shows it: calls, processes that it starts, objects that it leaves."""
 
 from __future__ import annotations
 
 import functools
 import gc
+import os
+import subprocess
+import threading
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
+from multiprocessing import process
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -20,11 +24,16 @@ from pytest_ddpperf.instruments.torch_internals import backward_under_way, repla
 IMAGE = 3  # dimensions of a single image, of which a list may hold a batch
 LEAST = 1.0  # objects of a type a step; less is none of the step's own
 
-_COSTLY = (  # functions that wait for a device, give memory back, or walk through all objects
+_COSTLY = (  # functions that wait for a device, give memory back, walk through all objects, or start a process
     (gc, "gc", ("collect",)),
     (torch.cuda, "torch.cuda", ("empty_cache", "ipc_collect", "synchronize")),
     (getattr(torch, "accelerator", None), "torch.accelerator", ("empty_cache", "synchronize")),
+    (process.BaseProcess, "multiprocessing.Process", ("start",)),
+    (subprocess.Popen, "subprocess.Popen", ("__init__",)),
+    (os, "os", ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
 )
+STARTS = {f"{path}.{name}" for _, path, names in _COSTLY[3:] for name in names}
+"""Those that start a process."""
 
 
 @contextmanager
@@ -32,8 +41,9 @@ def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
     """Within, ``called`` hears of passes of backward and of costly functions: the metric that counts them, their name.
 
     A pass accumulates gradients. One inside of another, such as a checkpoint's, is none. Functions of torch that do
-    nothing on a CPU are seen there too.
+    nothing on a CPU are seen there too. Workers of a DataLoader are left out: whether an epoch begins here is chance.
     """
+    under_way = set[int]()  # threads in a call, of which no call inside counts
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
 
     @uncompiled
@@ -45,8 +55,16 @@ def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
     def followed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            called("allocator_calls", name)
-            return function(*args, **kwargs)
+            thread, target = threading.get_ident(), getattr(args[0] if args else None, "_target", None)
+            if thread in under_way:
+                return function(*args, **kwargs)
+            if getattr(target, "__name__", "") != "_worker_loop":
+                called("processes_started" if name in STARTS else "allocator_calls", name)
+            under_way.add(thread)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                under_way.discard(thread)
 
         return call
 

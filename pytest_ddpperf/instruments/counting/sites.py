@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from pytest_ddpperf.instruments.torch_internals import graph_breaks
+from pytest_ddpperf.instruments.torch_internals import compilations, graph_breaks
 from pytest_ddpperf.records.sites import STRATEGIES, CallSite
 
 _DIGITS = 12  # of a digest
@@ -99,6 +99,12 @@ def break_sites() -> dict[tuple[str, Place], float]:
             through = (inside[-1].filename, inside[-1].lineno or 0, inside[-1].name) if inside and users else None
             found[reason, Place(last.filename, last.lineno or 0, last.name, False, through)] += 1  # noqa: FBT003 - a fact
     return dict(found)
+
+
+def compiled_sites(reasons: Iterable[str]) -> dict[tuple[str, Place], float]:
+    """The functions that torch.compile has compiled for these reasons."""
+    found = Counter((said, Place(at.filename, at.lineno or 0, at.name, backward=False)) for said, at in compilations())
+    return {key: float(times) for key, times in found.items() if key[0] in reasons}
 
 
 def call_sites(

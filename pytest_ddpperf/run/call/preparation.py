@@ -23,7 +23,6 @@ from pytest_ddpperf.launch.environment import current_folder, search_path
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.messages import Call
 from pytest_ddpperf.launch.payload import dump_call
-from pytest_ddpperf.records.copies import alike
 from pytest_ddpperf.records.counts import Counts, merged
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.loader_settings import loader_settings
@@ -209,11 +208,10 @@ def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
     ranks = result.values
     timed = tuple(rank.timed for rank in ranks if rank.timed is not None)
     counts = [rank.counts for rank in ranks if rank.counts is not None]
-    copies = [rank.copy for rank in ranks if rank.copy is not None]
     plain = result.seconds - max(rank.counting + rank.verifying for rank in ranks)  # of a launch of timed steps alone
     return Prepared(
         pilot=pilot_of(timed, plain, job.training.plan) if timed else None,
-        counts=replace(merged(counts), alike=alike(copies) if copies else None) if counts else None,
+        counts=merged(counts) if counts else None,
         verification=ranks[0].verification or Verification(),
         remarks=ranks[0].remarks,
     )

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, dataloader
 
 from pytest_ddpperf.instruments.counting.loaders import Loaders
+from pytest_ddpperf.records.counts import WORKERS
 
 ITERATOR = dataloader._BaseDataLoaderIter
 
@@ -86,34 +87,47 @@ def test_loaders_of_one_length_are_counted_apart_and_a_sampler_without_one_raise
 
 
 def samples(*orders: list[int], ranks: int = 2) -> tuple[int, ...]:
-    """What loaders that draw in these orders are known by, each trained on."""
+    """What loaders are known by that draw in these orders, one sample a step."""
     with Loaders().followed() as loaders:
         for order in orders:
-            for _ in DataLoader(TensorDataset(torch.zeros(6)), batch_size=2, sampler=order):
-                loaders.note_training()
-        return loaders.samples(ranks)
+            assert len(list(DataLoader(TensorDataset(torch.zeros(6)), sampler=order))) == 3
+        return loaders.samples(3, ranks)
 
 
 def test_samples_are_known_by_their_numbers_in_the_order_in_which_they_are_drawn() -> None:
     assert samples([0, 2, 4]) == samples([0, 2, 4])
     assert samples([0, 2, 4]) != samples([0, 4, 2])
-    assert samples([0, 2], [1, 3]) != samples([0, 2], [1, 5])
+    assert samples([0, 2, 4], [1, 3, 5]) != samples([0, 2, 4], [1, 3, 4])
 
 
 def test_samples_of_a_stream_and_of_too_small_a_dataset_are_unknown() -> None:
-    assert samples([0, 1], ranks=6)
-    assert samples([0, 1], ranks=7) == ()
+    assert samples([0, 1, 2], ranks=6)
+    assert samples([0, 1, 2], ranks=7) == ()
     with Loaders().followed() as loaders:
         next(iter(DataLoader(Endless())))
-        loaders.note_training()
-        assert loaders.samples(1) == ()
-        assert loaders.trains
+        assert loaders.samples(1, 1) == ()
+        assert loaders.used(1)
 
 
-def test_a_loader_whose_batches_nobody_trains_on_is_left_out() -> None:
+def test_a_loader_that_does_not_give_each_step_a_batch_is_left_out() -> None:
     """Such as one that evaluates, which gives all ranks the same."""
     with Loaders().followed() as loaders:
-        for _ in DataLoader(TensorDataset(torch.zeros(6))):
-            pass
-        assert not loaders.trains
-        assert loaders.samples(2) == ()
+        assert len(list(loader(6))) == 6
+        assert loaders.used(7) == []
+        assert loaders.samples(7, 2) == ()
+
+
+@pytest.mark.parametrize(("persistent", "anew"), [(False, {WORKERS: 1.0}), (True, {})])
+def test_each_epoch_starts_workers_that_a_loader_does_not_keep(persistent: bool, anew: dict[str, float]) -> None:  # noqa: FBT001
+    with Loaders().followed() as loaders:
+        data = TensorDataset(torch.zeros(2))
+        assert len(list(DataLoader(data, num_workers=1, persistent_workers=persistent))) == 2
+        assert loaders.workers(2) == anew
+        assert len(list(DataLoader(data, num_workers=1, persistent_workers=persistent))) == 2
+        assert loaders.workers(2) == {WORKERS: 1.0}  # a second loader replaces them
+
+
+def test_a_loader_without_workers_starts_none() -> None:
+    with Loaders().followed() as loaders:
+        assert len(list(loader(6))) == 6
+        assert loaders.workers(6) == {}

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import subprocess
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
-from pytest_ddpperf.instruments.counting.python import ObjectCensus
+from pytest_ddpperf.instruments.counting.python import ObjectCensus, calls_counted
 
 
 class Spec:
@@ -85,3 +90,16 @@ def test_an_object_of_a_type_without_a_module_is_counted() -> None:
     for steps in (0, 1, 2):
         census.take(steps)
     assert census.left_behind() is not None
+
+
+def test_a_process_counts_once_however_it_is_started() -> None:
+    calls = Counter[tuple[str, str]]()
+    with calls_counted(lambda metric, name: calls.update([(metric, name)])):
+        child = multiprocessing.get_context("fork").Process(target=gc.isenabled)
+        child.start()
+        subprocess.run(["true"], check=True)
+        for _ in DataLoader(TensorDataset(torch.zeros(1)), num_workers=1):
+            pass
+    child.join()
+    names = ("multiprocessing.Process.start", "subprocess.Popen.__init__")
+    assert calls == {("processes_started", name): 1 for name in names}
