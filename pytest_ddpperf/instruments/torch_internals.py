@@ -11,6 +11,9 @@ from datetime import timedelta
 from traceback import FrameSummary
 from typing import Any, TypeVar
 
+SEED = 0
+"""Of all generators of each rank: without it, each would draw other numbers, unless the training code seeds them."""
+
 
 def activity_of(event: Any) -> str:
     """Kineto's word for an event: ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``user_annotation``, ``cpu_op`` ...

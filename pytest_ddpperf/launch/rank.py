@@ -19,7 +19,7 @@ from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from pytest_ddpperf.instruments.torch_internals import tcp_store
+from pytest_ddpperf.instruments.torch_internals import SEED, tcp_store
 from pytest_ddpperf.launch import binding, environment, flight_recorder, payload, processes, progress, stacks
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.exceptions import failed_report
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _LEAST_DESCRIPTOR = 512
 _GROUP_MARGIN = 60.0  # seconds that torch's deadline lies behind the controller's, which has the better report
-SEED = 0
 _exit, _getpid = os._exit, os.getpid  # users' code may patch the module's
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from pytest_ddpperf.instruments.torch_internals import SEED
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import WORKERS, merged
 from pytest_ddpperf.records.measurement import Plan
@@ -22,10 +23,11 @@ from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
 from pytest_ddpperf.training.preparing import count_launch, prepare_launch
 
 
-def training(*, shared_out: bool = True, last: bool = True) -> Callable[[Any], Callable[[], None]]:
+def training(*, shared_out: bool = True, last: bool = True, seed: int = 1) -> Callable[[Any], Callable[[], None]]:
     """Steps of two micro-batches, of which the last or the first synchronises."""
 
     def build(ctx: Any) -> Callable[[], None]:
+        torch.manual_seed(seed)
         model = DistributedDataParallel(nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         data = TensorDataset(torch.arange(64.0).reshape(16, 4) / 64)
@@ -51,15 +53,22 @@ def training(*, shared_out: bool = True, last: bool = True) -> Callable[[Any], C
 
 
 @pytest.mark.parametrize(
-    ("build", "same", "apart"),
-    [(training(), (), ()), (training(shared_out=False), (0, 1), ()), (training(last=False), (), (0, 1))],
+    ("build", "drawn", "same", "apart"),
+    [
+        (training(), (), (), ()),
+        (training(shared_out=False), (0, 1), (0, 1), ()),
+        (training(shared_out=False, seed=SEED), None, (0, 1), ()),  # without our seed they would draw others
+        (training(last=False), (), (), (0, 1)),
+    ],
 )
-def test_copies_are_compared(launcher: Launcher, build: Any, same: tuple[int, ...], apart: tuple[int, ...]) -> None:
+def test_copies_are_compared(
+    launcher: Launcher, build: Any, drawn: tuple[int, ...] | None, same: tuple[int, ...], apart: tuple[int, ...]
+) -> None:
     job = PrepareJob(LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2)), counted=True)
     ranks = launcher.run(prepare_launch, job, world_size=2, backend="gloo", device="cpu").values
     told = merged([rank.counts for rank in ranks if rank.counts is not None]).alike
     assert told is not None
-    assert (told.samples, told.batches, told.apart) == (same, same, apart)
+    assert (told.samples, told.batches, told.apart) == (drawn, same, apart)
     assert told.wrapped
 
 

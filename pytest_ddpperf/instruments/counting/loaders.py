@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch.utils.data import IterableDataset, dataloader
+import torch
+from torch.utils.data import IterableDataset, RandomSampler, dataloader
 
-from pytest_ddpperf.instruments.torch_internals import replaced, uncompiled
+from pytest_ddpperf.instruments.torch_internals import SEED, replaced, uncompiled
 from pytest_ddpperf.records.counts import WORKERS
 
 _DRAWN = 16  # batches whose numbers are kept
@@ -25,6 +26,7 @@ class _Followed:
     length: int  # batches of an epoch; the same
     workers: int
     persistent: bool
+    by_our_seed: bool  # whether it shuffles by numbers that are alike on all ranks only because we seeded them alike
     given: int = 0  # batches
     drawn: list[int] = field(default_factory=list)  # checksums of the numbers of each batch's samples
 
@@ -59,7 +61,7 @@ class Loaders:
         @uncompiled
         def draw(batches: Any) -> Any:
             numbers, known = drawing(batches), vars(batches).get(_RECORD)
-            if known is not None and known.data[1] and len(known.drawn) < _DRAWN:
+            if known is not None and known.data[1] and not known.by_our_seed and len(known.drawn) < _DRAWN:
                 known.drawn.append(zlib.crc32(repr(numbers).encode()))
             return numbers
 
@@ -78,7 +80,7 @@ class Loaders:
     def samples(self, steps: int, ranks: int) -> tuple[int, ...]:
         """Returns a checksum of the samples that each of these loaders drew.
 
-        Empty if one knows no numbers of samples, or has too few samples for so many ranks.
+        Empty if one knows no numbers of samples, has too few samples for so many ranks, or shuffles by our seed.
         """
         used = [each for loaders in self.used(steps) for each in loaders]
         known = all(each.drawn and each.data[1] >= ranks for each in used)
@@ -107,4 +109,6 @@ def _record(loader: Any) -> _Followed:
             size, length = len(data), -1
             length = len(loader)
     kept = bool(getattr(loader, "persistent_workers", False))
-    return _Followed((type(data).__qualname__, size), max(0, length), loader.num_workers, kept)
+    shuffles = isinstance(loader.sampler, RandomSampler) and loader.sampler.generator is None
+    ours = shuffles and torch.initial_seed() == SEED
+    return _Followed((type(data).__qualname__, size), max(0, length), loader.num_workers, kept, ours)
