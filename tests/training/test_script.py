@@ -173,15 +173,17 @@ def answering() -> None:
     """Ends as Hydra's main does: prints an error of its own, and leaves."""
     try:
         try:
-            {}["width"]
-        except KeyError as error:
-            raise ValueError("error in call to Model") from error
-    except ValueError:
+            int("wide")
+        except ValueError as error:
+            raise RuntimeError("error in call to Model") from error
+    except RuntimeError:
         sys.exit(1)
 
 
 def test_an_exit_that_answers_an_error_is_told_by_the_first_error(launcher: Launcher) -> None:
-    with pytest.raises(RankFailed, match=r"^rank \d of 2 raised KeyError: 'width'[\s\S]*error in call to Model"):
+    with pytest.raises(
+        RankFailed, match=r"^rank \d of 2 raised ValueError: invalid literal[\s\S]*error in call to Model"
+    ):
         launched(launcher, job(Script(answering)))
 
 
