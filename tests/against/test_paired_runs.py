@@ -733,7 +733,8 @@ def test_a_script_that_saves_and_resumes_is_compared_with_one_of_another_size(py
     assert here == str(top / "train.py")
     assert there.endswith("/checkout/train.py")
     assert "train.py:20" in run.stdout.str()  # the all-reduce that came in
-    assert git(top, "status", "--porcelain").split() == ["M", "calls", "M", "train.py"]
+    assert git(top, "status", "--porcelain", "--untracked-files=no").split() == ["M", "calls", "M", "train.py"]
+    assert not {"snapshot.pt", "out"} & {path.name for path in top.iterdir()}
     assert {path.name for path in (top / "checkpoints").iterdir()} == {"of-users.pt"}
 
 
