@@ -78,6 +78,10 @@ class WorkloadError(DdpperfError):
     """What the user gave to be measured does not keep its contract (a step that is no callable, a NaN loss ...)."""
 
 
+class TrainingEnded(WorkloadError):
+    """A script trains for fewer steps than were asked for."""
+
+
 class IncorrectTraining(FoundWrong):
     """A strategy does not compute what a single process computes; the message names parameter, rank and error."""
 

@@ -192,7 +192,7 @@ def _rank_with_most_work(
 ) -> SlowRank | None:
     """The rank with the most FLOPs, if ranks differ; the others wait at least for as long as the difference takes."""
     counts = measurement.counts
-    if rates is None or counts is None or "flops" in counts.unstable or not counts.totals.get("collective_calls"):
+    if rates is None or counts is None or "flops" in counts.differing or not counts.totals.get("collective_calls"):
         return None
     flops = counts.by_rank.get("flops", ())
     if len(flops) < 2:  # noqa: PLR2004  ranks that differ

@@ -157,7 +157,7 @@ _SHAPES = {
     # Where only code of torch's led to a count there is no file, and of code without a file no source.
     CallSite: Shape(types=dict.fromkeys(("file", "function", "source"), AnyText), optional=("strategy", "through")),
     Counts: Shape(
-        optional=("details_by_rank", "sites", "alike"),
+        optional=("details_by_rank", "sites", "alike", "steps", "varying"),
         absent=("copy",),
         write=lambda counts: {
             "details": {metric: parts for metric, parts in counts.details.items() if parts},

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from traceback import FrameSummary
 from typing import Any, TypeVar
@@ -298,11 +298,13 @@ def process_groups() -> list[Any]:
 
 
 def collectives_called() -> int:
-    """How many collectives this rank has called in the default group; 0 without one."""
+    """How many collectives this rank has called in the default group; 0 without one, or if its backend counts none."""
     import torch.distributed as dist
 
     group: Any = dist.group.WORLD
-    return 0 if group is None else int(group._get_sequence_number_for_group())  # noqa: SLF001 - no public number
+    with suppress(RuntimeError):
+        return 0 if group is None else int(group._get_sequence_number_for_group())  # noqa: SLF001 - no public number
+    return 0
 
 
 def backward_under_way() -> int:

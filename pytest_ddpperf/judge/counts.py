@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
-from pytest_ddpperf.records.counts import Counts, count_row
+from pytest_ddpperf.records.counts import Counts, certain, count_row, steps_to_tell
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, Reference
@@ -63,19 +63,17 @@ class CountChange:
 def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
     """What became of a count that both have.
 
-    Where steps differ, the largest is compared. A count that is steady on one side and more now is a regression like
-    any other: else more work in every second step, saved once, would open the gate. Where steps differ on both sides,
-    so may two runs of the same code.
+    Where steps differ without a rule, so may two runs of the same code: it is judged only if no step of one side does
+    as little as any of the other.
     """
     verdict = decide_count(metric, then, now)
-    unsteady_now, unsteady_then = now.unstable.get(metric, ""), then.unstable.get(metric, "")
-    restless = bool(unsteady_now or unsteady_then)
-    if restless and ((unsteady_now and unsteady_then) or verdict is not Verdict.REGRESSED):
-        return CountChange(gated=False, note=Finding("unsteady_count", {"reason": unsteady_now or unsteady_then}))
-    changed = verdict is not Verdict.UNCHANGED or then.totals[metric] != now.totals[metric]  # or below its floor
-    note = None
-    if changed or restless:
-        note = Finding("count_changed", {"metric": metric, "then": then, "now": now, "changed": changed})
+    restless = [counts for counts in (now, then) if metric in counts.unstable]
+    judged = verdict is not Verdict.UNCHANGED and all(metric in counts.varying for counts in restless)
+    if restless and (not judged or verdict is Verdict.INCONCLUSIVE):
+        note = Finding("unsteady_count", {"reason": restless[0].unstable[metric], "doubled": judged})
+        return CountChange(gated=judged, note=note)
+    changed = verdict is not Verdict.UNCHANGED or then.totals[metric] != now.totals[metric]  # or may have, or below
+    note = Finding("count_changed", {"metric": metric, "then": then, "now": now}) if changed else None
     return CountChange(gated=not _follows(metric, verdict, then, now), note=note)
 
 
@@ -97,6 +95,7 @@ def count_findings(
         *_other_work(exact, reference),
         *_fewer_counts(exact, measurement, reference),
         *_ungated_counts(exact, measurement, reference),
+        *_unsure_counts(exact, measurement, reference),
         *_told_counts(exact, reference),
         *_equal_batches(measurement, reference),
     )
@@ -108,6 +107,8 @@ def ranks_apart(measurement: Measurement, reference: Reference) -> tuple[Finding
     if then is None or now is None or metric in {**then.unstable, **now.unstable} or reference.counted_differs:
         return ()
     before, after = then.totals.get(metric, 0.0), now.totals.get(metric, 0.0)
+    if not certain(metric, "", then, now, [(before, after)]):
+        return ()
     gradients = then.details.get("model_state_bytes", {}).get("gradients", 0.0)
     synchronised = then.totals.get("collective_bytes", 0.0) >= OF_GRADIENTS * gradients > 0
     if measurement.world_size == 1 or after or not synchronised:
@@ -207,6 +208,17 @@ def _ungated_counts(exact: Sequence[Comparison], measurement: Measurement, refer
     steady_now = any(comparison.series.metric not in now for comparison in ungated)
     renew = steady_now and not reference.paired
     return (Finding("ungated_counts", {"counts": tuple(told), "paired": reference.paired, "renew": renew}),)
+
+
+def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
+    """Finds counts that may have changed: so few steps leave it open, for not all do the same."""
+    then, now = _counts_of(reference), measurement.counts
+    if then is None or now is None:
+        return ()
+    same = [each.series.metric for each in exact if each.gated and each.verdict is Verdict.UNCHANGED]
+    steps = {metric: steps_to_tell(metric, then, now) for metric in same if not count_row(metric).follows}
+    told = {metric: number for metric, number in steps.items() if number}
+    return (Finding("unsure_counts", {"steps": told, "then": then, "now": now}),) if told else ()
 
 
 def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:

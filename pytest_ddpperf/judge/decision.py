@@ -19,7 +19,7 @@ from pytest_ddpperf.judge.detection import (
 )
 from pytest_ddpperf.judge.suspects import wants_launches
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.counts import Counts, beyond_floor, count_row, is_another_step, parts_on_ranks
+from pytest_ddpperf.records.counts import Counts, beyond_floor, certain, count_row, is_another_step, parts_on_ranks
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.results import Comparison, Reference, Result
@@ -227,10 +227,13 @@ def not_the_code(decided: Decision, evidence: Evidence, stored: StoredTimes, con
 def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """``regressed`` for more on any rank, and for as much of something else; ``improved`` for less; else ``unchanged``.
 
-    A change below the count's floor is none. Less of what is the amount of work of a step is ``regressed``, and more is
-    ``incompatible``: a step is another one. The count ``metric`` is one that both sides have.
+    A change below the count's floor is none, or one that may be luck of which steps were looked at. Less work of a step
+    is ``regressed``, and more is ``incompatible``: it is another one. If steps differ without a rule, a doubled mean is
+    ``inconclusive``: times have to tell. Both sides have the count ``metric``.
     """
     totals = _direction(beyond_floor(metric, then, now))
+    if totals is Verdict.UNCHANGED and metric in {**then.unstable, **now.unstable}:
+        return Verdict.INCONCLUSIVE if now.totals[metric] >= 2 * then.totals[metric] > 0 else totals
     if count_row(metric).of_work and is_another_step(metric, then, now):
         return {Verdict.REGRESSED: Verdict.INCOMPATIBLE, Verdict.IMPROVED: Verdict.REGRESSED}.get(totals, totals)
     if count_row(metric).guessed:
@@ -238,9 +241,9 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     if totals is not Verdict.UNCHANGED or not count_row(metric).made_up:
         return totals
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
-    parts = [(before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}]
-    on_others = [pair for pairs in parts_on_ranks(metric, then, now).values() for pair in pairs]
-    return _direction([*parts, *on_others])
+    parts = {name: [(before.get(name, 0.0), after.get(name, 0.0))] for name in {**before, **after}}
+    found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
+    return _direction(pair for name, pairs in found for pair in certain(metric, name, then, now, pairs))
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:

@@ -34,14 +34,15 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
     """What is not as expected, on every rank, a line each; what differs between steps is never as expected."""
+    differing = counts.differing
     # By rank the total of the calls is known, and not of which collectives.
     expected = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}
     lines = [
-        f"expected {metric} to be the same in every step: {counts.unstable[metric]}"
+        f"expected {metric} to be the same in every step: {differing[metric]}"
         for metric in expected
-        if metric in counts.unstable
+        if metric in differing
     ]
-    steady = {metric: wanted for metric, wanted in expected.items() if metric not in counts.unstable}
+    steady = {metric: wanted for metric, wanted in expected.items() if metric not in differing}
     if collectives is not None and "collective_calls" in steady:
         lines += _unexpected_calls(counts.details.get("collective_calls", {}), collectives)
     for metric, wanted in totals.items():

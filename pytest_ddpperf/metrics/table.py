@@ -210,6 +210,7 @@ def counted_series(counts: Counts) -> tuple[Series, ...]:
             better="lower",
             family="counted",
             scale="exact",
+            rules=MetricRules(alarm_only=True),
             gated=row.gated,
             min_tolerance=0.0,
             samples=(counts.totals[metric],),

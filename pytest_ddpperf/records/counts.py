@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_ddpperf.records.copies import Alike, RankCopy, alike
+from pytest_ddpperf.records.rhythm import Components, rhythm_of_all, rhythm_text
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.units import exact_texts
 
@@ -70,6 +72,7 @@ def count_row(metric: str) -> CountRow:
     return COUNTS.get(metric, CountRow())
 
 
+_ROUNDED = 1e-9  # of what sums of fractions may differ by
 _WORK = ("collective_calls", "flops", "synchronisations")  # counts that name what a step does more of
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
 SHOWN = 5  # changes that are named; of the others only the number is told
@@ -89,17 +92,19 @@ class Counts:
 
     Attributes:
         totals: by metric (``COUNTS`` has all their names), for one step: one call of the function that is measured.
-            Where only several steps together do the same again, the mean of these, and of memory the most.
+            What is counted in many steps is their mean, or that of the period after which they do the same again.
         details: by metric, what the total is made of: operators, modules, buckets, categories of memory. They add up
             to the total, but for ``ddp_buckets``, which are as many as there are details, and these are their bytes.
-        unstable: metrics that cannot be compared exactly because two steps differed in them, and in what; ``totals``
-            and ``details`` have the step with the most, but for collectives and optimizer steps: of these each detail
-            is the most of any step.
+        unstable: metrics that cannot be compared exactly because steps differed in them without a rule, and in what.
+            Of those that only whole counts tell, ``totals`` and ``details`` have the step with the most.
         by_rank: metrics that are not equal on all ranks, and their totals by rank; ``totals`` has the largest.
         details_by_rank: of collectives and optimizer steps the details that are not, likewise, each by rank.
         sites: by metric, the lines of code that the total comes from, of the rank that ``details`` are of; only shown.
         copy: what one rank shows of the model that it trains; of one rank only.
         alike: what ranks have in common; None if nothing was looked at.
+        steps: the steps that were looked at, of a count that takes little time.
+        varying: of such counts those that are not the same in each of these steps, and what differs in them: of the
+            whole by the name ``""``, and of collectives, optimizer steps and the like of each detail too.
     """
 
     totals: Mapping[str, float]
@@ -110,6 +115,17 @@ class Counts:
     sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)
     copy: RankCopy | None = field(default=None, compare=False)
     alike: Alike | None = field(default=None, compare=False)
+    steps: int = 2
+    varying: Mapping[str, Mapping[str, Components]] = field(default_factory=dict)
+
+    @property
+    def differing(self) -> dict[str, str]:
+        """The metrics that are not the same in every step, and in what."""
+        parts = {metric: next(filter(None, found), "") for metric, found in self.varying.items()}
+        told = {
+            metric: f"{part} {rhythm_text(self.varying[metric][part][0])}".strip() for metric, part in parts.items()
+        }
+        return {**told, **self.unstable}
 
     def __repr__(self) -> str:
         """The totals that tell most; all of them, with their details, fill pages."""
@@ -135,7 +151,7 @@ def merged(ranks: Sequence[Counts]) -> Counts:
         if not (count_row(metric).profiled or count_row(metric).guessed)
         or all(metric in counts.totals for counts in ranks)
     ]
-    totals, details, unstable, by_rank, sites = {}, {}, {}, {}, {}
+    totals, details, unstable, by_rank, sites, varying = {}, {}, {}, {}, {}, {}
     for metric in metrics:
         values = tuple(counts.totals.get(metric, 0.0) for counts in ranks)
         largest = values.index(max(values))
@@ -145,6 +161,9 @@ def merged(ranks: Sequence[Counts]) -> Counts:
             sites[metric] = ranks[largest].sites[metric]
         if len(set(values)) > 1:
             by_rank[metric] = values
+        different = [each.varying[metric] for each in (*ranks, ranks[largest]) if metric in each.varying]
+        if different:
+            varying[metric] = {part: values for parts in different for part, values in parts.items()}
         reasons = {rank: counts.unstable[metric] for rank, counts in enumerate(ranks) if metric in counts.unstable}
         if reasons:
             rank, reason = next(iter(reasons.items()))
@@ -159,6 +178,8 @@ def merged(ranks: Sequence[Counts]) -> Counts:
         details_by_rank={metric: unequal for metric, unequal in parts.items() if unequal},
         sites=sites,
         alike=alike([counts.copy for counts in ranks if counts.copy is not None]),
+        steps=min(counts.steps for counts in ranks),
+        varying=varying,
     )
 
 
@@ -196,9 +217,48 @@ def _by_rank(then: tuple[Sequence[float], float], now: tuple[Sequence[float], fl
 def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
     """Returns those totals of a count, then and now, that changed beyond its floor: of all ranks, and of each."""
     row, pairs = count_row(metric), [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)]
+    pairs = certain(metric, "", then, now, pairs)
     if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in _WORK):
         return pairs
     return [pair for pair in pairs if abs(pair[1] - pair[0]) > max(row.floor, row.floor_share * pair[0])]
+
+
+def certain(
+    metric: str, part: str, then: Counts, now: Counts, pairs: Iterable[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Returns those values of a part of a count, then and now, that differ whichever steps were looked at.
+
+    ``pairs``: of all ranks together, or of each; a count's whole is the part ``""``.
+    """
+    more, less = _doubt(metric, part, then, now)
+    return [pair for pair in pairs if pair[1] - pair[0] >= more or pair[0] - pair[1] >= less]
+
+
+def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
+    """Returns how many steps at least would tell whether a count changed, if it may have; 0 if these steps tell it."""
+    needed, before, after = 0.0, then.details.get(metric, {}), now.details.get(metric, {})
+    parts = {"": (then.totals[metric], now.totals[metric])}
+    parts |= {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
+    for part in dict.fromkeys((*then.varying.get(metric, {}), *now.varying.get(metric, {}))):
+        old, new = parts[part]
+        if old != new and not certain(metric, part, then, now, [(old, new)]):
+            doubt = _doubt(metric, part, then, now)[new < old]
+            needed = max(needed, min(then.steps, now.steps) * doubt / abs(new - old))
+    return math.ceil(needed - _ROUNDED)
+
+
+def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:
+    """By how much a part of a count has to be more, or less, now: by more than which steps were looked at can do.
+
+    What one side alone has in some steps may come on the other one too, once in more steps than were looked at there.
+    """
+    old, new = (counts.varying.get(metric, {}).get(part, ()) for counts in (then, now))
+    before, after = rhythm_of_all(old), rhythm_of_all(new)
+    size = max((max(values) - min(values) for values in (*old, *new)), default=0.0)
+    unseen = size / then.steps * (len(old) < len(new)) + size / now.steps * (len(new) < len(old))
+    more = after.mean - after.low + before.high - before.mean + unseen
+    less = after.high - after.mean + before.mean - before.low + unseen
+    return more * (1 - _ROUNDED), less * (1 - _ROUNDED)
 
 
 def is_another_step(metric: str, then: Counts, now: Counts) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import SHOWN, WORKERS, Counts, count_row, on_ranks, parts_on_ranks, quantity_texts
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.rhythm import rhythm_text
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import words_of
@@ -24,12 +25,18 @@ _SIBLINGS = {
 
 
 def counts_text(result: Result) -> str:
-    """What became of the counts: ``14 same``, ``2 changed``, ``11 same, 3 vary``; empty if none is compared."""
+    """What became of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
+
+    Empty if none is compared. The steps are those that both sides have looked at, at least.
+    """
     compared, changed = _compared(result)
     counts = result.measurement.counts
+    sides = [] if counts is None or result.reference.counted is None else [counts, result.reference.counted.counts]
+    steps = min((side.steps for side in sides if side is not None), default=0)
     vary = 0 if counts is None else sum(count_row(metric).gated for metric in counts.unstable)
     told = f"{changed} changed" if changed else f"{compared} same" if compared else ""
-    return ", ".join(filter(None, (told, f"{vary} vary" if vary and result.reference.counted is not None else "")))
+    text = ", ".join(filter(None, (told, f"{vary} vary" if vary and sides else "")))
+    return f"{text} over {steps} steps" if text and steps and not changed else text
 
 
 def counts_words(result: Result) -> str:
@@ -51,14 +58,25 @@ def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
     return "the other revision" if paired else "the baseline"
 
 
-def count_changed(metric: str, then: Counts, now: Counts, changed: bool) -> str:  # noqa: FBT001 - a fact
-    """What the change of a count is made of, and in what steps differ."""
-    parts = difference_text(metric, then, now) if changed else []
-    if metric in now.unstable:
-        parts.append(f"no longer the same in every step: {now.unstable[metric]}")
-    if metric in then.unstable:
-        parts.append(f"it was not the same in every step: {then.unstable[metric]}")
-    return "; ".join(parts)
+def count_changed(metric: str, then: Counts, now: Counts) -> str:
+    """What the change of a count is made of."""
+    return "; ".join(difference_text(metric, then, now))
+
+
+def unsteady_count(reason: str, doubled: bool) -> str:  # noqa: FBT001 - a fact
+    """A count that steps differ in without a rule."""
+    if doubled:
+        return f"its mean has doubled, and steps differ without a rule ({reason}), so times have to tell"
+    return f"not the same in every step, so not compared exactly: {reason}"
+
+
+def unsure_counts(steps: Mapping[str, int], then: Counts, now: Counts) -> str:
+    """Counts that may have changed, and how many steps would tell."""
+    changes = [
+        f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}{_rhythms(metric, '', then, now)}"
+        for metric in steps
+    ]
+    return f"may have changed: {'; '.join(changes)}; {max(steps.values())} steps at least would tell"
 
 
 def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str:  # noqa: FBT001 - a fact
@@ -141,15 +159,18 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
         return _bucket_text(before, after) + on_each
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
+    made_up = count_row(metric).made_up
     lines = [
         f"{'module ' if name.isdecimal() else ''}{name} "
         f"{_change(metric, before.get(name, 0.0), after.get(name, 0.0), 'epoch' if name == WORKERS else 'step')}"
+        f"{_rhythms(metric, name if made_up else '', then, now) if made_up or not number else ''}"
         f"{_sibling(metric, name, then, now)}"
         f"{_places(metric, name, then, now)}"
-        for name in changed
+        for number, name in enumerate(changed)
     ]
     if not lines and then.totals[metric] != now.totals[metric]:
-        lines = [f"{metric} {_change(metric, then.totals[metric], now.totals[metric])}"]
+        change = _change(metric, then.totals[metric], now.totals[metric])
+        lines = [f"{metric} {change}{_rhythms(metric, '', then, now)}"]
     renamed = count_row(metric).unit == "FLOP" and 2 * len(before.keys() & after.keys()) < min(len(before), len(after))
     lines = ["most modules have other names now"] if renamed and len(changed) > SHOWN else lines
     lines = _explained(metric, then, now) + _shortened(lines, "smaller change") + on_each
@@ -178,6 +199,13 @@ def _change(metric: str, before: float, after: float, every: str = "step") -> st
     percent = round(100 * (after - before) / before) if before and unit != "1" else 0
     share = f", {percent:+d} %" if percent else ""
     return f"{first} -> {second}{_NOUNS.get(metric, '')} per {every} ({_difference(unit, after - before)}{share})"
+
+
+def _rhythms(metric: str, part: str, then: Counts, now: Counts) -> str:
+    """Says of a part of a count in how many steps there is more of it, on either side, if that differs."""
+    old, new = (dict.fromkeys(map(rhythm_text, counts.varying.get(metric, {}).get(part, ()))) for counts in (then, now))
+    sides = {"": [text for text in new if text not in old], "before ": [text for text in old if text not in new]}
+    return "".join(f", {before}{' and '.join(told)}" for before, told in sides.items() if told)
 
 
 def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:

@@ -513,7 +513,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "calls_unseen": lambda library: f"{library} is imported: its collectives are not counted, torch.distributed's are",
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
     "count_changed": count_changes.count_changed,
-    "unsteady_count": lambda reason: f"not the same in every step, so not compared exactly: {reason}",
+    "unsteady_count": count_changes.unsteady_count,
     "fewer_counted": count_changes.fewer_counted,
     "ranks_apart": count_changes.ranks_apart,
     "same_data": count_changes.same_data,
@@ -523,6 +523,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     ),
     "other_work": count_changes.other_work,
     "ungated_counts": count_changes.ungated_counts,
+    "unsure_counts": count_changes.unsure_counts,
     # The other revision.
     "cannot_run": cannot_run,
     "other_environment": other_environment,

@@ -183,4 +183,4 @@ def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts,
                 step.run()
 
         compiled = warmed_up(run, warmup)
-        return count_warm_step(run, countable(ctx, step, job), compiled), tuple(step.remarks)
+        return count_warm_step(run, countable(ctx, step, job), compiled, steps=0), tuple(step.remarks)

@@ -15,12 +15,13 @@ import time
 import warnings
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.instruments.host import shared_memory
 from pytest_ddpperf.instruments.memory import most_taken, read_device_memory, watch_memory
-from pytest_ddpperf.instruments.torch_internals import collectives_called, compiled_graphs, compiled_since, warmed_up
+from pytest_ddpperf.instruments.torch_internals import compiled_graphs, compiled_since, warmed_up
 from pytest_ddpperf.launch import progress
 from pytest_ddpperf.launch.processes import children
 from pytest_ddpperf.launch.rank import seed_as_at_the_start
@@ -28,7 +29,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared, TraceJob, rank_file
 from pytest_ddpperf.training.loop import begin_together, require_within, time_steps, within_limit, works_in_background
 from pytest_ddpperf.training.mesh import OF_DATA
-from pytest_ddpperf.training.timing import checked_run, warm_up
+from pytest_ddpperf.training.timing import checked_run, on_any_rank, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -143,7 +144,7 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
 
 
 class _Seen:
-    """What plain steps show before one is counted: Python objects that they leave behind, collectives, DataLoaders.
+    """What plain steps show before one is counted: Python objects that they leave behind, DataLoaders.
 
     Objects are counted two steps before the end of the warm-up, at its end, and after the ``steps`` that follow it.
     """
@@ -154,14 +155,11 @@ class _Seen:
 
         self.loaders, self.objects, self._steps = Loaders(), ObjectCensus(), warmup + steps
         self._after = {max(0, warmup - 2), warmup, warmup + steps}
-        self._called: list[int] = []  # collectives of the default group, after the first step and after others
 
     def look(self, ran: int) -> None:
         """Looks after so many steps."""
         if ran in self._after:
             self.objects.take(ran)
-        if ran:
-            self._called.append(collectives_called())
 
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
         """Returns what a warm step does, with this rank's copy of what it trains; adds to ``remarks``."""
@@ -173,21 +171,21 @@ class _Seen:
         plain = {**compiled, "processes_started": self.loaders.workers(self._steps)}
         plain |= {} if left is None else {"python_objects": left}
         with watch.watching():
-            counts = count_warm_step(step.run, countable(ctx, step, job), plain)
+            any_rank = partial(on_any_rank, ctx, step)
+            counts = count_warm_step(step.run, countable(ctx, step, job), plain, on_any_rank=any_rank)
         unseen = [name for name in _UNSEEN if name in sys.modules]
-        counts = self.beside(counts, unseen)
+        counts = _beside(counts, unseen)
         remarks += [*not_counted(counts, ctx.device), *other_batch_size(counts, step, job.settings, ctx.mode)]
         remarks += [Finding("calls_unseen", {"library": name}) for name in unseen]
         return replace(counts, copy=watch.copy(self.loaders, self._steps, OF_DATA))
 
-    def beside(self, counts: Counts, unseen: Sequence[str]) -> Counts:
-        """Returns the counts; collectives are not steady if the counted steps call none, and others did."""
-        others = self._called[-1] - self._called[0] if self._called else 0
-        if counts.totals.get("collective_calls") or not (others or unseen):
-            return counts
-        reason = f"calls of {unseen[0]} are not counted" if unseen else f"0 in these steps, {others} in those before"
-        names = ("collective_calls", "collective_bytes", "collective_send_bytes")
-        return replace(counts, unstable={**counts.unstable, **dict.fromkeys(names, reason)})
+
+def _beside(counts: Counts, unseen: Sequence[str]) -> Counts:
+    """Returns the counts; those of collectives are not known if there are none, and a library sends unseen."""
+    if counts.totals.get("collective_calls") or not unseen:
+        return counts
+    names, reason = ("calls", "bytes", "send_bytes"), f"calls of {unseen[0]} are not counted"
+    return replace(counts, unstable={**counts.unstable, **{f"collective_{name}": reason for name in names}})
 
 
 def small_shared_memory(ctx: RankView) -> list[Finding]:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.errors import TrainingEnded, WorkloadError
 from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps, process_groups
 from pytest_ddpperf.strategies.parallel import RankView, nothing
 from pytest_ddpperf.training.script import Script
@@ -114,7 +114,7 @@ class ScriptRun:
                 f"{self._script.name} ended before its first optimizer step: what it printed last may say why; steps "
                 "of processes that it starts itself (mp.spawn, ddp_spawn) are not seen: let it train under torchrun"
             )
-        raise WorkloadError(
+        raise TrainingEnded(
             f"{self._script.name} ended after {format_count(self.made, 'optimizer step')}, and this launch needs "
             f"{max(self._needed, self.made + 1)}, to warm up, to time and to take steps apart: let it train for longer "
             "(more epochs, more data); steps=... and warmup=... need fewer"

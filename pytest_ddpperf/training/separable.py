@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch.distributed as dist
 
 from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.instruments.torch_internals import collectives_called
 from pytest_ddpperf.strategies.parallel import nothing
 from pytest_ddpperf.training.model import describe_value
 from pytest_ddpperf.training.workload import unfit
@@ -93,13 +94,6 @@ def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
 
 def _collectives_of(run: Callable[[], Any]) -> int:
     """Calls of collectives in the default group that a step makes; 0 where the backend does not count them."""
-    before = _collectives_so_far()
+    before = collectives_called()
     run()
-    return _collectives_so_far() - before
-
-
-def _collectives_so_far() -> int:
-    group: Any = dist.group.WORLD  # torch does not declare what it has
-    with suppress(RuntimeError):
-        return int(group._get_sequence_number_for_group())  # noqa: SLF001  it has no other name
-    return 0
+    return collectives_called() - before

@@ -199,30 +199,17 @@ def test_a_count_that_is_not_the_same_in_every_step_is_not_gated_and_that_is_tol
     assert findings(result) == (f"not gated, for not all steps do the same: operators ({reason}{more})",)
 
 
-def test_a_count_that_is_steady_again_asks_for_a_new_baseline_and_is_a_regression_where_it_is_more() -> None:
+@pytest.mark.parametrize("now", [10.0, 50.0])
+def test_a_count_that_is_steady_again_asks_for_a_new_baseline(now: float) -> None:
     then = replace(counts(operators=10.0, flops=10.0), unstable=RESTLESS)
-    result = counted(counts(operators=10.0, flops=10.0), then)
+    result = counted(counts(operators=now, flops=10.0), then)
     assert (result.verdict, result["operators"].gated) == (Verdict.UNCHANGED, False)
+    more = "; at most 50, 10 in the baseline" if now > 10 else ""
     assert findings(result) == (
         (
-            "not gated, for not all steps do the same: operators (in the baseline part 9 in one step, 10 in the next); "
-            "--ddpperf-save renews the baseline"
+            "not gated, for not all steps do the same: operators (in the baseline part 9 in one step, 10 in the next"
+            f"{more}); --ddpperf-save renews the baseline"
         ),
-    )
-
-    worse = counted(counts(operators=50.0, flops=10.0), then)
-    assert (worse.verdict, worse.findings) == (Verdict.REGRESSED, ())
-    assert words_of_note(worse["operators"].note) == (
-        "part 10 -> 50 per step (+40); it was not the same in every step: part 9 in one step, 10 in the next"
-    )
-
-
-def test_a_count_that_became_unstable_and_more_is_a_regression() -> None:
-    now = replace(counts(operators=11.0, flops=10.0), unstable={"operators": "part 10 in one step, 11 in the next"})
-    result = counted(now, counts(operators=10.0, flops=10.0))
-    assert (result.verdict, result["operators"].gated) == (Verdict.REGRESSED, True)
-    assert words_of_note(result["operators"].note) == (
-        "part 10 -> 11 per step (+1); no longer the same in every step: part 10 in one step, 11 in the next"
     )
 
 

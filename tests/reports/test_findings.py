@@ -24,11 +24,9 @@ from tests.factories import make_series
 MIB, GIB = 2**20, 2**30
 STEPS = tuple(
     Counts(
-        totals={"optimizer_steps": number},
-        details={"optimizer_steps": {"Adam": number}},
-        unstable={"optimizer_steps": reason},
+        totals={"optimizer_steps": number}, details={"optimizer_steps": {"Adam": number}}, unstable={}, varying=varying
     )
-    for number, reason in ((0.0, "0, 1"), (1.0, "1, 2"))
+    for number, varying in ((0.0, {"optimizer_steps": dict.fromkeys(("", "Adam"), ((1.0, 0.0, 0.0),))}), (1.0, {}))
 )
 SWEPT = {"most": 16 * MIB, "ranks": 4, "profiled": False}
 UNSWEPT = {"most": None, "ranks": 4, "profiled": False}
@@ -315,10 +313,24 @@ CASES = [
     ),
     Case(
         "count_changed",
-        {"metric": "optimizer_steps", "then": STEPS[0], "now": STEPS[1], "changed": True},
-        "Adam 0 -> 1 per step (+1); no longer the same in every step: 1, 2; it was not the same in every step: 0, 1",
+        {"metric": "optimizer_steps", "then": STEPS[0], "now": STEPS[1]},
+        "Adam 0 -> 1 per step (+1), before more in 1 of 3 steps",
     ),
-    Case("unsteady_count", {"reason": "1, 2"}, "not the same in every step, so not compared exactly: 1, 2"),
+    Case(
+        "unsure_counts",
+        {"steps": {"optimizer_steps": 48}, "then": STEPS[1], "now": STEPS[0]},
+        "may have changed: optimizer_steps 1 -> 0 per step (-1), more in 1 of 3 steps; 48 steps at least would tell",
+    ),
+    Case(
+        "unsteady_count",
+        {"reason": "aten.mm from 1 to 9", "doubled": True},
+        "its mean has doubled, and steps differ without a rule (aten.mm from 1 to 9), so times have to tell",
+    ),
+    Case(
+        "unsteady_count",
+        {"reason": "1, 2", "doubled": False},
+        "not the same in every step, so not compared exactly: 1, 2",
+    ),
     Case(
         "fewer_counted",
         {"metric": "operators", "then": counts(add=5.0, mul=4.0), "now": counts(add=5.0), "paired": False},

@@ -156,12 +156,12 @@ class Steps:
     ("warmup", "steps", "timed", "counted", "calls"),
     [
         pytest.param(5, 5, True, False, 10, id="timed"),
-        pytest.param(5, 5, False, True, 14, id="counted: as where others are timed before"),
-        pytest.param(5, 5, True, True, 14, id="both: four more steps are counted"),
-        pytest.param(0, 5, False, True, 9, id="also without a warm-up"),
-        pytest.param(0, 5, True, True, 9, id="which timed steps are as well"),
-        pytest.param(0, 1, True, True, 6, id="as far as they go"),
-        pytest.param(0, 1, False, True, 6, id="counting has a warm-up of its own"),
+        pytest.param(5, 5, False, True, 30, id="counted: as where others are timed before"),
+        pytest.param(5, 5, True, True, 30, id="both: 20 more steps are looked at"),
+        pytest.param(0, 5, False, True, 25, id="also without a warm-up"),
+        pytest.param(0, 5, True, True, 25, id="which timed steps are as well"),
+        pytest.param(0, 1, True, True, 22, id="as far as they go"),
+        pytest.param(0, 1, False, True, 22, id="counting has a warm-up of its own"),
     ],
 )
 def test_one_step_is_built_and_goes_on(

@@ -19,11 +19,15 @@ from torch import nn
 from pytest_ddpperf import Script
 from pytest_ddpperf.errors import RankFailed, SettingError, WorkloadError
 from pytest_ddpperf.instruments.torch_internals import after_optimizer_steps
+from pytest_ddpperf.judge.counts import change_of
+from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.launch.launch_result import LaunchResult
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.records.counts import merged
+from pytest_ddpperf.records.counts import COUNTS, Counts, merged
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.sites import changed_sites
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import PREPARE_LAUNCH, RUN_LAUNCH, LaunchJob, PrepareJob
 
@@ -155,6 +159,79 @@ def test_a_step_of_a_script_is_counted_as_any_other(launcher: Launcher) -> None:
     assert counts.totals["optimizer_steps"] == 3
     assert counts.details["collective_calls"] == {"all_reduce": 3}
     assert counts.totals["flops_forward"] == 3 * 2 * 4 * 8 * 8
+
+
+def logging(every: int, after: int = 0) -> Callable[[int], object]:
+    """What asks all ranks for their loss in each so-manieth step."""
+
+    def log(step: int) -> None:
+        if (step + after) % every == 0:
+            mean = torch.ones(())
+            dist.all_reduce(mean)
+            mean.item()
+
+    return log
+
+
+def evaluating(every: int) -> Callable[[int], object]:
+    """What logs in each fifth step, and evaluates in each so-manieth."""
+    model, log = nn.Linear(8, 8), logging(5)
+
+    def evaluate(step: int) -> None:
+        log(step)
+        if step % every == 0:
+            with torch.no_grad():
+                losses = [model(torch.ones(4, 8)).square().mean() for _ in range(50)]
+            dist.all_gather([torch.empty(50) for _ in range(2)], torch.stack(losses))
+
+    return evaluate
+
+
+def counted(launcher: Launcher, each: Callable[[int], object], steps: int = 100) -> Counts:
+    """The counts of training that does something after its steps."""
+    of_ranks = launched(
+        launcher, PrepareJob(job(Script(lambda: train(steps, each=each))), counted=True), PREPARE_LAUNCH
+    )
+    return merged([rank.counts for rank in of_ranks.values])
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "worse"),
+    [
+        pytest.param(logging(5), logging(5, after=3), {}, id="logging at another phase"),
+        pytest.param(
+            bool,
+            logging(10),
+            {"collective_calls": "log", "collective_bytes": "log", "synchronisations": "log", "operators": ""},
+            id="new in each tenth step",
+        ),
+        pytest.param(
+            logging(5),
+            evaluating(9),
+            {"collective_calls": "evaluate", "collective_bytes": "evaluate", "flops": "", "operators": ""},
+            id="new evaluation beside logging",
+        ),
+    ],
+)
+def test_what_comes_in_some_steps_is_compared_by_how_often_it_comes(
+    launcher: Launcher, then: Callable[[int], object], now: Callable[[int], object], worse: dict[str, str]
+) -> None:
+    before, after = counted(launcher, then), counted(launcher, now)
+    assert (before.steps, after.steps) == (20, 20)
+    verdicts = {metric: decide_count(metric, before, after) for metric in after.totals}
+    red = {metric for metric, verdict in verdicts.items() if verdict is Verdict.REGRESSED and COUNTS[metric].gated}
+    assert red - {"collective_send_bytes"} == worse.keys()
+    assert all(change_of(metric, before, after).gated for metric in worse)
+    for metric, function in worse.items():
+        changes = changed_sites(before.sites.get(metric, ()), after.sites.get(metric, ()))
+        assert [now.function for _, now in changes if now is not None] == [function] * bool(function)
+
+
+def test_a_script_that_ends_is_looked_at_until_then(launcher: Launcher) -> None:
+    """Of 20 steps the first, 2 of warm-up and 3 that would be timed come before."""
+    found = counted(launcher, logging(5), steps=20)
+    assert found.steps == 14
+    assert found.totals["collective_calls"] == 1.2
 
 
 def test_an_error_of_the_script_is_its_own(launcher: Launcher) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,16 +16,17 @@ from torch import nn
 from torch._guards import detect_fake_mode
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from pytest_ddpperf.errors import TrainingEnded
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loading_left_out
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted
-from pytest_ddpperf.instruments.counting.sites import SiteCounts, break_sites, call_sites, compiled_sites
+from pytest_ddpperf.instruments.counting.sites import Place, break_sites, call_sites, compiled_sites
+from pytest_ddpperf.instruments.counting.steps import Details, Seen, counts_of, per_step, total_of, usual_steps
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, eagerly, unsampled, warmed_up
-from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
+from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.units import format_number
 
 STEP = "ddpperf_counted_step"
 
@@ -101,9 +102,9 @@ def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
 
 
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
-_LEVELS = frozenset({"peak_tensor_bytes", "model_state_bytes"})  # of several steps the largest counts, not the mean
-
-Details = dict[str, dict[str, float]]
+_WHOLE_STEPS = 2  # that are counted with all that there is to count, at least
+SEEN_STEPS = 20  # that are looked at in all: two periods of 10, and what comes in each 10th step twice
+_SECONDS = 10.0  # that a survey may take, or as long as counting took if that is more
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,49 +115,60 @@ class Countable:
     modules: Sequence[nn.Module] = ()  # other models are found as they run
     size: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # details of the whole model, where known
     optimizers: Sequence[torch.optim.Optimizer] = ()  # others are found as they step
-    period: int = 1  # steps after which it does the same again
+    period: int = 1  # steps after which it does the same again, if it is known not to do so in each
     roots: tuple[str, ...] = ()  # of the project; the lines of code that counts come from are told relative to them
     strategy: str = ""  # of the plugin that it trains with
 
 
-def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, periods: int = 2) -> Counts:
+def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, steps: int = SEEN_STEPS) -> Counts:
     """Counts what one call of ``run`` does on this rank after ``warmup`` steps."""
-    return count_warm_step(run, subject, warmed_up(run, warmup), periods=periods)
+    return count_warm_step(run, subject, warmed_up(run, warmup), steps=steps)
 
 
-def count_warm_step(run: Callable[[], Any], subject: Countable, plain: Details, *, periods: int = 2) -> Counts:
+def count_warm_step(
+    run: Callable[[], Any],
+    subject: Countable,
+    plain: Details,
+    *,
+    steps: int = SEEN_STEPS,
+    on_any_rank: Callable[[bool], bool] = lambda _here: False,
+) -> Counts:
     """Counts what one call of a warm ``run`` does on this rank: collectives, FLOPs, operators, memory.
 
     A collective, called with the same numbers on all ranks. After some steps that show which tensors outlive a step,
-    ``periods`` count, each of as many steps as it takes until the work repeats; on CUDA as many again run under the
-    profiler. A period counts with the mean of its steps. A metric in which periods differ is named in ``unstable``, and
-    the period with the most counts. Steps that torch.compile has compiled are counted as they run without it, but for
-    ``graph_breaks`` and ``recompiles``: these are among what ``plain`` steps have shown, as ``warmed_up`` finds it, and
-    objects that they left behind. Workers that each epoch starts come on top of the processes of a step.
+    two count whole, or the known period of the work; on CUDA as many again run under the profiler. A survey follows: of
+    ``steps`` in all it counts what operators show and what takes little time. Such counts are means of all these
+    steps. Memory and the like are those of the steps counted whole that do what most steps do: of a known period the
+    most, else they are named in ``unstable`` if two such steps differ. Steps that torch.compile has compiled are
+    counted as they run without it, but for ``graph_breaks`` and ``recompiles``: these are among what ``plain`` steps
+    have shown, as ``warmed_up`` finds it, and objects that they left behind. Workers that each epoch starts come on top
+    of the processes of a step. ``on_any_rank`` tells whether a fact holds on one rank at least: the survey ends when
+    training has ended there or the survey takes too long.
     """
-    pass_, learning = _Pass(subject), max(_LEARNING_STEPS, subject.period)
-
-    def period(count: Callable[[], Details]) -> Details:
-        return _per_step([count() for _ in range(subject.period)])
-
+    learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
+    pass_, begun = _Pass(subject), time.monotonic()
     with collector_paused(), eagerly(), pass_.counting():
         for _ in range(learning):
             pass_.step(run)
-        counted = [period(partial(pass_.step, run)) for _ in range(periods)]
-    if len(pass_.rows) > 1 or 0.0 in pass_.rows:  # not sure, or not the same in each step
-        counted = [{metric: found for metric, found in each.items() if metric != "batch_rows"} for each in counted]
+        counted = [pass_.step(run) for _ in range(whole)]
+    took = time.monotonic() - begun
+    profiled: list[Details] = []
     if subject.device.type == "cuda":
         discard_first_profile()
         with unsampled(pass_.used.roots):
-            counted = [{**details, **period(partial(device_work, run))} for details in counted]
-    buckets = ddp_buckets(pass_.used.roots)
-    known = {metric: dict(parts) for metric, parts in subject.size.items()}
-    same, metric = {"ddp_buckets": buckets, **known, **plain}, "processes_started"
-    started = [{metric: {**details[metric], **plain.get(metric, {})}} for details in counted]
-    found = _counts([{**each, **same, **more} for each, more in zip(counted, started, strict=True)], subject.period)
-    sites = call_sites(pass_.sites[learning:], subject.period, subject.roots, subject.strategy)
+            profiled = [device_work(run) for _ in range(whole)]
+    with collector_paused(), eagerly(), pass_.counting():
+        pass_.survey(run, max(steps, 2 * subject.period) - learning - whole, max(took, _SECONDS), on_any_rank)
+    if len(pass_.rows) > 1 or 0.0 in pass_.rows:  # not sure, or not the same in each step
+        counted = [{metric: found for metric, found in each.items() if metric != "batch_rows"} for each in counted]
+    same = {"ddp_buckets": ddp_buckets(pass_.used.roots), **subject.size, **plain}
+    usual = [counted] if subject.period > 1 else usual_steps(counted, pass_.seen[learning:], pass_.seen)
+    alike = [{**per_step(steps), **same} for steps in usual or [[step] for step in counted]]
+    of_device = [per_step(profiled)] if subject.period > 1 else profiled
+    found = counts_of(alike, of_device, pass_.seen, unusual=not usual)
+    sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
-    breaks = call_sites([of_compiler], 1, subject.roots)
+    breaks = call_sites([of_compiler], subject.roots)
     return replace(found, sites={**sites, **breaks})
 
 
@@ -176,7 +188,8 @@ class _Pass:
         device, fake = subject.device.type, detect_fake_mode() is not None
         self._tracker = TensorTracker(device, fake=fake)
         self._operators = OperatorCounter(self._tracker, device, lambda: self.used.running, fake=fake)
-        self.sites: list[SiteCounts] = []  # of each step
+        self.seen: list[Seen] = []  # of each step, what takes little time
+        self.sites: list[dict[str, Mapping[tuple[str, Place], float]]] = []  # the same, if its place is known
         self.rows: set[float] = set()  # of the batches of a step, in any of them; 0 if they are not sure
         self._state: dict[str, float] = {}
 
@@ -188,16 +201,15 @@ class _Pass:
             yield
 
     def step(self, run: Callable[[], Any]) -> Details:
+        """Counts a step whole; returns what takes time to count."""
         with self._operators.paused():
             self._file_known()
             self._tracker.begin_step()
             before, made = dict(self._tracker.live), self._tracker.passing()
-        self._operators.begin_step()
-        self._batches.begin_step()
         self._state = {}
-        run()
-        rows = self._batches.rows(_total(self._operators.details()["backward_passes"]))
-        self.rows.add(_total(rows))
+        self._see(run)
+        rows = self._batches.rows(total_of(self._operators.details()["backward_passes"]))
+        self.rows.add(total_of(rows))
         with self._operators.paused():
             state = self._state or self.used.state_bytes()
             peak = self._tracker.peak()
@@ -207,14 +219,41 @@ class _Pass:
             after = self._tracker.live
             kept = self._tracker.passing()
             kept.subtract(made)
-        self.sites.append({**self._operators.sites(), "retained_bytes": kept})
+        self.sites[-1] = {**self.sites[-1], "retained_bytes": kept}
         return {
-            **self._operators.details(),
+            "operator_bytes": self._operators.details()["operator_bytes"],
             "batch_rows": rows,
             "peak_tensor_bytes": _named(peak),
             "model_state_bytes": state,
             "retained_bytes": _named(_kept(before, after)),
         }
+
+    def survey(self, run: Callable[[], Any], steps: int, seconds: float, on_any_rank: Callable[[bool], bool]) -> None:
+        """Looks at so many steps more, or until their seconds or training are over on any rank."""
+        self._operators.whole, begun, ended = False, time.monotonic(), False
+        for _ in range(steps):
+            with self._operators.paused():  # of numbers that an optimizer reads, some may be new
+                self._tracker.mark((state for state in self.used.optimizer_state if not state.dim()), "optimizer_state")
+            try:
+                self._see(run)
+            except (TrainingEnded, StopIteration):
+                ended = True
+            with self._operators.paused():
+                if on_any_rank(ended or time.monotonic() - begun > seconds) or ended:
+                    return
+
+    def _see(self, run: Callable[[], Any]) -> None:
+        self._operators.begin_step()
+        self._batches.begin_step()
+        run()
+        shown, sites = self._operators.details(), self._operators.sites()
+        operators = {"operators": sites.pop("operators")} if self._operators.whole else {}
+        del shown["operator_bytes"]
+        placed = {metric: {(part, None): value for part, value in parts.items()} for metric, parts in shown.items()}
+        sites.pop("operators", None)
+        self.seen.append({**placed, **sites})
+        del sites["collective_send_bytes"]  # their lines are those of the calls
+        self.sites.append({**sites, **operators})
 
     def _file_known(self) -> None:
         tracker, used = self._tracker, self.used
@@ -225,11 +264,16 @@ class _Pass:
         tracker.mark(parameters, "parameters")
 
     def _gradients_complete(self, parameters: list[torch.Tensor]) -> None:
+        if not self._operators.whole:
+            return
         with self._operators.paused():
             self._tracker.mark(gradients_of(parameters), "gradients")
+            self._tracker.mark(self.used.optimizer_state, "optimizer_state")
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
         self._operators.add("optimizer_steps", type(optimizer).__name__)
+        if not self._operators.whole:
+            return
         with self._operators.paused():
             self._tracker.mark(self.used.optimizer_state, "optimizer_state")
             state = self.used.state_bytes()
@@ -246,61 +290,3 @@ def _kept(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]
 
 def _named(sizes: Mapping[str, int]) -> dict[str, float]:
     return {category: float(size) for category, size in sizes.items() if size}
-
-
-def _per_step(steps: Sequence[Details]) -> Details:
-    """What a step does, from the steps of a period: of levels the largest, of all else the mean."""
-    return {
-        metric: max((step[metric] for step in steps), key=_total)
-        if metric in _LEVELS
-        else _by_name([step[metric] for step in steps], lambda values: sum(values) / len(values))
-        for metric in _common(steps)
-    }
-
-
-def _common(found: Sequence[Details]) -> list[str]:
-    """The metrics that each has; a profile may have seen nothing of the device."""
-    return [metric for metric in found[0] if all(metric in details for details in found)]
-
-
-def _by_name(found: Sequence[Mapping[str, float]], combined: Callable[[Sequence[float]], float]) -> dict[str, float]:
-    names = dict.fromkeys(name for parts in found for name in parts)
-    return {name: combined([parts.get(name, 0.0) for parts in found]) for name in names}
-
-
-def _counts(periods: Sequence[Details], steps: int) -> Counts:
-    """The counts of a step, metric by metric of the period with the most, and what the periods differ in."""
-    last = {metric: periods[-1][metric] for metric in _common(periods)}
-    most = {metric: max((found[metric] for found in reversed(periods)), key=_total) for metric in last}
-    totals = {metric: _total(found) for metric, found in most.items()}
-    # Metrics whose parts are gated have the parts of all periods: a single period could match the baseline by chance.
-    made_up = {
-        metric: _by_name([found[metric] for found in periods], max) for metric in last if count_row(metric).made_up
-    }
-    details = {metric: made_up.get(metric, parts) for metric, parts in most.items()}
-    totals["ddp_buckets"] = float(len(details["ddp_buckets"]))
-    unstable = {}
-    for metric, found in last.items():
-        if not count_row(metric).gated:
-            continue
-        for other in periods[:-1]:
-            difference = _difference(other[metric], found, steps)
-            if difference:
-                unstable[metric] = difference
-    return Counts(totals=totals, details=details, unstable=unstable)
-
-
-def _difference(first: Mapping[str, float], following: Mapping[str, float], steps: int) -> str:
-    """What two periods differ in most; empty if they are alike."""
-    sizes = {name: abs(following.get(name, 0.0) - first.get(name, 0.0)) for name in {**following, **first}}
-    name = max(sizes, key=sizes.__getitem__, default="")
-    if not sizes.get(name):
-        return ""
-    before, after = (format_number(parts.get(name, 0.0)) for parts in (first, following))
-    if steps == 1:
-        return f"{name} {before} in one step, {after} in the next"
-    return f"{name} {before} per step in {steps} steps, {after} in the next {steps}"
-
-
-def _total(parts: Mapping[str, float]) -> float:
-    return float(sum(parts.values()))

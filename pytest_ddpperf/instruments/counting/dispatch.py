@@ -32,11 +32,12 @@ from pytest_ddpperf.instruments.counting.module_tracker import Attribution
 from pytest_ddpperf.instruments.counting.operators import (
     flops_of,
     host_to_device_bytes,
+    is_plain,
     moved_bytes,
     operator_name,
     synchronisation,
 )
-from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack
+from pytest_ddpperf.instruments.counting.sites import Place, Stack
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import forget_received, replaced
 
@@ -60,7 +61,11 @@ _TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
 _AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 
-SITED = ("collective_calls", "collective_bytes", "operators", "synchronisations", "host_to_device_bytes", *CALLS)
+SITED = (
+    *("collective_calls", "collective_bytes", "collective_send_bytes"),
+    *("operators", "synchronisations", "host_to_device_bytes"),
+    *CALLS,
+)
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -85,6 +90,7 @@ class OperatorCounter(TorchDispatchMode):
         self._attribution = Attribution()
         self._lock = threading.RLock()
         self._paused = False
+        self.whole = True  # whether tensors are followed too; without, only what each operator itself shows is counted
         self._counts: dict[str, defaultdict[str, float]] = {}
         self._sites: dict[str, defaultdict[tuple[str, Place], float]] = {}
         self._stack = Stack()
@@ -102,7 +108,7 @@ class OperatorCounter(TorchDispatchMode):
         """What was counted since the step began, by metric and by what it is made of."""
         return {metric: dict(found) for metric, found in self._counts.items()}
 
-    def sites(self) -> SiteCounts:
+    def sites(self) -> dict[str, Mapping[tuple[str, Place], float]]:
         """Where it was called from, by metric and by what it is made of."""
         return {metric: dict(found) for metric, found in self._sites.items()}
 
@@ -137,7 +143,10 @@ class OperatorCounter(TorchDispatchMode):
         lent = not self._fake and is_on_cpu(func, args)
         out = communicate(func, args, kwargs, self._tracker) if lent else func(*args, **kwargs)
         with self._lock:
-            self._count(func, args, kwargs, out)
+            if self.whole or not _shows_all(func, out):
+                self._count(func, args, kwargs, out)
+            elif (name := operator_name(func)) is not None:
+                self._count_operator(name)
         return out
 
     def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
@@ -156,11 +165,22 @@ class OperatorCounter(TorchDispatchMode):
                 self.joined[id(out)] = ref(out)
         name = operator_name(func)
         if name is not None:
-            self.add("operators", name)
+            self._count_operator(name)
+        if tensors and all(map(self._is_of_optimizer, tensors)):
+            self._of_optimizer.update((id(result), ref(result)) for result in results if not result.dim())
+        if not self.whole:
+            return
+        if name is not None:
             self._counts["operator_bytes"][name] += moved_bytes((*tensors, *results))
         self._follow(tensors, results)
         if sends:
             self._tracker.mark_buckets(tensors)
+
+    def _count_operator(self, name: str) -> None:
+        if self.whole:
+            self.add("operators", name)
+        else:
+            self._counts["operators"][name] += 1  # to look at the stack takes longer than most operators
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         calls = collectives_of(func, args, kwargs)
@@ -168,7 +188,7 @@ class OperatorCounter(TorchDispatchMode):
         for call in calls:
             self.add("collective_calls", call.name, 1, place)
             self.add("collective_bytes", call.name, call.nbytes, place)
-            self._counts["collective_send_bytes"][call.name] += call.sent_bytes
+            self.add("collective_send_bytes", call.name, call.sent_bytes, place)
 
     def _count_flops(self, flops: int) -> None:
         if flops:
@@ -205,10 +225,13 @@ class OperatorCounter(TorchDispatchMode):
                 self._tracker.see(tensor, "activations")
             else:
                 self._tracker.meet(tensor)
-        if tensors and all(map(self._is_of_optimizer, tensors)):
-            self._of_optimizer.update((id(result), ref(result)) for result in results if not result.dim())
         for result in results:
             self._tracker.see(result, "activations" if recorded else "temporaries", made_by=self._stack.place)
+
+
+def _shows_all(func: Any, out: Any) -> bool:
+    """Whether an operator's name is all that there is to count of a call, and no number that an optimizer may read."""
+    return isinstance(out, torch.Tensor) and out.dim() > 0 and out.device.type != "meta" and is_plain(func)
 
 
 def _asked_by_autograd() -> bool:

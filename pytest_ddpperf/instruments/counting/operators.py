@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -167,6 +168,15 @@ _INDEXED = frozenset({aten.index, aten.index_put, aten.index_put_})
 _COPIES = frozenset({aten._to_copy, aten.copy_})  # noqa: SLF001
 
 
+@cache
+def is_plain(func: Any) -> bool:
+    """Whether an operator can neither communicate, wait nor copy, and has no FLOPs, whatever it is given."""
+    packet = getattr(func, "_overloadpacket", func)
+    sends = getattr(func, "namespace", "") in NAMESPACES
+    return not (sends or packet in flop_registry or packet in _FORMULAS or packet in {*_WAITS, *_INDEXED, *_COPIES})
+
+
+@cache
 def operator_name(func: Any) -> str | None:
     """The name that an operator counts under, ``aten.mm`` for any overload; None for one that does no work.
 

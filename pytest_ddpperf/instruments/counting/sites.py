@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 
 from pytest_ddpperf.instruments.torch_internals import compilations, graph_breaks
+from pytest_ddpperf.records.rhythm import rhythm_of
 from pytest_ddpperf.records.sites import STRATEGIES, CallSite
 
 _DIGITS = 12  # of a digest
@@ -108,26 +109,25 @@ def compiled_sites(reasons: Iterable[str]) -> dict[tuple[str, Place], float]:
 
 
 def call_sites(
-    steps: Sequence[SiteCounts], period: int, roots: Sequence[str], strategy: str = ""
+    steps: Sequence[SiteCounts], roots: Sequence[str], strategy: str = ""
 ) -> dict[str, tuple[CallSite, ...]]:
-    """The sites of some steps for one step: of the periods of so many steps the most, by metric."""
+    """The sites of some steps for one step, by metric, of the steps that have it."""
     metrics = dict.fromkeys(metric for step in steps for metric in step)
-    found = {metric: _sites([step[metric] for step in steps], period, roots, strategy) for metric in metrics}
+    found = {metric: _sites([step[metric] for step in steps if metric in step], roots, strategy) for metric in metrics}
     return {metric: sites for metric, sites in found.items() if sites}
 
 
 def _sites(
-    steps: Sequence[Mapping[tuple[str, Place], float]], period: int, roots: Sequence[str], strategy: str
+    steps: Sequence[Mapping[tuple[str, Place], float]], roots: Sequence[str], strategy: str
 ) -> tuple[CallSite, ...]:
     found: defaultdict[tuple[str, str, int, str, str, bool, str], float] = defaultdict(float)
     for key in dict.fromkeys(key for step in steps for key in step):
-        values = [step.get(key, 0.0) for step in steps]
-        most = max(sum(values[i : i + period]) / period for i in range(0, len(values), period))
         part, place = key
         file, line, function = place.innermost
         source = digest(linecache.getline(file, line).strip())
         through = f"{_relative(file, roots)}:{line} in {function}" if place.through else ""
-        found[part, _relative(place.file, roots), place.line, place.function, source, place.backward, through] += most
+        mean = rhythm_of([step.get(key, 0.0) for step in steps]).mean
+        found[part, _relative(place.file, roots), place.line, place.function, source, place.backward, through] += mean
     return tuple(
         CallSite(
             part=part,

@@ -109,13 +109,19 @@ class CountsData(Document):
     details: dict[str, dict[str, float]] = about(
         "By metric: operators, modules, buckets or categories that make up the total."
     )
-    unstable: dict[str, str] = about("Metrics that two steps of one run differed in, and in what; they are not gated.")
+    unstable: dict[str, str] = about(
+        "Metrics that steps of one run differed in without a rule, and in what; they are not gated."
+    )
     by_rank: dict[str, list[float]] = about("Metrics that are not equal on all ranks: their totals by rank.")
     details_by_rank: dict[str, dict[str, list[float]]] = about(
         "Of collectives and optimizer steps what is not equal on all ranks: each detail by rank.", optional=True
     )
     sites: dict[str, list[CallSiteData]] = about(
         "By metric, the lines of code that the total comes from; they decide nothing.", optional=True
+    )
+    steps: Natural = about("The steps that were looked at.", optional=True)
+    varying: dict[str, dict[str, list[list[float]]]] = about(
+        "By metric and detail, '' being the whole: values in each step of what differs.", optional=True
     )
 
     @classmethod

@@ -283,7 +283,7 @@ def test_counting_leaves_the_training_as_it_is(launcher: Launcher) -> None:
                 optimizer.step()
 
             if counted:
-                count_step(run, Countable(device=ctx.device), warmup=2, periods=2)
+                count_step(run, Countable(device=ctx.device), warmup=2)
             else:
                 for _ in range(6):
                     run()

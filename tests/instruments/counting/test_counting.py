@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.instruments.counting import counting
-from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.counting import Countable, count_step, count_warm_step
 from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts
@@ -111,20 +113,83 @@ def test_the_garbage_collector_does_not_show() -> None:
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize(("turn", "told"), [(1, "0 in one step, 1 in the next"), (0, "1 in one step, 0 in the next")])
-def test_what_differs_between_steps_is_told_and_the_largest_counts(turn: int, told: str) -> None:
+@pytest.mark.parametrize("phase", [0, 1, 2])
+def test_what_comes_in_each_third_step_counts_as_a_third_whatever_its_phase(phase: int) -> None:
+    """Memory is that of the steps that are usual, though the other one may be among those that tell it."""
+    calls = phase
+
+    def sometimes(loss: Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 3 == 0:
+            loss.detach().expand(1000).exp()
+
+    found, plain = count(users_step(sometimes)), count(users_step())
+    assert (found.unstable, found.steps) == ({}, 20)
+    assert found.details["operators"]["aten.exp"] == 1 / 3
+    assert found.totals["operators"] == plain.totals["operators"] + 1 / 3
+    assert found.varying["operators"][""] == ((1.0, 0.0, 0.0) * 2,)
+    assert found.totals["peak_tensor_bytes"] == plain.totals["peak_tensor_bytes"]
+
+
+def test_work_of_two_periods_has_both_though_their_sum_has_none() -> None:
+    """1 in each 5th step and 2 in each 9th: 45 steps would be a period of both."""
     calls = 0
 
     def sometimes(loss: Tensor) -> None:
         nonlocal calls
         calls += 1
-        if calls % 2 == turn:
-            loss.exp()
+        if calls % 5 == 0:
+            loss.item()
+        if calls % 9 == 0:
+            loss.item()
+            loss.item()
 
     found = count(users_step(sometimes))
-    assert found.unstable == {"operators": f"aten.exp {told}"}
-    assert found.details["operators"]["aten.exp"] == 1
-    assert found.totals["operators"] == sum(found.details["operators"].values())
+    assert found.totals["synchronisations"] == pytest.approx(1 / 5 + 2 / 9)
+    assert sorted(map(sum, found.varying["synchronisations"][""])) == [2, 4]  # in two periods of each
+    assert found.unstable == {"operators": "aten._local_scalar_dense from 4 to 6"}  # whose lines are not looked at
+
+
+def test_the_steps_that_were_counted_whole_may_be_unusual() -> None:
+    """After a step of warm-up and two that learn, two of each six do more."""
+    calls = 0
+
+    def sometimes(loss: Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 6 in {4, 5}:
+            loss.exp()
+
+    unusual = "most steps do something else than those in which it was counted"
+    names = ("peak_tensor_bytes", "model_state_bytes", "retained_bytes")
+    assert count(users_step(sometimes)).unstable == dict.fromkeys(names, unusual)
+
+
+def test_training_that_ends_is_looked_at_until_then() -> None:
+    left = iter(range(12))  # one step of warm-up
+    step = users_step()
+
+    def ending() -> Tensor:
+        next(left)
+        return step()
+
+    assert count(ending).steps == 11
+
+
+def test_a_survey_ends_when_it_has_taken_too_long_on_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock is two seconds later; what comes before the survey takes two."""
+    seconds = itertools.count(0, 2)
+    monkeypatch.setattr(counting, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    late: list[bool] = []
+
+    def on_any_rank(here: bool) -> bool:  # noqa: FBT001  as its own
+        late.append(here)
+        return here
+
+    subject = Countable(device=CPU)
+    assert count_warm_step(users_step(), subject, {}, on_any_rank=on_any_rank).steps == 4 + len(late)
+    assert late == [False] * 5 + [True]
 
 
 def test_a_learning_rate_in_a_tensor_is_no_wait_and_a_value_that_the_step_reads_is_one() -> None:
@@ -214,13 +279,11 @@ def test_steps_that_alternate_between_optimizers_show_both_whichever_is_the_last
 
     found = count(step)
     assert found.totals["optimizer_steps"] == 1
-    assert found.details["optimizer_steps"] == {"SGD": 1.0, "Adam": 1.0}
-    steady = Counts(totals={"optimizer_steps": 1.0}, details={"optimizer_steps": {"SGD": 1.0}}, unstable={})
+    assert found.details["optimizer_steps"] == {"SGD": 0.5, "Adam": 0.5}
+    steady = Counts(totals={"optimizer_steps": 1.0}, details={"optimizer_steps": {"SGD": 1.0}}, unstable={}, steps=24)
     told = change_of("optimizer_steps", steady, found)
     assert (decide_count("optimizer_steps", steady, found), told.gated) == (Verdict.REGRESSED, True)
-    words = words_of_note(told.note)
-    assert words.startswith("Adam 0 -> 1 per step (+1): the new one at ")
-    assert "; no longer the same in every step: " in words
+    assert words_of_note(told.note).startswith("Adam 0 -> 0.5 per step (+0.5), more in 1 of 2 steps: 0.5 new ones at ")
 
 
 def test_a_period_of_steps_counts_as_their_mean_and_memory_as_their_most() -> None:
@@ -241,19 +304,19 @@ def test_a_period_of_steps_counts_as_their_mean_and_memory_as_their_most() -> No
     assert found.details["model_state_bytes"] == plain.details["model_state_bytes"]
 
 
-def test_what_differs_between_periods_is_told_by_step() -> None:
+def test_what_is_another_number_in_each_step_is_told_by_its_least_and_most() -> None:
     calls = 0
 
     def ever_less(loss: Tensor) -> None:
         nonlocal calls
         calls += 1
-        for _ in range(20 - calls):
+        for _ in range(30 - calls):
             loss.exp()
 
-    # One step of warm-up, two to get acquainted: 16, 15, 14, 13.
-    found = count(users_step(ever_less), period=2)
-    assert found.unstable["operators"] == "aten.exp 15.5 per step in 2 steps, 13.5 in the next 2"
-    assert found.details["operators"]["aten.exp"] == 15.5
+    # After one step of warm-up 28, 27 ... 9, which are 18.5 in the mean.
+    found = count(users_step(ever_less))
+    assert found.unstable == {"operators": "aten.exp from 9 to 28"}
+    assert found.details["operators"]["aten.exp"] == 18.5
 
 
 def test_an_optimizer_inside_of_another_steps_once() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.counting.counting import STEP, Recorded, _counts, _per_step, not_counted, work_in
+from pytest_ddpperf.instruments.counting.counting import STEP, Recorded, not_counted, work_in
+from pytest_ddpperf.instruments.counting.steps import counts_of, per_step
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 
@@ -114,12 +115,13 @@ def test_without_the_name_of_any_call_nothing_is_known_of_waits() -> None:
 
 
 def test_a_metric_that_one_step_or_period_lacks_is_left_out() -> None:
-    seen = {"operators": {"aten.mm": 1.0}, "kernel_launches": {"gemm": 2.0}, "ddp_buckets": {}}
-    unseen = {"operators": {"aten.mm": 1.0}, "ddp_buckets": {}}
-    assert _per_step([seen, unseen]) == _per_step([unseen, seen]) == unseen
-    for periods in ([seen, unseen], [unseen, seen]):
-        assert "kernel_launches" not in _counts(periods, 1).totals
-    assert _counts([seen, seen], 1).totals["kernel_launches"] == 2.0
+    seen = {"device_copies": {"HtoD": 1.0}, "kernel_launches": {"gemm": 2.0}}
+    unseen = {"device_copies": {"HtoD": 1.0}}
+    assert per_step([seen, unseen]) == per_step([unseen, seen]) == unseen
+    whole: list[dict[str, dict[str, float]]] = [{"ddp_buckets": {}}]
+    for profiled in ([seen, unseen], [unseen, seen]):
+        assert "kernel_launches" not in counts_of(whole, profiled, [{}], unusual=False).totals
+    assert counts_of(whole, [seen, seen], [{}], unusual=False).totals["kernel_launches"] == 2.0
 
 
 def test_what_was_not_counted_on_a_gpu_is_told() -> None:

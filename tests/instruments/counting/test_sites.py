@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pytest_ddpperf.instruments.counting.counting import Countable, count_step
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, call_sites, digest
-from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.strategies import naive
 from pytest_ddpperf.training import timing
 
@@ -55,7 +54,7 @@ def test_the_innermost_line_of_a_package_that_the_projects_line_called_is_told_t
     assert (place.file, place.through) == (USERS, (other, 3, "step"))
     assert in_a_thread(through(PACKAGE, USERS, TORCH)).through is None, "it called the project's line"
     assert in_a_thread(through(OURS, PACKAGE, TORCH)).through is None, "it is the place itself"
-    (site,) = call_sites([{"collective_calls": {("all_reduce", place): 1.0}}], 1, ("/project",))["collective_calls"]
+    (site,) = call_sites([{"collective_calls": {("all_reduce", place): 1.0}}], ("/project",))["collective_calls"]
     assert (site.file, site.through) == ("train.py", "somebodys/accelerator.py:3 in step")
 
 
@@ -110,14 +109,13 @@ def test_optimizer_steps_passes_of_backward_costly_calls_and_operators_have_thei
     assert {("aten.sum", 1, 1.0), ("aten.add_", 2, 1.0)} <= set(operators)
 
 
-def test_a_period_counts_with_the_mean_of_its_steps_and_the_most_of_several() -> None:
+def test_a_line_counts_with_the_mean_of_all_steps_that_were_looked_at() -> None:
+    """What only some steps tell has the mean of these."""
     place = Place("/elsewhere/train.py", 3, "step", backward=False)
-    steps = [{"collective_calls": {("all_reduce", place): calls}} for calls in (0.0, 4.0, 2.0, 4.0)]
-    assert call_sites(steps, 2, ("/elsewhere",)) == {
-        "collective_calls": (
-            CallSite(part="all_reduce", file="train.py", line=3, function="step", source="", backward=False, value=3.0),
-        )
-    }
+    calls, kept = (0.0, 4.0, 2.0, 4.0), {("kept", place): 7.0}
+    steps = [{"collective_calls": {("all_reduce", place): number}} for number in calls]
+    found = call_sites([{**steps[0], "retained_bytes": kept}, *steps[1:]], ("/elsewhere",))
+    assert {metric: site.value for metric, (site,) in found.items()} == {"collective_calls": 2.5, "retained_bytes": 7.0}
 
 
 def test_a_graph_break_has_its_line() -> None:
@@ -139,6 +137,6 @@ def test_a_graph_break_has_its_line() -> None:
 
 def test_a_file_outside_of_the_project_has_its_name_alone_and_a_line_its_digest() -> None:
     step = {"collective_calls": {("all_reduce", Place("/home/alice/other/mod.py", 3, "step", backward=False)): 1.0}}
-    (site,) = call_sites([step], 1, ("/project",))["collective_calls"]
+    (site,) = call_sites([step], ("/project",))["collective_calls"]
     assert (site.file, site.source) == ("mod.py", "")
     assert len({digest("a = 1"), digest("a = 2"), digest("")}) == 3

@@ -1,0 +1,152 @@
+"""Counts of what comes in some steps only: how often decides, and not which steps were looked at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from pytest_ddpperf.judge.counts import change_of
+from pytest_ddpperf.judge.decision import decide_count
+from pytest_ddpperf.records.counts import Counts, merged, steps_to_tell
+from pytest_ddpperf.records.rhythm import rhythm_of
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.phrases import findings
+from tests.judge.test_counts import counted
+from tests.judge.test_counts import counts as exactly
+from tests.records.test_rhythm import every
+
+CALLS = "collective_calls"
+DRAWN = tuple(float(place in {0, 1, 4, 6, 11, 12, 15, 20, 21}) for place in range(24))
+
+
+def calls(values: tuple[float, ...]) -> Counts:
+    """Counts of all-reduces, of these in each step."""
+    mean, steady = rhythm_of(values).mean, len(set(values)) == 1
+    return Counts(
+        totals={CALLS: mean},
+        details={CALLS: {"all_reduce": mean}},
+        unstable={CALLS: "all_reduce varies"} if rhythm_of(values).irregular else {},
+        steps=len(values),
+        varying={} if steady else {CALLS: {"": (values,), "all_reduce": (values,)}},
+    )
+
+
+STEADY = (1.0,) * 24
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "verdict", "needed"),
+    [
+        pytest.param(every(5), every(5, first=3), Verdict.UNCHANGED, 0, id="another phase"),
+        pytest.param(every(13), every(13, first=11), Verdict.UNCHANGED, 48, id="another phase, 2 and 1 of 24 steps"),
+        pytest.param(every(5), every(4), Verdict.REGRESSED, 0, id="each 4th step in place of each 5th"),
+        pytest.param(every(5), every(6, first=4), Verdict.IMPROVED, 0, id="each 6th step in place of each 5th"),
+        pytest.param(every(5), every(13), Verdict.IMPROVED, 0, id="1.2 and 1 + 2/24, which is at most 1 + 3/24"),
+        pytest.param(STEADY, every(10, first=9), Verdict.REGRESSED, 0, id="new in each 10th step"),
+        pytest.param(every(10, first=9), STEADY, Verdict.IMPROVED, 0, id="gone from each 10th step"),
+        pytest.param(STEADY, every(13), Verdict.REGRESSED, 0, id="new, 2 of 24 steps"),
+        pytest.param(STEADY, every(24), Verdict.UNCHANGED, 48, id="1 of 24 steps: none of 24 may be luck"),
+        pytest.param(STEADY[:8], every(24), Verdict.UNCHANGED, 32, id="1 of 24 steps: none of 8 may be luck"),
+        pytest.param(STEADY[:8], every(9), Verdict.UNCHANGED, 9, id="each 9th step may be missed in 8"),
+        pytest.param(STEADY[:8], every(8), Verdict.REGRESSED, 0, id="each 8th step is not missed in 8"),
+        pytest.param(STEADY, (2.0,) * 24, Verdict.REGRESSED, 0, id="one more in each step"),
+        pytest.param(STEADY, every(2, usual=0.0, more=2.0), Verdict.UNCHANGED, 0, id="two in each 2nd step are one"),
+        pytest.param(tuple(0.0 for _ in DRAWN), DRAWN, Verdict.REGRESSED, 0, id="new in 9 of 24 steps by chance"),
+        pytest.param(DRAWN, DRAWN[::-1], Verdict.UNCHANGED, 0, id="as many by chance"),
+    ],
+)
+def test_how_often_work_comes_is_compared(
+    then: tuple[float, ...], now: tuple[float, ...], verdict: Verdict, needed: int
+) -> None:
+    before, after = calls(then), calls(now)
+    assert decide_count(CALLS, before, after) is verdict
+    assert change_of(CALLS, before, after).gated
+    assert steps_to_tell(CALLS, before, after) == needed
+
+
+@pytest.mark.parametrize(
+    ("period", "verdict", "needed"),
+    [
+        pytest.param(12, Verdict.REGRESSED, 0, id="evaluation in each 12th step, twice"),
+        # The 7 are 1 of 24 steps to either side now, and may have been missed once in 24 steps before.
+        pytest.param(24, Verdict.UNCHANGED, 48, id="evaluation once in 24 steps"),
+    ],
+)
+def test_evaluation_beside_logging_is_a_rhythm_of_its_own(period: int, verdict: Verdict, needed: int) -> None:
+    logging, evaluation = every(5, usual=0.0), every(period, usual=0.0, more=7.0)
+    before, both = calls(logging), calls(evaluation)
+    total = before.totals[CALLS] + both.totals[CALLS]
+    after = replace(
+        both,
+        totals={CALLS: total},
+        details={CALLS: {"all_reduce": total}},
+        varying={CALLS: dict.fromkeys(("", "all_reduce"), (logging, evaluation))},
+    )
+    assert decide_count(CALLS, before, after) is verdict
+    assert steps_to_tell(CALLS, before, after) == needed
+
+
+def test_a_rate_that_may_have_changed_is_told_with_what_would_tell() -> None:
+    result = counted(calls(every(24)), calls(STEADY))
+    assert result.verdict is Verdict.UNCHANGED
+    assert findings(result) == (
+        (
+            "may have changed: collective_calls 1 -> 1.042 calls per step (+0.042), more in 1 of 24 steps; "
+            "48 steps at least would tell"
+        ),
+    )
+
+
+def test_a_rate_that_grew_says_how_often() -> None:
+    result = counted(calls(every(4)), calls(every(5)))
+    assert words_of_note(result[CALLS].note) == (
+        "all_reduce 1.2 -> 1.25 calls per step (+0.05), more in 1 of 4 steps, before more in 1 of 5 steps"
+    )
+    assert findings(result) == ()
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "verdict"),
+    [
+        pytest.param((3.0, 1.0, 2.0), (2.0, 4.0, 3.0), "", id="some steps do as much as some of the other side"),
+        pytest.param((3.0, 1.0, 2.0), (4.0, 8.0, 6.0), Verdict.REGRESSED, id="each step does more than any before"),
+        pytest.param((4.0, 8.0, 6.0), (3.0, 1.0, 2.0), Verdict.IMPROVED, id="each step does less than any before"),
+        pytest.param((3.0, 1.0, 2.0), (2.0, 7.0, 3.0), Verdict.INCONCLUSIVE, id="the mean has doubled"),
+    ],
+)
+def test_what_varies_without_a_rule_is_gated_only_if_all_steps_agree(
+    then: tuple[float, ...], now: tuple[float, ...], verdict: Verdict | Literal[""]
+) -> None:
+    result = counted(calls(now), calls(then))
+    assert result[CALLS].gated is bool(verdict)
+    assert result.verdict is (verdict or Verdict.NEW)  # of a result in which nothing is gated
+
+
+def test_a_doubled_mean_is_a_suspect_that_times_have_to_clear() -> None:
+    result = counted(calls((2.0, 7.0, 3.0)), calls((3.0, 1.0, 2.0)))
+    assert words_of_note(result[CALLS].note) == (
+        "its mean has doubled, and steps differ without a rule (all_reduce varies), so times have to tell"
+    )
+
+
+def test_luck_of_one_rank_is_no_change() -> None:
+    """The other rank does one more in each 13th step: twice in the 24 steps of the baseline, once in these."""
+    before, after = (merged([calls((2.0,) * 24), calls(every(13, first=first))]) for first in (0, 11))
+    assert (before.by_rank[CALLS], after.by_rank[CALLS]) == ((2.0, 1 + 2 / 24), (2.0, 1 + 1 / 24))
+    assert decide_count(CALLS, before, after) is Verdict.UNCHANGED
+    assert decide_count(CALLS, before, merged([calls((2.0,) * 24), calls((3.0,) * 24)])) is Verdict.REGRESSED
+
+
+def test_ranks_that_ended_at_different_steps_have_the_steps_of_all() -> None:
+    assert merged([calls(every(5)), calls(every(5, 23))]).steps == 23
+
+
+def test_a_baseline_from_before_rates_has_looked_at_two_steps() -> None:
+    """What comes in each 3rd step may have been missed then, and what comes in each 2nd one is new."""
+    then = replace(exactly(collective_calls=1.0), details={CALLS: {"all_reduce": 1.0}})
+    assert then.steps == 2
+    assert decide_count(CALLS, then, calls(every(3))) is Verdict.UNCHANGED
+    assert decide_count(CALLS, then, calls(every(2))) is Verdict.REGRESSED
