@@ -36,5 +36,4 @@ if __name__ == "__main__":
     red=frozenset({"processes_started"}),
     same=frozenset({"optimizer_steps", "flops", "collective_calls"}),
     cause="processes_started",
-    blind="processes that a step starts are not counted yet",
 )
