@@ -70,8 +70,8 @@ def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
     restless = [counts for counts in (now, then) if metric in counts.unstable]
     judged = verdict is not Verdict.UNCHANGED and all(metric in counts.varying for counts in restless)
     if restless and (not judged or verdict is Verdict.INCONCLUSIVE):
-        note = Finding("unsteady_count", {"reason": restless[0].unstable[metric], "doubled": judged})
-        return CountChange(gated=judged, note=note)
+        reason = restless[0].unstable[metric]
+        return CountChange(gated=judged, note=Finding("unsteady_count", {"reason": reason, "doubled": judged}))
     changed = verdict is not Verdict.UNCHANGED or then.totals[metric] != now.totals[metric]  # or may have, or below
     note = Finding("count_changed", {"metric": metric, "then": then, "now": now}) if changed else None
     return CountChange(gated=not _follows(metric, verdict, then, now), note=note)

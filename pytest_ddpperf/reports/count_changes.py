@@ -179,9 +179,9 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
 
 def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
     """What a change comes from, if other counts show it: activations that are computed again, trained parameters."""
-    again = [counts.totals.get("flops_recomputed", math.inf) for counts in (then, now)]
-    if metric == "flops" and again[0] < again[1] < math.inf:
-        return [f"activations are computed again in backward (activation checkpointing): {_change(metric, *again)}"]
+    old, new = (counts.totals.get("flops_recomputed", math.inf) for counts in (then, now))
+    if metric == "flops" and old < new < math.inf:
+        return [f"activations are computed again in backward (activation checkpointing): {_change(metric, old, new)}"]
     sizes = [counts.details.get("model_state_bytes", {}) for counts in (then, now)]
     if metric != "model_state_bytes" or not all(size.get("parameters") for size in sizes):
         return []

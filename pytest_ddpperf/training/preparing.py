@@ -34,7 +34,8 @@ from pytest_ddpperf.training.timing import checked_run, on_any_rank, warm_up
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_ddpperf.instruments.counting.counting import Countable, Details
+    from pytest_ddpperf.instruments.counting.counting import Countable
+    from pytest_ddpperf.instruments.counting.steps import Details
     from pytest_ddpperf.records.communication import RankProfile
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.launch import RankLaunch

@@ -22,7 +22,15 @@ from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter, loadin
 from pytest_ddpperf.instruments.counting.module_tracker import ModuleTracker, ddp_buckets, gradients_of
 from pytest_ddpperf.instruments.counting.python import BatchRows, calls_counted
 from pytest_ddpperf.instruments.counting.sites import Place, break_sites, call_sites, compiled_sites
-from pytest_ddpperf.instruments.counting.steps import Details, Seen, counts_of, per_step, total_of, usual_steps
+from pytest_ddpperf.instruments.counting.steps import (
+    Details,
+    Seen,
+    counts_of,
+    per_step,
+    total_of,
+    unplaced,
+    usual_steps,
+)
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, eagerly, unsampled, warmed_up
 from pytest_ddpperf.records.counts import COUNTS, Counts
@@ -247,13 +255,11 @@ class _Pass:
         self._batches.begin_step()
         run()
         shown, sites = self._operators.details(), self._operators.sites()
-        operators = {"operators": sites.pop("operators")} if self._operators.whole else {}
         del shown["operator_bytes"]
-        placed = {metric: {(part, None): value for part, value in parts.items()} for metric, parts in shown.items()}
-        sites.pop("operators", None)
-        self.seen.append({**placed, **sites})
-        del sites["collective_send_bytes"]  # their lines are those of the calls
-        self.sites.append({**sites, **operators})
+        placed = shown.keys() & sites.keys() - {"operators"}
+        self.seen.append({each: sites[each] if each in placed else unplaced(shown[each]) for each in shown})
+        left_out = {"collective_send_bytes", *(() if self._operators.whole else ("operators",))}  # lines of calls
+        self.sites.append({metric: found for metric, found in sites.items() if metric not in left_out})
 
     def _file_known(self) -> None:
         tracker, used = self._tracker, self.used

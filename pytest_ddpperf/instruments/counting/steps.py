@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from pytest_ddpperf.instruments.counting.sites import Place
 from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.rhythm import components_of, rhythm_of, rhythm_of_all, rhythm_text
 from pytest_ddpperf.units import format_number
 
 Details = dict[str, dict[str, float]]
-Seen: TypeAlias = "dict[str, Mapping[tuple[str, Place | None], float]]"
+Whole: TypeAlias = "Mapping[str, Mapping[str, float]]"
+Seen: TypeAlias = "dict[str, Mapping[Any, float]]"
 """What a step did, by metric, and by part and place: None of counts that have none."""
 
 K = TypeVar("K")
@@ -32,7 +32,7 @@ def per_step(steps: Sequence[Details]) -> Details:
     }
 
 
-def _common(found: Sequence[Details]) -> list[str]:
+def _common(found: Sequence[Whole]) -> list[str]:
     """The metrics that each has; a profile may have seen nothing of the device."""
     return [metric for metric in found[0] if all(metric in details for details in found)] if found else []
 
@@ -56,14 +56,13 @@ def usual_steps(counted: Sequence[Details], shown: Sequence[Seen], seen: Sequenc
     return [[step] for step, does in zip(counted, shown, strict=False) if seen.count(does) >= most - 1]
 
 
-def counts_of(
-    alike: Sequence[Details], of_device: Sequence[Details], seen: Sequence[Details], *, unusual: bool
-) -> Counts:
+def counts_of(alike: Sequence[Whole], of_device: Sequence[Whole], seen: Sequence[Seen], *, unusual: bool) -> Counts:
     """The counts of a step: of steps that are alike, metric by metric, the most, and the means of all that were seen.
 
     ``unusual``: whether the steps counted whole do what few steps do, so that nothing is known of what most do.
     """
-    details, totals, unstable, varying = {}, {}, {}, {}
+    details: dict[str, Mapping[str, float]] = {}
+    totals, unstable, varying = {}, {}, {}
     for steps in (alike, of_device):
         for metric in _common(steps):
             last = steps[-1][metric]
@@ -110,6 +109,11 @@ def _difference(first: Mapping[str, float], following: Mapping[str, float]) -> s
         return ""
     before, after = (format_number(parts.get(name, 0.0)) for parts in (first, following))
     return f"{name} {before} in one step, {after} in the next"
+
+
+def unplaced(parts: Mapping[str, float]) -> dict[tuple[str, None], float]:
+    """Returns the parts of a count without places."""
+    return {(part, None): value for part, value in parts.items()}
 
 
 def total_of(parts: Mapping[str, float]) -> float:
