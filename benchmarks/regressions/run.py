@@ -32,7 +32,7 @@ from benchmarks.regressions.page import PAGE, page, table
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "regressions.json"
 SECONDS = 300.0  # for a session of pytest
-TOGETHER = 3  # cases of a session
+TOGETHER = 4  # cases of a session
 TOLD = 2000  # characters of a failure that are kept
 BETTER, WORSE = "baselines", "baselines_worse"
 INI = """\

@@ -43,5 +43,6 @@ if __name__ == "__main__":
     line='self.log("loss"',
     red=frozenset({"collective_calls", "collective_bytes"}),
     same=frozenset({"optimizer_steps", "flops", "backward_passes"}),
-    cause="all_reduce",
+    cause="all_reduce 1 -> 3",
+    trade=frozenset({"operators"}),
 )

@@ -4,12 +4,12 @@ from benchmarks.regressions.case import Case
 
 CASE = Case(
     number=47,
-    title="torch.cuda.synchronize() stands in each step",
+    title="a synchronize() of the whole device stands in each step",
     threads=("yoshitomo-matsubara/torchdistill#194",),
     program="""\
-def finished():
-    if torch.cuda.is_available():
-        torch.cuda.current_stream()
+def finished(device):
+    module = torch.get_device_module(device)
+    module.current_stream()
 
 
 def build(ctx):
@@ -22,19 +22,14 @@ def build(ctx):
         loss = model(batch).square().mean()
         loss.backward()
         optimizer.step()
-        finished()
+        finished(ctx.device)
 
     return step
 """,
-    worse=(
-        (
-            "    if torch.cuda.is_available():\n        torch.cuda.current_stream()\n",
-            "    torch.accelerator.synchronize()\n",
-        ),
-    ),
-    line="torch.accelerator.synchronize()",
+    worse=(("    module.current_stream()\n", "    module.synchronize()\n"),),
+    line="module.synchronize()",
     red=frozenset({"allocator_calls"}),
     same=frozenset({"optimizer_steps", "flops", "collective_calls", "operators"}),
     cause="synchronize 0 -> 1",
-    twin=(("def finished(", "def done("), ("        finished()", "        done()")),
+    twin=(("def finished(", "def done("), ("finished(ctx", "done(ctx")),
 )

@@ -27,6 +27,7 @@ LEAST = 1.0  # objects of a type a step; less is none of the step's own
 _COSTLY = (  # functions that wait for a device, give memory back, walk through all objects, or start a process
     (gc, "gc", ("collect",)),
     (torch.cuda, "torch.cuda", ("empty_cache", "ipc_collect", "synchronize")),
+    (torch.cpu, "torch.cpu", ("synchronize",)),  # what code for any device calls here
     (getattr(torch, "accelerator", None), "torch.accelerator", ("empty_cache", "synchronize")),
     (process.BaseProcess, "multiprocessing.Process", ("start",)),
     (subprocess.Popen, "subprocess.Popen", ("__init__",)),

@@ -235,10 +235,15 @@ def test_calls_that_wait_free_memory_or_collect_garbage_are_counted_on_a_cpu_too
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.empty_cache()
+        torch.get_device_module("cpu").synchronize()
         return step()
 
     before = gc.collect, torch.cuda.empty_cache
-    assert count(costly).details["allocator_calls"] == {"gc.collect": 1.0, "torch.cuda.empty_cache": 2.0}
+    assert count(costly).details["allocator_calls"] == {
+        "gc.collect": 1.0,
+        "torch.cuda.empty_cache": 2.0,
+        "torch.cpu.synchronize": 1.0,
+    }
     assert (gc.collect, torch.cuda.empty_cache) == before
     assert count(step).totals["allocator_calls"] == 0
 
