@@ -173,7 +173,7 @@ class OperatorCounter(TorchDispatchMode):
         if name is not None:
             self._counts["operator_bytes"][name] += moved_bytes((*tensors, *results))
         self._follow(tensors, results)
-        if sends:
+        if sends and func.name() == "c10d::allreduce_":  # FSDP keeps what it gathers from
             self._tracker.mark_buckets(tensors)
 
     def _count_operator(self, name: str) -> None:

@@ -142,7 +142,7 @@ class TensorTracker:
             self.see(tensor, category, mark=True)
 
     def mark_buckets(self, sent: Iterable[torch.Tensor]) -> None:
-        """Files tensors that a collective takes under ``buckets``, if they were there before: DDP keeps such ones."""
+        """Files tensors that an all-reduce takes under ``buckets``, if they were there before: DDP keeps such ones."""
         with self._lock:
             for key in [key for tensor in sent for key, _ in self._storages(tensor)]:
                 if key in self._unnamed and self._unnamed[key].place is None:
