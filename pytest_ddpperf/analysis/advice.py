@@ -159,7 +159,9 @@ def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
     update = _phase_share(measurement, OPTIMIZER) + _phase_share(measurement, OTHER)
     calls = overhead * max(0.0, 1 - update / computing) if computing else 0.0  # of operators outside of the update
     saved = 1 - 1 / TIMES
-    accumulated = saved * min(1.0, communication * _sent_once(measurement) + update)
+    # The share of what is sent that accumulation sends once: FSDP gathers parameters for each micro-batch.
+    sent_once = 1.0 if not strategy_name(measurement).startswith("fsdp") else 1 / 2 if _kept(measurement) else 1 / 3
+    accumulated = saved * min(1.0, communication * sent_once + update)
     larger = saved * min(1.0, communication + update + calls)
     found = []
     if communication and not _synchronises_each(measurement):  # else first of all what it accumulates already
@@ -182,18 +184,12 @@ def _micro_batches(measurement: Measurement) -> int:
 
 
 def _synchronises_each(measurement: Measurement) -> bool:
-    """Whether each of several micro-batches synchronises."""
     return _micro_batches(measurement) > 1 and measurement.recipe.get("no_sync") == "false"
 
 
 def _kept(measurement: Measurement) -> bool:
     """Whether parameters stay gathered between forward and backward."""
     return re.search(_KEPT, measurement.strategy) is not None
-
-
-def _sent_once(measurement: Measurement) -> float:
-    """The share of what is sent that accumulation sends once: FSDP gathers parameters for each micro-batch."""
-    return 1.0 if not strategy_name(measurement).startswith("fsdp") else 1 / 2 if _kept(measurement) else 1 / 3
 
 
 def _phase_share(measurement: Measurement, phase: str) -> float:

@@ -42,12 +42,6 @@ class Candidate:
     measured: float | None = None
     standing: Standing = "not timed"
 
-    @property
-    def sample_seconds(self) -> float:
-        """Predicted seconds for a sample of the whole group; of a step, where samples are not known."""
-        assert self.prediction is not None  # noqa: S101  of one that fits
-        return self.prediction.seconds / (self.prediction.samples or 1.0)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyAdvice:
@@ -75,8 +69,10 @@ def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """Candidates in the order of advice, each with its standing."""
 
     def place(candidate: Candidate) -> tuple[bool, float]:
-        known = candidate.prediction is not None
-        return not known, candidate.sample_seconds if known else candidate.memory or 0.0
+        prediction = candidate.prediction
+        if prediction is None:
+            return True, candidate.memory or 0.0
+        return False, prediction.seconds / (prediction.samples or 1.0)  # for a sample, or else for a step
 
     ordered = sorted(candidates, key=place)
     return tuple(replace(candidate, standing=_standing(candidate, ordered[0])) for candidate in ordered)

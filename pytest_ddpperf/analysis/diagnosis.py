@@ -107,7 +107,9 @@ def _computing(evidence: StepEvidence, environment: Environment, busy: float) ->
     rates, step = evidence.rates, evidence.step
     if rates is None or not evidence.operators:
         return [_cause("unclear", busy, step)]
-    products, moving, calling = _simple(evidence)
+    # Seconds that simple work of the same amount takes: products, copies, calls.
+    products, moving = evidence.flops / rates.products, evidence.moved / rates.copies
+    calling = evidence.operators * rates.operator
     if environment.device == "cuda":  # the host calls while the device works: the longer one is the limit
         products, moving, calling = (0.0, 0.0, calling) if calling > products + moving else (products, moving, 0.0)
     known = products + moving + calling
@@ -135,14 +137,6 @@ def _unclear(evidence: StepEvidence, seconds: float) -> Cause:
     return _cause(
         "unclear", seconds, evidence.step, idle=seconds, collectives=evidence.collectives * evidence.unmeasured
     )
-
-
-def _simple(evidence: StepEvidence) -> tuple[float, float, float]:
-    """Seconds that simple work of the same amount takes: products, copies, calls."""
-    rates = evidence.rates
-    if rates is None:
-        return 0.0, 0.0, 0.0
-    return evidence.flops / rates.products, evidence.moved / rates.copies, evidence.operators * rates.operator
 
 
 def _threads(environment: Environment) -> tuple[int, int]:

@@ -10,11 +10,11 @@ from statistics import fmean, median
 
 from pytest_ddpperf.metrics.communication import communication_overhead, still_sent
 from pytest_ddpperf.metrics.figures import precision_of_products
-from pytest_ddpperf.metrics.launch_figures import complete, long_steps_of, mean_step
+from pytest_ddpperf.metrics.launch_figures import complete, long_steps_of, mean_step, phases_of
 from pytest_ddpperf.parsers import byte_count
 from pytest_ddpperf.records.launch import Launch, MachineRates, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES, PhaseTimes
+from pytest_ddpperf.records.phases import DATA_WAIT, GRADIENT_SYNC, OTHER, PHASES
 from pytest_ddpperf.stats.summaries import median_step
 from pytest_ddpperf.strategies.table import STRATEGIES
 
@@ -74,7 +74,7 @@ class StepEvidence:
 
 def evidence_of(measurement: Measurement) -> StepEvidence | None:
     """The figures of a measurement; None where nothing was timed, or no step was taken apart."""
-    launches = [launch for launch in measurement.every if _phases(launch) is not None]
+    launches = [launch for launch in measurement.every if phases_of(launch) is not None]
     if not measurement.launches or not launches:
         return None
     step = median(map(mean_step, measurement.launches))
@@ -82,6 +82,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
     rates = _rates(launches) if _fits_products(measurement) else None
     slow = _slow_rank(launches, step) or _rank_with_most_work(measurement, launches, step, rates)
     communication, whole = _communication(measurement, shares, step)
+    cpu_times = complete(rank.cpu_time for launch in measurement.launches for rank in launch.ranks)
     totals: Mapping[str, float] = {} if measurement.counts is None else measurement.counts.totals
     moved = {} if measurement.counts is None else measurement.counts.details.get("operator_bytes", {})
     return StepEvidence(
@@ -91,7 +92,7 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
         unmeasured=not whole and totals.get("collective_calls", 0.0) > 0,
         outside=step * fmean(rank[OTHER] for ranks in shares for rank in ranks),
         slow=slow,
-        cpu=_cpu(measurement),
+        cpu=fmean(cpu_times) if cpu_times else None,
         flops=totals.get("flops", 0.0),
         operators=totals.get("operators", 0.0),
         moved=math.fsum(nbytes for name, nbytes in moved.items() if not _PRODUCTS.search(name)),
@@ -109,14 +110,10 @@ def _shares(measurement: Measurement, launches: Sequence[Launch]) -> list[list[d
     return [_phase_shares(launch, periodic=periodic) for launch in launches]
 
 
-def _phases(launch: Launch) -> tuple[PhaseTimes, ...] | None:
-    return complete(rank.phases for rank in launch.ranks)
-
-
 def _phase_shares(launch: Launch, *, periodic: bool) -> list[dict[str, float]]:
     """Of each rank: the share of its steps that each phase takes; ``periodic``: whether they are a whole period."""
     found = []
-    for phases in _phases(launch) or ():
+    for phases in phases_of(launch) or ():
         seconds = {phase: (math.fsum if periodic else median_step)(phases.seconds[phase]) for phase in PHASES}
         whole = math.fsum(seconds.values())
         found.append({phase: value / whole if whole else 0.0 for phase, value in seconds.items()})
@@ -145,7 +142,7 @@ def _communication(
 
 def longest_data_wait(measurement: Measurement) -> float:
     """The share of its steps in which the rank that waits longest for data does so; 0 where nobody knows."""
-    shares = _shares(measurement, [launch for launch in measurement.every if _phases(launch) is not None])
+    shares = _shares(measurement, [launch for launch in measurement.every if phases_of(launch) is not None])
     return fmean(max(rank[DATA_WAIT] for rank in ranks) for ranks in shares) if shares else 0.0
 
 
@@ -177,7 +174,7 @@ def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
     if blocks is not None:
         whole = median_step(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
         return [median_step(rank.unsynchronised) for rank in blocks], whole
-    phases = _phases(launch)
+    phases = phases_of(launch)
     if phases is None:
         return None
     waits = [median_step(rank.seconds[GRADIENT_SYNC]) for rank in phases]
@@ -206,16 +203,10 @@ def _slow_phase(launches: Sequence[Launch], rank: int) -> str:
     """The phase in which a rank takes longest beside the typical other rank; waits for others are no work."""
     more = dict.fromkeys((phase for phase in PHASES if phase != GRADIENT_SYNC), 0.0)
     for launch in launches:
-        seconds = [{phase: median_step(own.seconds[phase]) for phase in more} for own in _phases(launch) or ()]
+        seconds = [{phase: median_step(own.seconds[phase]) for phase in more} for own in phases_of(launch) or ()]
         for phase in more:
             more[phase] += seconds[rank][phase] - median(own[phase] for i, own in enumerate(seconds) if i != rank)
     return max(more, key=more.__getitem__)
-
-
-def _cpu(measurement: Measurement) -> float | None:
-    """CPU seconds of the average rank in a timed step."""
-    times = complete(rank.cpu_time for launch in measurement.launches for rank in launch.ranks)
-    return None if not times else fmean(times)
 
 
 def _fits_products(measurement: Measurement) -> bool:

@@ -97,8 +97,10 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
     errors = [(one - gained) / gained for one, (_, gained) in zip(expected, samples, strict=True)]
     interval = None
     if len(pairs) > 1:
+        from scipy.special import stdtrit
+
         left = math.fsum((y - serial * x) ** 2 for x, y in pairs) / (len(pairs) - 1)
-        half = _t_quantile(len(pairs) - 1) * math.sqrt(left / squares)
+        half = float(stdtrit(len(pairs) - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(left / squares)
         interval = Interval(low=serial - half, high=serial + half, confidence=CONFIDENCE)
     return LawFit(
         law=law,
@@ -141,9 +143,3 @@ def _more_than_one(ranks: float) -> float:
     if require_number("ranks", ranks) <= 1:
         raise SettingError(f"ranks={ranks!r} is no more than the base has; give a number above 1")
     return float(ranks)
-
-
-def _t_quantile(freedom: int) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

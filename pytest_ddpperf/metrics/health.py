@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from pytest_ddpperf.metrics.launch_figures import gpus_of, used_gpus
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, GpuHealth
+from pytest_ddpperf.records.health import CpuHealth
 from pytest_ddpperf.records.measurement import Measurement
 
 LOAD = 0.10  # share of the usable cores' time that others may use; the system itself uses a few percent
@@ -87,17 +86,7 @@ def _gpu_findings(measurement: Measurement) -> Iterator[Finding]:
     sizes = {pid: size for gpus in launches for gpu in gpus for pid, size in gpu.others.items()}
     for pid, seen in sorted(others.items()):
         yield Finding("gpu_used_by_others", {"pid": pid, "nbytes": sizes[pid], "seen": seen, "launches": number})
-    yield from _fallen_clocks(launches)
-
-
-def _fallen_clocks(launches: Sequence[tuple[GpuHealth, ...]]) -> Iterator[Finding]:
-    """A finding where the slowest GPU's clock was not the same in all launches."""
-    slowest = [min(gpus, key=_clock) for gpus in launches]
-    clocks = [gpu.sm_clock for gpu in slowest if gpu.sm_clock is not None]
-    if clocks and min(clocks) < (1 - CLOCK_FALL) * max(clocks):
-        yield Finding("gpu_clock_fell", {"lowest": min(clocks), "highest": max(clocks)})
-
-
-def _clock(gpu: GpuHealth) -> float:
-    """A GPU's clock, infinite where the driver does not tell it."""
-    return math.inf if gpu.sm_clock is None else gpu.sm_clock
+    known = [[gpu.sm_clock for gpu in gpus if gpu.sm_clock is not None] for gpus in launches]
+    slowest = [min(clocks) for clocks in known if clocks]
+    if slowest and min(slowest) < (1 - CLOCK_FALL) * max(slowest):
+        yield Finding("gpu_clock_fell", {"lowest": min(slowest), "highest": max(slowest)})

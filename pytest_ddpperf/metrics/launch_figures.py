@@ -17,7 +17,7 @@ from pytest_ddpperf.records.health import GpuHealth
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.measurement import Better, Measurement, MetricRules, Scale, Series
-from pytest_ddpperf.records.phases import BACKWARD, GRADIENT_SYNC, PHASES
+from pytest_ddpperf.records.phases import BACKWARD, GRADIENT_SYNC, PHASES, PhaseTimes
 from pytest_ddpperf.stats.blocks import MIN_BLOCKS, OWN_ALONE, even_sizes, expected, influences
 from pytest_ddpperf.stats.intervals import ANY, center, possible
 from pytest_ddpperf.stats.summaries import LONG, least, long_steps, median_step
@@ -75,6 +75,11 @@ def complete(values: Iterable[T | None]) -> tuple[T, ...] | None:
     found = tuple(values)
     known = tuple(value for value in found if value is not None)
     return known if len(known) == len(found) else None
+
+
+def phases_of(launch: Launch) -> tuple[PhaseTimes, ...] | None:
+    """The phases of each rank; None where a rank has none."""
+    return complete(rank.phases for rank in launch.ranks)
 
 
 def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
@@ -159,7 +164,7 @@ def _phase_of_long_steps(measurement: Measurement) -> str | None:
     """
     more = dict.fromkeys(PHASES, 0.0)  # seconds
     for launch in measurement.every:
-        ranks = complete(rank.phases for rank in launch.ranks) or ()
+        ranks = phases_of(launch) or ()
         times = tuple(map(max, zip(*(rank.step_times for rank in ranks), strict=True)))
         usual = [{phase: median_step(rank.seconds[phase]) for phase in PHASES} for rank in ranks]
         for place in (place for place, time in enumerate(times) if time > LONG * median_step(times)):

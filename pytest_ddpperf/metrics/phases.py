@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_ddpperf.metrics.launch_figures import Samples, Within, complete, once
+from pytest_ddpperf.metrics.launch_figures import Samples, Within, once, phases_of
 from pytest_ddpperf.records.launch import Launch
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes, SectionTimes
@@ -110,7 +110,7 @@ def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
 @once
 def _means(launch: Launch) -> dict[str, float] | None:
     """The average rank's seconds in each phase; None where a rank has none."""
-    ranks = _ranks(launch)
+    ranks = phases_of(launch)
     if ranks is None:
         return None
     return {phase: _mean([rank.seconds[phase] for rank in ranks]) for phase in PHASES}
@@ -118,12 +118,7 @@ def _means(launch: Launch) -> dict[str, float] | None:
 
 def _diagnosed(measurement: Measurement) -> list[tuple[PhaseTimes, ...]]:
     """The ranks' phases of each launch that took steps apart."""
-    return [phases for phases in map(_ranks, measurement.every) if phases is not None]
-
-
-def _ranks(launch: Launch) -> tuple[PhaseTimes, ...] | None:
-    """The ranks' phases; None where a rank has none."""
-    return complete(rank.phases for rank in launch.ranks)
+    return [phases for phases in map(phases_of, measurement.every) if phases is not None]
 
 
 def _mean(ranks: Sequence[Sequence[float]]) -> float:

@@ -26,7 +26,9 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
     known which ranks met in the collective.
     """
     steps = [step for rank in ranks for step in rank.steps]
-    unplaced = _unplaced(ranks)
+    sent = [collective for step in steps for collective in step.collectives]
+    # A collective may have been among some of the ranks only, and no profile tells which ranks.
+    unplaced = any(rank.subgroups for rank in ranks) and any(collective.ranks != len(ranks) for collective in sent)
     instances = None if unplaced else _instances(ranks)
     busy, overlapped = fmean(step.busy for step in steps), fmean(step.overlapped for step in steps)
     number = len(ranks[0].steps)
@@ -63,12 +65,6 @@ def _gaps(steps: Sequence[ProfiledStep], overlapped: float, busy: float) -> floa
     computed = sum(step.computed - step.overlapped for step in steps)
     between = sum(step.seconds - step.busy - step.computed + step.overlapped for step in steps)
     return min(overlapped * between / computed, busy - overlapped) if computed > 0 else 0.0
-
-
-def _unplaced(ranks: Sequence[RankProfile]) -> bool:
-    """Whether a collective may have been among some of the ranks only; no profile tells which ranks."""
-    sent = (collective for rank in ranks for step in rank.steps for collective in step.collectives)
-    return any(rank.subgroups for rank in ranks) and any(collective.ranks != len(ranks) for collective in sent)
 
 
 def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:

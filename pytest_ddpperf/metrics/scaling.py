@@ -56,6 +56,7 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
     """
     base = next((point for point in measured if point.name == over), measured[0])
     gated = gated and base.name == over  # else the gain is over another one than it was before
+    gated = gated and not base.environment.oversubscribed
     return tuple(
         point
         if point is base
@@ -64,16 +65,12 @@ def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = Fa
             over=base.name,
             series=(
                 *point.series,
-                *speedup_series(base, point, gated=gated and not _share_cores(base, point)),
+                *speedup_series(base, point, gated=gated and not point.environment.oversubscribed),
                 *memory_series(base, point),
             ),
         )
         for point in measured
     )
-
-
-def _share_cores(*measured: Measurement) -> bool:
-    return any(each.environment.oversubscribed for each in measured)
 
 
 def gated_if_paired(derive: DeriveSeries) -> DeriveSeries:
