@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import os
@@ -20,7 +19,7 @@ from pytest_ddpperf.errors import in_a_line
 from pytest_ddpperf.launch import processes
 from pytest_ddpperf.launch.environment import LAUNCHER_VARIABLES, MARK
 from pytest_ddpperf.launch.messages import Preload, Preloaded, SeenImport
-from pytest_ddpperf.launch.redirection import PACKAGES, TOOL, Redirection, within
+from pytest_ddpperf.launch.redirection import TOOL, Redirection, installed_folders, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,18 +50,6 @@ class _Import:
         yield self
         for inner in self.inner:
             yield from inner.flat()
-
-    def look_up_nothing(self, everything: set[str]) -> None:
-        """Forget the look-ups of imports that went through all variables."""
-        for one in self.flat():
-            if everything <= one.variables:
-                one.variables -= everything
-                one.changed -= everything
-
-    @property
-    def of_launch(self) -> bool:
-        """Whether its own lines look up what another launch, or a process that preloads it, may have otherwise."""
-        return bool(self.changed or self.variables & LAUNCHER_VARIABLES)
 
     def seen(self) -> SeenImport:
         """What a rank reports of it."""
@@ -115,7 +102,11 @@ class ImportWatch:
             found.seconds = time.perf_counter() - begun
             self.open.pop()
             if outside is None:
-                found.look_up_nothing(set(os.environ))
+                everything = set(os.environ)
+                for one in found.flat():
+                    if everything <= one.variables:  # it went through all variables, and looked for none
+                        one.variables -= everything
+                        one.changed -= everything
             if end is not None and _is_installed(module):
                 end()
 
@@ -144,18 +135,6 @@ def keep_with_ranks(redirection: Redirection) -> None:
     _of_project.extend(filter(None, (redirection.environment, *redirection.copies)))
 
 
-@functools.cache
-def _installed_folders() -> tuple[str, ...]:
-    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {entry for entry in sys.path if isinstance(entry, str) and Path(entry).name in PACKAGES}
-    return tuple({*folders, *map(os.path.realpath, folders)})
-
-
-@functools.cache
-def _in_installed(folder: str) -> bool:
-    return any(within(folder, top) for top in _installed_folders())
-
-
 def _file(module: str) -> str:
     file = getattr(sys.modules.get(module), "__file__", None)
     return file if isinstance(file, str) else ""
@@ -164,9 +143,10 @@ def _file(module: str) -> str:
 def _is_installed(module: str) -> bool:
     """Whether a module is Python's or an installed package's; links and editable installs lead elsewhere."""
     file = _file(module)
-    if not Path(file).is_absolute() or any(within(str(Path(file).resolve()), folder) for folder in _of_project):
+    if not Path(file).is_absolute():
         return False
-    return _in_installed(str(Path(file).resolve().parent))
+    real = str(Path(file).resolve())
+    return real.startswith(installed_folders()) and not any(within(real, folder) for folder in _of_project)
 
 
 @contextmanager
@@ -279,7 +259,7 @@ def _harmless(imports: list[_Import]) -> Iterator[SeenImport]:
         one.module.partition(".")[0]
         for outermost in imports
         for one in outermost.flat()
-        if one is outermost or one.of_launch
+        if one is outermost or one.changed or one.variables & LAUNCHER_VARIABLES
     }
 
     def parts(one: _Import) -> Iterator[SeenImport]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import importlib.machinery
 import io
 import marshal
 import pickle
 import sys
-import sysconfig
 import threading
 import time
 from concurrent.futures import Future
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.errors import PayloadError, in_a_line
 from pytest_ddpperf.launch.messages import Finished
+from pytest_ddpperf.launch.redirection import installed_folders
 from pytest_ddpperf.launch.unpicklable import explain
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ StandIn = tuple["Callable[..., Any]", tuple[object, ...]]
 """A function and its arguments: their value replaces an object where the pickle is loaded."""
 _REWRITER = "AssertionRewritingHook"
 _TO_RANKS = ("cannot be sent to the ranks", "make it inside the function")
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 _MIN_LOAD_SECONDS = 2.0
 _registry = threading.Lock()  # cloudpickle has one list of modules by value for the whole process
 
@@ -146,7 +146,7 @@ def travels_by_value(name: str, module: object) -> bool:
     loader = getattr(spec, "loader", None)
     if not isinstance(file, str):
         return loader is None and name not in sys.builtin_module_names and _defines_something(name, module)
-    if file.startswith(_installed()):
+    if file.startswith((*installed_folders(), _PACKAGE)):
         return False
     return type(loader).__name__ == _REWRITER or not _importable(name, file)
 
@@ -157,15 +157,6 @@ def _defines_something(name: str, module: ModuleType) -> bool:
         isinstance(getattr(value, "__qualname__", None), str) and getattr(value, "__module__", None) == name
         for value in list(module.__dict__.values())
     )
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    """The folders of modules that every interpreter of this environment can import, this package among them."""
-    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {entry for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"}}
-    folders.add(str(Path(__file__).parent.parent))
-    return tuple(f"{folder}/" for folder in folders)
 
 
 def _importable(name: str, file: str) -> bool:

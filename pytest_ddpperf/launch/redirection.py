@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import json
@@ -11,6 +12,7 @@ import os
 import pickle
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.machinery import SourceFileLoader
@@ -81,6 +83,17 @@ class Redirection:
 def within(path: str, folder: str) -> bool:
     """Whether a normal, absolute path is ``folder`` or lies in it."""
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+@functools.cache
+def installed_folders() -> tuple[str, ...]:
+    """The folders of Python's own modules and of installed packages, and those that links to them lead to.
+
+    Each ends in a slash.
+    """
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {entry for entry in sys.path if isinstance(entry, str) and Path(entry).name in PACKAGES}
+    return tuple(f"{folder}/" for folder in {*folders, *map(os.path.realpath, folders)})
 
 
 def interpreter_folders(root: str) -> tuple[str, ...]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import linecache
 import re
 import signal
-import sysconfig
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.instruments.host import from_here
 from pytest_ddpperf.launch import interleaving
+from pytest_ddpperf.launch.redirection import installed_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -180,10 +179,4 @@ def is_machinery(filename: str) -> bool:
 
 def in_library(filename: str) -> bool:
     """Whether a frame is in code of Python, of an installed package, or of this plugin."""
-    return filename.startswith(("<", *_folders())) or "/site-packages/" in filename
-
-
-@cache
-def _folders() -> tuple[str, ...]:
-    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(f"{folder}/" for folder in {*folders, str(_PACKAGE)})
+    return filename.startswith(("<", f"{_PACKAGE}/", *installed_folders())) or "/site-packages/" in filename

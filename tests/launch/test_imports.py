@@ -42,7 +42,7 @@ def test_what_the_other_checkout_has_installed_is_of_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_ddpperf.launch.imports._of_project", [])
-    monkeypatch.setattr("pytest_ddpperf.launch.imports._installed_folders", lambda: (str(tmp_path),))
+    monkeypatch.setattr("pytest_ddpperf.launch.imports.installed_folders", lambda: (f"{tmp_path}/",))
     for name in ("built_there", "vendored"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path / name) for name in ("built_there", "vendored")] + sys.path)

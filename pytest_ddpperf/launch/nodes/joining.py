@@ -161,7 +161,12 @@ def _met(task: Task, own: Hello, folder: Path | None) -> tuple[Link, Card, list[
         card = wait_for(find, deadline - time.monotonic())
         try:
             link = connect((card.host, card.port), card.key)
-            _require_version(card, own)  # before a message that another version may not read
+            version = own.needed["pytest-ddpperf"]
+            if card.version != version:  # looked at before a message that another version may not read
+                raise SettingError(
+                    f"pytest-ddpperf is {card.version} on the controller, and {version} on {own.host} (rank {own.rank} "
+                    "of the launcher); all nodes need the same"
+                )
             link.send(own)
         except (OSError, ForeignPeer, LinkEnded) as error:
             if time.monotonic() > deadline:
@@ -170,15 +175,6 @@ def _met(task: Task, own: Hello, folder: Path | None) -> tuple[Link, Card, list[
             time.sleep(_RETRY_SECONDS)
         else:
             return link, card, published
-
-
-def _require_version(card: Card, own: Hello) -> None:
-    version = own.needed["pytest-ddpperf"]
-    if card.version != version:
-        raise SettingError(
-            f"pytest-ddpperf is {card.version} on the controller, and {version} on {own.host} (rank {own.rank} of the "
-            "launcher); all nodes need the same"
-        )
 
 
 def _folders(task: Task, folder: Path | None) -> list[Path]:

@@ -89,11 +89,6 @@ def _mpich(environ: Mapping[str, str]) -> Task | None:
     if "SLURM_STEP_ID" in environ and "MPI_LOCALRANKID" not in environ:  # srun sets the variables of PMI for MPI
         return None
     names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-    return _task(environ, names, "mpirun", _run_of_mpich(environ))
-
-
-def _run_of_mpich(environ: Mapping[str, str]) -> str:
-    """What tells a run from others: Intel's id, or the parent of all its tasks, which have one on each node only."""
-    named = environ.get("I_MPI_HYDRA_UUID") or environ.get("PMI_JOBID")
     one_node = environ.get("MPI_LOCALNRANKS") == environ.get("PMI_SIZE")
-    return named or (f"of-{os.getppid()}" if one_node else "several-nodes")
+    parent = f"of-{os.getppid()}" if one_node else "several-nodes"  # of all tasks of a run on one node
+    return _task(environ, names, "mpirun", environ.get("I_MPI_HYDRA_UUID") or environ.get("PMI_JOBID") or parent)
