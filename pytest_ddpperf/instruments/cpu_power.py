@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pytest_ddpperf.instruments.host import kernel_text
+from pytest_ddpperf.instruments.host import kernel_number, kernel_text
 from pytest_ddpperf.records.launch import Window
 
 INTERVAL = 0.1  # seconds: a counter of 32 bits goes round in a minute at the soonest
@@ -33,7 +33,7 @@ class CpuPowerWatch:
     ) -> None:
         self._interval, self._clock = interval, clock
         self._packages = packages(root)
-        self._ranges = tuple(_number(package / "max_energy_range_uj") or 0 for package in self._packages)
+        self._ranges = tuple(kernel_number(package / "max_energy_range_uj") or 0 for package in self._packages)
         self._readings: list[Reading] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ddpperf-cpu-power", daemon=True)
@@ -55,7 +55,7 @@ class CpuPowerWatch:
             self._read()
 
     def _read(self) -> None:
-        at, counters = self._clock(), [_number(package / "energy_uj") for package in self._packages]
+        at, counters = self._clock(), [kernel_number(package / "energy_uj") for package in self._packages]
         known = tuple(counter for counter in counters if counter is not None)
         if known and len(known) == len(counters):
             self._readings.append((at, known))
@@ -78,8 +78,3 @@ def mean_power(readings: Sequence[Reading], ranges: Sequence[int]) -> float | No
         for before, now, most in zip(earlier, later, ranges, strict=True)
     )
     return used * 1e-6 / (readings[-1][0] - readings[0][0])
-
-
-def _number(file: Path) -> int | None:
-    text = kernel_text(file).strip()
-    return int(text) if text.isdecimal() else None

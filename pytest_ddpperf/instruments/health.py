@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from pytest_ddpperf.instruments.cpu_power import CpuPowerWatch
-from pytest_ddpperf.instruments.host import group_folders, kernel_table, kernel_text
+from pytest_ddpperf.instruments.host import group_folders, kernel_number, kernel_table, kernel_text
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.launch import Window
 
@@ -51,14 +51,14 @@ def read_cpu(pids: Collection[int], root: Path = _ROOT) -> CpuReading:
     folders = [root / _CORES / f"cpu{core}" for core in sorted(usable)]
     ours = [process_ticks(kernel_text(root / f"proc/{pid}/stat")) for pid in pids]
     known = [ticks for ticks in ours if ticks is not None]
-    frequencies = [_number(folder / "cpufreq/scaling_cur_freq") for folder in folders]  # in kHz
+    frequencies = [kernel_number(folder / "cpufreq/scaling_cur_freq") for folder in folders]  # in kHz
     governors = {kernel_text(folder / "cpufreq/scaling_governor").strip() for folder in folders} - {""}
     throttled = (throttled_seconds(kernel_text(folder / "cpu.stat")) for folder in group_folders("cpu", root))
     return CpuReading(
         cores=core_ticks(kernel_text(root / "proc/stat"), usable),
         ours=sum(known) if len(known) == len(ours) else None,
         throttled=max((seconds for seconds in throttled if seconds is not None), default=None),
-        overheated=_sum(_number(folder / "thermal_throttle/core_throttle_count") for folder in folders),
+        overheated=_sum(kernel_number(folder / "thermal_throttle/core_throttle_count") for folder in folders),
         swapped=swapped_pages(kernel_text(root / "proc/vmstat")),
         frequencies=tuple(1e3 * frequency for frequency in frequencies if frequency is not None),
         governors=tuple(sorted(governors)),
@@ -128,11 +128,6 @@ def _difference(before: float | None, after: float | None) -> float | None:
 def _sum(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _number(file: Path) -> int | None:
-    text = kernel_text(file).strip()
-    return int(text) if text.isdecimal() else None
 
 
 Watch = Callable[[Window | None], Health]

@@ -247,6 +247,12 @@ def kernel_text(file: Path) -> str:
         return ""
 
 
+def kernel_number(file: Path) -> int | None:
+    """The number in a kernel file; None if the system has none."""
+    text = kernel_text(file).strip()
+    return int(text) if text.isdecimal() else None
+
+
 def from_here(file: str) -> str:
     """A path from the current folder on; one that is not in it, or where it was removed, as it is."""
     try:

@@ -121,7 +121,11 @@ def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") ->
 
 
 def _watch_resident(proc: Path) -> Callable[[], dict[str, float]]:
-    reset = _reset_peak(proc)
+    try:
+        (proc / "clear_refs").write_text("5", encoding="ascii")  # the command to reset VmHWM (proc(5), clear_refs)
+        reset = True
+    except OSError:  # the kernel does not let us
+        reset = False
     before = read_resident(proc)
 
     def peaks() -> dict[str, float]:
@@ -157,15 +161,6 @@ def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
     """
     peak = after.peak if reset or after.peak > before.peak else after.now
     return max(0, (peak - after.files) - (before.now - before.files))
-
-
-def _reset_peak(proc: Path) -> bool:
-    """Whether the kernel let us reset VmHWM; 5 is the command for it (proc(5), clear_refs)."""
-    try:
-        (proc / "clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True
 
 
 def read_resident(proc: Path = _PROC) -> Resident | None:

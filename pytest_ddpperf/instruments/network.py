@@ -48,10 +48,12 @@ def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
     messages: dict[int, list[float]] = {}
     message = torch.zeros(max(1, plan.pair_bytes // ELEMENT), device=ctx.device)
     beside, compute = list[Beside](), _products(ctx.device)
+    least_calls, most_calls = _CALLS
     order = random.Random(plan.seed)  # noqa: S311  the same on all ranks
     for turn in range(-1, plan.rounds):  # the first one, number -1, only warms up
         for cell in order.sample(cells, len(cells)):
-            measured = list(_turn(calls[cell], _repeats(cell[1]), ctx.device))
+            repeats = max(least_calls, min(most_calls, _CALL_BYTES // cell[1]))
+            measured = list(_turn(calls[cell], repeats, ctx.device))
             times[cell] += measured if turn >= 0 else []
         for pair in order.sample(pairs, len(pairs)):
             seconds = _fastest_message(ctx, pair, message)
@@ -75,11 +77,6 @@ def _times(collective: str, size: int, ranks: int, measured: list[tuple[float, f
 def _elements(size: int, ranks: int) -> int:
     """Elements of a buffer of about so many bytes that all ranks can share."""
     return max(1, size // (ELEMENT * ranks)) * ranks
-
-
-def _repeats(size: int) -> int:
-    least, most = _CALLS
-    return max(least, min(most, _CALL_BYTES // size))
 
 
 def _calls(

@@ -156,7 +156,12 @@ def compiled_since(first: int) -> dict[str, dict[str, float]]:
     told = Counter(reason for reason, _ in compilations()[first : first + again])
     unknown = again - told.total()
     told.update({"graphs compiled after the first step": unknown} if unknown else {})
-    return {"graph_breaks": _graph_breaks(), "recompiles": {reason: float(times) for reason, times in told.items()}}
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    breaks = Counter[str]()  # by the first line of their reason
+    for reason, times in dynamo.counters["graph_break"].items() if dynamo is not None else ():
+        breaks[str(reason).partition("\n")[0]] += times
+    found = {"graph_breaks": breaks, "recompiles": told}
+    return {metric: {reason: float(times) for reason, times in each.items()} for metric, each in found.items()}
 
 
 def compilations() -> list[tuple[str, FrameSummary]]:
@@ -186,16 +191,6 @@ def graph_breaks() -> list[tuple[str, Sequence[FrameSummary]]]:
     dynamo = sys.modules.get("torch._dynamo.utils")
     found = () if dynamo is None else getattr(dynamo, "graph_break_reasons", ())
     return [(str(each.reason).partition("\n")[0], each.user_stack) for each in found if each.graph_break]
-
-
-def _graph_breaks() -> dict[str, float]:
-    """The number of graph breaks by the first line of their reason."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    breaks: dict[str, float] = {}
-    for reason, times in dynamo.counters["graph_break"].items() if dynamo is not None else ():
-        line = str(reason).partition("\n")[0]
-        breaks[line] = breaks.get(line, 0.0) + times
-    return breaks
 
 
 @contextmanager

@@ -52,7 +52,8 @@ def test_the_estimate_is_what_ranks_count(launcher: Launcher, steps: int, *, no_
 
         from torch.nn.parallel import DistributedDataParallel
 
-        from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+        from pytest_ddpperf.instruments.counting.counting import Countable
+        from tests.counted import count_step
 
         layers = [nn.Linear(64, 64, bias=False) for _ in range(4)]
         model = DistributedDataParallel(nn.Sequential(*layers, nn.BatchNorm1d(64)), bucket_cap_mb=0.02)

@@ -128,7 +128,8 @@ def counted_stack(kind: str = "float32", **model_size: float) -> Counts:
 
 def test_the_flops_of_a_stack_of_linear_layers_are_those_by_hand() -> None:
     torch = pytest.importorskip("torch")
-    from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+    from pytest_ddpperf.instruments.counting.counting import Countable
+    from tests.counted import count_step
 
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(LAYERS)))
     inputs = torch.ones(32, 64)

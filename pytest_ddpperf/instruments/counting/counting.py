@@ -32,7 +32,7 @@ from pytest_ddpperf.instruments.counting.steps import (
     usual_steps,
 )
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
-from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, eagerly, unsampled, warmed_up
+from pytest_ddpperf.instruments.torch_internals import activity_of, discard_first_profile, eagerly, unsampled
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.finding import Finding
 
@@ -126,11 +126,6 @@ class Countable:
     period: int = 1  # steps after which it does the same again, if it is known not to do so in each
     roots: tuple[str, ...] = ()  # of the project; the lines of code that counts come from are told relative to them
     strategy: str = ""  # of the plugin that it trains with
-
-
-def count_step(run: Callable[[], Any], subject: Countable, *, warmup: int = 2, steps: int = SEEN_STEPS) -> Counts:
-    """Counts what one call of ``run`` does on this rank after ``warmup`` steps."""
-    return count_warm_step(run, subject, warmed_up(run, warmup), steps=steps)
 
 
 def count_warm_step(

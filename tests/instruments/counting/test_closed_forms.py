@@ -14,11 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.strategies.table import parallelise
+from tests.counted import count_step
 from tests.factories import NEEDS_FSDP2, SHARDS_ON_CPU, runnable
 
 PARAMETERS = 1088

@@ -16,11 +16,12 @@ from torch._ops import OpOverload
 
 from pytest_ddpperf.instruments.counting import collectives
 from pytest_ddpperf.instruments.counting.collectives import CollectiveCall
-from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.instruments.counting.operators import operator_name
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import Counts
+from tests.counted import count_step
 from tests.factories import TORCH
 
 

@@ -16,12 +16,13 @@ from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.instruments.counting import counting
-from pytest_ddpperf.instruments.counting.counting import Countable, count_step, count_warm_step
+from pytest_ddpperf.instruments.counting.counting import Countable, count_warm_step
 from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import words_of_note
+from tests.counted import count_step
 
 CPU = torch.device("cpu")
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.judge.benchmark import compare
 from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.launch.context import RankContext
@@ -32,6 +32,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.count_changes import difference_text
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.strategies.table import parallelise
+from tests.counted import count_step
 from tests.factories import make_environment, runnable
 
 RANKS = 2

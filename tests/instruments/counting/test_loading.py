@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.counting import Countable
+from tests.counted import count_step
 
 CPU = torch.device("cpu")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.records.counts import Counts
+from tests.counted import count_step
 
 CPU = torch.device("cpu")
 

@@ -10,9 +10,10 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import flop_registry
 
 from perf_tests.language_model import SMALL, LanguageModel, next_byte_loss
-from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.instruments.counting.operators import flops_of
 from pytest_ddpperf.records.counts import Counts
+from tests.counted import count_step
 
 CPU = torch.device("cpu")
 aten = torch.ops.aten

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.instruments.counting.python import shape_of
+from tests.counted import count_step
 
 IDS = torch.zeros(4, 7, dtype=torch.long)
 

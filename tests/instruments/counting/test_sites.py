@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ddpperf.instruments.counting.counting import Countable, count_step
+from pytest_ddpperf.instruments.counting.counting import Countable
 from pytest_ddpperf.instruments.counting.sites import Place, Stack, call_sites, digest
 from pytest_ddpperf.strategies import naive
 from pytest_ddpperf.training import timing
+from tests.counted import count_step
 
 HERE = Path(__file__)
 USERS, OURS, STRATEGY = "/project/train.py", str(timing.__file__), str(naive.__file__)
