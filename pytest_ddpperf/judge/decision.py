@@ -81,15 +81,10 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredTimes:
-    """What stored times say of a metric that drifts with the machine.
+    """What stored times say of a metric that drifts with the machine."""
 
-    Attributes:
-        change: from the stored launches to these; None if none can be computed.
-        doubt: why they say nothing: another host or clock, or a machine that was busy, then or now.
-    """
-
-    change: Change | None
-    doubt: Finding | None = None
+    change: Change | None  # from the stored launches to these; None if none can be computed
+    doubt: Finding | None = None  # why they say nothing: another host or clock, or a machine that was busy, then or now
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,11 +295,9 @@ def decide_benchmark(
     """
     of_gate, paired = [each for each in comparisons if each.gated], reference.paired
     timed = {each.verdict for each in of_gate if each.series.scale != "exact" and not each.series.rules.alarm_only}
-    gated = [
-        each.verdict
-        for each in of_gate
-        if not (timed & GREEN and each.series.rules.alarm_only and each.verdict in OPEN)
-    ]
+    if timed & GREEN:
+        of_gate = [each for each in of_gate if not (each.series.rules.alarm_only and each.verdict in OPEN)]
+    gated = [each.verdict for each in of_gate]
     if paired and reference.record is not None:
         gated = [verdict for verdict in gated if verdict is not Verdict.NEW] or gated  # the candidate alone has those
     only_counts = all(comparison.series.scale == "exact" for comparison in comparisons)

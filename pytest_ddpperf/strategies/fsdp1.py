@@ -57,7 +57,10 @@ def parallelise(
     units = units_of(module, blocks, "fsdp1")
     if not use_orig_params:
         _require_uniform(module, units)
-        _accept_streams_of_gradients()
+        # FSDP1 splits flat parameters in the stream that gathers them: torch need not warn of it on this rank.
+        accept: Any = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+        if accept is not None:
+            accept(enabled=False)
     replicate(module, ctx)  # torch's own sync_module_states refuses the CPU
     chosen = set(units) - {module}
     with _known_to_the_user():
@@ -118,13 +121,6 @@ def _known_to_the_user() -> Iterator[None]:
         warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated", FutureWarning)
         warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD` instead", UserWarning)
         yield
-
-
-def _accept_streams_of_gradients() -> None:
-    """Switches a warning off for the whole rank: FSDP1 splits flat parameters in the stream that gathers them."""
-    accept: Any = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
-    if accept is not None:
-        accept(enabled=False)
 
 
 def _whole(wrapped: FullyShardedDataParallel) -> dict[str, Tensor]:

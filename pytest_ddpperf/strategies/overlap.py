@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_ddpperf.strategies.reducer import Bucket, Slot, reducing
+from pytest_ddpperf.strategies.reducer import Bucket, reducing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,8 +19,4 @@ def parallelise(module: nn.Module, ctx: RankView) -> Parallel:
     this backward did not bring (zeros for unused parameters) and waits for all. Models that differ between ranks raise
     a WorkloadError.
     """
-    return reducing(module, ctx, _one_by_one)
-
-
-def _one_by_one(slots: Sequence[Slot]) -> list[Bucket]:
-    return [Bucket([slot], buffered=False) for slot in slots]
+    return reducing(module, ctx, lambda slots: [Bucket([slot], buffered=False) for slot in slots])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -85,21 +85,17 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
     parallel = trainer.parallel
     buffers = _checksum([buffer for buffer in parallel.module.buffers() if buffer.is_floating_point()])
     exact = not parallel.lossy and tolerances.tolerance(parallel.precision) <= tolerances.tolerance(settings.precision)
+    for point in points:
+        require_same_names(workload, point, points[0], "at a later point")
     return RankTraining(
         steps=tuple(steps),
-        values=_by_name(workload, points),
+        values={name: tuple(point[name] for point in points) for name in next(iter(points), ())},
         exact=exact,
         batches=tuple(sums),
         buffers=buffers,
         weights=weights,
         lost=lost,
     )
-
-
-def _by_name(workload: Workload, points: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
-    for point in points:
-        require_same_names(workload, point, points[0], "at a later point")
-    return {name: tuple(point[name] for point in points) for name in next(iter(points), ())}
 
 
 def _any_lost(ctx: RankView, lost: str) -> bool:

@@ -138,7 +138,13 @@ def _endless(
         empty = True
         for batch in loader:
             pair = _pair(workload, batch, source)
-            size = _same_size(pair, size, source)
+            found = _size(pair)
+            if size is not None and found != size:
+                raise WorkloadError(
+                    f"loader {source} gave a batch of {found} after batches of {size}: steps must be alike to be "
+                    "compared (drop_last=True leaves out an incomplete batch)"
+                )
+            size = found
             yield pair
             empty = False
         if empty and epoch == first_epoch:
@@ -209,17 +215,6 @@ def _size(pair: tuple[Any, Any]) -> int | None:
     """The first dimension of the batch's first tensor that has dimensions."""
     first = next((leaf for leaf in tree_leaves(pair) if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
     return None if first is None else first.shape[0]
-
-
-def _same_size(pair: tuple[Any, Any], size: int | None, source: str) -> int | None:
-    """Returns the batch's size, which must equal ``size``: every step trains on as many samples as the test says."""
-    found = _size(pair)
-    if size is not None and found != size:
-        raise WorkloadError(
-            f"loader {source} gave a batch of {found} after batches of {size}: steps must be alike to be "
-            "compared (drop_last=True leaves out an incomplete batch)"
-        )
-    return found
 
 
 def _rank_share(ctx: RankView, pair: tuple[Any, Any], source: str) -> tuple[Any, Any]:

@@ -49,7 +49,6 @@ from pytest_ddpperf.units import format_count, format_value
 if TYPE_CHECKING:
     import torch
 
-    from pytest_ddpperf.records.measurement import Plan
     from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.training.jobs import LaunchJob
     from pytest_ddpperf.training.step import Step
@@ -166,7 +165,12 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
     times = by_period(timed.seconds, step.period)
     of_block: tuple[float, ...] = tuple(block for block, size in enumerate(sizes) for _ in range(size // step.period))
     if job.counts:
-        _refuse_compiling(compiled_graphs() - graphs, job.plan)
+        if compiled := compiled_graphs() - graphs:
+            raise WorkloadError(
+                f"torch.compile compiled {format_count(compiled, 'graph')} inside the timed steps, so their times are "
+                f"not those of training: raise the warm-up (now {format_count(job.plan.warmup, 'step')}), or keep "
+                "shapes and Python values the same from step to step"
+            )
         times, of_block = (_without_skipped(each, skipped, step.period) for each in (times, of_block))
     on_device = clock.wall is not None
     # A block that lost steps to overflows has no counterpart in the paired launch.
@@ -275,16 +279,6 @@ def headroom_for(nbytes: int, device: torch.device) -> MemoryHeadroom:
     dist.all_gather(ranks, own)
     needed, found = zip(*(rank.tolist() for rank in ranks), strict=True)
     return MemoryHeadroom(needed=sum(needed), free=min(found))
-
-
-def _refuse_compiling(graphs: int, plan: Plan) -> None:
-    """Raises a WorkloadError if torch.compile compiled graphs while steps were timed."""
-    if graphs:
-        raise WorkloadError(
-            f"torch.compile compiled {format_count(graphs, 'graph')} inside the timed steps, so their times are not "
-            f"those of training: raise the warm-up (now {format_count(plan.warmup, 'step')}), or keep shapes and "
-            "Python values the same from step to step"
-        )
 
 
 def _without_skipped(times: tuple[float, ...], skipped: Sequence[int], period: int) -> tuple[float, ...]:

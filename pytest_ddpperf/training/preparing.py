@@ -32,7 +32,7 @@ from pytest_ddpperf.training.mesh import OF_DATA
 from pytest_ddpperf.training.timing import checked_run, on_any_rank, warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pytest_ddpperf.instruments.counting.counting import Countable
     from pytest_ddpperf.instruments.counting.steps import Details
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.training.step import Step
 
 _SHARED_MEMORY = 2**30  # bytes of /dev/shm; NCCL takes about 10 MB for each pair of ranks, and data workers take more
+# What DDP warns of, once in a process: a gradient of other strides than its place in a bucket.
 _STRIDES = re.compile(r"Grad strides do not match bucket view strides.*?sizes\(\) = (\[[^]]*\])", re.DOTALL)
 _UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not counted
 _MANY = 3  # warm steps at least lie between two looks at what they leave
@@ -62,7 +63,10 @@ def prepare_launch(ctx: RankView, job: PrepareJob) -> RankPrepared:
         return RankPrepared(trace=trace, verifying=time.monotonic() - begun)
     with _warnings_noted() as said:
         prepared = _prepared(ctx, job)
-    return replace(prepared, remarks=(*prepared.remarks, *_strided_gradients(said)))
+    strides = next(filter(None, map(_STRIDES.search, said)), None)
+    if strides is None:
+        return prepared
+    return replace(prepared, remarks=(*prepared.remarks, Finding("strided_gradients", {"shape": strides[1]})))
 
 
 def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
@@ -110,12 +114,6 @@ def _warnings_noted() -> Iterator[list[str]]:
         yield said
     finally:
         warnings.showwarning = show
-
-
-def _strided_gradients(said: list[str]) -> list[Finding]:
-    """What DDP warns of, once in a process: a gradient of other strides than its place in a bucket."""
-    found = next(filter(None, map(_STRIDES.search, said)), None)
-    return [] if found is None else [Finding("strided_gradients", {"shape": found[1]})]
 
 
 def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = None, *, steps: int = 0) -> Counts:
@@ -175,18 +173,13 @@ class _Seen:
             any_rank = partial(on_any_rank, ctx, step)
             counts = count_warm_step(step.run, countable(ctx, step, job), plain, on_any_rank=any_rank)
         unseen = [name for name in _UNSEEN if name in sys.modules]
-        counts = _beside(counts, unseen)
+        if unseen and not counts.totals.get("collective_calls"):
+            names, reason = ("calls", "bytes", "send_bytes"), f"calls of {unseen[0]} are not counted"
+            unknown = {f"collective_{name}": reason for name in names}
+            counts = replace(counts, unstable={**counts.unstable, **unknown})
         remarks += [*not_counted(counts, ctx.device), *other_batch_size(counts, step, job.settings, ctx.mode)]
         remarks += [Finding("calls_unseen", {"library": name}) for name in unseen]
         return replace(counts, copy=watch.copy(self.loaders, self._steps, OF_DATA))
-
-
-def _beside(counts: Counts, unseen: Sequence[str]) -> Counts:
-    """Returns the counts; those of collectives are not known if there are none, and a library sends unseen."""
-    if counts.totals.get("collective_calls") or not unseen:
-        return counts
-    names, reason = ("calls", "bytes", "send_bytes"), f"calls of {unseen[0]} are not counted"
-    return replace(counts, unstable={**counts.unstable, **{f"collective_{name}": reason for name in names}})
 
 
 def small_shared_memory(ctx: RankView) -> list[Finding]:

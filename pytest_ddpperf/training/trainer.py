@@ -71,7 +71,11 @@ class Trainer:
             recompute(blocks or (model,))
         self.parallel = parallelise(strategy, model, ctx, blocks)
         if settings.compile != "no":
-            _require_backend(settings.compile_backend)
+            known = torch.compiler.list_backends(exclude_tags=())
+            if settings.compile_backend not in known:
+                raise SettingError(
+                    f"compile_backend={settings.compile_backend}: torch.compile knows {', '.join(known)}"
+                )
         if settings.compile == "model":
             self.parallel.module.compile(backend=settings.compile_backend)
         self.optimizer = self._make_optimizer(workload, settings)
@@ -156,19 +160,16 @@ class Trainer:
         if self._scaler is None:
             self.optimizer.step()
         else:
-            self._scaled_step(self._scaler)
+            self._updated = False
+            self._scaler.step(self.optimizer)  # steps the optimizer, unless a gradient has overflowed
+            self._scaler.update()
+            if not self._updated:
+                self.skipped_steps.append(self._steps)
         self._steps += 1
         if self.rise is not None:
             self.rise()
         if self._scheduler is not None and (self._scaler is None or self._updated):
             self.schedule(self._scheduler)
-
-    def _scaled_step(self, scaler: torch.amp.GradScaler) -> None:
-        self._updated = False
-        scaler.step(self.optimizer)  # steps the optimizer, unless a gradient has overflowed
-        scaler.update()
-        if not self._updated:
-            self.skipped_steps.append(self._steps)
 
     def _watch_updates(self) -> None:
         """Notes each call of the optimizer's step, because asking the scaler for its scale would wait for the device.
@@ -261,12 +262,6 @@ class Trainer:
                     f"give a torch.optim.Optimizer, or leave {setting} out"
                 )
         return optimizer
-
-
-def _require_backend(name: str) -> None:
-    known = torch.compiler.list_backends(exclude_tags=())
-    if name not in known:
-        raise SettingError(f"compile_backend={name}: torch.compile knows {', '.join(known)}")
 
 
 def prepare_precision(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
