@@ -130,7 +130,8 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
     drawn, given = now.samples or (), now.batches or ()
     copies = not now.apart or now.wrapped  # else each rank has another part of a model
     both = tuple(rank for rank in drawn if rank in given) if copies else ()
-    lost = then is not None and ((drawn and then.samples == ()) or (given and then.batches == ()))
+    sliced = now.batches == ()  # each rank takes its part of what all draw
+    lost = then is not None and ((drawn and not sliced and then.samples == ()) or (given and then.batches == ()))
     if both or (lost and copies):
         ranks, paired = both or given or drawn, reference.paired if lost else None
         wrong.append(Finding("same_data", {"ranks": ranks, "drawn": bool(drawn), "paired": paired}))

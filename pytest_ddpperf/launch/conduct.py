@@ -121,7 +121,7 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
                 return
             left -= _PART_SECONDS
         shown.set()
-        with contextlib.suppress(OSError, ValueError), StandardError.uncaptured():
+        with contextlib.suppress(Exception), StandardError.uncaptured():  # whatever fails there, its ranks end
             os.write(2, f"\nddpperf: {late} here, and its ranks are killed:\n".encode())
             faulthandler.dump_traceback(2)
         for zygote in zygotes:
@@ -129,14 +129,17 @@ def overdue_shown(job: Job, zygotes: Iterable[ZygoteProcess]) -> Iterator[None]:
                 zygote.kill()
 
     threading.Thread(target=watch, name="ddpperf-overdue", daemon=True).start()
+    told = f"{late}, and its ranks were killed; please report its stacks, on standard error"
     try:
         yield
     except LaunchError as error:
         if not shown.is_set():
             raise
-        raise LaunchError(f"{late}, and its ranks were killed; please report its stacks, on standard error") from error
+        raise LaunchError(told) from error
     finally:
         done.set()
+    if shown.is_set():
+        raise LaunchError(told)
 
 
 def _evidence(

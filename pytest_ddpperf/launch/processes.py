@@ -98,7 +98,7 @@ def finished(
                 if patience:
                     process.send_signal(signal.SIGINT)
                     process.wait(patience)
-            if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # all are gone, or one is another user's now
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if isinstance(error, subprocess.TimeoutExpired):

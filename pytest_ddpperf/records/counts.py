@@ -48,6 +48,7 @@ COUNTS: Mapping[str, CountRow] = {
     "host_to_device_bytes": CountRow(unit="B"),
     "allocator_calls": CountRow(made_up=True),
     "processes_started": CountRow(),
+    "workers_restarted": CountRow(guessed=True),
     "ddp_buckets": CountRow(made_up=True),
     "graph_breaks": CountRow(),
     "recompiles": CountRow(),
@@ -62,9 +63,6 @@ COUNTS: Mapping[str, CountRow] = {
     "python_objects": CountRow(floor=8.0),
 }
 """The counts by name, in the order of reports; a new one is a row and an instrument that counts it."""
-
-WORKERS = "workers of a DataLoader"
-"""The part of ``processes_started`` that an epoch starts anew, not a step."""
 
 
 def count_row(metric: str) -> CountRow:
@@ -161,9 +159,12 @@ def merged(ranks: Sequence[Counts]) -> Counts:
             sites[metric] = ranks[largest].sites[metric]
         if len(set(values)) > 1:
             by_rank[metric] = values
-        different = [each.varying[metric] for each in (*ranks, ranks[largest]) if metric in each.varying]
-        if different:
-            varying[metric] = {part: values for parts in different for part, values in parts.items()}
+        rhythms: dict[str, Components] = {}  # of each part the least sure
+        for of_rank in (each.varying.get(metric, {}) for each in ranks):
+            for name, components in of_rank.items():
+                rhythms[name] = max(rhythms.get(name, ()), components, key=_unsure)
+        if rhythms:
+            varying[metric] = rhythms
         reasons = {rank: counts.unstable[metric] for rank, counts in enumerate(ranks) if metric in counts.unstable}
         if reasons:
             rank, reason = next(iter(reasons.items()))
@@ -181,6 +182,11 @@ def merged(ranks: Sequence[Counts]) -> Counts:
         steps=min(counts.steps for counts in ranks),
         varying=varying,
     )
+
+
+def _unsure(components: Components) -> float:
+    rhythm = rhythm_of_all(components)
+    return rhythm.high - rhythm.low if components else -1.0
 
 
 def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[float, ...]]:

@@ -167,8 +167,8 @@ class _Seen:
         from pytest_ddpperf.training.step import other_batch_size
 
         watch, left = CopyWatch(), self.objects.left_behind()
-        plain = {**compiled, "processes_started": self.loaders.workers(self._steps)}
-        plain |= {} if left is None else {"python_objects": left}
+        shown = {"workers_restarted": self.loaders.restarting(self._steps), "python_objects": left}
+        plain = {**compiled, **{metric: found for metric, found in shown.items() if found is not None}}
         with watch.watching():
             any_rank = partial(on_any_rank, ctx, step)
             counts = count_warm_step(step.run, countable(ctx, step, job), plain, on_any_rank=any_rank)

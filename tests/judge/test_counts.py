@@ -518,7 +518,8 @@ APART = Alike(apart=(0, 1), parameter="w")
         (None, SAME, True),
         (OWN, SAME, True),
         (None, replace(SAME, batches=()), False),  # each takes its part of a batch, or has a dataset of its own
-        (OWN, replace(SAME, batches=()), True),
+        (OWN, replace(SAME, batches=()), False),
+        (OWN, replace(SAME, batches=None), True),
         (None, replace(SAME, apart=(0, 1)), False),  # each has a part of the model
         (None, EQUAL, False),
         (EQUAL, EQUAL, False),

@@ -33,7 +33,7 @@ if __name__ == "__main__":
 """,
     worse=((", persistent_workers=True", ""),),
     line="for batch in loader:",
-    red=frozenset({"processes_started"}),
+    red=frozenset({"workers_restarted"}),
     same=frozenset({"optimizer_steps", "flops", "collective_calls"}),
-    cause="processes_started",
+    cause="workers_restarted",
 )

@@ -139,14 +139,14 @@ def count_warm_step(
     """Counts what one call of a warm ``run`` does on this rank: collectives, FLOPs, operators, memory.
 
     A collective, called with the same numbers on all ranks. After some steps that show which tensors outlive a step,
-    two count whole, or the known period of the work; on CUDA as many again run under the profiler. A survey follows: of
-    ``steps`` in all it counts what operators show and what takes little time. Such counts are means of all these
-    steps. Memory and the like are those of the steps counted whole that do what most steps do: of a known period the
-    most, else they are named in ``unstable`` if two such steps differ. Steps that torch.compile has compiled are
-    counted as they run without it, but for ``graph_breaks`` and ``recompiles``: these are among what ``plain`` steps
-    have shown, as ``warmed_up`` finds it, and objects that they left behind. Workers that each epoch starts come on top
-    of the processes of a step. ``on_any_rank`` tells whether a fact holds on one rank at least: the survey ends when
-    training has ended there or the survey takes too long.
+    two count whole, or the known period of the work. A survey follows: of ``steps`` in all it counts what operators
+    show and what takes little time. Such counts are means of all these steps. On CUDA as many steps as were counted
+    whole then run under the profiler, if training goes on. Memory and the like are those of the steps counted whole
+    that do what most steps do: of a known period the most, else they are named in ``unstable`` if two such steps
+    differ. Steps that torch.compile has compiled are counted as they run without it, but for ``graph_breaks`` and
+    ``recompiles``: these are among what ``plain`` steps have shown, as ``warmed_up`` finds it, and objects that they
+    left behind. ``on_any_rank`` says whether a fact holds on one rank at least: the survey ends when training has ended
+    there or the survey takes too long.
     """
     learning, whole = max(_LEARNING_STEPS, subject.period), max(_WHOLE_STEPS, subject.period)
     pass_, begun = _Pass(subject), time.monotonic()
@@ -154,14 +154,14 @@ def count_warm_step(
         for _ in range(learning):
             pass_.step(run)
         counted = [pass_.step(run) for _ in range(whole)]
-    took = time.monotonic() - begun
+        # No other step comes between: what has a rhythm is seen in steps that follow each other.
+        took, more = time.monotonic() - begun, max(steps, 2 * subject.period) - learning - whole
+        goes_on = pass_.survey(run, more, max(took, _SECONDS), on_any_rank)
     profiled: list[Details] = []
-    if subject.device.type == "cuda":
+    if subject.device.type == "cuda" and goes_on:
         discard_first_profile()
         with unsampled(pass_.used.roots):
             profiled = [device_work(run) for _ in range(whole)]
-    with collector_paused(), eagerly(), pass_.counting():
-        pass_.survey(run, max(steps, 2 * subject.period) - learning - whole, max(took, _SECONDS), on_any_rank)
     if len(pass_.rows) > 1 or 0.0 in pass_.rows:  # not sure, or not the same in each step
         counted = [{metric: found for metric, found in each.items() if metric != "batch_rows"} for each in counted]
     same = {"ddp_buckets": ddp_buckets(pass_.used.roots), **subject.size, **plain}
@@ -231,8 +231,12 @@ class _Pass:
             "retained_bytes": _named(_kept(before, after)),
         }
 
-    def survey(self, run: Callable[[], Any], steps: int, seconds: float, on_any_rank: Callable[[bool], bool]) -> None:
-        """Looks at so many steps more, or until their seconds or training are over on any rank."""
+    def survey(self, run: Callable[[], Any], steps: int, seconds: float, on_any_rank: Callable[[bool], bool]) -> bool:
+        """Looks at so many steps more, or until their seconds or training are over on any rank.
+
+        Returns:
+            Whether training goes on, on all ranks.
+        """
         self._operators.whole, begun, ended = False, time.monotonic(), False
         for _ in range(steps):
             with self._operators.paused():  # of numbers that an optimizer reads, some may be new
@@ -243,7 +247,8 @@ class _Pass:
                 ended = True
             with self._operators.paused():
                 if on_any_rank(ended or time.monotonic() - begun > seconds) or ended:
-                    return
+                    return not (on_any_rank(ended) or ended)
+        return True
 
     def _see(self, run: Callable[[], Any]) -> None:
         self._operators.begin_step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import IterableDataset, RandomSampler, dataloader
 
 from pytest_ddpperf.instruments.torch_internals import SEED, replaced, uncompiled
-from pytest_ddpperf.records.counts import WORKERS
 
 _DRAWN = 16  # batches whose numbers are kept
 _RECORD = "_ddpperf_followed"  # of a loader and of its iterators
@@ -26,8 +25,10 @@ class _Followed:
     length: int  # batches of an epoch; the same
     workers: int
     persistent: bool
+    replaces: bool  # another one of such a dataset, of which an epoch had ended
     by_our_seed: bool  # whether it shuffles by numbers that are alike on all ranks only because we seeded them alike
     given: int = 0  # batches
+    ended: bool = False  # whether an epoch has
     drawn: list[int] = field(default_factory=list)  # checksums of the numbers of each batch's samples
 
 
@@ -46,16 +47,22 @@ class Loaders:
         @uncompiled
         def begin(batches: Any, loader: Any) -> None:
             if _RECORD not in vars(loader):
-                self._known.append(_record(loader))
+                self._known.append(_record(loader, self._known))
                 vars(loader)[_RECORD] = self._known[-1]
             vars(batches)[_RECORD] = vars(loader)[_RECORD]
             begun(batches, loader)
 
         @uncompiled
         def give(batches: Any) -> Any:
-            batch = following(batches)
-            if _RECORD in vars(batches):
-                vars(batches)[_RECORD].given += 1
+            known = vars(batches).get(_RECORD)
+            try:
+                batch = following(batches)
+            except StopIteration:
+                if known is not None:
+                    known.ended = True
+                raise
+            if known is not None:
+                known.given += 1
             return batch
 
         @uncompiled
@@ -86,12 +93,14 @@ class Loaders:
         known = all(each.drawn and each.data[1] >= ranks for each in used)
         return tuple(zlib.crc32(repr(each.drawn).encode()) for each in used) if known else ()
 
-    def workers(self, steps: int) -> dict[str, float]:
-        """Returns the workers that each epoch starts anew: loaders do not keep them, or new loaders replace them."""
-        anew = sum(
-            loaders[-1].workers for loaders in self.used(steps) if len(loaders) > 1 or not loaders[-1].persistent
-        )
-        return {WORKERS: float(anew)} if anew else {}
+    def restarting(self, steps: int) -> dict[str, float] | None:
+        """Returns how many loaders start their workers anew at each epoch; None if none has workers.
+
+        They do not keep them, or each epoch makes another loader.
+        """
+        with_workers = [loaders for loaders in self.used(steps) if loaders[-1].workers]
+        anew = sum(loaders[-1].replaces or not loaders[-1].persistent for loaders in with_workers)
+        return {"DataLoaders": float(anew)} if with_workers else None
 
     def epoch_steps(self, steps: int) -> float | None:
         """Returns the steps of an epoch, after so many steps; None without a loader that gives each step a batch.
@@ -102,7 +111,7 @@ class Loaders:
         return max((length / round(given / steps) for length, given in told), default=None)
 
 
-def _record(loader: Any) -> _Followed:
+def _record(loader: Any, others: Sequence[_Followed]) -> _Followed:
     data, size, length = loader.dataset, 0, 0
     with suppress(Exception):  # a sampler or dataset may have no length; asked for it, a stream would warn later
         if not isinstance(data, IterableDataset):
@@ -111,4 +120,6 @@ def _record(loader: Any) -> _Followed:
     kept = bool(getattr(loader, "persistent_workers", False))
     shuffles = isinstance(loader.sampler, RandomSampler) and loader.sampler.generator is None
     ours = shuffles and torch.initial_seed() == SEED
-    return _Followed((type(data).__qualname__, size), max(0, length), loader.num_workers, kept, ours)
+    alike = (type(data).__qualname__, size)
+    replaces = any(each.data == alike and each.ended for each in others)
+    return _Followed(alike, max(0, length), loader.num_workers, kept, replaces, ours)

@@ -29,7 +29,7 @@ from pytest_ddpperf.against.git import (
 from pytest_ddpperf.baselines.fingerprint import training_differences
 from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network
 from pytest_ddpperf.baselines.store import SavedRecord, Store, baseline_record, warned
-from pytest_ddpperf.errors import BaselineError
+from pytest_ddpperf.errors import BaselineError, HistoryError
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Environment, Measurement, Series
@@ -191,7 +191,10 @@ class Archive:
         from pytest_ddpperf.baselines.history.database import outside
 
         value, file = series.value if wanted is None else wanted, self._root / (self._settings.history or "")
-        seen = outside(file, test, measured, series.metric, value) if file.is_file() else None
+        seen = None
+        if file.is_file():
+            with contextlib.suppress(HistoryError):  # the end of the run, which adds to it, says so
+                seen = outside(file, test, measured, series.metric, value)
         if seen is None or (wanted is not None and (value < seen[1]) == (series.better == "higher")):
             return []
         return [Finding("never_met", {"series": series, "value": value, "stored": wanted is None, "seen": seen})]

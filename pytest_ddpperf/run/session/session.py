@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -186,6 +187,7 @@ class Session:
     def close(self) -> None:
         """Ends the fork servers and whatever still runs below them."""
         self.line.clear()
+        StandardError.uncaptured = nullcontext
         if self._hears and signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:

@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, dataloader
 
 from pytest_ddpperf.instruments.counting.loaders import Loaders
-from pytest_ddpperf.records.counts import WORKERS
 
 ITERATOR = dataloader._BaseDataLoaderIter
 
@@ -117,17 +116,25 @@ def test_a_loader_that_does_not_give_each_step_a_batch_is_left_out() -> None:
         assert loaders.samples(7, 2) == ()
 
 
-@pytest.mark.parametrize(("persistent", "anew"), [(False, {WORKERS: 1.0}), (True, {})])
-def test_each_epoch_starts_workers_that_a_loader_does_not_keep(persistent: bool, anew: dict[str, float]) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(("persistent", "anew"), [(False, 1.0), (True, 0.0)])
+def test_each_epoch_starts_workers_that_a_loader_does_not_keep(persistent: bool, anew: float) -> None:  # noqa: FBT001
     with Loaders().followed() as loaders:
         data = TensorDataset(torch.zeros(2))
         assert len(list(DataLoader(data, num_workers=1, persistent_workers=persistent))) == 2
-        assert loaders.workers(2) == anew
+        assert loaders.restarting(2) == {"DataLoaders": anew}
         assert len(list(DataLoader(data, num_workers=1, persistent_workers=persistent))) == 2
-        assert loaders.workers(2) == {WORKERS: 1.0}  # a second loader replaces them
+        assert loaders.restarting(2) == {"DataLoaders": 1.0}  # a second loader replaces them
 
 
 def test_a_loader_without_workers_starts_none() -> None:
     with Loaders().followed() as loaders:
         assert len(list(loader(6))) == 6
-        assert loaders.workers(6) == {}
+        assert loaders.restarting(6) is None
+
+
+def test_two_loaders_of_one_kind_side_by_side_replace_none() -> None:
+    with Loaders().followed() as loaders:
+        data = TensorDataset(torch.zeros(2))
+        pair = [DataLoader(data, num_workers=1, persistent_workers=True) for _ in range(2)]
+        assert len(list(zip(*pair, strict=False))) == 2
+        assert loaders.restarting(2) == {"DataLoaders": 0.0}
