@@ -8,7 +8,6 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.history.database import Entry, HistoryRun, entries, has_run, record, recorded
 from pytest_ddpperf.cli.trend import history_file, tests_named
 from pytest_ddpperf.errors import HistoryError
@@ -16,7 +15,7 @@ from pytest_ddpperf.parsers import argument, positive_int
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import write_text
 from pytest_ddpperf.reports.documents.judged import results_of
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.reading import RESULTS, read_results
 from pytest_ddpperf.reports.formats.comma_separated import no_formula
 from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.settings import KNOBS
@@ -74,22 +73,12 @@ def _add(options: argparse.Namespace) -> None:
 
 
 def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
-    """The run that a file is of, and its results; HistoryError where an older version wrote it with too few facts."""
+    """The run that a file is of, and its results."""
     document = read_results(file)
-    results = results_of(document)
-    keys = [environment_key(result.measurement.environment) for result in results]
-    missing = (
-        "date"
-        if document.date is None
-        else "environments" * (keys != [one.environment_key for one in document.results])
-    )
-    if missing or document.date is None:
-        raise HistoryError(
-            f"results file {file}: field {missing}: is missing or incomplete, and a history needs it; write the file "
-            "again with --ddpperf-json=FILE of this version"
-        )
+    if document.date is None:
+        raise RESULTS.error(file, "field date: is null, and a history needs it")
     of_code = {name: getattr(document, name) for name in ("commit", "commit_date", "branch", "dirty")}
-    return HistoryRun(date=document.date, **of_code), results
+    return HistoryRun(date=document.date, **of_code), results_of(document)
 
 
 def _print_csv(options: argparse.Namespace) -> None:
@@ -102,19 +91,16 @@ def _print_csv(options: argparse.Namespace) -> None:
         for metric in options.metric or recorded(history, "metric")
         for entry in entries(history, metric, test=test, **filters)
     ]
-    which = dict.fromkeys(_named(entry) for entry in found)
+    which = dict.fromkeys(
+        f"{one.test} {one.name} w{one.world_size} on {one.environment_key}"
+        for one in (entry.benchmark for entry in found)
+    )
     if len(which) != 1:
         known = ", ".join(first_of(list(which))) or "none"
         raise HistoryError(
             f"history file {history}: expected one benchmark, found {known}; give --name and --world-size"
         )
     write_text(options.output, _csv_text(found, options.metric or ()), "--output")
-
-
-def _named(entry: Entry) -> str:
-    """The benchmark and the machine that a value is of."""
-    known = entry.benchmark
-    return f"{known.test} {known.name} w{known.world_size} on {known.environment_key}"
 
 
 def _csv_text(found: Sequence[Entry], wanted: Sequence[str]) -> str:

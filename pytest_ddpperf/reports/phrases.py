@@ -23,7 +23,7 @@ from pytest_ddpperf.units import (
 )
 
 ACCEPT_PAIRED = "where it is meant, give --ddpperf-fail-on=broken for this run, or for times a wider tolerance"
-_SHORT_COMMIT = 7  # characters
+SHORT_COMMIT = 7  # characters
 _METRICS = 3  # with the same remark, that are named
 LISTED = 10  # lines, of more than one reads
 NOISY = "noisy"  # in place of an interval that says nothing; more launches or a quieter machine help
@@ -123,7 +123,7 @@ def change_text(comparison: Comparison) -> str:
     if ratio and is_noisy(interval):
         return f"{text} ({NOISY})"
     ends = (interval.low, interval.high)
-    low, high = (signed_percent(end) if ratio else _signed(end, comparison) for end in ends)
+    low, high = (signed_percent(end) if ratio else signed(end, comparison) for end in ends)
     return f"{text} [{confidence_text(interval.confidence)} {low} .. {high}]"
 
 
@@ -133,7 +133,7 @@ def is_noisy(change_interval: Interval) -> bool:
 
 
 def _change(comparison: Comparison) -> str:
-    return "" if comparison.change is None or not judges(comparison) else _signed(comparison.change, comparison)
+    return "" if comparison.change is None or not judges(comparison) else signed(comparison.change, comparison)
 
 
 def judges(comparison: Comparison) -> bool:
@@ -141,7 +141,8 @@ def judges(comparison: Comparison) -> bool:
     return comparison.verdict is not Verdict.INCOMPATIBLE
 
 
-def _signed(change: float, comparison: Comparison) -> str:
+def signed(change: float, comparison: Comparison) -> str:
+    """The change of a metric with its sign and its unit."""
     series = comparison.series
     if series.scale == "ratio":
         return format_change(change)
@@ -169,7 +170,7 @@ def bound_text(comparison: Comparison) -> str:
     if comparison.bound is None:
         return ""
     capped = comparison.series.scale == "ratio" and comparison.bound > _ANYTHING
-    return ">+1000 %" if capped else _signed(comparison.bound, comparison)
+    return ">+1000 %" if capped else signed(comparison.bound, comparison)
 
 
 def could_be(undecided: Sequence[Comparison]) -> str:
@@ -199,12 +200,6 @@ def seen_in(comparison: Comparison) -> str:
     return f"{how} {'' if in_rounds else f'than {whose} median '}in {comparison.worse_in} of {of}"
 
 
-def found_by_luck(comparison: Comparison) -> bool:
-    """Whether a regression is smaller than what the run would have found for sure: its MDE then says nothing more."""
-    worse, mde = comparison.verdict is Verdict.REGRESSED, comparison.mde
-    return worse and mde is not None and mde >= abs(comparison.change or 0.0)
-
-
 def tolerance_text(comparison: Comparison) -> str:
     """What the test accepts: ``tolerance 3 %``, and what is proven where nothing got worse: ``margin 5 %``."""
     tolerance = f"tolerance {size_text(comparison.tolerance, comparison)}"
@@ -217,16 +212,18 @@ def tolerance_text(comparison: Comparison) -> str:
 def comparison_text(comparison: Comparison, seen: str = "") -> str:
     """One judged metric in one line, up to what this run could have seen; ``seen`` stands beside its change."""
     if comparison.series.scale == "exact":
-        return _count_text(comparison)
-    parts = [values_text(comparison)]
+        changed = "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
+        return f"{comparison.series.metric} {comparison.verdict.value}, counted: {_values_and(changed, comparison)}"
+    parts, mde = [values_text(comparison)], comparison.mde
     if comparison.change is not None and judges(comparison):
         parts += [change_text(comparison), *filter(None, [seen]), tolerance_text(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
         parts.append(could_be([comparison]))
     elif comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, Verdict.OK}:
         parts.append(f"at most {bound_text(comparison)}")
-    elif comparison.mde is not None and not found_by_luck(comparison):
-        parts.append(f"could have seen {size_text(comparison.mde, comparison)}")
+    # Of a regression that is smaller than what the run would have found for sure, that says nothing more.
+    elif mde is not None and (comparison.verdict is not Verdict.REGRESSED or mde < abs(comparison.change or 0.0)):
+        parts.append(f"could have seen {size_text(mde, comparison)}")
     verdict = f" {comparison.verdict.value}" if comparison.gated else ""
     return f"{comparison.series.metric}{verdict}: {', '.join(parts)}"
 
@@ -234,12 +231,6 @@ def comparison_text(comparison: Comparison, seen: str = "") -> str:
 def note_text(comparison: Comparison) -> str:
     """What there is to be said besides ``comparison_text``; empty for nothing."""
     return "" if comparison.series.scale == "exact" else words_of_note(comparison.note)
-
-
-def _count_text(comparison: Comparison) -> str:
-    """A count with what its change is made of."""
-    changed = "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
-    return f"{comparison.series.metric} {comparison.verdict.value}, counted: {_values_and(changed, comparison)}"
 
 
 def _values_and(changed: str, comparison: Comparison) -> str:
@@ -262,7 +253,7 @@ def incomparable_changes(result: Result) -> tuple[str, ...]:
 
 def commit_text(commit: str, *, dirty: bool) -> str:
     """A commit as it is shown: ``3f2a1c0``; ``3f2a1c0+changes`` where tracked files differed from it."""
-    return commit[:_SHORT_COMMIT] + "+changes" * dirty
+    return commit[:SHORT_COMMIT] + "+changes" * dirty
 
 
 def counts_origin(record: BaselineRecord) -> str:

@@ -11,11 +11,10 @@ from pytest_ddpperf.baselines.history.shifts import MIN_SIDE
 from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.measurement import training_text
-from pytest_ddpperf.reports.phrases import confidence_text, with_interval
+from pytest_ddpperf.reports.phrases import SHORT_COMMIT, confidence_text, with_interval
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_change, format_count, format_difference, format_number, scale, signed_percent
 
-_SHORT_COMMIT = 7
 _PLOT = 32  # characters
 _LISTED = 5  # outliers, at most
 _UNTOLD = f"one in the newest {MIN_SIDE - 1} commits would not show yet"
@@ -114,7 +113,9 @@ def _sentence(trend: Trend, change: TrendChange) -> str:
     if trend.benchmark.scale == "exact":
         levels = [points[i].level for i in (change.before, change.after)]
         return f"between {before} and {after}: {metric} {' -> '.join(quantity_texts(metric, levels))}, {direction}"
-    size = f"{metric} {_size(trend, change.size)} [{confidence_text(CONFIDENCE)} {_ends(trend, change)}], {direction}"
+    ratio = trend.benchmark.scale == "ratio"
+    ends = " .. ".join(signed_percent(end) if ratio else _size(trend, end) for end in (change.low, change.high))
+    size = f"{metric} {_size(trend, change.size)} [{confidence_text(CONFIDENCE)} {ends}], {direction}"
     if change.kind == "creep":
         each = _size(trend, change.size / (change.after - change.before), fine=True)
         return f"creep from {before} to {after}: {size}, by about {each} a commit"
@@ -138,12 +139,6 @@ def _values(trend: Trend) -> list[float]:
     return [point.value for point in trend.points]
 
 
-def _ends(trend: Trend, change: TrendChange) -> str:
-    """The ends of the interval of a change."""
-    ratio = trend.benchmark.scale == "ratio"
-    return " .. ".join(signed_percent(end) if ratio else _size(trend, end) for end in (change.low, change.high))
-
-
 def _remarks(trend: Trend) -> tuple[str, ...]:
     """Remarks on outliers, branches and changed work trees."""
     remarks = []
@@ -161,7 +156,7 @@ def _remarks(trend: Trend) -> tuple[str, ...]:
 
 def _commit(run: HistoryRun) -> str:
     """The short commit, with a plus sign for a changed work tree."""
-    return NOTHING if run.commit is None else run.commit[:_SHORT_COMMIT] + ("+" if run.dirty else "")
+    return NOTHING if run.commit is None else run.commit[:SHORT_COMMIT] + ("+" if run.dirty else "")
 
 
 def _day(run: HistoryRun) -> str:

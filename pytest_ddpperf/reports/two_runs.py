@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -14,21 +13,18 @@ from pytest_ddpperf.judge.decision import DecisionContext
 from pytest_ddpperf.judge.sequential import alpha_of_benchmark
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import quantity_texts
-from pytest_ddpperf.records.measurement import Series
 from pytest_ddpperf.records.results import Comparison, Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.judged import results_of, with_grounds
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.phrases import NOISY, commit_text, find, is_noisy
+from pytest_ddpperf.reports.phrases import NOISY, commit_text, find, is_noisy, signed
 from pytest_ddpperf.reports.table import NOTHING, Table
-from pytest_ddpperf.units import format_change, format_count, format_difference, format_values
+from pytest_ddpperf.units import format_change, format_count, format_values
 
 _COUNTED = "[counted]"  # in place of an interval
-_PLACE = ("first", "second")  # of the two runs
 BenchmarkKey: TypeAlias = "tuple[str, str, int]"
 _MEANING = "runs of different minutes: of times only a gross slowdown is regressed; --ddpperf-against shows less"
-_OTHER_TIMES = "step_time of one file is from before it was the mean of all steps"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,16 +66,16 @@ def two_runs(before: ResultsData, after: ResultsData) -> tuple[list[TwoRunsRow],
     rows: list[TwoRunsRow] = []
     notes: list[str] = []
     same: list[str] = []
-    for key, name in sorted(names.items(), key=lambda each: not _differs(old[each[0]], new[each[0]])):
-        obstacle = new[key].differs
-        told = _rows(name, old[key], new[key])
-        rows += told
-        same += [] if told else [name]
-        if obstacle:
+    told = {key: _rows(name, old[key], new[key]) for key, name in names.items()}
+    counted = {key for key, some in told.items() if any(row.change.endswith(_COUNTED) for row in some)}
+    for key, name in sorted(names.items(), key=lambda each: each[0] not in counted):
+        rows += told[key]
+        same += [] if told[key] else [name]
+        if obstacle := new[key].differs:
             notes.append(f"{name}: times are not compared: {', '.join(obstacle)}")
     if same:
         notes.append(f"no gated metric of {format_count(len(same), 'benchmark')} differs: {', '.join(same)}")
-    for which, (here, there) in zip(_PLACE, ((old, new), (new, old)), strict=True):
+    for which, (here, there) in zip(("first", "second"), ((old, new), (new, old)), strict=True):
         if alone := [result for key, result in here.items() if key not in there]:
             notes.append(f"only in the {which} run: {', '.join(names_of(alone))}")
     return rows, [*notes, *([_MEANING] if rows else []), *([] if names else ["no benchmark is in both runs"])]
@@ -89,19 +85,18 @@ def judged(before: ResultsData, after: ResultsData) -> list[Result]:
     """The benchmarks of the second run that both have, judged as if the first run had stored their baselines."""
     old, new = ({_key(result): result for result in with_grounds(each)} for each in (before, after))
     provenance = Provenance(date=before.date or "", commit=before.commit)
-    other = [_OTHER_TIMES] if _is_typical(before) != _is_typical(after) else []
     context = DecisionContext(alpha=alpha_of_benchmark(len(new)))
     return [
         result
         if result.verdict is Verdict.BROKEN
-        else compare(result.test, result.measurement, _reference(old[key], result, provenance, other), context)
+        else compare(result.test, result.measurement, _reference(old[key], result, provenance), context)
         for key, result in new.items()
         if key in old
     ]
 
 
-def _reference(old: Result, new: Result, provenance: Provenance, other: Sequence[str]) -> StoredBaseline:
-    """The first run's benchmark as a stored baseline; ``other``: what else hinders a comparison of times."""
+def _reference(old: Result, new: Result, provenance: Provenance) -> StoredBaseline:
+    """The first run's benchmark as a stored baseline."""
     was, now = old.measurement, new.measurement
     record, environments = record_of(was, provenance), (was.environment, now.environment)
     same = was.training == now.training and was.recipe == now.recipe
@@ -110,7 +105,7 @@ def _reference(old: Result, new: Result, provenance: Provenance, other: Sequence
     return StoredBaseline(
         record=record,
         origin="the first run",
-        differs=(*differences(*environments), *trained, *turns, *other),
+        differs=(*differences(*environments), *trained, *turns),
         counted=None if record.counts is None else record,
         counted_differs=(*counted_differences(*environments), *trained),
         kernels_differ=kernel_differences(*environments),
@@ -119,11 +114,6 @@ def _reference(old: Result, new: Result, provenance: Provenance, other: Sequence
 
 def _key(result: Result) -> BenchmarkKey:
     return result.test, result.name, result.measurement.world_size
-
-
-def _is_typical(document: ResultsData) -> bool:
-    """Whether times in it are those of the usual steps, as in files from before they were those of all steps."""
-    return any(metric.paired is None for result in document.results for metric in result.metrics.values())
 
 
 def _run(document: ResultsData) -> str:
@@ -151,30 +141,19 @@ def _rows(name: str, old: Result, new: Result) -> list[TwoRunsRow]:
                 rows.append(made(before=then, after=here, change=share + _COUNTED))
             continue
         if all(map(math.isfinite, values)):
-            change, drawn = (NOTHING, None) if new.differs else _change(comparison, was)
+            change, drawn = (NOTHING, None) if new.differs else _change(comparison)
             then, here = format_values(values, now.unit)
             rows.append(made(before=then, after=here, change=change, drawn=drawn))
     return rows
 
 
-def _differs(old: Result, new: Result) -> bool:
-    """Whether a gated count differs."""
-    return any(row.change.endswith(_COUNTED) for row in _rows("", old, new))
-
-
-def _change(comparison: Comparison, was: Series) -> tuple[str, tuple[float, float, float] | None]:
+def _change(comparison: Comparison) -> tuple[str, tuple[float, float, float] | None]:
     """The change with its interval in words, and of a ratio in numbers, too."""
-    now, change, interval = comparison.series, comparison.change, comparison.change_interval
+    ratio, change, interval = comparison.series.scale == "ratio", comparison.change, comparison.change_interval
     if change is None:
         return NOTHING, None
-    ends = "" if interval is None else f" [{_signed(now, was, interval.low)} .. {_signed(now, was, interval.high)}]"
-    if interval is not None and now.scale == "ratio" and is_noisy(interval):
-        ends = f" ({NOISY})"
     low, high = (change, change) if interval is None else (interval.low, interval.high)
-    return _signed(now, was, change) + ends, (change, low, high) if now.scale == "ratio" else None
-
-
-def _signed(now: Series, was: Series, change: float) -> str:
-    if now.scale == "ratio":
-        return format_change(change)
-    return format_difference(change, now.unit, (was.value, now.value))
+    ends = "" if interval is None else f" [{signed(low, comparison)} .. {signed(high, comparison)}]"
+    if interval is not None and ratio and is_noisy(interval):
+        ends = f" ({NOISY})"
+    return signed(change, comparison) + ends, (change, low, high) if ratio else None

@@ -80,10 +80,13 @@ def test_nothing_is_added_where_a_file_is_broken(
 
 def test_a_file_without_a_date_is_refused(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(runs[0].read_text())
-    del data["date"]
+    data["date"] = None
     runs[0].write_text(json.dumps(data))
     assert main(["history", "add", str(runs[0]), "--history", str(tmp_path / "new.sqlite")]) == 2
-    assert f"results file {runs[0]}: field date: is missing or incomplete" in capsys.readouterr().err
+    assert (
+        f"results file {runs[0]}: field date: is null, and a history needs it; write it again"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_file_without_environments_is_refused(

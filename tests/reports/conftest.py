@@ -99,20 +99,6 @@ def notes_of(table: Table) -> tuple[str, ...]:
     return tuple(note if isinstance(note, str) else note.line(len(table.rows)) for note in table.notes)
 
 
-def as_before(document: dict[str, Any]) -> dict[str, Any]:
-    """A results document as it was written before step_time was the mean of all steps."""
-    for result in document["results"]:
-        result["settled"] = result.pop("paired_with")
-        del result["unpaired"]
-        for metric in result["metrics"].values():
-            del metric["paired"]
-            metric["controlled"] = False
-    common = document["overall"]["common_change"]
-    if common is not None:
-        common["side_by_side"] = True
-    return document
-
-
 @pytest.fixture
 def make_comparison() -> Callable[..., Comparison]:
     """Makes a judged metric: name, value, verdict, then any field."""

@@ -17,7 +17,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.reading import read_results
 from tests.factories import make_results_document
-from tests.reports.conftest import as_before, comparison
+from tests.reports.conftest import comparison
 
 COUNTS = Counts(totals={"flops": 2.0}, details={}, unstable={})
 Make = Callable[..., Result]
@@ -47,39 +47,19 @@ def test_what_was_read_stays_as_it_is(file: Path) -> None:
         read_results(file).commit = "other"
 
 
-def test_fields_that_older_files_lack_are_empty(file: Path) -> None:
-    data = json.loads(file.read_text())
-    for name in ("date", "branch", "commit_date", "environments"):
-        del data[name]
-    file.write_text(json.dumps(data))
-    document = read_results(file)
-    assert (document.date, document.environments) == (None, {})
-
-
-def test_a_file_of_before_is_read_without_the_fields_that_are_gone(tmp_path: Path, make_result: Make) -> None:
-    """What was settled beside the baseline's commit is paired with it; its counts never were."""
+def test_times_beside_the_commit_of_the_baseline_are_paired_and_counts_are_not(
+    tmp_path: Path, make_result: Make
+) -> None:
     commit = PairedRevision(revision="3f2a1c0", commit=None, launches=6)
-    steps = [comparison("step_time", 0.04, Verdict.OK, change=0.01 * i, paired=True) for i in range(3)]
+    step = comparison("step_time", 0.04, Verdict.OK, change=0.01, paired=True)
     flops = Comparison(series=counted_series(COUNTS)[0], tolerance=0.0, verdict=Verdict.UNCHANGED, gated=True)
-    results = [
-        make_result(
-            test=f"t.py::test_{i}",
-            comparisons=(step, flops),
-            measured={"counts": COUNTS},
-            reference=StoredBaseline(record=None, origin="cpu", pair=commit),
-        )
-        for i, step in enumerate(steps)
-    ]
-    path = tmp_path / "before.json"
-    document = make_results_document(results, None)
-    assert document["overall"]["common_change"] is not None
-    path.write_text(render(as_before(document)))
-    read = read_results(path)
-    assert (read.results[0].paired_with is not None, read.results[0].unpaired) == (True, "")
-    assert read.results[0].metrics["step_time"].paired is None
-    (first, *_) = results_of(read)
-    assert first.pair is not None
-    assert (first["step_time"].paired, first["flops"].paired) == (True, False)
+    reference = StoredBaseline(record=None, origin="cpu", pair=commit)
+    result = make_result(comparisons=(step, flops), measured={"counts": COUNTS}, reference=reference)
+    path = tmp_path / "run.json"
+    path.write_text(render(make_results_document([result], None)))
+    (read,) = results_of(read_results(path))
+    assert read.pair is not None
+    assert (read["step_time"].paired, read["flops"].paired) == (True, False)
 
 
 def test_a_calibration_of_before_is_refused_with_its_field(file: Path) -> None:
@@ -114,6 +94,7 @@ def changed(data: Any, path: str, value: object) -> None:
     ("path", "value", "problem"),
     [
         ("results", ..., "field results: is missing"),
+        ("date", ..., "field date: is missing"),
         ("extra", 1, "field extra: is not known here"),
         ("dirty", "no", 'field dirty: expected true or false, found text "no"'),
         ("results/0/world_size", 0, "field results[0].world_size: expected minimum 1, found the number 0"),
@@ -138,7 +119,7 @@ def test_a_field_that_does_not_fit_is_named(file: Path, path: str, value: object
     data = json.loads(file.read_text())
     changed(data, path, value)
     if path == "environment":
-        del data["environments"]
+        data["environments"] = {}
     file.write_text(json.dumps(data))
     with pytest.raises(BaselineError) as caught:
         read_results(file)

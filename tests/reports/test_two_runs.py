@@ -20,26 +20,20 @@ from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from pytest_ddpperf.reports.two_runs import judged, two_runs
 from tests.factories import make_environment, make_launch, make_results_document
-from tests.reports.conftest import as_before
 from tests.reports.formats.page.test_pages import data_of
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
 QUIET = ((0.010,) * 4,) * 3
 PAUSES = ((0.010, 0.010, 0.010, 0.030),) * 3  # 15 ms on average
-OTHER = "times are not compared: step_time of one file is from before it was the mean of all steps"
 
 
 @pytest.fixture
 def run(make_result: Make, make_comparison: Compare) -> Callable[..., ResultsData]:
-    """A document of a benchmark with these steps of its launches, whose usual ones take 10 ms, twice as fast as base.
+    """A document of a benchmark with these steps of its launches, twice as fast as base."""
 
-    Before, that was its step time.
-    """
-
-    def made(launches: Sequence[tuple[float, ...]], *, before: bool = False) -> ResultsData:
-        means = tuple(sum(times) / len(times) for times in launches)
-        samples = (0.010,) * len(launches) if before else means
+    def made(launches: Sequence[tuple[float, ...]]) -> ResultsData:
+        samples = tuple(sum(times) / len(times) for times in launches)
         metrics = (
             make_comparison("step_time", sum(samples) / len(samples), Verdict.NEW, samples=samples),
             make_comparison("speedup", 2.0, Verdict.NEW, samples=(2.0,) * len(launches)),
@@ -49,7 +43,7 @@ def run(make_result: Make, make_comparison: Compare) -> Callable[..., ResultsDat
         document: dict[str, Any] = json.loads(
             render(make_results_document([make_result(comparisons=metrics, measured={"launches": timed})], None))
         )
-        return typed(ResultsData, as_before(document) if before else document)
+        return typed(ResultsData, document)
 
     return made
 
@@ -60,24 +54,7 @@ def told(before: ResultsData, after: ResultsData) -> tuple[dict[str, tuple[str, 
     return {row.metric: (row.before, row.after, row.change) for row in rows}, notes[:-1]
 
 
-@pytest.mark.parametrize("older", [0, 1])
-def test_times_of_a_file_of_before_are_compared_with_none_of_today(run: Callable[..., ResultsData], older: int) -> None:
-    rows, notes = told(*(run(PAUSES, before=place == older) for place in (0, 1)))
-    assert rows["step_time"][2] == "-"
-    assert [note.endswith(OTHER) for note in notes] == [True]
-    assert not [
-        result for result in judged(run(QUIET, before=True), run(PAUSES)) if result.verdict is Verdict.REGRESSED
-    ]
-
-
-def test_times_of_two_files_of_before_are_compared(run: Callable[..., ResultsData]) -> None:
-    rows, notes = told(run(QUIET, before=True), run(PAUSES, before=True))
-    assert rows.keys() == {"step_time", "speedup", "peak_resident"}
-    assert rows["step_time"][:2] == ("10.0 ms", "10.0 ms")
-    assert notes == []
-
-
-def test_files_of_today_are_compared_as_they_are(run: Callable[..., ResultsData]) -> None:
+def test_step_times_are_the_means_of_all_steps(run: Callable[..., ResultsData]) -> None:
     rows, notes = told(run(QUIET), run(PAUSES))
     assert rows["step_time"][:2] == ("10.0 ms", "15.0 ms")
     assert rows.keys() == {"step_time", "speedup", "peak_resident"}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, point
 from pytest_ddpperf.reports.documents.trend import PointData, TrendData
+from pytest_ddpperf.reports.phrases import SHORT_COMMIT
 from pytest_ddpperf.units import format_count
-
-_SHORT_COMMIT = 7
 
 
 def trend_chart(trend: TrendData, metric: str) -> Chart:
@@ -35,5 +34,5 @@ def _ends(each: PointData) -> tuple[float | None, float | None]:
 
 def _label(each: PointData) -> str:
     """The commit with a plus sign for a changed work tree, and its day."""
-    commit = "no commit" if each.commit is None else each.commit[:_SHORT_COMMIT] + "+" * each.dirty
+    commit = "no commit" if each.commit is None else each.commit[:SHORT_COMMIT] + "+" * each.dirty
     return f"{commit} {each.date[:10]}"

@@ -20,11 +20,12 @@ from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import IntervalData
 from pytest_ddpperf.reports.documents.parts import AgainstData, EnvironmentData, HealthData
-from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
+from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
 
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
-_NAMES = (*COUNTS, *(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY)
-_PLACES = {name: place for place, name in enumerate(_NAMES)}
+_PLACES = {
+    name: place for place, name in enumerate((*COUNTS, *(row.name for row in METRICS), EFFICIENCY, SPEEDUP, MEMORY))
+}
 
 
 def results_of(document: ResultsData) -> tuple[Result, ...]:
@@ -100,13 +101,13 @@ def _comparison(name: str, result: ResultData) -> Comparison:
     series = Series(
         **{each: getattr(metric, each) for each in ("unit", "better", "family", "scale", "gated")},
         metric=name,
-        min_tolerance=metric.min_tolerance or 0.0,
+        min_tolerance=metric.min_tolerance,
         samples=(value,) if metric.scale == "exact" else _numbers(metric.samples),
         value=value,
         interval=_interval(metric.interval),
         rules=rules_of(name),
     )
-    same = ("gated", "baseline", "change", "standard_error", "margin", "mde", "bound", "worse_in")
+    same = ("gated", "baseline", "change", "standard_error", "margin", "mde", "bound", "worse_in", "paired")
     return Comparison(
         **{each: getattr(metric, each) for each in same},
         series=series,
@@ -116,13 +117,7 @@ def _comparison(name: str, result: ResultData) -> Comparison:
         verdict=_VERDICTS[metric.verdict],
         note=Finding("read_again", {"text": metric.note}) if metric.note else None,
         base_samples=_numbers(metric.baseline_samples),
-        paired=_paired(metric, result) if metric.paired is None else metric.paired,
     )
-
-
-def _paired(metric: MetricData, result: ResultData) -> bool:
-    """Whether a metric of a file of before was compared in the same rounds."""
-    return metric.scale != "exact" and (result.against or result.paired_with) is not None
 
 
 def _numbers(samples: Iterable[float | None]) -> tuple[float, ...]:

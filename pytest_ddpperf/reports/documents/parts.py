@@ -82,7 +82,7 @@ class HealthData(Document):
     cpu: CpuData = about(
         "The processor, from the start of the launch to its end; null for what the system does not tell.", "health.cpu"
     )
-    nodes: dict[str, CpuData] = about("The same of other nodes, by name.", "health.nodes", optional=True)
+    nodes: dict[str, CpuData] = about("The same of other nodes, by name.", "health.nodes")
     gpus: list[GpuData] = about("The GPUs that the ranks computed on; null for what the driver does not tell.", gpus_of)
 
 

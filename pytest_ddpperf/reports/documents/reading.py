@@ -15,19 +15,13 @@ from pytest_ddpperf.baselines.jsonfile import FileKind, checked, read_text
 from pytest_ddpperf.baselines.typed import Misfit, shown
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.reports.document import Document
-from pytest_ddpperf.reports.documents.results import CommonChangeData, MetricData, ResultData, ResultsData
+from pytest_ddpperf.reports.documents.results import ResultsData
 
 D = TypeVar("D", bound=Document)
 
 RESULTS = FileKind(
     subject="results", version=1, cure="write it again with --ddpperf-json=FILE", content=ResultsData, shapes={}
 )
-_BEFORE: Mapping[type[Document], Mapping[str, str | None]] = {
-    MetricData: {"controlled": None},
-    ResultData: {"settled": "paired_with"},
-    CommonChangeData: {"side_by_side": None},
-}
-"""Fields that files of before have, by the names that they have now; None for what is gone."""
 
 
 def read_results(file: Path) -> ResultsData:
@@ -54,8 +48,6 @@ def typed(kind: type[D], data: Any) -> D:
     """The document of JSON data; Misfit names the first field that is not as the document declares it."""
     if not isinstance(data, dict):
         _refuse("an object", data)
-    before = _BEFORE.get(kind, {})
-    data = {before.get(name, name): value for name, value in data.items() if before.get(name, name) is not None}
     for name in data:
         if name not in kind.fields:
             raise Misfit("is not known here", f".{name}")

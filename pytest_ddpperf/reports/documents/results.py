@@ -118,14 +118,13 @@ class MetricData(Document, inside="series"):
     )
     change: float | None = about("From baseline to value: 0.132 is +13.2 % where scale is ratio.")
     change_interval: IntervalData | None = about("Where the change lies, with 95 % confidence over all looks.")
-    standard_error: NotNegative | None = about("Of the change; where scale is ratio, of its logarithm.", optional=True)
-    df: NotNegative | None = about("Degrees of freedom of the standard error; null for no end.", optional=True)
-    paired: bool | None = about("Whether both sides were measured in the same rounds.", optional=True)
-    worse_in: Natural | None = about("In how many samples it was worse than the reference.", optional=True)
-    min_tolerance: NotNegative | None = about(
+    standard_error: NotNegative | None = about("Of the change; where scale is ratio, of its logarithm.")
+    df: NotNegative | None = about("Degrees of freedom of the standard error; null for no end.")
+    paired: bool = about("Whether both sides were measured in the same rounds.")
+    worse_in: Natural | None = about("In how many samples it was worse than the reference.")
+    min_tolerance: NotNegative = about(
         "The smallest tolerance that makes sense: a fraction, or where scale is difference an amount.",
         "series.min_tolerance",
-        optional=True,
     )
     tolerance: NotNegative | None = about("The change that the test accepts; null where there is no limit.")
     margin: NotNegative | None = about(
@@ -157,8 +156,7 @@ class ResultData(BenchmarkData):
     )
     verdict: VerdictWord = about()
     failure: str = about(
-        "Why its test failed, a line for each reason; empty if it passed, and for a worsening that the run accepts.",
-        optional=True,
+        "Why its test failed, a line for each reason; empty if it passed, and for a worsening that the run accepts."
     )
     metrics: dict[MetricName, MetricData] = about(
         "By name, snake_case; empty for a broken benchmark.",
@@ -192,12 +190,10 @@ class ResultData(BenchmarkData):
     paired_with: AgainstData | None = about(
         "The commit of the stored baseline, if times were measured side by side with it; null elsewhere.",
         lambda result: None if result.paired is not None else result.pair,
-        optional=True,
     )
     unpaired: str = about(
         "Why the commit of the stored baseline was not measured, with the cure; empty if it was, and for no baseline.",
         lambda result: getattr(result.reference, "unpaired", ""),
-        optional=True,
     )
     baseline: BaselineData | None = about("The record compared with; null for none.")
     origin: str = about("Where the baseline comes from, or in words why there is none.")
@@ -285,12 +281,12 @@ class ResultsData(Document):
         "The environment of the largest process group of the run; null if nothing was measured."
     )
     environments: dict[str, EnvironmentData] = about(
-        "By environment key, the environment of each benchmark; of several with one key the first.", optional=True
+        "By environment key, the environment of each benchmark; of several with one key the first."
     )
-    date: str | None = about("When the run ended; ISO 8601, UTC.", optional=True)
+    date: str | None = about("When the run ended; ISO 8601, UTC.")
     commit: str | None = about("Full hash of the commit that was checked out; null outside of a git repository.")
-    commit_date: str | None = about("Of the commit; ISO 8601, UTC. Null where unknown.", optional=True)
-    branch: str | None = about("That is checked out, or that the CI job runs for; null where unknown.", optional=True)
+    commit_date: str | None = about("Of the commit; ISO 8601, UTC. Null where unknown.")
+    branch: str | None = about("That is checked out, or that the CI job runs for; null where unknown.")
     dirty: bool = about("Whether tracked files, those of the baselines apart, differed from the commit.")
     interrupted: str | None = about("Why the run ended before all its tests had run; null where it did not.")
     overall: OverallData = about("All benchmarks together.")
@@ -304,7 +300,5 @@ class ResultsData(Document):
     convergences: list[ConvergenceData] = about(
         "One entry for each call of converge, which trains by several strategies, in the order made."
     )
-    advice: list[StrategyAdviceData] = about("One entry for each call of advise, in the order made.", optional=True)
-    predictions: list[PredictionData] = about(
-        "One entry for each step that was predicted, in the order made.", optional=True
-    )
+    advice: list[StrategyAdviceData] = about("One entry for each call of advise, in the order made.")
+    predictions: list[PredictionData] = about("One entry for each step that was predicted, in the order made.")
