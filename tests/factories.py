@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pytest_ddpperf.records.measurement import Environment, Measurement, Plan, S
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.results import results_document
+from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.run.call.planning import LaunchLimits
 from pytest_ddpperf.run.call.variant import CUSTOM, Variant
@@ -182,3 +183,10 @@ def make_results_document(
     """The document of a run with these results; ``more`` that it has made, by fields of Outputs."""
     made: dict[str, Any] = {name: [*several] for name, several in more.items()}
     return results_document(Outputs(results=[*results], **made), code, date=date, interrupted=interrupted)
+
+
+def failure_text(
+    result: Result, verdict: Verdict | None = None, *, accept: str, failing: Collection[Verdict] = ()
+) -> str:
+    """Why one benchmark fails its test, by default with its own verdict."""
+    return failures_text([(result, verdict or result.verdict)], accept=accept, failing=failing)

@@ -33,7 +33,6 @@ from pytest_ddpperf.reports.phrases import (
 )
 from pytest_ddpperf.units import format_count, format_value
 
-_OF_FIRST_LINE = {"broken", "does_not_fit"}
 _MOVED = (Verdict.REGRESSED, Verdict.IMPROVED)
 # The metrics that take a step apart, in words. Exposed communication is inside the phases.
 _PARTS = {EXPOSED: "exposed communication", **{f"phase_{phase}": phase.replace("_", " ") for phase in PHASES}}
@@ -46,13 +45,6 @@ _ACCEPT = {
     Verdict.NEW: "save one",
     Verdict.INCOMPATIBLE: "save one that is comparable",
 }
-
-
-def failure_text(
-    result: Result, verdict: Verdict | None = None, *, accept: str, failing: Collection[Verdict] = ()
-) -> str:
-    """Why a benchmark fails its test; ``verdict`` is the worst one that fails it, by default the benchmark's own."""
-    return failures_text([(result, verdict or result.verdict)], accept=accept, failing=failing)
 
 
 def failures_text(failed: Sequence[tuple[Result, Verdict]], *, accept: str, failing: Collection[Verdict] = ()) -> str:
@@ -89,12 +81,11 @@ def _told(result: Result, verdict: Verdict, accept: str, failing: Collection[Ver
     if general:
         worse = decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
         lines = [general, *(comparison_text(each, seen_in(each)) for each in worse), *incomparable_changes(result)]
+    remarks = findings(result, without={"broken", "does_not_fit"})
     details = [
         _measured(result),
         *([] if general else _about_metrics(result, heads)),
-        *(
-            text for text in findings(result, without={"broken", "does_not_fit"}) if not general.endswith(text)
-        ),  # the first line
+        *(text for text in remarks if not general.endswith(text)),  # the first line
         *_cure(result, verdict, accept),
     ]
     return lines, list(dict.fromkeys(details))

@@ -20,10 +20,9 @@ from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.phrases import findings
-from tests.factories import make_launch
+from tests.factories import failure_text, make_launch
 from tests.judge.made_up import ENVIRONMENT, STEADY, UNSTEADY, beside, found, judged, measured, on_machine, series
 
 

@@ -17,9 +17,10 @@ from pytest_ddpperf.records.results import (
     StoredBaseline,
 )
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.failure import failure_text, failures_text, parts_text
+from pytest_ddpperf.reports.failure import failures_text, parts_text
 from pytest_ddpperf.reports.findings import finding_text
 from pytest_ddpperf.reports.summary import summary_table
+from tests.factories import failure_text
 from tests.reports.conftest import comparison, notes_of
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'

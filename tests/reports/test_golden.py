@@ -12,9 +12,9 @@ import pytest
 
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.summary import summary_parts
+from tests.factories import failure_text
 from tests.reports.golden_runs import RUNS
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,11 +14,10 @@ from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.failure import failure_text
 from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.summary import summary_parts, summary_table
 from pytest_ddpperf.reports.table import Table, render
-from tests.factories import make_environment
+from tests.factories import failure_text, make_environment
 from tests.reports.conftest import comparison, notes_of
 
 BOUND = (
