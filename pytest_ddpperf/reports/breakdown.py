@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
-from typing import TypeAlias
 
 from pytest_ddpperf.metrics.communication import EXPOSED, still_sent, synchronised_step
 from pytest_ddpperf.metrics.phases import SectionSummary, sections_of
@@ -19,8 +18,7 @@ from pytest_ddpperf.units import Scale, format_percent, scale, significant
 
 _SIZES = ((100e6, "100 M or more"), (10e6, "10 M to 100 M"), (0.0, "less than 10 M"))
 _MEMORY = {"heap": "heap", "allocated": "CUDA memory"}
-_ProfileCell: TypeAlias = "Callable[[CommunicationProfile, Scale], str]"
-_PROFILE_COLUMNS: dict[str, _ProfileCell] = {
+_PROFILE_COLUMNS: dict[str, Callable[[CommunicationProfile, Scale], str]] = {
     "busy\n{unit}": lambda profile, common: common.number(profile.busy),
     "of its step\n%": lambda profile, _: significant(100 * profile.busy_share),
     "overlap\n%": lambda profile, _: NOTHING if profile.overlap is None else significant(100 * profile.overlap),
@@ -119,6 +117,7 @@ def communication_table(results: Sequence[Result]) -> Table | None:
     columns = _PROFILE_COLUMNS if profiles else {}
     sizes = [_parameters(result) for result in shown]
     differ = len(set(sizes) - {None}) > 1  # what small models send weighs more
+    millions = [NOTHING if size is None else f"{size / 1e6:.3g}" for size in sizes]
 
     def profiled(result: Result) -> Iterator[str]:
         profile = result.measurement.profile
@@ -134,8 +133,8 @@ def communication_table(results: Sequence[Result]) -> Table | None:
             *(header.format(unit=common.unit) for header in columns),
         ),
         rows=tuple(
-            (name, *([_millions(size)] if differ else []), *_exposed_cells(result, common), *profiled(result))
-            for (name, result), size in zip(named, sizes, strict=True)
+            (name, *([size] if differ else []), *_exposed_cells(result, common), *profiled(result))
+            for (name, result), size in zip(named, millions, strict=True)
         ),
         notes=(
             *_notes_by_size(named),
@@ -174,10 +173,6 @@ def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[RowNote]:
             names, shares = zip(*classes[kind], strict=True)
             share = format_percent(max(0.0, median(shares)))
             yield RowNote(f"models of {kind} parameters expose communication for {share} of a step (median)", names)
-
-
-def _millions(number: float | None) -> str:
-    return NOTHING if number is None else f"{number / 1e6:.3g}"
 
 
 def collective_table(results: Sequence[Result]) -> Table | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pytest_ddpperf.records.convergence import LOSS, Convergence, FinalValue, Standing, Trainings
+from pytest_ddpperf.records.convergence import LOSS, Convergence, Standing, Trainings
 from pytest_ddpperf.reports.phrases import interval_header, with_interval
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import signed_percent, significant
@@ -45,21 +45,18 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
 def _row(found: Convergence, one: Trainings) -> tuple[str, ...]:
     kept = {row.quantity: row for row in found.kept if row.name == one.name}
     metric = found.metric if found.metric != LOSS else None
+    loss = one.finals[LOSS]
     return (
         f"{found.test.partition('::')[2]} {one.name}",
         str(found.world_size),
         str(one.curves[0].steps[-1]),
         str(len(one.curves)),
-        _text(one.finals[LOSS]),
+        with_interval(_number, loss.value, loss.interval),
         NOTHING if metric is None else f"{metric} {_number(one.finals[metric].value)}",
         _worse(kept.get(LOSS)),
         _worse(kept.get(metric or "")),
         _quality([row.agreement for row in kept.values()]),
     )
-
-
-def _text(final: FinalValue) -> str:
-    return with_interval(_number, final.value, final.interval)
 
 
 def _number(value: float) -> str:

@@ -101,10 +101,7 @@ class IntervalData(Document):
 def ensure_writable(path: Path) -> None:
     """Makes sure, before anything is measured, that results can be written there: SettingError if not."""
     ensure_text(path, "--ddpperf-json")
-    try:
-        _require_results(path)
-    except OSError as error:
-        raise _unwritable(path, error) from None
+    _require_results(path, "--ddpperf-json")
 
 
 def ensure_text(path: Path, option: str) -> None:
@@ -148,13 +145,18 @@ def write_text(path: Path, text: str, option: str, *, append: bool = False) -> N
         raise _unwritable(path, error, option) from None
 
 
-def _require_results(path: Path) -> None:
+def _require_results(path: Path, option: str) -> None:
     """Refuses to replace what is no JSON: an option without a value takes the test file behind it for one."""
     special = path.parts[1:2] in {("dev",), ("proc",)}  # standard output may be a log that has begun
-    if not special and path.is_file() and path.stat().st_size:
+    try:
+        if special or not path.is_file() or not path.stat().st_size:
+            return
         with path.open("rb") as file:
-            if not file.read(_HEAD).lstrip().startswith((b"{", b"[")):
-                raise OSError(0, "it holds something else than JSON")
+            head = file.read(_HEAD).lstrip()
+    except OSError as error:
+        raise _unwritable(path, error, option) from None
+    if not head.startswith((b"{", b"[")):
+        raise _unwritable(path, OSError(0, "it holds something else than JSON"), option)
 
 
 def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") -> None:
@@ -162,12 +164,9 @@ def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") 
 
     ``-`` is standard output, and devices and pipes are written to, as ``baselines.files.write_file`` does it.
     """
-    try:
-        _require_results(path)
-    except OSError as error:
-        raise _unwritable(path, error, option) from None
+    _require_results(path, option)
     write_text(path, render(document), option)
 
 
-def _unwritable(path: Path, error: OSError, option: str = "--ddpperf-json") -> SettingError:
+def _unwritable(path: Path, error: OSError, option: str) -> SettingError:
     return SettingError(f"{option}: {path} cannot be written: {error.strerror or error}; name another file")

@@ -56,28 +56,9 @@ def broken_reason(result: Result) -> str:
 
 
 def _oversubscribed(ranks: int, threads: int, shared: int, resource: str) -> str:
-    """Ranks that share cores or GPUs."""
     joined = "share" if threads == 1 else f"with {threads} threads each are on"
     sharing = f"{format_count(ranks, 'rank')} {joined} {format_count(shared, resource)}"
     return f"oversubscribed: {sharing}; step times say little about real hardware"
-
-
-def _skipped_steps(steps: int, launches: int) -> str:
-    """Steps that updated nothing."""
-    where = f"{format_count(steps, 'timed step')} of {format_count(launches, 'launch')}"
-    return (
-        f"fp16 gradients overflowed in {where}, which updated nothing and are left out of the times; "
-        "a longer warm-up lets the scale settle"
-    )
-
-
-def _unsettled_warmup(slow: int, launches: int, slower: float, warmup: int) -> str:
-    """First steps that were slower than the rest."""
-    return (
-        f"warm-up had not settled: in {slow} of {format_count(launches, 'launch')} the first quarter of the timed "
-        f"steps was more than {format_percent(slower)} slower than the rest; raise the warm-up "
-        f"(now {format_count(warmup, 'step')})"
-    )
 
 
 def _outlying_launches(outlying: Sequence[tuple[int, float]], launches: int) -> str:
@@ -106,21 +87,11 @@ def _ranks_text(ranks: Sequence[int], world_size: int) -> str:
 
 
 def _uneven_memory(metric: str, least: float, least_rank: int, most: float, most_rank: int) -> str:
-    """The ranks with the least and the most memory."""
     low, high = format_values((least, most), "B")
     return f"{metric} is {low} on rank {least_rank} and {high} on rank {most_rank}"
 
 
-def _full_gpu_memory(retries: int, failures: int) -> str:
-    """What CUDA's caching allocator did for want of memory."""
-    return (
-        f"GPU memory was full: the caching allocator gave back what it held {format_count(retries, 'time')} and "
-        f"failed {format_count(failures, 'time')}, which costs step time; make the batch smaller"
-    )
-
-
 def _no_memory_headroom(launches: int, needed: int, free: int) -> str:
-    """Copies of the training state that did not fit."""
     copies, room = format_values((needed, free), "B")
     return (
         f"exposed communication was not measured in {format_count(launches, 'launch')}: copies of what a machine's "
@@ -155,12 +126,9 @@ def _launches_needed(launches: int, max_time: int | None, known: int | None) -> 
 
 def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 - called by name
     """No number of launches, or none that somebody waits for, would decide."""
-    fact, cure = "no practicable number of launches would decide it", "a quieter machine"
-    if any_number:
-        fact, cure = "more launches would not decide it", "a quieter machine"
-    return f"{fact}; " + (
-        f"a wider tolerance or {cure} might" if paired else f"a wider tolerance, {cure} or --ddpperf-against might"
-    )
+    fact = "more launches would not decide it" if any_number else "no practicable number of launches would decide it"
+    cures = ["a wider tolerance", "a quieter machine", *([] if paired else ["--ddpperf-against"])]
+    return f"{fact}; {', '.join(cures[:-1])} or {cures[-1]} might"
 
 
 def _percents(share: float | Figures) -> str:
@@ -195,7 +163,6 @@ def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
 
 
 def _timed_otherwise(then_in_turns: bool) -> str:  # noqa: FBT001 - called by name
-    """Steps that were timed alone on one side, and in turns on the other."""
     ways = ("with nothing beside them", "in turns with those of other launches")[:: -1 if then_in_turns else 1]
     return f"the baseline's steps were timed {ways[0]}, these {ways[1]}: save it anew, or see --ddpperf-turns"
 
@@ -208,7 +175,6 @@ def _lenient_verification(precision: str | None, exact_steps: int) -> str:
 
 
 def _left_by_steps(processes: int, threads: int) -> str:
-    """Processes and threads that go on after the step that started them."""
     number, kind = max((processes, "processes"), (threads, "threads"))
     return (
         f"steps leave {kind} behind, {number} after the few steps of one launch: start them once in build(ctx) and end "
@@ -353,8 +319,15 @@ WORDS: Mapping[str, Callable[..., str]] = {
         "--no-cov, or compare counts alone with --ddpperf-counted-only"
     ),
     # What is strange about steps and launches.
-    "skipped_steps": _skipped_steps,
-    "unsettled_warmup": _unsettled_warmup,
+    "skipped_steps": lambda steps, launches: (
+        f"fp16 gradients overflowed in {format_count(steps, 'timed step')} of {format_count(launches, 'launch')}, "
+        "which updated nothing and are left out of the times; a longer warm-up lets the scale settle"
+    ),
+    "unsettled_warmup": lambda slow, launches, slower, warmup: (
+        f"warm-up had not settled: in {slow} of {format_count(launches, 'launch')} the first quarter of the timed "
+        f"steps was more than {format_percent(slower)} slower than the rest; raise the warm-up "
+        f"(now {format_count(warmup, 'step')})"
+    ),
     "tf32_override": lambda value, precision: (
         f"NVIDIA_TF32_OVERRIDE={value} is set: NVIDIA's libraries go by it, and not by precision={precision}"
     ),
@@ -381,7 +354,10 @@ WORDS: Mapping[str, Callable[..., str]] = {
     # Memory.
     "memory_growth": _memory_growth,
     "uneven_memory": _uneven_memory,
-    "full_gpu_memory": _full_gpu_memory,
+    "full_gpu_memory": lambda retries, failures: (
+        f"GPU memory was full: the caching allocator gave back what it held {format_count(retries, 'time')} and "
+        f"failed {format_count(failures, 'time')}, which costs step time; make the batch smaller"
+    ),
     "no_memory_headroom": _no_memory_headroom,
     "synchronisation_kept": lambda reason: (
         f"exposed communication was not measured: {reason}: it must leave out what averages gradients, and a step must "

@@ -96,48 +96,35 @@ def _union(values: Sequence[Iterable[Any]]) -> list[Any]:
     return list(dict.fromkeys(item for value in values for item in value))
 
 
-def _none(_values: object) -> None:
-    """What is left out of the common words."""
-
-
 _SUMS: _Merging = dict.fromkeys(("seen", "launches", "slow", "steps"), sum)
+_FIGURES: _Merging = {}
 _MACHINE: _Merging = {"least": min, "most": max, **_SUMS}
 _TOGETHER: Mapping[str, _Merging] = {
+    # What differs in figures alone.
+    **dict.fromkeys(("few_launches", "idle_gpus", "negative_scaling", "no_launches_decide"), _FIGURES),
+    **dict.fromkeys(("busy", "busy_baseline", "looks_better", "not_gross", "synchronisation_kept"), _FIGURES),
+    **dict.fromkeys(("no_time_to_diagnose", "no_time_to_measure", "oversubscribed"), _FIGURES),
+    **dict.fromkeys(("gpu_clocks_held_back", "skipped_steps", "unsettled_warmup"), _SUMS),
     # What the machine did.
     **dict.fromkeys(("cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping"), _MACHINE),
-    "gpu_clocks_held_back": _SUMS,
     "gpu_used_by_others": {**_SUMS, "pid": itemgetter(0), "nbytes": _known(max)},
     "unread_gpus": {**_SUMS, "reasons": _union},
     "gpu_clock_fell": {"lowest": min, "highest": max},
-    "oversubscribed": {},
     "background_work": {"benchmarks": _union},
-    "no_time_to_measure": {},
-    "few_launches": {},
-    "no_time_to_diagnose": {},
     "slow_starts": {
         **dict.fromkeys(("starting", "working", "launches"), sum),
         "slowest": _known(partial(max, key=attrgetter("seconds"))),
     },
     # What is strange about steps, launches and memory.
     "traced_steps": {"tracers": _union},
-    "skipped_steps": _SUMS,
-    "unsettled_warmup": _SUMS,
     "unseen_work": {"share": max, **_SUMS},
-    "negative_scaling": {},
-    "idle_gpus": {},
     "memory_growth": {"least": min, "most": max, "ranks": lambda ranks: sorted(_union(ranks)), "world_size": max},
-    "synchronisation_kept": {},
     "no_memory_headroom": {**_SUMS, "needed": max, "free": min},
     # What a verdict rests on.
-    "launches_needed": {"known": _none},
-    "no_launches_decide": {},
-    "busy": {},
-    "looks_better": {},
+    "launches_needed": {"known": lambda _: None},
     "proven_earlier": {},
     # Baselines.
     "thin_baseline": {"enough": max},
-    "busy_baseline": {},
-    "not_gross": {},
 }
 """How the facts of several benchmarks become those of a code's own words, where not by ``_figures``."""
 

@@ -14,7 +14,6 @@ from pytest_ddpperf.records.results import Result
 Listed: TypeAlias = "Result | Calibrated"
 """What has a row of its own: a benchmark of a test."""
 
-
 _LONGEST = 120  # characters of a benchmark's name in the name of a file: file systems take 255
 _RANKS = re.compile(r" w\d+( over w\d+)?(?= |$)")  # as ddpperf.scaling names points
 _SAFE = re.compile(r"[A-Za-z0-9_.,=+-]+")
@@ -37,12 +36,6 @@ def file_stem(name: str) -> str:
     return plain if safe == plain else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def variant_text(result: Listed) -> str:
-    """The variant's name, and what it says nothing of: ``weak w2 ddp``."""
-    name, strategy = result.measurement.name, result.measurement.strategy
-    return name if strategy in name else f"{name} {strategy}"
-
-
 def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
     """A short name for each benchmark: its test without the module, unless that is needed to tell tests apart.
 
@@ -56,16 +49,12 @@ def names_of(results: Sequence[Listed]) -> tuple[str, ...]:
     several = Counter(result.test for result in results)
 
     def name(result: Listed) -> str:
-        test, variant = tests[result.test], variant_text(result)
-        said = several[result.test] == 1 and variant in _parameters(test)
+        test, variant, strategy = tests[result.test], result.measurement.name, result.measurement.strategy
+        variant = variant if strategy in variant else f"{variant} {strategy}"
+        parameters = test.partition("[")[2].removesuffix("]")
+        said = several[result.test] == 1 and variant in {parameters, *parameters.split("-")}
         return test if said else f"{test} {variant}"
 
     told = [(name(result), result.measurement.world_size) for result in results]
     sizes = Counter(named for named, _ in {*told})
     return tuple(f"{named} w{size}" if sizes[named] > 1 else named for named, size in told)
-
-
-def _parameters(test: str) -> list[str]:
-    """The parameters in a test's name: ``bucketed`` and ``bf16`` of ``test_step[bucketed-bf16]``."""
-    inside = test.partition("[")[2].removesuffix("]")
-    return [inside, *inside.split("-")]

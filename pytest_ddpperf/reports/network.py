@@ -80,8 +80,7 @@ def interface_line(wrong: WrongInterface) -> str:
     named = f"{wrong.variable}={wrong.interface}"
     if wrong.speed is None:
         return f"{named} names no interface that is up; name one of ip -brief link, or unset it"
-    speeds = (f"{speed / _GB:g} Gbit/s" for speed in (wrong.speed, wrong.faster_speed))
-    own, other = speeds
+    own, other = (f"{speed / _GB:g} Gbit/s" for speed in (wrong.speed, wrong.faster_speed))
     return f"{named} is an interface of {own}, and {wrong.faster} has {other}; name that one"
 
 

@@ -33,19 +33,13 @@ class Overall:
 def overall(results: Sequence[Result]) -> Overall:
     """The figures of all results together."""
     numbers = Counter(result.verdict for result in results)
-    return Overall(
-        verdicts={verdict.value: numbers[verdict] for verdict in Verdict}, common_change=_common_change(results)
-    )
-
-
-def _common_change(results: Sequence[Result]) -> CommonChange | None:
-    """That of the tests that were measured side by side."""
     paired: dict[str, list[float]] = {}
     for result in results:
         step = find(result, "step_time")
         if step is not None and step.change is not None and step.paired:
             paired.setdefault(result.test, []).append(step.change)
-    return common_change([*paired.values()])
+    verdicts = {verdict.value: numbers[verdict] for verdict in Verdict}
+    return Overall(verdicts=verdicts, common_change=common_change([*paired.values()]))
 
 
 def overall_lines(results: Sequence[Result], accepted: Collection[str] = ()) -> list[str]:
@@ -53,16 +47,14 @@ def overall_lines(results: Sequence[Result], accepted: Collection[str] = ()) -> 
 
     ``accepted`` are the tests whose results became the baseline.
     """
-    common = overall(results).common_change
-    told = common is not None and (common.slower or common.interval.high - common.interval.low <= _TELLING)
-    together = [_together(common)] if told and common is not None else []
-    return [*together, *_targets(results), _verdicts_line(results, accepted)] if results else []
-
-
-def _together(common: CommonChange) -> str:
-    ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
-    change = f"{format_change(common.change)} [{confidence_text(common.interval.confidence)} {ends}]"
-    return f"{common.tests} tests together: step_time {change}{' slower' if common.slower else ''}"
+    if not results:
+        return []
+    common, together = overall(results).common_change, []
+    if common is not None and (common.slower or common.interval.high - common.interval.low <= _TELLING):
+        ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
+        change = f"{format_change(common.change)} [{confidence_text(common.interval.confidence)} {ends}]"
+        together = [f"{common.tests} tests together: step_time {change}{' slower' if common.slower else ''}"]
+    return [*together, *_targets(results), _verdicts_line(results, accepted)]
 
 
 def _verdicts_line(results: Sequence[Result], accepted: Collection[str]) -> str:

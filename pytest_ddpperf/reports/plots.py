@@ -92,7 +92,6 @@ def figure_of(charts: Sequence[Chart]) -> Figure:
 
 
 def _draw(chart: Chart, axes: Axes) -> None:
-    """Draws one chart."""
     drawn = [*chart.series, *chart.references]
     across, units = units_of(chart)
     axes.set_xlabel(_axis_name(chart.x, across))
@@ -103,7 +102,8 @@ def _draw(chart: Chart, axes: Axes) -> None:
     else:
         _plot(chart, axes, units, across)
     _ticks(chart, axes, across)
-    colors = {} if chart.style == "stacked" else _colors(axes)
+    lines = [] if chart.style == "stacked" else axes.containers
+    colors = {str(each.get_label()): each[0].get_color() for each in lines}
     for series in chart.references:
         _refer(series, axes, units, across, colors.get(series.of, "0.5"))
     if len(drawn) > 1 or chart.style == "stacked":
@@ -159,11 +159,6 @@ def _plot(chart: Chart, axes: Axes, units: Scale, across: Scale) -> None:
         )
 
 
-def _colors(axes: Axes) -> dict[str, Any]:
-    """The colours of series by their names."""
-    return {str(each.get_label()): each[0].get_color() for each in axes.containers}  # of errorbar
-
-
 def _reach(points: Sequence[ChartPoint], units: Scale) -> Any:
     """How far the interval of each point reaches below and above it; None where no point has one."""
     if all(point.low is None and point.high is None for point in points):
@@ -199,13 +194,11 @@ def _refer(series: ChartSeries, axes: Axes, units: Scale, across: Scale, color: 
     places = [point.x / across.factor for point in series.points]
     values = [point.y / units.factor for point in series.points]
     axes.plot(places, values, "--", linewidth=1, label=series.name, color=color)
-    known = [point for point in series.points if point.low is not None and point.high is not None]
+    known = [
+        (point.x / across.factor, point.low / units.factor, point.high / units.factor)
+        for point in series.points
+        if point.low is not None and point.high is not None
+    ]
     if known:
-        lows, highs = ([end / units.factor for end in ends] for ends in zip(*map(_ends, known), strict=True))
-        axes.fill_between([point.x / across.factor for point in known], lows, highs, alpha=0.15, color=color)
-
-
-def _ends(point: ChartPoint) -> tuple[float, float]:
-    assert point.low is not None  # noqa: S101  of a point with both ends
-    assert point.high is not None  # noqa: S101
-    return point.low, point.high
+        xs, lows, highs = zip(*known, strict=True)
+        axes.fill_between(xs, lows, highs, alpha=0.15, color=color)

@@ -115,30 +115,21 @@ def _grounds(result: Result) -> list[Remark]:
 
 def _open(comparisons: Sequence[Comparison]) -> list[Remark]:
     """Metrics that could not be judged, and why; of the step time only what its row does not show."""
-    return [
-        _noted(
-            comparison,
-            f"{_metric(comparison)} {_undecided(comparison)}: {words_of_note(comparison.note)}".removesuffix(": "),
-            verdict=comparison.verdict.value,
-        )
-        for comparison in comparisons
-        if comparison.note or comparison.series.metric != "step_time"
-    ]
-
-
-def _undecided(comparison: Comparison) -> str:
-    return could_be([comparison]) if comparison.verdict is Verdict.INCONCLUSIVE else comparison.verdict.value
+    remarks = []
+    for comparison in comparisons:
+        of_step, verdict = comparison.series.metric == "step_time", comparison.verdict
+        if comparison.note or not of_step:
+            shown = "step_time" if of_step else short_text(comparison)
+            undecided = could_be([comparison]) if verdict is Verdict.INCONCLUSIVE else verdict.value
+            text = f"{shown} {undecided}: {words_of_note(comparison.note)}".removesuffix(": ")
+            remarks.append(_noted(comparison, text, verdict=verdict.value))
+    return remarks
 
 
 def _noted(comparison: Comparison, text: str, verdict: str = "") -> Remark:
     code, facts = (comparison.note.code, comparison.note.facts) if comparison.note else ("", {})
     metrics, undecided = (comparison.series.metric,), (comparison,) * (comparison.verdict is Verdict.INCONCLUSIVE)
     return Remark(text=text, code=code, facts=facts, metrics=metrics, verdict=verdict, undecided=undecided)
-
-
-def _metric(comparison: Comparison) -> str:
-    """What its row does not show of a metric: of the step time no figures."""
-    return "step_time" if comparison.series.metric == "step_time" else short_text(comparison)
 
 
 def _gains(result: Result) -> list[Remark]:

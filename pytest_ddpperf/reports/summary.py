@@ -57,7 +57,6 @@ _VERDICTS = {
     Verdict.DOES_NOT_FIT: "a rank ran out of memory; the others were measured without it",
 }
 _STORED_TIMES = "stored times"
-_STORED_MEANING = "not slower by more than the tolerance, of times that show gross slowdowns alone"
 # What a narrow terminal does without, the first one first: intervals, then columns.
 _NARROWER = ("step time", "speedup", "throughput", "memory", "step time", "change", "speedup")
 _NARROWEST = ("counts", "at most", "eff.", "ranks")
@@ -72,7 +71,6 @@ def last_lines(made: Outputs) -> list[str]:
 
 
 def _overall(made: Outputs) -> list[str]:
-    """What all results came to."""
     tests = {result.test for result in made.results} if made.accepting else set()
     return overall_lines(made.results, tests.difference(made.stored.left_out))
 
@@ -179,7 +177,7 @@ def _metric_columns(results: Sequence[Result]) -> list[_MetricColumn]:
         ("eff.\n{unit}", "scaling_efficiency", _value),
         *([(_header("speedup", speedups), "speedup", _value_with_interval)] if speedups else []),
         (interval_header("change\n%", (step.change_interval for step in steps)), "step_time", _change),
-        ("at most\n%", "step_time", _bound),
+        ("at most\n%", "step_time", lambda step, _: bound_text(step).removesuffix(" %")),
     ]
     counted: list[_MetricColumn] = [
         # A mean over several steps need not be whole.
@@ -231,10 +229,6 @@ def _change(step_time: Comparison, _common: Scale) -> str:
     return with_interval(signed_percent, step_time.change, ends, noisy=ends is not None and is_noisy(ends))
 
 
-def _bound(step_time: Comparison, _common: Scale) -> str:
-    return bound_text(step_time).removesuffix(" %")
-
-
 def _verdict(result: Result, *, stored: bool) -> str:
     if stored and result.verdict is Verdict.REGRESSED:
         return f"{result.verdict.value} (accepted)"
@@ -250,6 +244,7 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
     others = " or ".join(dict.fromkeys(result.paired.named for result in results if result.paired is not None))
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
     known = {result.verdict for result in results}
+    steps = [result.measurement.plan.steps for result in results if result.measurement.launches] or [1]
     ok = {by_stored_times(result) for result in results if result.verdict is Verdict.OK}
     meanings = {
         "compared": f"with {others}{f', this being {here}' if here else ''}" if others else "",
@@ -257,14 +252,14 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
         "eff.": "scaling efficiency, 1 where ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
         "change": f"of the step time, from {_compared_with(results, others, here)}",
-        "at most": f"{_BOUND_MEANING}; long steps are seen that come at least in every {_seen(results)} step",
+        "at most": f"{_BOUND_MEANING}; long steps are seen that come at least in every {span(ordinal, steps)} step",
         "calls": "of collectives, by a rank in a step",
         "sent": "by a rank in a step's collectives",
         "peak": "of the bytes in live tensors",
         **{verdict.value: meaning for verdict, meaning in _VERDICTS.items() if verdict in known},
         "unchanged": _unchanged_meaning(results),
         "ok": "slower by no more than the resolution (--ddpperf-resolution)" if False in ok else "",
-        _STORED_TIMES: _STORED_MEANING if True in ok else "",
+        _STORED_TIMES: "not slower by more than the tolerance, of times that show gross slowdowns alone" * (True in ok),
     }
     words = {*(verdict.value for verdict in Verdict), _STORED_TIMES, *headers}
     if "change" not in headers:
@@ -281,11 +276,6 @@ def _compared_with(results: Sequence[Result], others: str, here: str) -> str:
     if all(pairs):
         return "the commit of the baseline, measured side by side"
     return f"the stored baseline{'; of some from its commit, measured side by side' if any(pairs) else ''}"
-
-
-def _seen(results: Sequence[Result]) -> str:
-    """The rarest steps that each launch has."""
-    return span(ordinal, [result.measurement.plan.steps for result in results if result.measurement.launches] or [1])
 
 
 def _unchanged_meaning(results: Sequence[Result]) -> str:

@@ -71,7 +71,6 @@ def render(table: Table, width: int | None = None, paint: Callable[[str], str] =
         for word, meaning in table.legend.items()
         if word in shown or word not in map(_word, table.headers)
     ]
-
     of = len(table.rows)
     full = {} if width is None else shortened([row[0] for row in table.rows], width)
     blocks = [

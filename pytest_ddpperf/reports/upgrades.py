@@ -13,10 +13,8 @@ def other_environment(python: str, differ: Sequence[str], packages: Mapping[str,
     """How the environment of the reference differs from this one, a package at a time."""
     few = len(packages) <= _PACKAGES
     named = [(name, *pair) for name, pair in packages.items() if few or None not in pair]
-    told, alone = (
-        [f"{name} {there or 'none'} -> {here or 'none'}" for name, there, here in named],
-        len(packages) - len(named),
-    )
+    told = [f"{name} {there or 'none'} -> {here or 'none'}" for name, there, here in named]
+    alone = len(packages) - len(named)
     more = [f"{len(told) - _PACKAGES} more"] if len(told) > _PACKAGES else []
     more += [f"{alone} that one side alone has"] if alone else []
     words = ", ".join([*told[:_PACKAGES], *more])

@@ -79,7 +79,7 @@ def launches(result: ResultData, subject: str, sides: tuple[str, str] | None = N
             continue
         theirs = numbered(before, metric.baseline_samples, first=1)
         ends = (1, max(each.x for one in (ours, theirs) for each in one.points))
-        middles = {one.name: middle for one, middle in zip((ours, theirs), _middles(metric), strict=True)}
+        middles = {now: now_of(metric, 0), before: before_of(metric, 0)}
         yield Chart(
             kind="launches",
             title=f"{name} by launch",
@@ -94,10 +94,6 @@ def launches(result: ResultData, subject: str, sides: tuple[str, str] | None = N
             confidence=confidence_of(metric),
             note=BEFORE_NOTE if theirs.points else "",
         )
-
-
-def _middles(metric: MetricData) -> tuple[ChartPoint | None, ChartPoint | None]:
-    return now_of(metric, 0), before_of(metric, 0)
 
 
 def phase_change(result: ResultData, subject: str, sides: tuple[str, str] | None = None) -> Iterator[Chart]:

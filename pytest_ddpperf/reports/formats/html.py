@@ -163,7 +163,6 @@ def _ends(interval: IntervalData | None) -> str:
 
 
 def _predictions(predictions: Sequence[PredictionData]) -> list[Block]:
-    """A row for each step that was predicted."""
     return [predictions_table([(each.test, each, each.gain) for each in predictions])] if predictions else []
 
 
@@ -174,7 +173,6 @@ def _advice(advice: Sequence[StrategyAdviceData]) -> list[Block]:
 
 
 def _batch_sizes(found: Sequence[BatchSizeData]) -> Table:
-    """A row for each search."""
     return Table(
         title="the largest batch of a rank that fits",
         headers=("search", "ranks", "fits", "peak", "tried"),

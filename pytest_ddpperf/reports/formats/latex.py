@@ -39,10 +39,9 @@ def latex(document: ResultsData) -> str:
         return "% no benchmark was judged\n"
     table = benchmark_table(worst_first(results))
     numbers = len(table.headers) - table.left - table.right
-    title = printable(table.title)
     lines = [
         r"% needs \usepackage{booktabs}",
-        f"% {title}",
+        f"% {printable(table.title)}",
         rf"\begin{{tabular}}{{{'l' * table.left}{'r' * numbers}{'l' * table.right}}}",
         r"\toprule",
         _row([header.replace("\n", " ") for header in table.headers]),

@@ -27,9 +27,6 @@ from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count, format_number, format_percent, format_value, significant
 
 _PARTS = 12  # of a count, the largest ones
-_OF_DISTRIBUTION = ("launches", "steps")
-_OF_PHASES = ("phase_change", "phases")
-_OF_MEMORY = ("memory", "memory_phases")
 _OF_CURVES = ("speedup", "efficiency", "rank_throughput", "throughput", "bucket_sizes", "epoch_time", "convergence")
 
 
@@ -50,9 +47,9 @@ def sections_of_benchmark(
             _changes([each for each in measured if each.gated], "metrics that decide"),
             _changes([each for each in measured if not each.gated], "metrics that decide nothing"),
         ],
-        "Distribution over launches": _drawn(charts, _OF_DISTRIBUTION),
-        "Phases": [*_drawn(charts, _OF_PHASES), _named_sections(data)],
-        "Memory": _drawn(charts, _OF_MEMORY),
+        "Distribution over launches": _drawn(charts, ("launches", "steps")),
+        "Phases": [*_drawn(charts, ("phase_change", "phases")), _named_sections(data)],
+        "Memory": _drawn(charts, ("memory", "memory_phases")),
         "Counts": [
             _changes([each for each in exact if each.gated], "counts that decide"),
             _changes([each for each in exact if not each.gated], "counts that decide nothing"),
@@ -82,11 +79,15 @@ def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
         "value": [values_text(each) for each in comparisons],
         "change": ["" if exact else change_text(each) for each in comparisons],
         "at most": [bound_text(each) for each in comparisons],
-        "tolerance": [size_text(each.tolerance, each) if each.gated and _limited(each) else "" for each in comparisons],
+        "tolerance": [
+            size_text(each.tolerance, each) if each.gated and not exact and math.isfinite(each.tolerance) else ""
+            for each in comparisons
+        ],
         "could have seen": ["" if exact or each.mde is None else size_text(each.mde, each) for each in comparisons],
     }
     columns = {header: cells for header, cells in columns.items() if any(cells)}
-    notes = names_by_remark((each.series.metric, text) for each in comparisons if (text := _note(each)))
+    texts = [words_of_note(each.note) if exact else note_text(each) for each in comparisons]
+    notes = names_by_remark((each.series.metric, text) for each, text in zip(comparisons, texts, strict=True) if text)
     return Table(
         title=title,
         headers=tuple(columns),
@@ -95,14 +96,6 @@ def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
         left=2,
         right=0,
     )
-
-
-def _note(comparison: Comparison) -> str:
-    return words_of_note(comparison.note) if comparison.series.scale == "exact" else note_text(comparison)
-
-
-def _limited(comparison: Comparison) -> bool:
-    return comparison.series.scale != "exact" and math.isfinite(comparison.tolerance)
 
 
 def _parts(counts: CountsData | None) -> Table:
@@ -238,7 +231,6 @@ def _settings(data: ResultData) -> dict[str, str]:
 
 
 def _time(time: TimeData) -> str:
-    """The whole, and its parts."""
     spent = {name: getattr(time, name) for name in time.fields if name != "total"}
     parts = ", ".join(f"{name} {format_value(seconds, 's')}" for name, seconds in spent.items() if seconds)
     return f"{format_value(time.total, 's')}: {parts}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median_low
@@ -142,17 +143,11 @@ def _longest(page: Page) -> int:
     """How many points a line may have, so that all charts together have not too many."""
     series = sum(
         len(block.series)
-        for section in _sections(page)
+        for section in (*page.sections, *(section for entry in page.entries for section in entry.sections))
         for block in section.blocks
         if isinstance(block, Chart) and block.style == "lines"
     )
     return max(_FEWEST, _POINTS // max(series, 1))
-
-
-def _sections(page: Page) -> Iterator[PageSection]:
-    yield from page.sections
-    for entry in page.entries:
-        yield from entry.sections
 
 
 def html_of(page: Page) -> str:
@@ -191,11 +186,7 @@ def html_of(page: Page) -> str:
 def _verdicts(rows: Sequence[PageRow]) -> dict[str, int]:
     """How many rows have each verdict, the worst first."""
     ordered = sorted(rows, key=lambda row: -row.severity)
-    counts = dict.fromkeys((row.verdict for row in ordered if row.verdict), 0)
-    for row in ordered:
-        if row.verdict:
-            counts[row.verdict] += 1
-    return counts
+    return Counter(row.verdict for row in ordered if row.verdict)
 
 
 def _cells(row: PageRow, page: Page) -> list[tuple[str, str | None]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 from operator import attrgetter
 
-from pytest_ddpperf.reports.charts.chart import Chart, filled
+from pytest_ddpperf.reports.charts.chart import filled
 from pytest_ddpperf.reports.charts.of_benchmark import launches, phase_change
 from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
 from pytest_ddpperf.reports.formats.page.benchmark import environment_facts
@@ -16,7 +15,6 @@ from pytest_ddpperf.reports.two_runs import TwoRunsRow, two_runs, two_runs_table
 from pytest_ddpperf.units import format_count
 
 _SIDES = ("before", "after")
-_TO = "\u2192"  # an arrow that no line is broken in
 
 
 def two_runs_page(before: ResultsData, after: ResultsData) -> str:
@@ -27,7 +25,7 @@ def two_runs_page(before: ResultsData, after: ResultsData) -> str:
     places = {key: place for place, (key, _) in enumerate(by_benchmark)}
     return html_of(
         Page(
-            title=f"ddpperf: {table.title.replace('->', _TO)}",
+            title="ddpperf: " + table.title.replace("->", "\u2192"),  # an arrow that no line is broken in
             lines=tuple(notes),
             noun="metric",
             headers=table.headers,
@@ -51,7 +49,9 @@ def _entry(before: ResultsData, after: ResultsData, rows: list[TwoRunsRow]) -> P
     """A benchmark in both runs."""
     test, name, ranks = rows[0].key
     old, new = (_found(document, rows[0]) for document in (before, after))
-    charts = tuple(filled(_charts(old, new)))
+    metrics = {name: _beside(metric, old.metrics.get(name)) for name, metric in new.metrics.items()}
+    both = ResultData(**{**vars(new), "metrics": metrics, "against": None})
+    charts = tuple(filled((*launches(both, "", _SIDES), *phase_change(both, "", _SIDES))))
     changes = Table(
         title="metrics that decide, and counts that differ",
         headers=("metric", "before", "after", "change [95 % CI]"),
@@ -83,14 +83,6 @@ def _entry(before: ResultsData, after: ResultsData, rows: list[TwoRunsRow]) -> P
 def _found(document: ResultsData, row: TwoRunsRow) -> ResultData:
     """The benchmark in a document; of several with one name the last."""
     return next(data for data in reversed(document.results) if (data.test, data.name, data.world_size) == row.key)
-
-
-def _charts(old: ResultData, new: ResultData) -> Iterator[Chart]:
-    """Launches and phases, those of the first run in place of a baseline."""
-    metrics = {name: _beside(metric, old.metrics.get(name)) for name, metric in new.metrics.items()}
-    both = ResultData(**{**vars(new), "metrics": metrics, "against": None})
-    yield from launches(both, "", _SIDES)
-    yield from phase_change(both, "", _SIDES)
 
 
 def _beside(metric: MetricData, old: MetricData | None) -> MetricData:
