@@ -25,8 +25,6 @@ from pytest_ddpperf.run.session.refusals import HERE
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings, overlay
 
-_NO_ADVICE = 1  # the exit status
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what the command takes."""
@@ -93,7 +91,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
             print("none could be timed here: give --accelerator and --network")
         else:
             print("none fits: more ranks, a smaller batch or activation_checkpointing=true take less memory")
-        return _NO_ADVICE
+        return 1
     print(best_line(found))
     return 0
 

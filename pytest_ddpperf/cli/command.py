@@ -33,7 +33,6 @@ from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.settings import KNOBS, Settings, overlay
 
 FAILED = 2  # the exit status, as of argparse for wrong arguments
-CALIBRATION_RUNS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,14 +178,13 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs",
         type=argument(several),
-        default=CALIBRATION_RUNS,
+        default=5,
         metavar="N",
         help="how often each benchmark is measured (default: %(default)s)",
     )
 
 
 def _calibrate(options: argparse.Namespace) -> int:
-    """Becomes pytest."""
     _become_pytest([f"{KNOBS['calibrate'].option}={options.runs}", *options.rest])
 
 
@@ -206,7 +204,6 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    """Becomes pytest, as ``calibrate`` does."""
     sizes = ",".join(map(str, options.world_size))
     rank = [f"{KNOBS['simulate_rank'].option}={options.rank}"] * bool(options.rank)
     _become_pytest([f"{KNOBS['simulate'].option}={sizes}", *rank, *options.rest])

@@ -44,7 +44,6 @@ from pytest_ddpperf.run.predict.network import (
 )
 from pytest_ddpperf.units import format_count
 
-_FOUND = 1  # the exit status where --check finds something
 _AUTO = "auto"
 
 
@@ -99,11 +98,10 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         for ranks in _sizes(options, launcher):
             here = network_environment(launcher, ranks, options.device, options.backend)
             found += _measured(launcher, here, names, options, folder)
-    return _FOUND if found else 0
+    return int(bool(found))
 
 
 def _sizes(options: argparse.Namespace, launcher: Launcher) -> tuple[int, ...]:
-    """The numbers of ranks."""
     return options.world_size or (max(len(launcher.machine().gpus.names), MIN_RANKS),)
 
 
@@ -210,11 +208,9 @@ def _stored(folder: Path, here: Environment) -> NetworkFile:
 
 def _save(folder: Path, measured: MeasuredNetwork) -> Path:
     file = network_file(folder, measured.environment)
-    today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
-    key = environment_key(measured.environment)
     content = NetworkFile(
-        environment=key,
-        date=today,
+        environment=environment_key(measured.environment),
+        date=dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
         taken=measured.taken,
         usual=measured.usual,
         fits=measured.fits,

@@ -13,8 +13,6 @@ from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.traces import difference_table, summary_table
 from pytest_ddpperf.run.call.traces import MOST_CHANGES, groups_of, merge, pairs_of, read_group
 
-_LEAST = 0.01  # of a step
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what the command takes."""
@@ -33,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diff.add_argument(
         "--least",
         type=argument(fraction),
-        default=_LEAST,
+        default=0.01,
         metavar="FRACTION",
         help="the smallest change of time to tell, as a share of A's step, such as 0.01 or 1%% (default: %(default)s)",
     )

@@ -71,16 +71,11 @@ def run(options: argparse.Namespace) -> int:
             found = tuple(trend for trend in found if trend.changes)
         write(Path(options.json), trend_document(found, options.metric), option="--json")
     if options.html is None and not options.json:
-        _print(found, options)
+        if options.test is None:
+            print(*wrapped(changes_text(found, options.metric).split("\n"), terminal_width()), sep="\n")
+        else:
+            print("\n\n".join(render(trend_table(trend), terminal_width()) for trend in found))
     return 0
-
-
-def _print(found: Sequence[Trend], options: argparse.Namespace) -> None:
-    """What changed, or of a test all commits."""
-    if options.test is None:
-        print(*wrapped(changes_text(found, options.metric).split("\n"), terminal_width()), sep="\n")
-    else:
-        print("\n\n".join(render(trend_table(trend), terminal_width()) for trend in found))
 
 
 def _names_a_test(file: str) -> bool:
@@ -97,7 +92,9 @@ def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
     }
     chosen: Sequence[str | None] = [None] if options.test is None else tests_named(options.test, file)
     for column, value in filters.items():
-        _require(column, value, file)
+        if value is not None and value not in (known := recorded(file, column)):
+            there = ", ".join(first_of(list(map(str, known)))) or "none"
+            raise HistoryError(f"history file {file} has no {column.replace('_', ' ')} {value}; it has {there}")
     found = [entry for test in chosen for entry in entries(file, options.metric, test=test, **filters)]
     if not found:
         selected = "".join(
@@ -117,13 +114,6 @@ def tests_named(test: str, file: Path) -> list[str]:
     if not chosen:
         raise HistoryError(f"history file {file} has no test {test}; it has {', '.join(first_of(known))}")
     return chosen
-
-
-def _require(column: Column, value: str | int | None, file: Path) -> None:
-    """Makes sure that the history has the value; an error names the values that it has."""
-    if value is not None and value not in (known := recorded(file, column)):
-        there = ", ".join(first_of(list(map(str, known)))) or "none"
-        raise HistoryError(f"history file {file} has no {column.replace('_', ' ')} {value}; it has {there}")
 
 
 def stale(test: str, record: BaselineRecord, save: str | None) -> str:

@@ -43,7 +43,6 @@ def prepared(
 
 
 def _whole(environments: Environments, given: str, pins: Pins) -> Interpreter:
-    """The environment of a file."""
     try:
         return environments.python(pins)
     except PipRefused as error:

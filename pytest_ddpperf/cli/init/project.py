@@ -38,9 +38,8 @@ _OTHER_PURPOSE = re.compile(  # by a word of a script's name
     r"(?:.*[\W_])?(?:(?:eval|convert|export|infer|generat|sampl|predict|bench|visual)[a-z]*|tests?|demo|megatron|deepspeed|tpu)"
     r"(?:[\W_].*)?"
 )
-_LOOKED_AT = re.compile(
-    r".*\.(?:py|sh|slurm|sbatch)|README.*|Makefile|justfile", re.DOTALL
-)  # code, and what names scripts
+# Code, and what names scripts.
+_LOOKED_AT = re.compile(r".*\.(?:py|sh|slurm|sbatch)|README.*|Makefile|justfile", re.DOTALL)
 _NAMED = re.compile(r"[\w./-]+\.py\b")
 
 
@@ -77,9 +76,8 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     root = project_root(folder)
     named: set[Path] = set()
     modules = dict(_modules(root, named))
-    files = [
-        file for file, module in modules.items() if module.parts[""].words
-    ]  # others call nothing when they are run
+    # Others call nothing when they are run.
+    files = [file for file, module in modules.items() if module.parts[""].words]
     if chosen is not None:
         files = [Path(os.path.relpath(folder / chosen, root))]
         found = modules.get(files[0]) or read(files[0], _code(root / files[0]))
