@@ -300,6 +300,6 @@ def interface_speeds(root: Path = _ROOT) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for folder in sorted((root / "sys/class/net").glob("*")):
         if kernel_text(folder / "operstate").strip() in {"up", "unknown"}:  # the loopback does not know
-            told = kernel_text(folder / "speed").strip()
-            found[folder.name] = 1e6 * int(told) if told.isdecimal() and int(told) else None
+            megabits = kernel_number(folder / "speed")
+            found[folder.name] = 1e6 * megabits if megabits else None
     return found
