@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 from pytest_ddpperf.baselines.fingerprint import counted_differences, differences, kernel_differences
-from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.decision import DecisionContext
+from pytest_ddpperf.judge.benchmark import compare, unfit
+from pytest_ddpperf.judge.decision import TOLERANCE, DecisionContext
 from pytest_ddpperf.judge.sequential import alpha_of_benchmark
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.counts import quantity_texts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Comparison, Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.judged import results_of, with_grounds
@@ -85,14 +86,23 @@ def judged(before: ResultsData, after: ResultsData) -> list[Result]:
     """The benchmarks of the second run that both have, judged as if the first run had stored their baselines."""
     old, new = ({_key(result): result for result in with_grounds(each)} for each in (before, after))
     provenance = Provenance(date=before.date or "", commit=before.commit)
-    context = DecisionContext(alpha=alpha_of_benchmark(len(new)))
+    alpha = alpha_of_benchmark(len(new))
     return [
-        result
-        if result.verdict is Verdict.BROKEN
-        else compare(result.test, result.measurement, _reference(old[key], result, provenance), context)
-        for key, result in new.items()
-        if key in old
+        _judged(result, _reference(old[key], result, provenance), alpha) for key, result in new.items() if key in old
     ]
+
+
+def _judged(result: Result, reference: StoredBaseline, alpha: float) -> Result:
+    measured = result.measurement
+    if result.verdict is Verdict.BROKEN:
+        return result
+    if result.verdict is Verdict.DOES_NOT_FIT:
+        return unfit(result.test, measured, "as the second run says", reference, measured.counts)
+    if result.verdict is Verdict.INCONCLUSIVE and all(series.scale == "exact" for series in measured.series):
+        measured = replace(measured, findings=(*measured.findings, Finding("no_time_to_measure")))
+    tolerances = (each.tolerance for each in result.comparisons if each.series.metric == STEP_TIME)
+    accepted = max(TOLERANCE, next(tolerances, 0.0))  # the test's own, if it is wider than that of stored times
+    return compare(result.test, measured, reference, DecisionContext(alpha=alpha, tolerance=accepted))
 
 
 def _reference(old: Result, new: Result, provenance: Provenance) -> StoredBaseline:

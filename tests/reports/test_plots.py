@@ -156,6 +156,6 @@ def test_what_cannot_be_drawn_or_written_is_refused(tmp_path: Path, monkeypatch:
     with pytest.raises(SettingError, match=r"--plots=.*file: pictures cannot be written there: it is a file; make it"):
         write_plots(made, tmp_path / "file", "--plots")
     monkeypatch.setattr(plots, "find_spec", lambda _: None)
-    with pytest.raises(SettingError, match="--plots needs matplotlib.* pip install matplotlib"):
+    with pytest.raises(SettingError, match=r"--plots needs matplotlib.* pip install matplotlib"):
         write_plots(made, tmp_path, "--plots")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]

@@ -107,3 +107,38 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
 
     (result,) = judged(made(0.010, ALONE, 2.0), made(*now))
     assert result.verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (Verdict.DOES_NOT_FIT, Verdict.REGRESSED),  # the first run fitted into memory
+        (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE),  # it was only counted, for want of time
+        (Verdict.UNCHANGED, Verdict.UNCHANGED),  # a run that only counts
+    ],
+)
+def test_a_second_run_without_times_is_what_it_says(
+    run: Callable[..., ResultsData], make_result: Make, now: Verdict, expected: Verdict
+) -> None:
+    made: dict[str, Any] = json.loads(render(make_results_document([make_result(comparisons=())], None)))
+    made["results"][0] |= {"verdict": now.value, "metrics": {}}
+    assert [each.verdict for each in judged(run(QUIET), typed(ResultsData, made))] == [expected]
+
+
+@pytest.mark.parametrize(("tolerance", "expected"), [(0.2, Verdict.UNCHANGED), (0.015, Verdict.REGRESSED)])
+def test_the_tolerance_of_a_test_holds_for_two_runs(
+    make_result: Make, make_comparison: Compare, tolerance: float, expected: Verdict
+) -> None:
+    def document(nbytes: float) -> ResultsData:
+        metrics = (
+            make_comparison("step_time", 0.01, Verdict.NEW, samples=(0.01,) * 4, tolerance=tolerance),
+            make_comparison("peak_resident", nbytes, Verdict.NEW, samples=(nbytes,) * 4),
+        )
+        timed = tuple(make_launch((0.01,) * 4, round=number) for number in range(4))
+        made: dict[str, Any] = json.loads(
+            render(make_results_document([make_result(comparisons=metrics, measured={"launches": timed})], None))
+        )
+        return typed(ResultsData, made)
+
+    (result,) = judged(document(1e9), document(1.1e9))
+    assert result["peak_resident"].verdict is expected

@@ -116,8 +116,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
         " OPTIONS": " --ddpperf-against-tests" * of_tests,
     }
     text = (Path(__file__).parent / f"{kind}.yml").read_text(encoding="utf-8")
-    for word, meant in words.items():
-        text = text.replace(word, meant)
+    text = re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], text)  # "FOLDER/" before "FOLDER"
     return top / CI_FOLDERS[kind] / f"{name}.yml", text
 
 
