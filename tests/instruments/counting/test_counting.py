@@ -62,7 +62,7 @@ def test_a_step_of_which_nothing_is_known_is_counted_in_full() -> None:
     assert found.totals["collective_calls"] == 0
     assert found.totals["retained_bytes"] == 0
     of_devices = {"kernel_launches", "device_copies", "device_synchronisations"}
-    told = {"parameters", "model_size", "python_objects"}
+    told = {"parameters", "model_size", "python_objects", "workers_restarted"}
     assert found.totals.keys() == COUNTS.keys() - of_devices - told
 
 
@@ -189,8 +189,8 @@ def test_a_survey_ends_when_it_has_taken_too_long_on_any_rank(monkeypatch: pytes
         return here
 
     subject = Countable(device=CPU)
-    assert count_warm_step(users_step(), subject, {}, on_any_rank=on_any_rank).steps == 4 + len(late)
-    assert late == [False] * 5 + [True]
+    assert count_warm_step(users_step(), subject, {}, on_any_rank=on_any_rank).steps == 4 + 6
+    assert late == [False] * 5 + [True, False], "the last time: whether training has ended"
 
 
 def test_a_learning_rate_in_a_tensor_is_no_wait_and_a_value_that_the_step_reads_is_one() -> None:
