@@ -231,7 +231,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
         return Verdict.INCONCLUSIVE if now.totals[metric] >= 2 * then.totals[metric] > 0 else totals
     if count_row(metric).of_work and is_another_step(metric, then, now):
         return {Verdict.REGRESSED: Verdict.INCOMPATIBLE, Verdict.IMPROVED: Verdict.REGRESSED}.get(totals, totals)
-    if count_row(metric).guessed:
+    if count_row(metric).of_work and count_row(metric).guessed:
         return Verdict.UNCHANGED
     if totals is not Verdict.UNCHANGED or not count_row(metric).made_up:
         return totals

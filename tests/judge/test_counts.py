@@ -546,3 +546,21 @@ def test_parameters_that_are_averaged_in_some_steps_only_are_not_compared() -> N
     plain = counts(collective_calls=1.0)
     now = replace(plain, alike=APART, unstable={"collective_calls": "1 in one step, 0 in the next"})
     assert counted(now, replace(plain, alike=OWN)).verdict is not Verdict.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        (0.0, 1.0, Verdict.REGRESSED),
+        (1.0, 0.0, Verdict.IMPROVED),
+        (None, 1.0, Verdict.UNCHANGED),  # a loader that has workers now
+        (1.0, None, Verdict.UNCHANGED),
+    ],
+)
+def test_loaders_that_start_their_workers_anew_are_compared_if_both_sides_have_workers(
+    then: float | None, now: float | None, expected: Verdict
+) -> None:
+    def totals(anew: float | None) -> dict[str, float]:
+        return {"optimizer_steps": 1.0, **({} if anew is None else {"workers_restarted": anew})}
+
+    assert counted(counts(**totals(now)), counts(**totals(then))).verdict is expected
