@@ -104,7 +104,7 @@ class Zygote:
     def _answer(self, request: ZygoteRequest, descriptors: tuple[int, ...]) -> Birth | None:
         if isinstance(request, Fork):
             preload(request.preload)
-            self.folder = request.folder
+            self.folder = request.folder or self.folder
             return self._fork(request.rank, descriptors)
         if isinstance(request, Copy):
             self._copy(request.mark, descriptors)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch import environment, processes
-from pytest_ddpperf.launch.messages import Broken, Copied, Copy, Preloaded, Ready, Sweep, Swept, Unready
+from pytest_ddpperf.launch.messages import Broken, Copied, Copy, Fork, Preloaded, Ready, Sweep, Swept, Unready
 from pytest_ddpperf.launch.processes import HAS_PIDFD, CopiedProcess
 from pytest_ddpperf.launch.streams import open_output, read_output, readable
 
@@ -71,9 +72,10 @@ class ZygoteProcess:
         self._read = environment.read_at_import(environ)
         self._preload = tuple(preload)
         self._redirection = redirection
+        self._python = (None if redirection is None else redirection.python) or sys.executable
         self.mark = uuid.uuid4().hex
         self.pinned = environment.pinned(environ, self.mark)
-        self._ready = False
+        self._ready, self._folder = False, ""  # the latter has the files of its launches
         self.threads, self.touched = 1, ""  # of the process, once it is ready
         self._output: IO[bytes] = open_output()
         self._process: subprocess.Popen[bytes] | CopiedProcess
@@ -152,11 +154,6 @@ class ZygoteProcess:
         return ZygoteProcess({**self._environ, **self.pinned}, self._preload, self._redirection, self)
 
     @property
-    def _python(self) -> str:
-        redirected = None if self._redirection is None else self._redirection.python
-        return redirected or sys.executable
-
-    @property
     def alive(self) -> bool:
         """Whether the process still runs."""
         return self._process.poll() is None
@@ -193,6 +190,8 @@ class ZygoteProcess:
 
     def request(self, request: ZygoteRequest, descriptors: Sequence[int] = ()) -> None:
         """Send a request; the zygote gets copies of the descriptors."""
+        if isinstance(request, Fork):
+            self._folder = request.folder or self._folder
         try:
             socket.send_fds(self.control, [pickle.dumps(request)], list(descriptors))
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -291,6 +290,7 @@ class ZygoteProcess:
         # Ranks die with their zygote. A zygote that was killed has not swept: the children of its ranks die here.
         if getattr(self._process, "returncode", None) != 0:
             processes.kill_marked(environment.MARK, self.mark)
+        shutil.rmtree(self._folder, ignore_errors=True)  # a zygote that has swept has removed it
         if isinstance(self._process, CopiedProcess):
             self._process.close()
         self._output.close()

@@ -26,7 +26,8 @@ class Script:
     ``BaseException`` when enough steps are measured, so its ``finally`` blocks run and what follows its loop does not.
 
     Each launch finds the project's files in a folder of its own, with the working folder and the script in it. What it
-    writes there is gone when it ends: no launch resumes from what another one has saved.
+    writes there is gone before the next launch, and when the run ends: no launch resumes from what another one has
+    saved.
 
     Attributes:
         target: the path of the file, from the folder of the test or else from pytest's rootdir; or a function.

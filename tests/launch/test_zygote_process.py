@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from pytest_ddpperf.errors import LaunchError, RankFailed, RanksTimedOut
 from pytest_ddpperf.launch import processes, zygote_process
 from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Sweep
+from pytest_ddpperf.launch.messages import Fork, Sweep
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
 
 if TYPE_CHECKING:
@@ -87,6 +88,17 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path, all_gone: Callable
     assert not files.exists()
 
 
+def test_the_files_of_launches_end_with_the_zygote_of_a_launch_without_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Launcher() as launcher:
+        launcher.run(print, world_size=1, device="cpu", backend="gloo", projects=[str(tmp_path)])
+        launcher.run(print, world_size=1, device="cpu", backend="gloo")
+        assert [*tmp_path.glob("ddpperf-files-*")]
+    assert not [*tmp_path.glob("ddpperf-files-*")]
+
+
 def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + 20
@@ -117,6 +129,7 @@ def test_nothing_outlives_a_killed_zygote(tmp_path: Path, all_gone: Callable[[It
         output, _ = controller.communicate(timeout=20)
         assert output == "the process that ranks are forked from was killed by SIGKILL; the ranks were stopped\n"
         assert all_gone(pids)
+        assert not [*tmp_path.glob("ddpperf-files-*")]
 
 
 @pytest.mark.slow  # test_interleaving.py interrupts a launch of a copy
@@ -257,7 +270,9 @@ def test_a_zygote_that_takes_no_request_is_told() -> None:
             ask_on()
 
 
-def test_a_zygote_that_the_kernel_does_not_end_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zygote_that_the_kernel_does_not_end_is_left_to_it_without_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[float] = []
     killed: list[str] = []
 
@@ -272,8 +287,12 @@ def test_a_zygote_that_the_kernel_does_not_end_is_left_to_it(monkeypatch: pytest
     process.returncode = None
     zygote._process = process
     monkeypatch.setattr(processes, "kill_marked", lambda _, mark: killed.append(mark))
+    folder = tmp_path / "files"
+    (folder / "checkpoints").mkdir(parents=True)
     with of_zygote:
+        zygote.request(Fork(0, folder=str(folder)))
         zygote.close()
+    assert not folder.exists()
     assert waited == [zygote_process._END_SECONDS] * 2
     assert killed == ["zygote", "mark"]
 
