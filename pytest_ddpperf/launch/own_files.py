@@ -4,7 +4,7 @@ Folders are made anew, files are copied, and links lead to the rest. That needs 
 system. An overlay would copy nothing, but Docker and Ubuntu 24.04 forbid it; links alone, to files or to folders, are
 written through. The next launch of the same launcher removes what is new and copies what has changed: thousands of new
 files take ext4 a second each time. What that costs is bounded, whatever a project holds: breadth first, so many
-``_ENTRIES`` are shown, and so many ``_BYTES`` are copied, at most half of what is left for one file.
+``_ENTRIES`` are copied, and so many ``_BYTES``, at most half of what is left for one file.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections import defaultdict, deque
 from dataclasses import replace
 from itertools import islice
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.messages import Job
 
 _ENTRIES, _BYTES = 4000, 512 * 2**20
+_LEFT_OVER_SECONDS = 24 * 3600.0  # no launch takes that long
 _PREFIX = "ddpperf-files-"
 _HIDDEN = ("__pycache__", _PREFIX)  # beginnings of names; ranks use the bytecode of the project itself
 _BY_ITSELF = (".git", ".pytest_cache")  # what changes without a script
@@ -41,16 +43,20 @@ def own_files(job: Job, other: Redirection | None, mark: str, remarks: dict[str,
     """Within, gives the job whose ranks find the files of its projects in a folder of their own.
 
     Of an ``other`` checkout they find the files in place of this one's, beside what git does not track here. ``mark``
-    names the folder, which the processes that ranks are forked from remove when they end.
+    names the folder. The processes that ranks are forked from remove it when they end, or else their controller does;
+    if both are killed, the first launch of a run a day later does.
 
     Raises:
         LaunchError: the folder cannot be made.
     """
     base = f"{os.path.realpath(tempfile.gettempdir())}/{_PREFIX}{mark}"
+    if not lexists(base):
+        _remove_left_over(Path(base).parent)
     shown = _Shown(base, job, other if other is not None and other.target != other.root else None)
     try:
         Path(base).mkdir(mode=0o700, exist_ok=True)
         shown.make()
+        os.utime(base)  # it is in use
     except OSError as error:
         raise LaunchError(
             f"there is no folder for the files of a Script's launch: {error.strerror}: {base}; let TMPDIR name a "
@@ -75,17 +81,22 @@ class _Shown:
             moved.insert(0, (other.target, other.root, packages))
             self._places += [*map(other.path, self._places)]
         self.files = [Redirection(root=root, target=base + place, kept=kept) for root, place, kept in moved]
-        self._entries, self._bytes = _ENTRIES, _BYTES  # that may still be shown, and copied
+        self._entries, self._bytes = _ENTRIES, _BYTES  # that may still be copied
         self._before: dict[str, tuple[int, int, int]] = {}  # the state of files and folders by their paths
-        above = {str(folder) for each in self.files for folder in Path(each.target).parents}
-        around = [one for one in above if within(one, base) and not within(one, self.files[0].target)]
+        targets = [each.target for each in self.files]
+        above = {str(folder) for target in targets for folder in Path(target).parents if within(str(folder), base)}
+        around = [one for one in above if not any(within(one, target) for target in targets)]
         self._plan: dict[str, tuple[str, str]] = dict.fromkeys(around, ("folder", ""))  # by place, what it shows
-        shown = [(each.root, each.target) for each in self.files]
-        if other is not None:
-            there = self.files[0].target
-            shown[1:1] = [(f"{other.root}/{name}", f"{there}/{name}") for name in other.untracked]
-        for path, place in shown:
-            self._show(path, place)
+        for each in self.files:
+            self._show(each.root, each.target)
+            if other is None or each is not self.files[0]:
+                continue
+            for name in other.untracked:
+                place = f"{each.target}/{name}"
+                if self._plan.get(place.rpartition("/")[0], ("",))[0] == "folder":  # the other checkout has it
+                    self._show(f"{other.root}/{name}", place)
+        for place in above:
+            self._plan.setdefault(place, ("folder", ""))  # the other checkout lacks it
         for place in around:
             for path in islice(_paths(place.removeprefix(base) or "/"), _ENTRIES):
                 self._plan.setdefault(f"{place}/{path.rpartition('/')[2]}", ("link", path))
@@ -99,13 +110,15 @@ class _Shown:
                 continue
             leads = self._leads(path)
             mode, _, size = self._before[path] = _state(path)
-            inside = self._inside(path) if stat.S_ISDIR(mode) and not leads else None
+            room = max(0, self._entries - len(waiting))  # what waits comes first
+            inside = self._inside(path, room) if stat.S_ISDIR(mode) and not leads else None
+            fits = self._entries > 0 and 2 * size <= self._bytes
             self._plan[place] = "link", leads or path
+            self._entries -= 1
             if inside is not None:
                 self._plan[place] = "folder", path
-                self._entries = max(0, self._entries - len(inside))
                 waiting += ((one, f"{place}/{one.rpartition('/')[2]}") for one in inside)
-            elif stat.S_ISREG(mode) and not leads and 2 * size <= self._bytes and os.access(path, os.R_OK):
+            elif fits and stat.S_ISREG(mode) and not leads and os.access(path, os.R_OK):
                 self._plan[place] = "file", path
                 self._bytes -= size
 
@@ -119,14 +132,14 @@ class _Shown:
             own = self._base + real
         return own or ("" if Path(real).exists() else str(Path(path).readlink()))
 
-    def _inside(self, folder: str) -> list[str] | None:
-        """The paths of what is in a folder; None if a link shall lead to it."""
+    def _inside(self, folder: str, room: int) -> list[str] | None:
+        """The paths of what is in a folder; None if a link shall lead to it, as to one with more than ``room``."""
         if any(within(place, folder) for place in self._places):
             return [*_paths(folder)]
-        inside = [*islice(_paths(folder), self._entries + 1)]
+        inside = [*islice(_paths(folder), room + 1)]
         kept = {one for each in self.files for one in each.kept}
         foreign = folder.endswith("/.git") or f"{folder}/pyvenv.cfg" in inside or folder in kept
-        return None if foreign or len(inside) > self._entries else inside
+        return None if foreign or len(inside) > room else inside
 
     def make(self) -> None:
         """Has each place show what is planned, and nothing else."""
@@ -161,11 +174,22 @@ class _Shown:
     def left(self) -> list[str]:
         """What of the projects is new or has changed since, without what changes by itself."""
         folders = {path for how, path in self._plan.values() if how == "folder" and path}
-        found = {path for folder in folders for path in _paths(folder) if path not in self._before}
+        known = {*self._before, *self._places}  # another checkout may be shown in place of a project
+        watched = folders - {self._base.rpartition("/")[0]}  # temporary files come and go
+        found = {path for folder in watched for path in _paths(folder) if path not in known}
         found |= {path for path in self._before.keys() - folders if _state(path) != self._before[path]}
         for each in self.files:
             found = {path.removeprefix(f"{each.root}/") for path in found}
         return sorted(path for path in found if not path.endswith(_BY_ITSELF))
+
+
+def _remove_left_over(temporary: Path) -> None:
+    """Removes this user's folders of launches that no launch has used for long: all their processes were killed."""
+    for folder in temporary.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            found = folder.lstat()
+            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _LEFT_OVER_SECONDS:
+                shutil.rmtree(folder)  # which raises for a link
 
 
 def _state(path: str) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -169,16 +170,19 @@ def test_ranks_read_what_lies_around_the_project_and_start_where_pytest_did(proj
         assert Path(top, os.path.relpath("/etc/passwd", project.top)).samefile("/etc/passwd")
 
 
-def test_a_working_folder_above_the_project_is_shown_as_links(project: Project) -> None:
-    project.places.append(project.top.parent)
-    project.has(train="")
-    (project.top.parent / "notes").write_text("mine")
-    with project.launch() as top:
-        (top.parent / "snapshot.pt").write_text("new")
-        assert (top.parent / "notes").is_symlink()
-    assert sorted(path.name for path in project.top.parent.iterdir()) == ["notes", "project"]
-    with project.launch() as top:
-        assert not (top.parent / "snapshot.pt").exists()
+def test_what_a_launch_writes_does_not_reach_a_working_folder_above_the_project(project: Project) -> None:
+    project.places = [project.top / "group/repository", project.top, project.temporary.parent]
+    project.has(group__repository__train="", group__runs__last="one", runs__last="one", notes="mine")
+    before = project.content()
+    with project.launch() as repository:
+        assert content(repository.parents[1]) == before
+        for name in ("group/runs/last", "runs/last", "notes", "snapshot"):
+            (repository.parents[1] / name).write_text("new")
+        (project.temporary / "compiled").mkdir()  # as torch does
+    assert project.content() == before
+    with project.launch() as repository:
+        assert content(repository.parents[1]) == before
+    assert project.remarks == {}
 
 
 def test_environments_and_git_are_links_and_bytecode_is_not_shown(project: Project) -> None:
@@ -224,13 +228,31 @@ def test_a_project_of_too_many_files_is_shown_as_links_where_it_lies_deep(
     assert not (project.top / "out/2").exists()
 
 
+def test_no_more_files_are_copied_of_a_folder_that_is_shown_whatever_it_holds(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_files, "_ENTRIES", 10)
+    project.has(repository__train="", **{f"file{i}": "" for i in range(20)})
+    project.places.insert(0, project.top / "repository")
+    with project.launch() as repository:
+        shown = content(repository.parent)
+        assert shown.keys() == project.content().keys()
+        assert shown["repository/train"] == ""
+        links = [text for text in shown.values() if text.startswith("->")]
+        assert len(links) == 20 - (10 - 3)  # three of ten: the repository, its file and the folder above it
+        (repository.parent / next(name for name in shown if shown[name])).write_text("new")
+    assert len(project.remarks) == 1  # such a link was written through
+
+
 def test_another_checkout_is_shown_with_what_git_does_not_track_here(project: Project, tmp_path: Path) -> None:
     project.has(**{"train.py": "new", "added.py": "new", "data__1": "one", "local.yaml": "mine", "gone__cache": "1"})
     there = tmp_path / "checkout"
     (there / "configs").mkdir(parents=True)
     (there / "train.py").write_text("old")
     (there / "configs/a.yaml").write_text("old")
-    untracked = ("data", "local.yaml", "gone/cache", "removed")
+    project.has(gone__folder__1="one", new__perf__test_it="", **{"../beside": "mine"})
+    project.places += [project.top / "new/perf", project.top.parent]
+    untracked = ("data", "local.yaml", "gone/cache", "gone/folder", "removed")
     project.other = Redirection(root=str(project.top), target=str(there), untracked=untracked)
     with project.launch() as top:
         assert top == Path(f"{project.temporary}/ddpperf-files-of-a-test{project.top}")
@@ -241,11 +263,16 @@ def test_another_checkout_is_shown_with_what_git_does_not_track_here(project: Pr
             "data": "",
             "data/1": "one",
             "local.yaml": "mine",
+            "new": "",
+            "new/perf": "",
+            "new/perf/test_it": "",
         }
+        assert (top.parent / "beside").read_text() == "mine"
         (top / "data/2").write_text("new")
         append(top / "train.py")
     assert (there / "train.py").read_text() == "old"
     assert content(project.top / "data") == {"1": "one"}
+    assert project.remarks == {}
 
 
 def test_what_ranks_cannot_replace_is_never_reached_through_a_link(project: Project) -> None:
@@ -274,3 +301,22 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_cure(project: Project, mo
     cure = r"Not a directory: .*; let TMPDIR name a folder .*keep_files=True\)"
     with pytest.raises(LaunchError, match=cure), project.launch():
         pass
+
+
+def test_the_first_launch_removes_what_runs_that_were_killed_have_left_a_day_ago(project: Project) -> None:
+    project.has(train="", kept__mine="mine")
+    (project.temporary / "ddpperf-files-link").symlink_to(project.top / "kept")
+    for name, hours in {"left": 25, "used": 23, "link": 25}.items():
+        folder = project.temporary / f"ddpperf-files-{name}"
+        (folder / "work").mkdir(parents=True)
+        then = time.time() - hours * 3600
+        os.utime(folder, (then, then), follow_symlinks=False)
+    with project.launch():
+        pass
+    kept = {path.name: path for path in project.temporary.iterdir()}
+    assert kept.keys() == {"ddpperf-files-link", "ddpperf-files-of-a-test", "ddpperf-files-used"}
+    assert (project.top / "kept/mine").read_text() == "mine"
+    used = kept["ddpperf-files-of-a-test"]
+    os.utime(used, (0, 0))
+    with project.launch():
+        assert used.stat().st_mtime > 0
