@@ -34,7 +34,8 @@ class DdpperfError(Exception):
     @property
     def headline(self) -> str:
         """The first line of the message: what went wrong, without cure and details."""
-        return str(self).partition("\n")[0]
+        first, *others = str(self).split("\n")
+        return f"{first} {next(filter(None, map(str.strip, others)), '')}".rstrip() if first.endswith(":") else first
 
 
 def in_a_line(error: BaseException) -> str:

@@ -38,3 +38,11 @@ def test_what_was_found_wrong_is_told_from_what_could_not_be_measured() -> None:
         "UnexpectedCount",
     }
     assert extended(errors.Regression("slower")).found_wrong
+
+
+def test_a_headline_that_announces_something_says_what() -> None:
+    raised = RankFailed(
+        "rank 0 raised RuntimeError: Error(s) in loading state_dict:\n\tsize mismatch for 0.weight\n", rank=0
+    )
+    assert raised.headline == "rank 0 raised RuntimeError: Error(s) in loading state_dict: size mismatch for 0.weight"
+    assert RankFailed("rank 0 raised:", rank=0).headline == "rank 0 raised:"

@@ -242,12 +242,14 @@ def certain(
 
 def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
     """Returns how many steps at least would tell whether a count changed, if it may have; 0 if these steps tell it."""
-    needed, before, after = 0.0, then.details.get(metric, {}), now.details.get(metric, {})
+    row, needed = count_row(metric), 0.0
+    before, after = then.details.get(metric, {}), now.details.get(metric, {})
     parts = {"": (then.totals[metric], now.totals[metric])}
     parts |= {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
     for part in dict.fromkeys((*then.varying.get(metric, {}), *now.varying.get(metric, {}))):
         old, new = parts[part]
-        if old != new and not certain(metric, part, then, now, [(old, new)]):
+        changed = abs(new - old) > max(row.floor, row.floor_share * old)
+        if changed and not certain(metric, part, then, now, [(old, new)]):
             doubt = _doubt(metric, part, then, now)[new < old]
             needed = max(needed, min(then.steps, now.steps) * doubt / abs(new - old))
     return math.ceil(needed - _ROUNDED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_ddpperf.records.counts import SHOWN, Counts, count_row, on_ranks, parts_on_ranks, quantity_texts
+from pytest_ddpperf.records.counts import SHOWN, Counts, certain, count_row, on_ranks, parts_on_ranks, quantity_texts
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.rhythm import rhythm_text
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
@@ -159,14 +159,17 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
         return _bucket_text(before, after) + on_each
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
+    # What may be luck of which steps were looked at is left out, unless that is all there is.
+    sure = [name for name in changed if certain(metric, "", then, now, [(before.get(name, 0.0), after.get(name, 0.0))])]
+    changed = sure or changed
     made_up, each = count_row(metric).made_up, "epoch" if metric == "workers_restarted" else "step"
     lines = [
         f"{'module ' if name.isdecimal() else ''}{name} "
         f"{_change(metric, before.get(name, 0.0), after.get(name, 0.0), each)}"
-        f"{_rhythms(metric, name if made_up else '', then, now) if made_up or not number else ''}"
+        f"{_rhythms(metric, name if made_up else '', then, now) if made_up or len(changed) == 1 else ''}"
         f"{_sibling(metric, name, then, now)}"
         f"{_places(metric, name, then, now)}"
-        for number, name in enumerate(changed)
+        for name in changed
     ]
     if not lines and then.totals[metric] != now.totals[metric]:
         change = _change(metric, then.totals[metric], now.totals[metric])

@@ -110,7 +110,10 @@ def of_gloo(counts: Counts) -> Counts:
         details[metric] = parts
         if metric in by_rank:
             by_rank[metric] = tuple(value - copied for value in by_rank[metric])
-    return replace(counts, totals=totals, details=details, by_rank=by_rank)
+    sites = {
+        metric: tuple(site for site in found if site.part != "aten.copy_") for metric, found in counts.sites.items()
+    }
+    return replace(counts, totals=totals, details=details, by_rank=by_rank, sites=sites)
 
 
 def without_bytes_of_copies(counts: Counts) -> Counts:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_ddpperf.instruments.counting.counting import Countable
+from pytest_ddpperf.instruments.counting.counting import SEEN_STEPS, Countable
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.counts import Counts
@@ -269,7 +269,7 @@ def test_flops_are_the_same_however_they_are_shared_out(found: Found) -> None:
 
 def test_counting_leaves_the_training_as_it_is(launcher: Launcher) -> None:
     def difference(ctx: RankContext) -> float:
-        """Between parameters after 6 steps under the counters and after 6 without."""
+        """Between parameters after two steps and those that are counted, and after as many without counters."""
 
         def trained(*, counted: bool) -> Tensor:
             torch.manual_seed(0)
@@ -286,7 +286,7 @@ def test_counting_leaves_the_training_as_it_is(launcher: Launcher) -> None:
             if counted:
                 count_step(run, Countable(device=ctx.device), warmup=2)
             else:
-                for _ in range(6):
+                for _ in range(2 + SEEN_STEPS):
                     run()
             return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 

@@ -207,9 +207,9 @@ def test_wrong_and_not_to_fail(ddpperf):
     assert all(reason.startswith("gradients differ from a single process: ") for reason in reasons)
 
 
-@pytest.mark.parametrize("good_steps", [1, 10])
+@pytest.mark.parametrize("good_steps", [1, 50])
 def test_of_several_variants_the_one_that_failed_is_named(inner: pytest.Pytester, good_steps: int) -> None:
-    """Each has a rank 1. Preparing takes 10 steps; in later launches both run at the same time."""
+    """Each has a rank 1. Preparing takes some 30 steps; in later launches both run at the same time."""
     run, results = run_suite(
         inner,
         f"""
@@ -221,7 +221,7 @@ def test_it(ddpperf):
         steps = iter(range(100))
         return lambda: 1.0 if ctx.rank == 0 else 1.0 / ({good_steps} - next(steps))
 
-    ddpperf.compare({{"fine": fine, "bad": bad}}, max_time=60)
+    ddpperf.compare({{"fine": fine, "bad": bad}}, steps=60, max_time=60)
 """,
     )
     run.assert_outcomes(failed=1)
