@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.autograd import graph
 from torch.nn.modules import module
+from torch.nn.modules import module as torch_modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -154,6 +155,8 @@ class ModuleTracker:
                 register_optimizer_step_post_hook(self._end_step),
             ):
                 hooks.callback(handle.remove)
+                # torch does not forget that a hook takes keywords, and takes it for one that is still there.
+                hooks.callback(torch_modules._global_forward_hooks_with_kwargs.pop, handle.id, None)  # noqa: SLF001
             yield
 
     def _enter(self, module: nn.Module, _args: Any) -> None:

@@ -94,3 +94,17 @@ def test_what_is_recomputed_for_a_gradient_of_a_gradient_is_forward() -> None:
     found = count_step(run, Countable(device=CPU), warmup=1)
     assert found.details["flops_forward"] == {"inner": 768.0, "model": 64.0, "recomputed in backward": 128.0}
     assert found.details["flops_backward"].keys() == {"inner", "model"}
+
+
+def test_afterwards_torch_knows_of_no_hook() -> None:
+    """It would warn of one when a compiled model is called."""
+    seen: list[bool] = []
+
+    class Looking(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            seen.append(bool(torch.nn.modules.module._has_any_global_hook()))  # type: ignore[no-untyped-call]
+            return super().forward(inputs)
+
+    flops_of_training(Looking(2, 2), torch.ones(2, 2))
+    assert True in seen
+    assert not torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
