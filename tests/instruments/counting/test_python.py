@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -103,3 +104,13 @@ def test_a_process_counts_once_however_it_is_started() -> None:
     child.join()
     names = ("multiprocessing.Process.start", "subprocess.Popen.__init__")
     assert calls == {("processes_started", name): 1 for name in names}
+
+
+def test_what_another_thread_calls_is_left_out_for_the_clock_decides_how_often_it_does() -> None:
+    calls = Counter[tuple[str, str]]()
+    monitor = threading.Thread(target=gc.collect)
+    with calls_counted(lambda metric, name: calls.update([(metric, name)])):
+        monitor.start()
+        monitor.join()
+        gc.collect()
+    assert calls == {("allocator_calls", "gc.collect"): 1}
