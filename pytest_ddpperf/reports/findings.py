@@ -292,7 +292,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
         "container with --shm-size=1g or more"
     ),
     "background_work": lambda paired, benchmarks: (
-        f"{_turns(paired)}: ranks of {', '.join(benchmarks)} work on in the background"
+        f"{_turns(paired)}: ranks of {', '.join(benchmarks)} work on between steps, as workers of a DataLoader do"
     ),
     "short_of_memory": lambda paired: (
         f"{_turns(paired)}: all benchmarks together would take more than three quarters of the available "

@@ -571,7 +571,8 @@ CASES = [
     Case(
         "background_work",
         {"paired": False, "benchmarks": ("a", "b")},
-        "launched one after the other, without turns: ranks of a, b work on in the background",
+        "launched one after the other, without turns: ranks of a, b work on between steps, as workers of a DataLoader "
+        "do",
     ),
     Case(
         "short_of_memory",
