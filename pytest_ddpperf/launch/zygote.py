@@ -47,7 +47,7 @@ from pytest_ddpperf.launch.streams import readable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MESSAGE_SIZE, _DESCRIPTORS, _COPY_DESCRIPTORS = 1 << 16, 7, 2
+MESSAGE_SIZE, _DESCRIPTORS, _COPY_DESCRIPTORS = 1 << 18, 7, 2
 _LOOK_SECONDS = 1.0  # between looks at ranks
 _TRACKER_SECONDS = 0.5  # a resource tracker ends as soon as its users have
 _MANAGER_SECONDS = 3.0  # torch's manager of shared memory ends 2 s after them

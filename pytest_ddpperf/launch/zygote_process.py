@@ -40,7 +40,7 @@ spec.loader.exec_module(package)
 from pytest_ddpperf.launch.zygote import main
 main(sys.argv[3:])"""
 _PACKAGE = Path(__file__).parents[1] / "__init__.py"
-_MESSAGE_SIZE = 1 << 16
+_MESSAGE_SIZE = 1 << 18
 _READY_SECONDS = 180.0
 _LOOK_SECONDS = 1.0  # between looks at a zygote that does not answer
 _SWEEP_SECONDS = 3.0  # in which the answer comes after the sweep

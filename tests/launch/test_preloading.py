@@ -121,6 +121,16 @@ def test_an_installed_module_is_imported_once_and_no_other(packages: Path, make:
     assert run(launchers, of_both, scope="another").imports, "ranks of another file find nothing imported"
 
 
+def test_modules_are_preloaded_in_a_large_environment(
+    packages: Path, make: Callable[..., Launchers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LARGE", "x" * 100_000)
+    launchers, before = make("plain"), importers(packages, "plain")
+    first, second = (run(launchers, imports, "plain") for _ in range(2))
+    (once,) = importers(packages, "plain") - before
+    assert once not in {*first.values, *second.values}
+
+
 def test_a_launcher_that_is_to_learn_nothing_preloads_nothing(make: Callable[..., Launchers]) -> None:
     launchers = make()
     for _ in range(2):
