@@ -59,8 +59,11 @@ def _above(
 
 
 def _throttled(cpu: CpuHealth, seconds: float, cores: int) -> float | None:
-    """The share of a launch's time on all usable cores, 1 at most, because a quota's wait may be that of more cores."""
-    return None if cpu.throttled is None else min(1.0, cpu.throttled / (seconds * cores))
+    """The share of a launch's time on all usable cores, 1 at most, because a quota's wait may be that of more cores.
+
+    None if nobody knows it: results files do not say how long a launch took.
+    """
+    return None if cpu.throttled is None or not seconds else min(1.0, cpu.throttled / (seconds * cores))
 
 
 def _gpu_findings(measurement: Measurement) -> Iterator[Finding]:

@@ -74,7 +74,7 @@ def test_a_change_whose_interval_says_nothing_is_noisy(run: Callable[..., Result
     assert rows["step_time"][2] == "+0.0 % (noisy)"
 
 
-ALONE = Health(cpu=CpuHealth(others=0.0, steal=0.0))
+ALONE = Health(cpu=CpuHealth(others=0.0, steal=0.0, throttled=0.0))
 BUSY = Health(cpu=CpuHealth(others=0.5, steal=0.0))
 
 
