@@ -251,7 +251,7 @@ def test_each_fault_fails_its_own_test_within_its_deadline_and_nothing_is_left(p
     assert project.baselines() == before
 
 
-SIGNALS = {"interrupt": ([signal.SIGINT], 2), "hang up": ([signal.SIGHUP], -1), "terminate": ([signal.SIGTERM], -15)}
+SIGNALS = {"interrupt": ([signal.SIGINT], 2), "hang up": ([signal.SIGHUP], -1), "terminate": ([signal.SIGTERM], 2)}
 SIGNALS |= {"interrupt twice": ([signal.SIGINT] * 2, 2), "kill": ([signal.SIGKILL], -9)}
 
 
