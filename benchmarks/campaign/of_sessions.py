@@ -40,7 +40,7 @@ def _declare(name: str, number: signal.Signals, reason: str) -> None:
     kind(WHOLE + reason, phases=PHASES, blame="nobody", ways=("pytest",))(act)
 
 
-_declare("terminates_the_session", signal.SIGTERM, r"status -15")
+_declare("terminates_the_session", signal.SIGTERM, r"KeyboardInterrupt.*status 2")
 _declare("interrupts_the_session", signal.SIGINT, r"KeyboardInterrupt.*status 2")
 _declare("kills_the_session", signal.SIGKILL, r"status -9")
 _declare("hangs_the_session_up", signal.SIGHUP, r"status -1\b")
@@ -148,12 +148,12 @@ def _at_any_moment(name: str, numbers: tuple[signal.Signals, ...], reason: str, 
 # One that comes before pytest is loaded ends Python, and one that comes after the last test changes nothing.
 _at_any_moment("interrupts_pytest", (signal.SIGINT,), r"status (2|-2|0)\b")
 _at_any_moment("interrupts_pytest_twice", (signal.SIGINT, signal.SIGINT), r"status (2|-2|0|1)\b")
-_at_any_moment("terminates_pytest", (signal.SIGTERM,), r"status (-15|0)\b")
+_at_any_moment("terminates_pytest", (signal.SIGTERM,), r"status (2|-15|0)\b")
 _at_any_moment("hangs_pytest_up", (signal.SIGHUP,), r"status (-1|0)\b")
 _at_any_moment("kills_pytest", (signal.SIGKILL,), r"status (-9|0)\b")
 BESIDE = "_beside_a_checkout"
 _at_any_moment(f"interrupts_pytest_twice{BESIDE}", (signal.SIGINT, signal.SIGINT), r"status (2|-2|0|1)\b", against=True)
-_at_any_moment(f"terminates_pytest{BESIDE}", (signal.SIGTERM,), r"status (-15|0)\b", against=True)
+_at_any_moment(f"terminates_pytest{BESIDE}", (signal.SIGTERM,), r"status (2|-15|0)\b", against=True)
 _at_any_moment(f"kills_pytest{BESIDE}", (signal.SIGKILL,), r"status (-9|0)\b", against=True)
 
 
