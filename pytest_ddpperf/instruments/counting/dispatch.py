@@ -89,7 +89,7 @@ class OperatorCounter(TorchDispatchMode):
         self._fake = fake  # whether the step itself has fake tensors, and does not only ask for shapes
         self._attribution = Attribution()
         self._lock = threading.RLock()
-        self._paused = False
+        self.is_paused = False
         self.whole = True  # whether tensors are followed too; without, only what each operator itself shows is counted
         self._counts: dict[str, defaultdict[str, float]] = {}
         self._sites: dict[str, defaultdict[tuple[str, Place], float]] = {}
@@ -115,15 +115,15 @@ class OperatorCounter(TorchDispatchMode):
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Within, nothing is counted: code that looks at tensors is no part of the step."""
-        before, self._paused = self._paused, True
+        before, self.is_paused = self.is_paused, True
         try:
             yield
         finally:
-            self._paused = before
+            self.is_paused = before
 
     def add(self, metric: str, part: str, value: float = 1.0, place: Place | None = None) -> None:
         """Counts, with the place that led here; nothing while counting is paused."""
-        if not self._paused:
+        if not self.is_paused:
             self._counts[metric][part] += value
             self._sites[metric][part, place or self._stack.place()] += value
 
@@ -131,7 +131,7 @@ class OperatorCounter(TorchDispatchMode):
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._paused or (not self._fake and any(issubclass(kind, FakeTensor) for kind in types)):
+        if self.is_paused or (not self._fake and any(issubclass(kind, FakeTensor) for kind in types)):
             return func(*args, **kwargs)  # only asked for shapes
         if any(has_a_say(kind) for kind in types):
             return NotImplemented  # it calls its parts, which come here again

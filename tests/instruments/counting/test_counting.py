@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
-from pytest_ddpperf.instruments.counting import counting
+from pytest_ddpperf.instruments.counting import counting, device_work, watching
 from pytest_ddpperf.instruments.counting.counting import Countable, count_warm_step
+from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
 from pytest_ddpperf.judge.counts import change_of
 from pytest_ddpperf.judge.decision import decide_count
 from pytest_ddpperf.records.counts import COUNTS, Counts
@@ -178,19 +180,115 @@ def test_training_that_ends_is_looked_at_until_then() -> None:
     assert count(ending).steps == 11
 
 
-def test_a_survey_ends_when_it_has_taken_too_long_on_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look at the clock is two seconds later; what comes before the survey takes two."""
+def test_steps_are_watched_no_longer_if_that_takes_too_long_on_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock is two seconds later."""
     seconds = itertools.count(0, 2)
-    monkeypatch.setattr(counting, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(counting, "compiled_graphs", lambda: 0)
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     late: list[bool] = []
 
     def on_any_rank(here: bool) -> bool:  # noqa: FBT001  as its own
         late.append(here)
         return here
 
-    subject = Countable(device=CPU)
-    assert count_warm_step(users_step(), subject, {}, on_any_rank=on_any_rank).steps == 4 + 6
-    assert late == [False] * 5 + [True, False], "the last time: whether training has ended"
+    warm = users_step()
+    warm()
+    assert count_warm_step(warm, Countable(device=CPU), {}, on_any_rank=on_any_rank).steps == 4 + 6
+    before = [False]  # whether the steps counted whole differ
+    assert late == before + [False] * 5 + [True, False, False], "the last: whether training ended, or a step differs"
+
+
+def counted_steps(run: Callable[[], Any]) -> tuple[Counts, list[bool]]:
+    """Counts a step; of each step that ran, whether its operators were counted."""
+    modes: list[bool] = []
+
+    def step() -> None:
+        modes.append(any(isinstance(mode, OperatorCounter) for mode in _get_current_dispatch_mode_stack()))
+        run()
+
+    return count(step), modes
+
+
+def test_steps_that_are_alike_are_watched_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "compiled_graphs", lambda: 0)
+    found, counted = counted_steps(users_step())
+    assert (found.steps, found.varying) == (20, {})
+    assert counted == [False] + [True] * 4 + [False] * 16, "one step of warm-up"
+
+
+def test_steps_are_not_watched_once_torch_has_compiled_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile would compile the watch, too."""
+    monkeypatch.setattr(counting, "compiled_graphs", lambda: 1)
+    found, counted = counted_steps(users_step())
+    assert found.steps == 20
+    assert counted == [False] + [True] * 20
+
+
+class _Hooked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out: Tensor = self.layer(inputs)
+        return out
+
+
+SOMETIMES: dict[str, Callable[[Tensor], object]] = {
+    "without gradients": lambda values: values.detach().exp(),
+    "of another shape": lambda values: torch.ones(len(values)).exp(),
+    "in place": lambda values: values.detach().clone().exp_().mean(),
+    "on several tensors": lambda values: torch._foreach_exp([values.detach()]),
+    "in inference": torch.inference_mode()(lambda values: values.exp()),
+    "with a graph that nothing needs": lambda values: (values * values).exp(),
+    "in a batch function": lambda values: torch.vmap(torch.exp)(values.detach()),
+    "by its operator": lambda values: torch.ops.aten.exp.default(values.detach()),
+}
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+@pytest.mark.parametrize("extra", SOMETIMES.values(), ids=SOMETIMES)
+def test_work_of_each_tenth_step_is_found_wherever_python_calls_it(
+    extra: Callable[[Tensor], object],
+    in_backward: bool,  # noqa: FBT001  a parameter
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(counting, "compiled_graphs", lambda: 0)
+    model, calls = _Hooked(), 0
+
+    def sometimes(values: Tensor) -> None:
+        if calls % 10 == 9:
+            extra(values)
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        out = model(torch.ones(3, 4))
+        if in_backward:
+            out.register_hook(sometimes)
+        else:
+            sometimes(out)
+        out.sum().backward()
+
+    found, counted = counted_steps(step)
+    assert found.steps == 20
+    assert 0 < sum(counted) - 4 <= 20, "a survey came"
+    exponentials = found.details["operators"].get("aten.exp", 0) + found.details["operators"].get("aten.exp_", 0)
+    exponentials += found.details["operators"].get("aten._foreach_exp", 0)
+    assert exponentials == 0.1
+
+
+def test_a_step_whose_batches_have_another_shape_sometimes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "compiled_graphs", lambda: 0)
+    model, calls = nn.Linear(4, 4), 0
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        model(torch.ones(2 if calls % 10 else 12, 4)).sum().backward()
+
+    # Forward has 2 x 4 x 4 FLOPs for a row: 2 rows in nine steps, 12 in the tenth, 3 in the mean.
+    assert count(step).totals["flops_forward"] == 3 * 2 * 4 * 4
 
 
 def test_a_learning_rate_in_a_tensor_is_no_wait_and_a_value_that_the_step_reads_is_one() -> None:
@@ -449,7 +547,7 @@ def test_on_cuda_as_many_steps_again_are_profiled_and_count_where_all_profiles_s
         order.append("profiled")
         return {"kernel_launches": {"gemm": 2.0}} if order.count("profiled") <= seeing else {}
 
-    monkeypatch.setattr(counting, "device_work", profiled)
+    monkeypatch.setattr(device_work, "device_work", profiled)
     monkeypatch.setattr(counting, "discard_first_profile", lambda: order.append("discarded"))
     found = count_step(users_step(), Countable(device=torch.device("cuda", 0)))
     assert order == ["discarded", "profiled", "profiled"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_ddpperf.instruments.counting.counting import STEP, Recorded, not_counted, work_in
+from pytest_ddpperf.instruments.counting.counting import not_counted
+from pytest_ddpperf.instruments.counting.device_work import STEP, Recorded, work_in
 from pytest_ddpperf.instruments.counting.steps import counts_of, per_step
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.instruments.counting.counting import STEP as COUNTED_STEP
-from pytest_ddpperf.instruments.counting.counting import Recorded, work_in
+from pytest_ddpperf.instruments.counting.device_work import STEP as COUNTED_STEP
+from pytest_ddpperf.instruments.counting.device_work import Recorded, work_in
 from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent, steps_of
 from pytest_ddpperf.instruments.torch_internals import activity_of
 
