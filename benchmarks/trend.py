@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
 
-from benchmarks.quality.rates import rate_text
-from benchmarks.quality.simulate import ENVIRONMENT
+from benchmarks.quality.project import rate_text
+from benchmarks.quality.rows import ENVIRONMENT
 from pytest_ddpperf.baselines.history.change_points import ALPHA, Fit, change_points
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.records.measurement import Measurement, Plan, Series

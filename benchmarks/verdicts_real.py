@@ -30,8 +30,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.verdicts
 
-from benchmarks.quality.campaign import BrokenFile
-from benchmarks.quality.project import ROOT
+from benchmarks.quality.project import ROOT, BrokenFile
 from benchmarks.verdicts.cells import CELLS, SUITES
 from benchmarks.verdicts.outcomes import read
 from benchmarks.verdicts.runs import Bench, chosen, machine_here, made, tree_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ Ending = Literal["raise", "hang", "exit", "return"]
 STEPS = ("build", "first step", "warm-up", "timed steps", "counted step", "close")
 LOADED = ("import", *STEPS, "result")
 JOINED = ("join", *LOADED)
-ALL = ("start", *JOINED, "after")
 SUDDEN = ("start", *JOINED, "after")
 SESSION_PHASES = ("import", "build", "first step", "warm-up", "counted step", "timed steps", "close")
 ENDINGS: tuple[Ending, ...] = ("raise", "hang", "exit", "return")
@@ -34,7 +32,6 @@ SAVING = frozenset({"kills_the_session_while_it_saves"})  # done by the worker, 
 FULL = frozenset({"fills_the_disk_of_baselines"})  # baselines are on a small file system of their own
 ANY_MOMENT = "any moment"  # the phase of what the worker does to a session beside a stored baseline
 TIMEOUTS = (6.0, 7.0, 8.0)
-SHARE_IN_PYTEST = 0.12  # of the kinds that can be tried in a session as well
 SHARE_OF_COPIES = 0.15
 
 
@@ -132,7 +129,7 @@ def kind(
     endings: tuple[Ending, ...] = (),
     blame: Blame = "rank",
     passes: Literal["no", "may", "must"] = "no",
-    ways: tuple[Way, ...] = ("launcher", "copy", "pytest"),
+    ways: tuple[Way, ...] = ("launcher", "copy", "suite"),
     reasons: dict[str, str] | None = None,
     against: bool = False,
 ) -> Callable[[Callable[[Place], object]], Callable[[Place], object]]:
@@ -185,15 +182,10 @@ def drawn(seed: int, number: int) -> Case:
 
 
 def _way(kind: Kind, phase: str, random: Random) -> Way:
-    ways = set(kind.ways)
+    ways = set(kind.ways) - {"suite"}
     if len(ways) == 1:
         return ways.pop()
-    chance = random.random()
-    if "pytest" in ways and phase in SESSION_PHASES and chance < SHARE_IN_PYTEST:
-        return "pytest"
-    if "copy" in ways and phase not in {"start", "join"} and chance > 1 - SHARE_OF_COPIES:
-        return "copy"
-    return "launcher"
+    return "copy" if phase not in {"start", "join"} and random.random() < SHARE_OF_COPIES else "launcher"
 
 
 def kill_self(number: int) -> None:
@@ -208,5 +200,6 @@ def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def note(text: str) -> None:
-    print(text, file=sys.stderr)
+def parent(pid: int) -> int:
+    """The process id of a process's parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])

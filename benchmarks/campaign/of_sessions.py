@@ -13,14 +13,11 @@ import time
 from pathlib import Path
 from random import Random
 
-from benchmarks.campaign.kinds import ANY_MOMENT, Place, kind
+from benchmarks.campaign.kinds import ANY_MOMENT, Place, kind, parent
+from benchmarks.campaign.kinds import SESSION_PHASES as PHASES
 
-PHASES = ("import", "build", "first step", "warm-up", "counted step", "timed steps", "close")
 WHOLE = r"(?s)(?=.*no damage).*"
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
+FAILED, ENDED = r"status (1|10)\b", r"status (0|1|10)\b"  # 10: nothing is worse, and something could not be measured
 
 
 def session() -> int:
@@ -70,14 +67,14 @@ def interrupts_the_session_with_a_checkout(_: Place) -> None:
     time.sleep(1000)
 
 
-@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",), against=True)
+@kind(WHOLE + ENDED, phases=PHASES[1:], blame="nobody", ways=("pytest",), against=True)
 def kills_the_guard_of_a_checkout(_: Place) -> None:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         if b"guard.py" in path.read_bytes():
             os.kill(int(path.parent.name), signal.SIGKILL)
 
 
-@kind(WHOLE + r"status 1\b", phases=PHASES[1:], blame="nobody", ways=("pytest",), against=True)
+@kind(WHOLE + FAILED, phases=PHASES[1:], blame="nobody", ways=("pytest",), against=True)
 def removes_the_checkout(_: Place) -> None:
     for path in Path(tempfile.gettempdir()).glob("ddpperf-against-*"):
         shutil.rmtree(path, ignore_errors=True)
@@ -89,26 +86,26 @@ def kills_the_session_while_it_saves(_: Place) -> None:
     raise AssertionError("the worker does this")
 
 
-@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+@kind(WHOLE + ENDED, phases=PHASES[1:], blame="nobody", ways=("pytest",))
 def removes_the_json_folder(_: Place) -> None:
     shutil.rmtree(Path(sys.modules["subject"].SCRATCH, "project", "made"), ignore_errors=True)
 
 
-@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+@kind(WHOLE + ENDED, phases=PHASES[1:], blame="nobody", ways=("pytest",))
 def makes_the_json_file_a_folder(_: Place) -> None:
     folder = Path(sys.modules["subject"].SCRATCH, "project", "made", "results.json")
     if not folder.is_file():
         folder.mkdir(parents=True, exist_ok=True)
 
 
-@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+@kind(WHOLE + ENDED, phases=PHASES[1:], blame="nobody", ways=("pytest",))
 def puts_a_file_where_baselines_go(_: Place) -> None:
     path = Path(sys.modules["subject"].SCRATCH, "project", "baselines")
     shutil.rmtree(path, ignore_errors=True)
     path.write_text("not a folder", encoding="ascii")
 
 
-@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+@kind(WHOLE + ENDED, phases=PHASES[1:], blame="nobody", ways=("pytest",))
 def fills_the_temporary_folder_of_a_session(_: Place) -> None:
     try:
         with Path(tempfile.gettempdir(), "full").open("wb") as file:
@@ -118,12 +115,12 @@ def fills_the_temporary_folder_of_a_session(_: Place) -> None:
         return
 
 
-@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+@kind(WHOLE + ENDED, phases=PHASES[1:], blame="nobody", ways=("pytest",))
 def removes_the_temporary_folder_of_a_session(_: Place) -> None:
     shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
 
 
-@kind(WHOLE + r"status [01]\b", phases=PHASES[1:], blame="nobody", ways=("pytest",))
+@kind(WHOLE + ENDED, phases=PHASES[1:], blame="nobody", ways=("pytest",))
 def stops_the_session_process_for_a_while(_: Place) -> None:
     pid = session()
     os.kill(pid, signal.SIGSTOP)
@@ -167,7 +164,7 @@ def _zygotes() -> list[int]:
     return found
 
 
-TOLD = WHOLE + r"((forked from|cannot import).*status 1\b|status 0\b)"
+TOLD = WHOLE + rf"((forked from|cannot import).*{FAILED}|status 0\b)"
 
 
 @kind(TOLD, phases=(ANY_MOMENT,), blame="nobody", ways=("pytest",))
@@ -182,7 +179,7 @@ def stops_a_zygote_of_pytest(_: Place) -> None:
         os.kill(pid, signal.SIGSTOP)
 
 
-@kind(WHOLE + r"No space left.*status 1\b", phases=(ANY_MOMENT,), blame="nobody", ways=("pytest",))
+@kind(WHOLE + r"No space left.*" + FAILED, phases=(ANY_MOMENT,), blame="nobody", ways=("pytest",))
 def fills_the_disk_of_baselines(place: Place) -> None:
     with contextlib.suppress(OSError), Path(place.scratch, "project", "baselines", "full").open("wb") as file:
         while True:

@@ -9,15 +9,11 @@ import struct
 import time
 from pathlib import Path
 
-from benchmarks.campaign.kinds import ENDINGS, STEPS, Ending, Place, kind
+from benchmarks.campaign.kinds import ENDINGS, STEPS, Ending, Place, kind, parent
 
 OURS = ("start", "import", *STEPS, "result", "after")
 ENDED = r"the process that ranks are forked from (was killed by {}|has ended|no longer answers)"
 STOPPED = r"the process that ranks are forked from was stopped"
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
 
 
 def _declare(name: str, number: signal.Signals, reason: str) -> None:
@@ -55,13 +51,13 @@ def stops_the_zygote(place: Place) -> None:
 
 @kind(ENDED.format("SIGKILL"), phases=STEPS, blame="nobody", ways=("copy",))
 def kills_the_original_zygote(_: Place) -> None:
-    os.kill(_parent(os.getppid()), signal.SIGKILL)
+    os.kill(parent(os.getppid()), signal.SIGKILL)
     time.sleep(2)
 
 
 @kind(r"(?!)", phases=STEPS, blame="nobody", passes="must", ways=("copy",))
 def stops_the_original_zygote(_: Place) -> None:
-    os.kill(_parent(os.getppid()), signal.SIGSTOP)
+    os.kill(parent(os.getppid()), signal.SIGSTOP)
 
 
 @kind(endings=ENDINGS, phases=STEPS, ways=("launcher", "copy"))
@@ -75,7 +71,7 @@ def stops_the_zygote_for_a_while(place: Place) -> None:
 
 @kind(endings=ENDINGS, phases=STEPS, ways=("launcher",))
 def stops_the_session_for_a_while(place: Place) -> None:
-    session = _parent(os.getppid())
+    session = parent(os.getppid())
     os.kill(session, signal.SIGSTOP)
     time.sleep(2)
     os.kill(session, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Cases in a pytest session of their own."""
+"""Attacks on a pytest session, each in a session of its own."""
 
 from __future__ import annotations
 
@@ -11,78 +11,29 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import IO, Any
 
 from benchmarks.campaign.kinds import ANY_MOMENT, FULL, KINDS, SAVING, Case, Place
+from benchmarks.campaign.suite_files import HEAD, STEP
+from benchmarks.campaign.training import written
 
 ROOT = Path(__file__).parents[2]
 SESSION_SECONDS = 90.0
 GUARD_SECONDS = 5.0  # in which the guard of a checkout removes that of a session that was killed
-SUBJECT = """\
-import os
-from benchmarks.campaign.training import reach, read
-
-CASE, SCRATCH = read({case!r}), {scratch!r}
-join, getpid = os.path.join, os.getpid  # a fault may break the module's, and what is builtin
-opened = open
-if "RANK" in os.environ:
-    reach(CASE, int(os.environ["RANK"]), "import", SCRATCH)
-
-
-class Step:
-    def __init__(self, ctx):
-        import torch
-
-        self.rank, self.calls, self.weight = ctx.rank, 0, torch.ones(7, 12)
-        opened(join(SCRATCH, f"pid.{{ctx.rank}}"), "w").write(str(getpid()))
-        torch.distributed.barrier()
-        reach(CASE, ctx.rank, "build", SCRATCH)
-
-    def __call__(self):
-        import torch
-
-        self.calls += 1
-        phases = {{1: "first step", 2: "warm-up", 12: "timed steps"}}
-        counting = torch._C._len_torch_dispatch_stack() > 0
-        reach(CASE, self.rank, "counted step" if counting else phases.get(self.calls, ""), SCRATCH)
-        torch.distributed.all_reduce(self.weight * 1)
-
-    def close(self):
-        reach(CASE, self.rank, "close", SCRATCH)
-"""
 TEST = """\
-import functools
 from benchmarks.campaign.training import add_up
-from subject import Step
+from subject import Subject
 
 
 def test_fault(ddpperf):
-    ddpperf.check(Step)
+    ddpperf.check(Subject)
 
 
 def test_next(ddpperf_group):
     assert len(set(ddpperf_group.run(add_up).values)) == 1
-"""
-CONFTEST = """\
-import json, os, time
-
-import pytest
-
-FILE = {file!r}
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
-    report = yield
-    raised = None if call.excinfo is None else call.excinfo.value
-    with open(FILE, "a") as file:
-        fields = dict(test=item.name, when=report.when, outcome=report.outcome, ended=time.time())
-        fields |= dict(error=type(raised).__name__ if raised else "", rank=getattr(raised, "rank", None))
-        file.write(json.dumps(dict(fields, text=str(raised)[:200000] if raised else "")) + "\\n")
-    return report
 """
 
 
@@ -121,7 +72,6 @@ def run_session(case: Case, scratch: Path, temporary: Path, log: IO[bytes]) -> t
     command, environ = _prepared(case, scratch, project, temporary)
     if usual is None and not kind.against:
         command.append("--ddpperf-save")
-    reports = project / "reports.jsonl"
     stored = None if usual is None else usual.baselines
     if stored is not None:
         (project / "baselines").mkdir()
@@ -136,14 +86,11 @@ def run_session(case: Case, scratch: Path, temporary: Path, log: IO[bytes]) -> t
     status, output = _run(command, project, environ, case, 0.0 if usual is None else usual.seconds)
     ended = time.time()
     log.write(f"\n{case}\n{output}\nstatus {status}\n".encode())
-    found = in_files(reports)
-    if not kind.session:
-        return _outcome_of_test(found, output, started, ended)
     (temporary / "full").unlink(missing_ok=True)
     temporary.mkdir(exist_ok=True)
     (scratch / "acted.first").write_text((scratch / "acted").read_text() if (scratch / "acted").exists() else "")
     text = f"{output}\nstatus {status}\n{damage(project, stored)}"
-    if usual is not None and status in {0, 1}:  # it goes on, and may take its usual time and a deadline
+    if usual is not None and status in {0, 1, 10}:  # it goes on, and may take its usual time and a deadline
         ended -= usual.seconds + case.timeout * 2
     if case.kind in FULL:
         unmount(project / "baselines")
@@ -153,45 +100,18 @@ def run_session(case: Case, scratch: Path, temporary: Path, log: IO[bytes]) -> t
     return outcome, "" if next_status == 0 else said[-1500:]
 
 
-def _outcome_of_test(
-    found: list[dict[str, Any]], output: str, started: float, ended: float
-) -> tuple[dict[str, Any], str]:
-    calls = {one["test"]: one for one in found if one["when"] == "call"}
-    following = calls.get("test_next")
-    said = "" if following is not None and following["outcome"] == "passed" else f"{following} {output[-500:]}"
-    if "test_fault" not in calls:
-        return {"error": "Session", "rank": None, "text": output, "length": 0, "ended": ended, "seconds": 0.0}, said
-    report = calls["test_fault"]
-    return {**report, "length": len(report["text"]), "seconds": report["ended"] - started}, said
-
-
 def _prepared(case: Case, scratch: Path, project: Path, temporary: Path) -> tuple[list[str], dict[str, str]]:
     """Write the project; the command that runs it, and its environment."""
     project.mkdir(parents=True)
-    text = SUBJECT.format(case=json.dumps(asdict(case)), scratch=str(scratch))
-    (project / "subject.py").write_text(text, encoding="utf-8")
+    (project / "subject.py").write_text(HEAD.format(case=written(case), scratch=str(scratch)) + STEP, encoding="utf-8")
     (project / "test_fault.py").write_text(TEST, encoding="utf-8")
-    (project / "conftest.py").write_text(CONFTEST.format(file=str(project / "reports.jsonl")), encoding="utf-8")
     (project / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     (project / "made").mkdir()
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
     command += [f"--ddpperf-world-size={case.world_size}", f"--ddpperf-timeout={case.timeout:g}"]
     command += ["--ddpperf-max-time=2", "--ddpperf-json=made/results.json", "--ddpperf-verify=false"]
-    environ = {
-        **os.environ,
-        "TMPDIR": str(temporary),
-        "PYTHONPATH": str(ROOT),
-        "DDPPERF_SESSION": case.kind,
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    environ = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return command, environ
-
-
-def in_files(reports: Path) -> list[dict[str, Any]]:
-    """The reports of a session's tests."""
-    if not reports.exists():
-        return []
-    return [json.loads(line) for line in reports.read_text(encoding="utf-8").splitlines()]
 
 
 def _run(
@@ -266,7 +186,7 @@ def _worktrees(project: Path) -> list[str]:
 
 def _repository(project: Path) -> None:
     as_nobody = ["-c", "user.name=nobody", "-c", "user.email=nobody@localhost"]
-    (project / ".gitignore").write_text("made\nreports.jsonl\n", encoding="utf-8")
+    (project / ".gitignore").write_text("made\n", encoding="utf-8")
     for words in (["init", "-q"], ["add", "-A"], [*as_nobody, "commit", "-qm", "all"]):
         subprocess.run(["git", *words], cwd=project, check=True, capture_output=True)
 

@@ -180,6 +180,7 @@ def pytest_runtest_protocol(item):
     if SESSION in item.config.stash:
         parents = {{pid for pid in item.config.stash[SESSION].sides.parents if pid}}
     remains, _, _ = left(TEMPORARY, before[0], {{*parents, os.getpid(), 1}})
+    remains = [one for one in remains if not one.startswith("$TMPDIR/ddpperf-files-")]  # of a Script: gone with the run
     gc.collect()
     TEMPORARY.mkdir(exist_ok=True)
     (TEMPORARY / "full").unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import IO, Any
 
 from benchmarks.campaign.kinds import KINDS, STEPS, Case, Kind
 from benchmarks.campaign.left import left, present
-from benchmarks.campaign.sessions import ROOT, damage, in_files
+from benchmarks.campaign.sessions import ROOT, damage
 from benchmarks.campaign.suite_files import CONFTEST, FAULTY, HEAD, STEP, STORED, SUBJECTS, TESTS, VERBS
 from benchmarks.campaign.training import written
 from benchmarks.campaign.verdicts import Verdict, judged
@@ -48,7 +49,7 @@ def _phases(kind: Kind) -> list[str]:
     """The places of a suite that a kind can happen in."""
     if kind.session:
         return []
-    if "pytest" not in kind.ways:
+    if "suite" not in kind.ways:
         return [phase for phase in kind.phases if phase == "result"]
     phases = [phase for phase in kind.phases if phase in (*STEPPED, *SUBJECTS)]
     return phases + ["verification"] * ("counted step" in kind.phases) + ["turns"] * ("timed steps" in kind.phases)
@@ -119,7 +120,7 @@ def _session(
     output = told.decode(errors="replace")
     log.write(f"\nsuite {[asdict(case) for case in cases]}\n{output}\nstatus {process.returncode}\n".encode())
     lines: dict[str, dict[str, Any]] = {}
-    for fields in in_files(reports):
+    for fields in _in_file(reports):
         lines.setdefault(fields["test"], {}).update({fields["when"]: fields})
     return {test: found for test, found in lines.items() if {"call", "after"} <= found.keys()}, output
 
@@ -139,3 +140,10 @@ def _acted(folder: Path, case: Case) -> float | None:
         return float((folder / str(case.number) / "acted").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
+
+
+def _in_file(reports: Path) -> list[dict[str, Any]]:
+    """The reports of a session's tests."""
+    if not reports.exists():
+        return []
+    return [json.loads(line) for line in reports.read_text(encoding="utf-8").splitlines()]

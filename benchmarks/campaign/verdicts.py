@@ -10,7 +10,6 @@ from benchmarks.campaign.kinds import KINDS, Case
 
 GRACE = 5.0  # seconds after the deadline; docs/ranks.md says so
 LONG = 400_000  # characters: no report is longer
-_PLACES = re.compile(r"(blocked|still running) after ")
 _STACK = re.compile(r"^ranks? (\d+(?:, \d+)*):$", re.MULTILINE)
 _RANKS = re.compile(r"\branks? (\d+(?:, \d+)*)")
 PROPERTIES = ("in time", "guilty rank first", "right reason", "nothing left", "next test passes")

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_pieces.piece import Piece, Place
-from benchmarks.quality.campaign import require_schema
-from benchmarks.quality.project import ROOT, environ_of
+from benchmarks.quality.project import ROOT, BrokenFile, environ_of
 from pytest_ddpperf.against.git import GitError, git
 
 SCHEMA = "pytest-ddpperf/gpu/1"
@@ -137,7 +136,8 @@ def read(file: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     data = json.loads(file.read_text(encoding="utf-8"))
-    require_schema(file, "results of pieces", data, SCHEMA)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise BrokenFile(f"{file}: not a file of results of pieces; it does not say {SCHEMA}")
     pieces: dict[str, Any] = data["pieces"]
     return pieces
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
-from benchmarks.quality.project import AS_NOBODY, ROOT, pytest_results
-from benchmarks.quality.rates import rate_text
+from benchmarks.quality.project import AS_NOBODY, ROOT, pytest_results, rate_text
 from pytest_ddpperf.against.git import git
 from pytest_ddpperf.stats.rates import Rate
 

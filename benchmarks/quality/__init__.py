@@ -1,1 +1,1 @@
-"""How far the verdicts can be trusted: launches gathered once, judged by any rule as often as one likes."""
+"""What several benchmarks share: steps, simulated launches and their verdicts, and runs of pytest."""

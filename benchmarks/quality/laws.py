@@ -18,18 +18,20 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.quality.campaign import Campaign, Cell, partners, read
-from benchmarks.quality.simulate import START_UP
-from benchmarks.quality.steps import CONDITIONS, FIRST, UNCHANGED, WARMUP
-from benchmarks.quality.verdicts import Launched, rank_launch, turn_sizes
+from benchmarks.quality.steps import WARMUP
+from benchmarks.quality.verdicts import Launched, rank_launch
+from pytest_ddpperf.training.timing import turn_sizes
 
 Draw: TypeAlias = np.random.Generator
 Array: TypeAlias = NDArray[np.float64]
 
-RESULTS = Path(__file__).parents[1] / "results"
-RECORDINGS = ("pairs_busy.jsonl.gz", "verdict_quality_turns.jsonl.gz")  # blocks alternate there as the plugin's do
-RANKS = 2
-FEWEST = 30  # pairs of a cell that is drawn from
+RECORDED = Path(__file__).parents[1] / "results" / "recorded_pairs.npz"
+"""Pairs of launches of two ranks whose blocks alternated, recorded in 2026: for each length of steps their ``steps``
+(pair, side, step) and CPU times (pair, side) in units of 0.1 us, -1 if unknown, and the ``condition`` of the pair:
+0 if both sides ran the same code, else what made the second one slower."""
+
+TICK = 1e-7  # s
+START_UP = 0.27  # s: what a launch takes besides its steps
 SEEN = 40  # steps, by which the scatter of recorded pairs is told
 OWN = (0.05, 0.4)  # of the variance of pairs: what launches add of their own, anything between
 OF_CPU, TAILS = 0.75, 4.0  # of the scatter of pairs: that of CPU times, by Student's t, if none were recorded
@@ -68,33 +70,21 @@ class Pairs:
 
 @cache
 def recordings() -> tuple[Pairs, ...]:
-    """The pairs in the files of results, by file and length of steps."""
-    campaigns = [read(RESULTS / name) for name in RECORDINGS]
-    found = [pairs_of(campaign, Cell(length, RANKS)) for campaign in campaigns for length in ("4ms", "12ms", "78ms")]
-    return tuple(pairs for pairs in found if len(pairs.steps) >= FEWEST)
+    """Returns the recorded pairs, by length of steps."""
+    with np.load(RECORDED) as file:
+        numbers = range(sum(name.startswith("steps_") for name in file))
+        return tuple(pairs_of(file[f"steps_{i}"], file[f"cpu_{i}"], file[f"condition_{i}"]) for i in numbers)
 
 
-def pairs_of(campaign: Campaign, cell: Cell) -> Pairs:
-    """The pairs of a cell; what made one side slower in every step alike is taken off on average."""
-    steps: list[Array] = []
-    cpu: list[Array] = []
-    for condition in CONDITIONS.values():
-        both = (
-            [] if condition.name == FIRST or condition.every > 1 else partners(campaign.launches, cell, condition.name)
-        )
-        if both:
-            times = np.log([[side.step_times for side in pair] for pair in both])
-            used = np.log([[max(rank or math.nan for rank in side.cpu) for side in pair] for pair in both])
-            slowed = condition.name != UNCHANGED
-            times[:, 1] -= slowed * (times[:, 1].mean() - times[:, 0].mean())
-            used[:, 1] -= slowed * (used[:, 1].mean() - used[:, 0].mean())
-            steps.append(times)
-            cpu.append(used)
-    if not steps:
-        return Pairs(math.nan, np.zeros((0, 2, 0)), None)
-    every, used = np.concatenate(steps), np.concatenate(cpu)
-    mean = float(np.log(np.exp(every).mean()))
-    return Pairs(math.exp(mean), every - mean, None if np.isnan(used).any() else used - used.mean())
+def pairs_of(steps: NDArray[np.int32], cpu: NDArray[np.int32], condition: NDArray[np.int8]) -> Pairs:
+    """Returns pairs without what made their second sides slower: it is taken off on average, for each condition."""
+    times, used = np.log(TICK * steps), np.log(np.where(cpu < 0, np.nan, TICK * cpu))
+    for slowed in np.unique(condition[condition > 0]):
+        rows = condition == slowed
+        times[rows, 1] -= times[rows, 1].mean() - times[rows, 0].mean()
+        used[rows, 1] -= used[rows, 1].mean() - used[rows, 0].mean()
+    mean = float(np.log(np.exp(times).mean()))
+    return Pairs(math.exp(mean), times - mean, None if np.isnan(used).any() else used - used.mean())
 
 
 class Replayed:

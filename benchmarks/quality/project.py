@@ -1,4 +1,4 @@
-"""Runs of pytest and what they found, a throw-away project for them, and processes that keep the machine busy."""
+"""Runs of pytest and what they found, files of results, and processes that keep the machine busy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.against.git import git
 from pytest_ddpperf.launch.processes import finished
+from pytest_ddpperf.stats.rates import Rate
 
 ROOT = Path(__file__).parents[2]
-TESTS = "perf"
 AS_NOBODY = (  # nothing of the user's own git settings
     *("-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost"),
     *("-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"),
@@ -24,20 +23,9 @@ AS_NOBODY = (  # nothing of the user's own git settings
 NOT_OURS = ("PYTEST_ADDOPTS", "PERF_TESTS_SLOW")  # of the shell's environment: they would change what is measured
 DAY = 86400.0  # seconds, in which any run of pytest ends
 END_SECONDS = 60.0  # for a pytest that is interrupted to end its ranks and to remove its checkouts
+MANY = 200  # independent comparisons, whose interval deserves a decimal
 ENDED = (0, 1, 10)  # pytest's exit status: nothing is wrong, a test failed, a benchmark could not be measured
 
-WORKLOAD = """\
-from benchmarks.quality.steps import LENGTHS, workload
-
-WORK = workload(LENGTHS[{length!r}])
-"""
-WORKLOAD_TEST = """\
-from training import WORK
-
-
-def test_step(ddpperf):
-    ddpperf.check(WORK, strategy="ddp")
-"""
 BUSY = """\
 import random, signal, sys, time
 from pytest_ddpperf.launch.processes import die_with_parent
@@ -50,17 +38,8 @@ while True:
 """
 
 
-def make_workload_project(folder: Path, length: str) -> None:
-    """A git repository of one commit, whose ``perf`` benchmarks a workload with a step of this length under DDP."""
-    for path in (folder / "src", folder / TESTS):
-        path.mkdir(parents=True)
-    (folder / TESTS / "test_training.py").write_text(WORKLOAD_TEST, encoding="utf-8")
-    (folder / "src" / "training.py").write_text(WORKLOAD.format(length=length), encoding="utf-8")
-    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    (folder / ".gitignore").write_text("__pycache__\nbaselines\n", encoding="utf-8")
-    git(folder, "init", "-q")
-    git(folder, "add", "-A")
-    git(folder, *AS_NOBODY, "commit", "-q", "-m", "all")
+class BrokenFile(ValueError):
+    """A file does not hold what it should; the message names it and what is wrong."""
 
 
 class RunError(RuntimeError):
@@ -117,3 +96,9 @@ def environ_of(paths: Sequence[Path]) -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
     before = [ours["PYTHONPATH"]] if ours.get("PYTHONPATH") else []
     return {**ours, "PYTHONPATH": os.pathsep.join([*map(str, paths), *before])}
+
+
+def rate_text(rate: Rate) -> str:
+    """Returns a rate in per cent, with its 95 % interval."""
+    ends, decimals = rate.interval, 0 if rate.effective < MANY else 1
+    return f"{100 * rate.value:.1f} % [{100 * ends.low:.{decimals}f} .. {100 * ends.high:.{decimals}f}]"

@@ -9,13 +9,27 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from benchmarks.quality.laws import SAME, Draw, Law, Slower, World
-from benchmarks.quality.simulate import ENVIRONMENT
-from benchmarks.quality.verdicts import Outcome, Verdict, against_partner, in_suite
+from benchmarks.quality.verdicts import Outcome, against_partner, in_suite
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.stats.rates import clopper_pearson
 
 SUITE = 26
 UNCHANGED = "unchanged"
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_model="chip",
+    device_count=0,
+    cpu_model="chip",
+    cores=8,
+    threads=1,
+    nodes=1,
+    backend="gloo",
+    world_size=2,
+    torch="2.13",
+    cuda=None,
+)
 
 Made: TypeAlias = "tuple[Outcome, float]"
 """What was told, and by how much the new side is slower."""

@@ -1,56 +1,32 @@
-"""The only module of these benchmarks that knows how the plugin runs and judges: launches, verdicts, its constants."""
+"""The only module of these benchmarks that knows how the plugin judges: simulated launches become verdicts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from benchmarks.quality.steps import WARMUP
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.decision import PAIRED_TOLERANCE
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS, UNPROVEN
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.judge import Judge
-from pytest_ddpperf.judge.sequential import Action, Interim
-from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.metrics.scaling import alone, gated_if_paired, with_speedup
-from pytest_ddpperf.metrics.table import STEP_TIME, series_of
-from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan
+from pytest_ddpperf.metrics.scaling import alone, gated_if_paired
+from pytest_ddpperf.metrics.table import STEP_TIME
+from pytest_ddpperf.records.launch import RankLaunch
+from pytest_ddpperf.records.measurement import Environment, Interval, Plan
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.budget.session_budget import SessionBudget
-from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
-from pytest_ddpperf.run.call.planning import LaunchOutcome, Purpose, fitting_steps, limits_of, short_launch
+from pytest_ddpperf.run.call.planning import LaunchOutcome, Purpose, limits_of
 from pytest_ddpperf.run.call.references import PairedReferences
 from pytest_ddpperf.run.call.rounds import Measuring, Observer, Rounds
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.run.session.sides import PRELOADED
 from pytest_ddpperf.settings import Settings
-from pytest_ddpperf.training.jobs import LaunchJob
-from pytest_ddpperf.training.loop import run_launch
 from pytest_ddpperf.training.timing import turn_sizes
-
-if TYPE_CHECKING:  # they know the environment from here
-    from benchmarks.quality.campaign import Recorded, Sides
-
-__all__ = [  # of the plugin itself
-    "LAST_SHARE",
-    "PAIRED_LOOKS",
-    "SEPARATE_LOOKS",
-    "UNPROVEN",
-    "BenchmarkLaunches",
-    "Environment",
-    "Interval",
-    "Verdict",
-    "short_launch",
-    "turn_sizes",
-]
 
 PAIRED_MARGIN = EQUIVALENCE_MARGIN * PAIRED_TOLERANCE  # no worse by more than that is unchanged, side by side
 REVISION = Revision("before", None, Path())
@@ -77,63 +53,18 @@ def launcher() -> Launcher:
     return Launcher(preload=(*PRELOADED, "benchmarks.quality.steps"))
 
 
-def timed_launch(
-    turns: TurnSlot | None,
-    /,
-    *,
-    launcher: Launcher,
-    subject: Callable[[Any], Any],
-    steps: int,
-    ranks: int,
-    **options: Any,
-) -> tuple[RankLaunch, ...]:
-    """A launch as the plugin runs its own; ``options`` are further ones of its job."""
-    job = LaunchJob(
-        subject, None, Settings(), Plan(warmup=WARMUP, steps=steps), diagnosed=False, turns=turns, **options
-    )
-    return launcher.run(run_launch, job, world_size=ranks, backend="gloo", device="cpu", timeout=300).values
-
-
-def rank_launch(step_times: Sequence[float], *, rank: int = 0, cpu: float | None = None, **more: Any) -> RankLaunch:
-    """What a rank reports of a launch with these steps, whose blocks alternated with those of another."""
+def rank_launch(step_times: Sequence[float], cpu: float | None = None) -> RankLaunch:
+    """Returns what rank 0 reports of a launch with these steps, whose blocks alternated with those of another."""
     return RankLaunch(
-        rank=rank,
+        rank=0,
         step_times=tuple(step_times),
-        memory=more.pop("memory", {}),
-        loss=more.pop("loss", None),
+        memory={},
+        loss=None,
         samples_per_step=None,
         tokens_per_step=None,
         cpu_time=cpu,
         blocks=turn_sizes(len(step_times), 1),
-        **more,
     )
-
-
-def launch_of(launch: Recorded, steps: int | None = None) -> Launch:
-    """A recorded launch as the plugin keeps one that took turns with another; of its first ``steps``."""
-    memory = [{"peak_resident": resident} for resident in launch.resident] or [{} for _ in launch.cpu]
-    figures = zip(memory, launch.loss, launch.cpu, strict=True)
-    ranks = (
-        rank_launch(launch.step_times[:steps], rank=rank, cpu=cpu, memory=used, loss=loss)
-        for rank, (used, loss, cpu) in enumerate(figures)
-    )
-    seconds = launch.seconds if steps is None else seconds_of(launch, steps)
-    return Launch(round=launch.round, ranks=tuple(ranks), seconds=seconds)
-
-
-def seconds_of(launch: Recorded, steps: int) -> float:
-    """Seconds that a launch would have taken with only its first ``steps`` steps."""
-    return launch.seconds - math.fsum(launch.step_times[steps:])
-
-
-def steps_of(launch: Recorded) -> int:
-    """The steps that the plugin would time in launches like this one, as far as they were recorded."""
-    return min(len(launch.step_times), paired_steps(launch.mean, seconds_of(launch, 0)))
-
-
-def paired_steps(step: float, fixed: float = 0.0) -> int:
-    """The steps of ``step`` seconds that the plugin times in turns in launches that take ``fixed`` seconds besides."""
-    return fitting_steps(step, short_launch(fixed))
 
 
 class Source(Protocol):
@@ -159,18 +90,6 @@ class Dealer:
         self.dealt += sum(not variant.of_reference for variant, _ in launches)
         self.now += math.fsum(seconds for _, seconds in outcomes)
         return list(outcomes)
-
-
-class Recordings:
-    """Recorded launches of both sides; only a confirmation that runs over its time gets to their end."""
-
-    def __init__(self, sides: Sides) -> None:
-        self._decks = {of_reference: cycle(deck) for of_reference, deck in ((False, sides.new), (True, sides.base))}
-
-    def launched(self, of_reference: Sequence[bool], steps: int) -> Launched:
-        """The next launch of each side, cut to the steps that are asked for."""
-        found = [launch_of(next(self._decks[side]), steps) for side in of_reference]
-        return [(launch.ranks, launch.seconds) for launch in found]
 
 
 def against_partner(source: Source, env: Environment, settings: Settings, tests: int = 1) -> Outcome:
@@ -210,13 +129,6 @@ class _Benchmark:
         return judge.results
 
 
-def of_recorded(sides: Sides, env: Environment, settings: Settings) -> Outcome:
-    """The same of recorded launches, which are as many seconds as there are."""
-    steps = steps_of(sides.new[0])
-    there = math.fsum(seconds_of(launch, steps) for launch in (*sides.base, *sides.new))
-    return against_partner(Recordings(sides), env, replace(settings, max_time=min(settings.max_time, there)))
-
-
 def in_suite(suite: Sequence[Source], env: Environment, settings: Settings, seconds: float) -> list[Outcome]:
     """The verdicts on benchmarks that share the budget of a session, each beside another revision."""
     decks = list(map(Dealer, suite))
@@ -228,60 +140,6 @@ def in_suite(suite: Sequence[Source], env: Environment, settings: Settings, seco
     while names := budget.second_pass():
         results[names[0]] = benchmarks[names[0]].judged(settings, len(suite))
     return [_outcome(each, dealt) for each, dealt in zip(results.values(), decks, strict=True)]
-
-
-def red_variants(
-    names: Sequence[str],
-    launch: Callable[[int], Recorded],
-    env: Environment,
-    launches: int,
-    looks: Sequence[float],
-    *,
-    budget: float | None = None,
-) -> tuple[bool, int]:
-    """Whether any variant was suspected beside another revision, and how many were found worse.
-
-    ``launches`` of all variants and their partners are looked at first, after so many seconds. Each look after that
-    follows as many of what the judge launches on as it asks for; the last one is at the end of the time. ``launch``
-    makes the launch of a round. All variants but the first are gated by their speedup over it.
-    """
-    derived = gated_if_paired(partial(with_speedup, over=names[0], gated=True) if len(names) > 1 else alone)
-    variants = tuple(_variant(env, name) for name in names)
-    bases = PairedReferences(revision=REVISION, variants=variants, derive=derived, lacking={})
-    settings = Settings(launches=launches, max_time=looks[-1], budget=budget)
-    judge = Judge("replay", settings, bases, derived)
-    made: list[list[Recorded]] = [[] for _ in (*names, *names)]
-    fresh_from, rounds, suspected = [0] * len(made), 0, False
-    asked = Action("more", launches)
-    for elapsed in looks:
-        going_on = [i for i, each in enumerate(variants * 2) if asked.going_on is None or each.key in asked.going_on]
-        for i in going_on:
-            fresh_from[i] = len(made[i]) if asked.kind == "confirm" else fresh_from[i]
-            made[i] += [launch(rounds + number) for number in range(asked.launches)]
-        rounds += asked.launches
-        measured = tuple(
-            replace(_measured(name, one, env), fresh_from=before)
-            for name, one, before in zip((*names, *names), made, fresh_from, strict=True)
-        )
-        asked = judge(measured, Interim(elapsed, 4.0, last=elapsed == looks[-1], screened=elapsed >= looks[-1] / 2))
-        suspected |= asked.kind == "confirm"
-        if asked.kind == "stop":
-            break
-    return suspected, sum(result.verdict is Verdict.REGRESSED for result in judge.results)
-
-
-def _measured(name: str, launches: Sequence[Recorded], env: Environment) -> Measurement:
-    plan = Plan(warmup=1, steps=len(launches[0].step_times))
-    measured = Measurement(
-        name=name,
-        strategy="ddp",
-        mode=None,
-        plan=plan,
-        environment=env,
-        launches=tuple(map(launch_of, launches)),
-        turns=True,
-    )
-    return replace(measured, series=series_of(measured))
 
 
 def _variant(env: Environment, name: str = "training") -> Variant:

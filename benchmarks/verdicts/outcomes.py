@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.campaign import BrokenFile, calibration_from
+from benchmarks.quality.project import BrokenFile
 from benchmarks.quality.steps import Calibration
 from benchmarks.verdicts.cells import Cell, Goal
 from benchmarks.verdicts.programs import SAMPLES
@@ -243,7 +243,7 @@ def read(file: Path) -> Kept:
         try:
             data = json.loads(line)
             if "calibration" in data:
-                calibrations[data["machine"], data["calibration"]] = calibration_from(data)
+                calibrations[data["machine"], data["calibration"]] = Calibration(data["step"], data["product"])
             else:
                 outcomes.append(_outcome_from(data))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.campaign import Cell as Steps
 from benchmarks.quality.project import RunError, busy, pytest_results
-from benchmarks.quality.record import calibrated, environment_here
-from benchmarks.quality.steps import LENGTHS, Calibration
+from benchmarks.quality.steps import LENGTHS, Calibration, calibrated
 from benchmarks.quality.verdicts import launcher
 from benchmarks.verdicts.cells import CELLS, SUITES, Cell, Suite
 from benchmarks.verdicts.machine import others_now
@@ -35,8 +34,11 @@ from benchmarks.verdicts.outcomes import (
 from benchmarks.verdicts.programs import AFTER, BASELINES, BEFORE, TESTS, Program, check_out, make_project
 from benchmarks.verdicts.suites import planted_by, suite_run
 from pytest_ddpperf.against.git import git
-from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.baselines.fingerprint import environment, environment_key
 from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.host import machine_facts
+from pytest_ddpperf.launch.context import Placement
+from pytest_ddpperf.launch.environment import thread_count
 
 PACKAGE = "pytest_ddpperf"
 RANKS = 2
@@ -74,7 +76,9 @@ def tree_of(package: Path) -> str:
 def machine_here() -> str:
     """The key of this machine's environment with two ranks."""
     with launcher() as ranks:
-        return environment_key(environment_here(ranks, RANKS))
+        threads = thread_count(dict(os.environ))
+        here = environment(machine_facts(), ranks.machine(gpus=False), Placement("cpu", "gloo"), RANKS, threads=threads)
+        return environment_key(here)
 
 
 def made(bench: Bench, cells: Sequence[Cell], until: float, number: int | None = None) -> Iterator[Ran]:
@@ -203,7 +207,7 @@ def _calibrations(bench: Bench, kept: Kept, programs: Sequence[Program]) -> dict
     for length in dict.fromkeys(each.length for each in programs if each.calibrated):
         if (bench.machine, length) not in kept.calibrations:
             with launcher() as ranks:
-                found[length] = calibrated(ranks, Steps(LENGTHS[length].name, RANKS))
+                found[length] = calibrated(ranks, LENGTHS[length], RANKS)
             append_calibration(bench.file, bench.machine, length, found[length])
         else:
             found[length] = kept.calibrations[bench.machine, length]

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from benchmarks.quality.rates import NOTHING, rate_text
+from benchmarks.quality.project import rate_text
 from benchmarks.verdicts.cells import CELLS, SUITES, Cell, Goal
 from benchmarks.verdicts.outcomes import WITHIN, Outcome, Ran, SuiteOutcome
 from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.stats.rates import Rate
 
 WIDTH = 160
+NOTHING = "-"
 OFTEN = 5  # benchmarks of a cell that are named as open
 AnyRan = TypeVar("AnyRan", bound=Ran)
 

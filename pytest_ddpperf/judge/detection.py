@@ -41,7 +41,7 @@ SEPARATE_LOOKS, PAIRED_LOOKS = 2, 16
 """What looking after every launch costs: each look before the last tests at this part of the rest of the level.
 
 Any of the looks at 6 to 48 launches falls below a level many times as often as a single one does: at the levels in use
-(0.015 to 0.2 %, one-sided) all of them together keep theirs to within 1.2 times, by benchmarks/looks.py. Fewer beside a
+(0.015 to 0.2 %, one-sided) all of them together keep theirs to within 1.2 times, by simulation. Fewer beside a
 baseline, whose own error is in all of them, judged with the smaller side's freedom.
 """
 

@@ -29,8 +29,8 @@ to pass the other, so the confirmation alone has to keep the budget.
 PAIRED_ALPHA, PAIRED_SUITE_ALPHA = 0.007, 0.035
 """The same where both sides are measured in the same rounds.
 
-All launches together have to be worse at this level, and fresh ones alone at that of a suspicion. What
-benchmarks/decision.py and several.py find of unchanged code is in docs/evidence.md, with the rule that they ran.
+All launches together have to be worse at this level, and fresh ones alone at that of a suspicion;
+benchmarks/decision.py prints how often unchanged code is red.
 """
 
 MIN_LAUNCHES = 2  # a single one shows no scatter

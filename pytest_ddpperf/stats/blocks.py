@@ -18,7 +18,7 @@ OWN_IN_TURNS, OWN_ALONE = 0.015, 0.03
 """Standard deviation that a launch adds of its own to the scatter of its blocks, on the scale of logarithms.
 
 Interleaved it was 1.7 % over all recordings, from less than nothing to 3.3 % in single cells. Alone it was as little as
-3 % and mostly 6 to 20 % (benchmarks/intervals.py).
+3 % and mostly 6 to 20 %.
 """
 
 OWN_APART = math.sqrt(2) * OWN_ALONE  # of the difference of two launches of a round that were not interleaved
@@ -27,7 +27,7 @@ CERTAINTY = 4.0
 """Degrees of freedom for which this expectation counts beside the scatter that launches show.
 
 With more, intervals of few launches leave the truth out too often where a launch adds far more of its own; with fewer
-they are too wide where it does not (benchmarks/intervals.py).
+they are too wide where it does not.
 """
 
 

@@ -19,7 +19,7 @@ and a higher one lets disturbed launches count for more.
 DENIED = 2.0
 """Times the expected variance, from which on what launches show counts against the expectation itself.
 
-Of two launches that scatter as expected, one pair in six shows so much (benchmarks/intervals.py).
+Of two launches that scatter as expected, one pair in six shows so much.
 """
 
 _INSIDE = math.erf(CAP / math.sqrt(2))  # of normal samples, how many lie within the cap

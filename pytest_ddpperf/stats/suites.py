@@ -14,8 +14,8 @@ NOTABLE = 0.01
 """The whole interval has to lie beyond it for a suite to be called slower.
 
 Tests of one suite share the machine, and the places of both checkouts on it. What that does to one side of all of them
-is in no scatter. In 24 recorded runs of 14 or 15 tests against their own commit
-(benchmarks/results/against_suite*.json.gz) the common change lay between -4.6 % and +0.7 %; none is called slower.
+is in no scatter. In 24 runs of 14 or 15 tests against their own commit the common change lay between -4.6 % and +0.7 %;
+none is called slower.
 """
 
 

@@ -15,7 +15,7 @@ LEAST = 1 / 3
 """The share of a launch's steps that its CPU time is made of: the blocks of them that took least.
 
 A rank that loses its core finds cold caches when it goes on, and pays for these in CPU time. Beside a busy process the
-rest of the blocks hide the code's own work (benchmarks/cpu_blocks.py).
+rest of the blocks hide the code's own work.
 """
 OUTLYING_INCREASES = 2  # so many increases are left out at either end
 

@@ -30,8 +30,7 @@ CUDA_WARMUP, CUDA_WARMUP_SECONDS = 12, 0.5  # at least, and after the first step
 COUNTED_STEPS = 6  # of a step without a period, at most: two to learn, two counted, and on CUDA two profiled
 
 # Blocks of an interleaved launch, of some 10 to 20 ms each. A disturbance of a shared machine lasts for some tenths of
-# a second, and then another one follows. It hits both sides alike only if they alternate faster. benchmarks/turns.py
-# prints by how much two sides of the same code differ.
+# a second, and then another one follows. It hits both sides alike only if they alternate faster.
 BLOCKS = 45
 
 # Of the steps with and without synchronisation of gradients.

@@ -11,8 +11,9 @@ from benchmarks import decision
 from benchmarks.decision import pausing_little, rows, simulated
 from benchmarks.quality.laws import Draw, Machine, Slower
 from benchmarks.quality.rows import UNCHANGED, Found, Goal, Made, Row, alarms, needed, proven
-from benchmarks.quality.verdicts import Outcome, Verdict
+from benchmarks.quality.verdicts import Outcome
 from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.rates import clopper_pearson
 from tests.benchmarks.quality.test_laws import Silent
 

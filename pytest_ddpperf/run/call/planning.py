@@ -28,7 +28,7 @@ SHORT_LAUNCH_SECONDS = 0.5
 """The same where both sides of a benchmark are interleaved.
 
 What makes other launches differ then hits both sides. What is left is mostly each step's own scatter, which averages
-out over as many steps in shorter launches (benchmarks/turns.py). More launches then tell of their scatter, and sooner.
+out over as many steps in shorter launches. More launches then tell of their scatter, and sooner.
 """
 
 SEEN_STEPS = 40
@@ -45,7 +45,7 @@ WORTH = 2.0
 """A launch times steps for at least so many times the seconds that all else in it takes, where there is time.
 
 Timed steps are then two thirds of the time. The launches that this leaves are enough, because the blocks inside them
-tell of their scatter (benchmarks/time_spent.py, benchmarks/intervals.py).
+tell of their scatter.
 """
 
 MAX_SHARE_OF_TIMEOUT = 0.75  # that a launch is planned to take: it takes longer where the machine becomes busier
@@ -252,8 +252,7 @@ def _diagnosis_steps(steps: int) -> int:
 INTERLEAVED = frozenset({"cpu"})
 """The devices on which launches interleave where nobody says otherwise.
 
-Of GPUs the pieces ``turns_small`` and ``turns_heavy`` of ``benchmarks/gpu.py`` print whether pairs of blocks scatter
-less than launches that alternate. Neither has run on a GPU yet: other pieces have (``benchmarks/results/gpu.txt``).
+On GPUs launches alternate: nobody has tried there whether blocks that alternate scatter less.
 """
 
 MAX_GPU_SHARE = 0.9  # of the memory of each GPU: what launches that interleave on it may take together

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.quality.laws import Array, Machine, Moody, Pairs, Replayed, Skewed, Slower, World, pairs_of, recordings
-from benchmarks.quality.simulate import CELL
 from benchmarks.quality.verdicts import Launched
-from tests.benchmarks.quality.synthetic import campaign
 
 
 class Silent:
@@ -61,14 +59,22 @@ def test_both_sides_may_pause_and_a_gpu_tells_no_cpu_time() -> None:
     assert {ranks[0].cpu_time for ranks, _ in rounds} == {None}
 
 
-def test_pairs_are_those_of_a_file_without_what_made_one_side_slower() -> None:
-    """Ten rounds of seven kinds of pairs, of which those with a long step now and then are left out."""
-    pairs = pairs_of(campaign(10), CELL)
-    assert pairs.steps.shape == (60, 2, 10)
-    apart = pairs.steps[:, 1].mean(axis=1) - pairs.steps[:, 0].mean(axis=1)
-    assert abs(apart.mean()) < 0.002
-    assert pairs.cpu is None
+def test_what_made_second_sides_slower_is_taken_off_and_chance_is_not() -> None:
+    """Steps of 1 ms; one unchanged second side took 1.1 ms by chance, two slower ones take 2 and 4 ms, so a mean of
+    2.83 ms is taken off and what is left is a factor of the root of 2."""
+    steps = np.array([[[10_000] * 2, [second] * 2] for second in (11_000, 20_000, 40_000)], np.int32)
+    pairs = pairs_of(steps, steps[:, :, 0], np.array([0, 3, 3], np.int8))
+    left = np.exp(pairs.steps[:, 1, 0] - pairs.steps[:, 0, 0])
+    assert left == pytest.approx([1.1, math.sqrt(0.5), math.sqrt(2)])
     assert np.exp(pairs.steps).mean() == pytest.approx(1.0)
+    assert pairs.step == pytest.approx(1e-3 * (3 + 1.1 + math.sqrt(0.5) + math.sqrt(2)) / 6)
+    assert pairs.cpu is not None
+    assert pairs.cpu[:, 1] - pairs.cpu[:, 0] == pytest.approx(np.log(left))
+
+
+def test_pairs_of_which_one_has_no_cpu_time_have_none() -> None:
+    steps = np.full((2, 2, 2), 10_000, np.int32)
+    assert pairs_of(steps, np.array([[9000, 9000], [9000, -1]], np.int32), np.zeros(2, np.int8)).cpu is None
 
 
 def made_up(scatter: float, steps: int = 80) -> Pairs:

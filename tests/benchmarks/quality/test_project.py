@@ -6,19 +6,18 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.project import ROOT, busy, make_workload_project
-from pytest_ddpperf.against.git import git
+from benchmarks.quality.project import ROOT, busy, rate_text
 from pytest_ddpperf.launch.processes import children
+from pytest_ddpperf.stats.rates import Rate
 
 
-def test_a_workload_has_a_project_of_one_commit(tmp_path: Path) -> None:
-    make_workload_project(tmp_path, "60ms")
-    assert git(tmp_path, "rev-list", "--count", "--all") == "1"
-    assert "workload(LENGTHS['60ms'])" in (tmp_path / "src" / "training.py").read_text(encoding="utf-8")
+def test_a_rate_is_told_with_its_interval() -> None:
+    """By Clopper and Pearson, 1 of 10 is 0.25 to 44.5 %; of many comparisons the ends have a decimal."""
+    assert rate_text(Rate(1, 10, 10)) == "10.0 % [0 .. 45]"
+    assert rate_text(Rate(0, 1000, 1000)) == "0.0 % [0.0 .. 0.4]"
 
 
 LIVES = """\

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.quality.campaign import BrokenFile
+from benchmarks.quality.project import BrokenFile
 from benchmarks.quality.steps import Calibration
 from benchmarks.verdicts.cells import CELLS, SUITES, Goal
 from benchmarks.verdicts.outcomes import (
@@ -166,7 +166,7 @@ def test_what_is_added_is_read_and_a_cut_costs_the_last_run_alone(tmp_path: Path
     full = replace(
         OUTCOME, number=1, red=["step_time"], change=0.1, programs={"after": {"work": 0.1}}, apart=[0.0, 0.01]
     )
-    calibration = Calibration(0.01, 2e-6, {16: 1e-4})
+    calibration = Calibration(0.01, 2e-6)
     append(file, OUTCOME)
     append_calibration(file, "cpu-2c", "12ms", calibration)
     suite = replace(

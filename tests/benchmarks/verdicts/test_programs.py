@@ -13,7 +13,7 @@ from benchmarks.verdicts.cells import CELLS
 from benchmarks.verdicts.programs import AFTER, BEFORE, LATENCY, Program, check_out, make_project
 from pytest_ddpperf.against.git import git
 
-KNOWN = {length: Calibration(step=0.01, product=2e-6, reduces={}) for length in ("4ms", "12ms", "60ms")}
+KNOWN = {length: Calibration(step=0.01, product=2e-6) for length in ("4ms", "12ms", "60ms")}
 
 
 def constants(program: Program) -> dict[str, Any]:

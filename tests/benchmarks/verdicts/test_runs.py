@@ -89,7 +89,7 @@ def test_what_steps_take_is_found_out_on_a_quiet_machine(bench: Bench, used: lis
     cell = replace(CELLS["stored-10%-busy-quiet"], saved_busy=None, busy=True, wanted=1)
     assert names(bench, [cell], until=5.5) == []
     for length in ("4ms", "12ms", "60ms"):
-        append_calibration(bench.file, "cpu-2c", length, Calibration(0.01, 2e-6, {}))
+        append_calibration(bench.file, "cpu-2c", length, Calibration(0.01, 2e-6))
     assert names(bench, [cell], until=30.5) == [cell.name]
 
 
