@@ -597,7 +597,7 @@ class Ddpperf:
         """What a call asks for; ``others`` are the keyword arguments of the verb besides settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
-            pytest.skip(f"ddpperf.{verb} is not simulated: --ddpperf-simulate takes check and measure")
+            pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate takes check and measure")
         given = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
         settings = session.forced(given, counts=counts)
         require_consistent(settings)

@@ -1,7 +1,4 @@
-"""Every knob, declared once: the command line, the ini file, the marker and the call arguments follow from it.
-
-Longer than other files, so that all knobs stand in one table.
-"""
+"""Every knob, declared once: the command line, the ini file, the marker and the call arguments follow from it."""
 
 from __future__ import annotations
 
@@ -51,6 +48,7 @@ T = TypeVar("T")
 DEFAULT_SET = "default"
 _LEASE: float | None = 600.0
 _OFF: bool | Path = False
+_STEP: Mapping[str, Any] = {"training": True, "given": "call"}
 _WORST = frozenset({Verdict.REGRESSED, Verdict.BROKEN})
 
 
@@ -69,7 +67,7 @@ class Knob(NamedTuple):
     needs: str | None = None  # the setting without which this one means nothing
     repeats: bool = False  # whether the option may be given several times: a value for each line
     section: str | None = None  # the title of the section that begins with this setting
-    ini_only: bool = False  # whether it has no option of the command line
+    given: str = "option"  # and ini file; or "ini" file alone, "call" and marker alone, or a "command" of ours alone
 
     @property
     def option(self) -> str:
@@ -80,6 +78,12 @@ class Knob(NamedTuple):
     def ini(self) -> str:
         """The name in the ini file."""
         return f"ddpperf_{self.name}"
+
+    @property
+    def spelled(self) -> str:
+        """Returns the name by which a user gives it."""
+        names = {"option": self.option, "ini": self.ini, "call": self.name, "command": f"ddpperf {self.name}"}
+        return names[self.given]
 
     @property
     def default_text(self) -> str:
@@ -95,6 +99,11 @@ def _knob(default: T, parse: Callable[[object], T], text: str, metavar: str | No
 def _switch(text: str, *, default: bool = False, **more: Any) -> bool:
     """A setting that is on or off; a flag where it is off by default."""
     return _knob(default, switch, text, "true|false" if default else None, flag=not default, **more)
+
+
+def _training(default: T, parse: Callable[[object], T], text: str, **more: Any) -> T:
+    """A setting that changes what a step does: it belongs to a test."""
+    return _knob(default, parse, text, **_STEP, **more)
 
 
 def _loader(value: object) -> LoaderSettings:
@@ -253,10 +262,9 @@ class Settings:
     calibrate: int | None = _knob(
         None,
         optional(several, "none"),
-        "measure every benchmark N times side by side with itself, not with baselines. The result is how many runs are "
-        "red or green though nothing has changed, and which slowdowns they find",
-        "N",
+        "measure each benchmark so many times side by side with itself, and not with baselines",
         per_test=False,
+        given="command",
     )
     profile: bool | Path = _knob(  # noqa: RUF009 - a field, declared
         default=_OFF,
@@ -294,72 +302,53 @@ class Settings:
     simulate: tuple[int, ...] | None = _knob(
         None,
         optional(world_sizes, "none"),
-        "count a step of each benchmark as a rank of so many ranks, such as 8,64,1024, under a fake process group: one "
-        "process, no times, and mostly no memory for the model",
-        "N[,N...]",
+        "count a step of each benchmark as a rank of so many ranks, under a fake process group",
         per_test=False,
+        given="command",
     )
-    simulate_rank: int = _knob(
-        0, whole_number, "number of the rank that is simulated", "N", per_test=False, needs="simulate"
-    )
-    precision: str = _knob(
+    simulate_rank: int = _knob(0, whole_number, "number of the rank that is simulated", per_test=False, given="command")
+    precision: str = _training(
         "fp32",
         one_of("fp32", "tf32", "bf16", "fp16"),
         "precision of training: fp32, tf32 (CUDA), bf16 or fp16 (both by autocast; fp16 with a gradient scaler)",
-        "NAME",
-        training=True,
         section="training",
     )
-    accumulation_steps: int = _knob(
-        1, positive_int, "micro-batches that are accumulated for one optimizer step", "N", training=True
-    )
+    accumulation_steps: int = _training(1, positive_int, "micro-batches that are accumulated for one optimizer step")
     no_sync: bool = _switch(
-        "synchronise gradients only after the last micro-batch of an optimizer step", default=True, training=True
+        "synchronise gradients only after the last micro-batch of an optimizer step", default=True, **_STEP
     )
-    clip_grad_norm: float | None = _knob(
+    clip_grad_norm: float | None = _training(
         None,
         optional(amount, "none"),
         "maximal global norm of the gradients. Gradients with a larger norm are scaled down",
-        "NORM",
-        training=True,
     )
-    clip_steps: int | str | None = _knob(
+    clip_steps: int | str | None = _training(
         None,
         optional(steps_or_warmup, "all"),
         "steps of a launch that are clipped: the first N, or warmup for the untimed steps",
-        "N|warmup",
-        training=True,
     )
-    lr_warmup_steps: int | str | None = _knob(
+    lr_warmup_steps: int | str | None = _training(
         None,
         optional(steps_or_warmup, "none"),
         "first steps of a launch, in which the learning rate rises linearly to its value: N, or warmup for the untimed "
         "steps",
-        "N|warmup",
-        training=True,
     )
-    compile: str = _knob(
-        "no",
-        one_of("no", "model", "step"),
-        "what torch.compile compiles: model, step (the whole step) or no",
-        "NAME",
-        training=True,
+    compile: str = _training(
+        "no", one_of("no", "model", "step"), "what torch.compile compiles: model, step (the whole step) or no"
     )
-    compile_backend: str = _knob("inductor", identifier, "backend of torch.compile", "NAME", training=True)
+    compile_backend: str = _training("inductor", identifier, "backend of torch.compile")
     activation_checkpointing: bool = _switch(
-        "recompute the activations of the model's repeated blocks in backward instead of keeping them", training=True
+        "recompute the activations of the model's repeated blocks in backward instead of keeping them", **_STEP
     )
     cudnn_benchmark: bool = _switch(
         "let cuDNN try its algorithms for each new shape of a convolution, and take the fastest; no effect on the CPU",
-        training=True,
+        **_STEP,
     )
-    loader: LoaderSettings | None = _knob(  # noqa: RUF009 - a field, declared
+    loader: LoaderSettings | None = _training(  # noqa: RUF009 - a field, declared
         None,
         optional(_loader, "none"),
         "settings of the workload's DataLoader, separated by commas: workers=N, pin_memory=, prefetch_factor=, "
         "persistent_workers=, sampler=rank; or auto",
-        "SETTINGS",
-        training=True,
     )
     tolerance: float | None = _knob(
         None,
@@ -420,7 +409,7 @@ class Settings:
         "slowdown beyond which stored times alone turn a test red, on a machine that was not busy",
         "FRACTION",
         per_test=False,
-        ini_only=True,
+        given="ini",
     )
     against: str | None = _knob(
         None,
@@ -459,7 +448,7 @@ class Settings:
         optional(words, "none"),
         "network that predictions and simulated steps are put on: the name of a cluster, or here, to measure the one "
         "between these ranks. none: for predictions what ddpperf network has stored",
-        "NAME",
+        given="ini",
         section="predictions",
     )
     accelerator: str | None = _knob(
@@ -467,28 +456,19 @@ class Settings:
         optional(words, "none"),
         "accelerator that predictions compute on, by the roofline model, such as h100. none: the device of this "
         "machine, timed",
-        "NAME",
+        given="ini",
     )
-    ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", "N")
-    json: Path | None = _knob(  # noqa: RUF009 - a field, declared
-        None, path, "write all results to this file; - is standard output", "FILE", per_test=False, section="reports"
-    )
+    ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", given="ini")
     report: tuple[tuple[str, Path], ...] | None = _knob(
         None,
         optional(reports, "none"),
-        "write the results to a file of this kind, too; ddpperf report --help lists the kinds. May be given several "
-        "times; in the ini file each in a line of its own",
+        "write the results to a file of this kind: json (all results; json:- is standard output), html, markdown, "
+        "plots (PNG files in a folder; needs the extra plots), or another that ddpperf report --help lists. May be "
+        "given several times; in the ini file each in a line of its own",
         "KIND:FILE",
         per_test=False,
         repeats=True,
-    )
-    plots: Path | None = _knob(  # noqa: RUF009 - a field, declared
-        None,
-        path,
-        "draw the results into PNG files in this folder, relative to the root of the project; needs matplotlib, which "
-        "the extra plots brings",
-        "DIR",
-        per_test=False,
+        section="reports",
     )
     properties: bool = _switch(
         "give tests that measure user properties, which JUnit files and reportlog have; false for readers whose schema "
@@ -574,19 +554,37 @@ def overlay_words(
 
 
 _PAIRED = "times are measured side by side with the commit of the baseline instead"
-# Settings that are no more, and what there is in their place.
+# Settings that are no more, and what there is in their place: {} is how the same kind of name would be given.
 GONE = {
     "control": _PAIRED,
     "group": "each call of ddpperf_group has fresh ranks, as group=test said",
+    "json": "give {report}=json:FILE",
+    "plots": "give {report}=plots:DIR",
     "runs": _PAIRED,
-    "settle": "recheck is in its place",
+    "settle": "give {recheck}",
+    "calibrate": "run ddpperf calibrate --runs=N",
+    "simulate": "run ddpperf simulate --world-size=N",
+    "simulate_rank": "run ddpperf simulate --rank=N",
 }
 
 
+def why_gone(name: str, kind: str = "") -> str:
+    """Returns what there is in place of a setting that is no more, or not of this kind; empty if nothing is known.
+
+    ``kind``: ``option`` or ``ini``; the name of a keyword argument is the default.
+    """
+    if name in GONE and (name not in KNOBS or kind == "option"):
+        return GONE[name].format_map({knob.name: getattr(knob, kind or "name") for knob in KNOBS.values()})
+    if name in KNOBS and KNOBS[name].per_test:
+        in_file = f", or {KNOBS[name].ini} in the ini file" * (KNOBS[name].given == "ini")
+        return f"give {name}= to @pytest.mark.ddpperf or to the call{in_file}"
+    return f"give {KNOBS[name].ini} in the ini file" if name in KNOBS else ""
+
+
 def _unknown(word: str, known: list[str]) -> str:
-    if word in KNOBS:
-        option = f"as {KNOBS[word].option} or " * (not KNOBS[word].ini_only)
+    if word in KNOBS and KNOBS[word].given != "command":
+        option = f"as {KNOBS[word].option} or " * (KNOBS[word].given == "option")
         return f"{word} holds for the whole session; give it {option}in the ini file"
-    if word in GONE:
-        return f"there is no such setting any more: {GONE[word]}"
+    if gone := why_gone(word):
+        return f"there is no such setting any more: {gone}"
     return f"there is no setting {word}; {instead(closest(word, known, 0.5), known)}"

@@ -81,7 +81,7 @@ def test_unknown(ddpperf):
     ddpperf.check(workload, strategy="reverse")
 """
     )
-    run = plugin.runpytest("-q", "--ddpperf-json=results.json")
+    run = plugin.runpytest("-q", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=1, failed=1)
     run.stdout.fnmatch_lines(
         ["strategy 'reverse' is unknown: *", "*ddpperf verdicts*", "3 judged, 3 measured", "new: 3"]
@@ -118,7 +118,7 @@ def test_it(ddpperf):
         environment.setenv("MOST", "8")
         plugin.runpytest("-q", "--ddpperf-save", fails).assert_outcomes(passed=1)
         environment.setenv("MOST", "12")
-        run = plugin.runpytest("-q", "--ddpperf-json=results.json", fails)
+        run = plugin.runpytest("-q", "--ddpperf-report=json:results.json", fails)
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["sample_imbalance regressed: 1.00 -> 1.20, +20.0 %*"])
     (result,) = results(plugin)
@@ -192,7 +192,7 @@ def test_it(ddpperf):
     assert ddpperf.check(lambda ctx: lambda: 1.0)["constant"].value == 1.0
 """
     )
-    run = inner.runpytest("-q", "--ddpperf-calibrate=2", "--ddpperf-json=results.json")
+    run = inner.runpytest("-q", "-oddpperf_calibrate=2", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=1)
     assert "not comparable" not in run.stdout.str()
     (calibrated,) = json.loads((inner.path / "results.json").read_text())["calibration"]
@@ -280,7 +280,7 @@ def test_a_project_passes_with_its_command(project: str, tmp_path: Path) -> None
     )
     results = tmp_path / "results.json"
     options = (
-        f"--ddpperf-json={results}",
+        f"--ddpperf-report=json:{results}",
         "--ddpperf-communication=true",
         "--ddpperf-max-time=60",
     )  # on a busy machine

@@ -209,7 +209,7 @@ def test_traces_of_both_sides_are_written_of_what_turned_red(pytester: pytest.Py
 def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.Pytester) -> None:
     """The ranks of this checkout are those of all tests; the other revision's import torch for this one."""
     root = project(inner, BRIEF)
-    run = inner.runpytest("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run = inner.runpytest("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=1, failed=1)
     run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2): all at *"])
     found = results(root)
@@ -271,7 +271,7 @@ def test_a_function_inside_another_one_of_a_changed_module_is_not_compared_with_
 @pytest.mark.slow
 def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.Pytester) -> None:
     root = project(pytester, SUITE)
-    run = pytester.runpytest_subprocess("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run = pytester.runpytest_subprocess("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=4, failed=3)
     short = git(root, "rev-parse", "--short=7", "HEAD")
     found = results(root)
@@ -476,7 +476,7 @@ def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) 
         "def build(ctx):\n    return lambda: 1.0\n\n\n"
         "def test_added(ddpperf):\n    ddpperf.check(build, world_size=1, device='cpu', counted_only=True)\n"
     )
-    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-against-tests", "--ddpperf-json=results.json"]
+    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-against-tests", "--ddpperf-report=json:results.json"]
     run = pytester.runpytest_subprocess(*options)
     found = results(root)
     assert {test: result["verdict"] for test, result in found.items()} == {
@@ -538,7 +538,7 @@ def test_scaling(ddpperf):
     (root / "src/demo/model.py").write_text(layers.format(more=""))
     commit(root)
     (root / "src/demo/model.py").write_text(layers.format(more=", nn.Linear(4, 4)"))
-    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
     run.assert_outcomes(failed=2)
     listed = json.loads((root / "results.json").read_text())["results"]
     assert [(one["name"], one["verdict"]) for one in listed] == [
@@ -578,7 +578,7 @@ def test_calls(ddpperf):
     (root / "build").mkdir()
     (root / "build" / "built.py").write_text("from demo import training")
     training.write_text(OLD.replace("steps(1)", "steps(3)"))
-    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json"]
+    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json"]
     run = pytester.runpytest_subprocess(*options, "--ddpperf-against-setup=python build.py")
     run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2)*"])
     modules = results(root)["test_calls"]["against"]["modules"]
@@ -662,7 +662,7 @@ def test_the_reference_runs_its_own_script(pytester: pytest.Pytester) -> None:
     git(pytester.path, "add", ".")
     git(pytester.path, "commit", "-qm", "one call")
     (pytester.path / "train.py").write_text(TRAIN.replace("CALLS = 1", "CALLS = 3"))
-    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step*"])
     (result,) = json.loads((pytester.path / "results.json").read_text())["results"]
@@ -723,7 +723,7 @@ def test_a_script_that_saves_and_resumes_is_compared_with_one_of_another_size(py
     (top / "train.py").write_text(SAVING.replace("SIZE", "10"))
     (top / "calls").write_text("1")
     run = pytester.runpytest_subprocess(
-        "-q", "-p", "no:cacheprovider", "--ddpperf-against=HEAD", "--ddpperf-json=r.json"
+        "-q", "-p", "no:cacheprovider", "--ddpperf-against=HEAD", "--ddpperf-report=json:r.json"
     )
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 2 calls per step*"])

@@ -77,7 +77,7 @@ def test_a_broken_file_is_an_error_in_one_line(run: Path, capsys: pytest.Capture
     assert main(["report", str(run)]) == 2
     assert capsys.readouterr().err == (
         f"ddpperf: error: results file {run}: field results[0].test: expected a text, found the number 3; "
-        "write it again with --ddpperf-json=FILE\n"
+        "write it again with --ddpperf-report=json:FILE\n"
     )
 
 

@@ -70,7 +70,7 @@ def outcomes(run: pytest.RunResult, outcome: str) -> set[str]:
     ids=["all", "only", "skip", "only and skip", "disable"],
 )
 def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: list[str], passed: set[str]) -> None:
-    run = suite.runpytest("-v", "--benchmark-max-time=0.01", *options, "--ddpperf-json=run.json")
+    run = suite.runpytest("-v", "--benchmark-max-time=0.01", *options, "--ddpperf-report=json:run.json")
     assert outcomes(run, "PASSED") == passed
     assert (
         outcomes(run, "SKIPPED")
@@ -92,7 +92,7 @@ def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: li
 )
 def test_where_benchmarks_are_disabled_ours_only_count(suite: pytest.Pytester, options: list[str], timed: int) -> None:
     suite.makepyfile(test_suite=TIMED)
-    run = suite.runpytest(*options, "--ddpperf-json=run.json")
+    run = suite.runpytest(*options, "--ddpperf-report=json:run.json")
     run.assert_outcomes(passed=timed, skipped=1 - timed)  # it asks for a time
     (result,) = read_results(suite.path / "run.json").results
     assert ("step_time" in result.metrics) == timed

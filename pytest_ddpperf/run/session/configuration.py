@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.session.timeouts import TestTimeout
 
 MARKER = "ddpperf"
-FILES = ("json", "report", "plots", "history")  # settings that ask for files at the end of a session
-_INI = {knob.ini: name for name, knob in KNOBS.items()}
+FILES = ("report", "history")  # settings that ask for files at the end of a session
+_INI = {knob.ini: name for name, knob in KNOBS.items() if knob.given != "call"}
 
 
 def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
@@ -32,8 +32,9 @@ def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
     for knob in KNOBS.values():
         if knob.section is not None:
             group = parser.getgroup(f"ddpperf {knob.section}", f"ddpperf, {knob.section}")
-        parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
-        if knob.ini_only:
+        if knob.ini in _INI:
+            parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
+        if knob.given != "option":
             continue
         form: dict[str, Any] = {"action": "store_const", "const": "true"}
         if not knob.flag:
@@ -87,6 +88,7 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     # With nothing behind the name a setting is not given: so -o can take back what the file says.
     given = {name: ini[key] for key, name in _INI.items() if ini.get(key) not in (None, "")}
     said = {name: raw for name, knob in KNOBS.items() if (raw := config.getoption(knob.ini, None)) is not None}
+    said |= {name: str(given.pop(name)) for name in [*given] if KNOBS[name].given == "command"}
     settings = _asked(config, given, said) if given or said else Settings()
     if probe or settings.quick or settings.simulate is not None:  # the file's: little or nothing is measured
         settings = replace(settings, budget=None)
@@ -120,8 +122,9 @@ def counts_alone(config: pytest.Config) -> bool:
     """Whether ``--benchmark-disable`` of pytest-benchmark leaves counts alone: no option of ours asks for times."""
     if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
         return False
-    asking = ("counted_only", "calibrate", "budget", "max_time", "launches", "steps")
-    return all(config.getoption(KNOBS[name].ini) is None for name in asking)
+    asking = ("counted_only", "budget", "max_time", "launches", "steps")
+    calibrates = any(key == KNOBS["calibrate"].ini for key, _ in _ini_values(config))
+    return not calibrates and all(config.getoption(KNOBS[name].ini) is None for name in asking)
 
 
 def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:
@@ -251,7 +254,7 @@ def require_system() -> None:
 
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
-_OF_A_RUN = {"save", "lease", "json", "report", "plots", "history", "budget", "max_time", "quick", "fail_on"}
+_OF_A_RUN = {"save", "lease", "report", "history", "budget", "max_time", "quick", "fail_on"}
 _OF_A_RUN |= {"require_baseline", "properties", *(name for name in KNOBS if name.startswith("profile"))}
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 QUICK = {"launches": 2, "max_time": 5}  # the settings of a first look
-_NAMING_CODE = ("save", "against", "against_python", "calibrate", "json", "report", "history")  # settings
+_NAMING_CODE = ("save", "against", "against_python", "calibrate", "report", "history")  # settings
 
 
 class Session:

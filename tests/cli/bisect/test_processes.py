@@ -81,7 +81,7 @@ def project(git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
         (root / "demo").mkdir()
         (root / "demo" / "__init__.py").touch()
         (root / "test_demo.py").write_text(SUITE)
-        (root / "pytest.ini").write_text("[pytest]\nddpperf_json = mine.json\nddpperf_history = mine.sqlite\n")
+        (root / "pytest.ini").write_text("[pytest]\nddpperf_report = json:mine.json\nddpperf_history = mine.sqlite\n")
         (root / ".gitignore").write_text("__pycache__\n.pytest_cache\nblocked\n")
         git("init", "-q")
         for number, step in enumerate(steps):

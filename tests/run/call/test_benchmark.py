@@ -49,7 +49,7 @@ def broadcast(module):
 def run_suite(inner: pytest.Pytester, tests: str, *arguments: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
     """A run of the suite, and its results out of the JSON file."""
     inner.makepyfile(test_suite=SUITE + tests)
-    run = inner.runpytest("-q", "--ddpperf-json=results.json", *arguments)
+    run = inner.runpytest("-q", "--ddpperf-report=json:results.json", *arguments)
     results: list[dict[str, Any]] = json.loads((inner.path / "results.json").read_text())["results"]
     return run, results
 
@@ -557,7 +557,7 @@ def test_it(ddpperf):
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["incompatible: the baseline is not comparable: strategy naive -> flat"])
     assert result["verdict"] == "incompatible"
-    run, (result,) = run_suite(inner, test.format("naive"), "--ddpperf-precision=bf16", "--ddpperf-counted-only")
+    run, (result,) = run_suite(inner, f"{test.format('naive')[:-2]}, precision='bf16')", "--ddpperf-counted-only")
     assert (result["name"], result["verdict"]) == ("mine precision=bf16", "new")
 
 
@@ -621,7 +621,7 @@ def test_both(ddpperf):
     assert "all_reduce 1 -> 2 calls" in run.stdout.str().partition("collective_bytes")[0]
 
     run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
-    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-no-sync=false", *counted)
+    run, (result,) = run_suite(inner, test.format("flat", "1, no_sync=False"), *counted)
     assert result["verdict"] == "new"
     hint = "there is a baseline for `flat accumulation_steps=2`: options are part of a benchmark's identity"
     run.stdout.fnmatch_lines([f"*{hint}"])

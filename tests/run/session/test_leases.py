@@ -285,7 +285,7 @@ def test_two_runs_that_measure_on_one_machine_are_told(
     run.stdout.fnmatch_lines(["*another run of pytest measured on this machine (process *"])
     process.kill()
     process.wait()
-    alone = inner.runpytest_inprocess("-q", "--ddpperf-max-time=5", "--ddpperf-json=results.json")
+    alone = inner.runpytest_inprocess("-q", "--ddpperf-max-time=5", "--ddpperf-report=json:results.json")
     alone.stdout.no_fnmatch_line("*measure* on this machine*")
     assert '"measured_beside"' not in (inner.path / "results.json").read_text()
     assert Locks(tmp_path).take([CPU]) is None  # the session has given it back

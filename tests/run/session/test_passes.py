@@ -64,7 +64,11 @@ def test_an_open_test_runs_twice_is_reported_once_and_its_launches_count_in_both
     inner.makepyfile(SUITE)
     inner.makeconftest(OPEN.replace("WANTED", "6.0"))
     run = inner.runpytest(
-        "--ddpperf-budget=20s", "-v", "--junitxml=junit.xml", "-ojunit_family=xunit1", "--ddpperf-json=results.json"
+        "--ddpperf-budget=20s",
+        "-v",
+        "--junitxml=junit.xml",
+        "-ojunit_family=xunit1",
+        "--ddpperf-report=json:results.json",
     )
     run.assert_outcomes(passed=3, failed=1)
     notes = (inner.path / "notes").read_text().splitlines()

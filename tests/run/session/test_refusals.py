@@ -29,7 +29,7 @@ from pytest_ddpperf.settings import KNOBS, Settings
         (
             Settings(calibrate=3, history=Path("runs.db")),
             "history",
-            "--ddpperf-calibrate=3 measures benchmarks side by side with th",
+            "ddpperf calibrate measures benchmarks side by side with th",
         ),
         (
             Settings(quick=True),

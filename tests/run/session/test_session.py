@@ -167,7 +167,7 @@ def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkey
     ("settings", "read"),
     [
         (Settings(), False),
-        (Settings(json=Path("out.json")), True),
+        (Settings(report=(("json", Path("out.json")),)), True),
         (Settings(history=Path("runs.sqlite")), True),
         (Settings(save="default"), True),
         (Settings(calibrate=5), True),

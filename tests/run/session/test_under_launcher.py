@@ -437,7 +437,7 @@ def test_a_follower_that_is_interrupted_writes_no_file(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
     tasks = [
         subprocess.Popen(
-            [*command, f"--junitxml={rank}.xml", f"--ddpperf-json={rank}.json"],
+            [*command, f"--junitxml={rank}.xml", f"--ddpperf-report=json:{rank}.json"],
             cwd=tmp_path,
             env={**clean, **variables(rank)},
             stdout=subprocess.DEVNULL,
