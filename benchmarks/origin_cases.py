@@ -169,7 +169,7 @@ def test_a_case(ddpperf: Ddpperf, case: Case, options: argparse.Namespace) -> No
     print("  advice:", *map(advice_text, given), sep="\n    ")
     print(f"  followed: {advice_text(advice)}")
     changed = FOLLOWED[advice.code](plain, advice)
-    times = {"verify": False, "counted": False}
+    times = {"verify": False, "counts": "off"}
     pairs = [
         (curve(plain, f"before {turn}", **times), curve(changed, f"after {turn}", **times))
         for turn in range(options.turns)

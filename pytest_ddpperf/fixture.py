@@ -192,7 +192,7 @@ class Ddpperf:
         sizes = self._session.world_sizes(call.settings)
         if world_sizes is None and len(sizes) == 1:
             sizes = powers_of_two(sizes[0])
-        subjects = by_size(subject, sizes, mode, counted=call.settings.counted)
+        subjects = by_size(subject, sizes, mode, counted=call.settings.counts != "off")
         variants = [
             call.variant(
                 each,

@@ -141,7 +141,7 @@ class Settings:
         "device of the ranks: cpu, cuda, or auto (cuda where there is a GPU)",
         "NAME",
     )
-    bind: str = _knob(
+    cpu_binding: str = _knob(
         "none",
         one_of("none", "cores"),
         "cores: each rank has cores of its own, of one NUMA node where there are enough. none: ranks on the CPU share "
@@ -162,7 +162,7 @@ class Settings:
         "other than dp, data, ddp, fsdp, hsdp, replicate and shard work on the same samples",
         "NAME=N[,NAME=N...]",
     )
-    nodes: str = _knob(
+    multi_node: str = _knob(
         "auto",
         one_of("auto", "off"),
         "what processes of torchrun, srun or mpirun do. auto: rank 0 runs the tests, whose ranks are started on all "
@@ -170,7 +170,7 @@ class Settings:
         "auto|off",
         per_test=False,
     )
-    meeting: Path | None = _knob(  # noqa: RUF009 - a field, declared
+    rendezvous_dir: Path | None = _knob(  # noqa: RUF009 - a field, declared
         None,
         path,
         "folder that all nodes share, in which the processes of srun or mpirun find each other; on one node, and under "
@@ -178,7 +178,7 @@ class Settings:
         "DIR",
         per_test=False,
     )
-    lease: float | None = _knob(
+    gpu_lock_timeout: float | None = _knob(
         _LEASE,
         optional(seconds, "off"),
         "seconds to wait for GPUs that another run of pytest uses. A run that measures has its GPUs for itself, the "
@@ -244,7 +244,7 @@ class Settings:
         "say. Counts are as exact as ever; verdicts on times tell what so few launches can rule out. Nothing is stored",
         per_test=False,
     )
-    turns: bool | None = _knob(
+    interleave: bool | None = _knob(
         None,
         optional(switch, "auto"),
         "interleave launches that are measured side by side: they run at the same time, and their blocks of steps "
@@ -291,13 +291,12 @@ class Settings:
         default=True,
         section="counting",
     )
-    counted: bool = _switch(
-        "count collectives, FLOPs, operators and tensor bytes of a step, in a pass of its own. Counts are gated "
-        "exactly",
-        default=True,
-    )
-    counted_only: bool = _switch(
-        "count only, without times and without memory of the process: seconds for a benchmark, on any machine"
+    counts: str = _knob(
+        "on",
+        one_of("on", "off", "only"),
+        "count collectives, FLOPs, operators and tensor bytes of a step, in a pass of its own, and gate them exactly. "
+        "only: without times and without memory of the process, in seconds for a benchmark, on any machine",
+        "on|off|only",
     )
     simulate: tuple[int, ...] | None = _knob(
         None,
@@ -358,7 +357,7 @@ class Settings:
         "FRACTION",
         section="verdicts",
     )
-    resolution: float = _knob(
+    must_detect: float = _knob(
         0.1,
         positive_fraction,
         "slowdown that a run has to rule out, such as 0.1 or 10%%: then a result that is not proven unchanged is ok, "
@@ -380,7 +379,7 @@ class Settings:
         per_test=False,
         section="baselines",
     )
-    baseline: str | None = _knob(
+    baseline_set: str | None = _knob(
         None, set_name, "set of baselines to compare with; default: the set of --ddpperf-save", "NAME", per_test=False
     )
     save: str | None = _knob(
@@ -470,7 +469,7 @@ class Settings:
         repeats=True,
         section="reports",
     )
-    properties: bool = _switch(
+    junit_properties: bool = _switch(
         "give tests that measure user properties, which JUnit files and reportlog have; false for readers whose schema "
         "knows none, such as that of Jenkins",
         default=True,
@@ -486,8 +485,6 @@ class Settings:
         if unknown:
             raise TypeError(f"there is no setting {min(unknown)}")
         vars(self).update(values)
-        if self.counted_only and not self.counted:
-            raise SettingError("counted_only only counts, and counted=false leaves that out: give one of them")
 
     def __setattr__(self, name: str, _: object) -> None:  # cheaper than what frozen=True compiles
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -513,7 +510,7 @@ class Settings:
     @property
     def compared(self) -> str:
         """The set of baselines to compare with."""
-        return self.baseline or self.save or DEFAULT_SET
+        return self.baseline_set or self.save or DEFAULT_SET
 
     @property
     def accepting(self) -> bool:
@@ -556,8 +553,18 @@ def overlay_words(
 _PAIRED = "times are measured side by side with the commit of the baseline instead"
 # Settings that are no more, and what there is in their place: {} is how the same kind of name would be given.
 GONE = {
+    "baseline": "give {baseline_set}",
+    "bind": "give {cpu_binding}",
     "control": _PAIRED,
+    "counted": "give {counts}=on or off",
+    "counted_only": "give {counts}=only",
     "group": "each call of ddpperf_group has fresh ranks, as group=test said",
+    "lease": "give {gpu_lock_timeout}",
+    "meeting": "give {rendezvous_dir}",
+    "nodes": "give {multi_node}",
+    "properties": "give {junit_properties}",
+    "resolution": "give {must_detect}",
+    "turns": "give {interleave}",
     "json": "give {report}=json:FILE",
     "plots": "give {report}=plots:DIR",
     "runs": _PAIRED,

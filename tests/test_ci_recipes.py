@@ -53,12 +53,12 @@ import pytest
 from work import build
 
 
-@pytest.mark.ddpperf(counted_only=True)
+@pytest.mark.ddpperf(counts='only')
 def test_step(ddpperf):
     ddpperf.check(build)
 """
 CALL = "dist.all_reduce(torch.ones(4))"
-COUNTED = ("--ddpperf-device=cpu", "--ddpperf-world-size=4", "--ddpperf-counted-only")
+COUNTED = ("--ddpperf-device=cpu", "--ddpperf-world-size=4", "--ddpperf-counts=only")
 
 
 def run(command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:

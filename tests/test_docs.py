@@ -287,7 +287,7 @@ def build(ctx):
     return step
 
 
-@pytest.mark.ddpperf(world_size=2, counted_only=True, device="cpu", backend="gloo")
+@pytest.mark.ddpperf(world_size=2, counts='only', device="cpu", backend="gloo")
 def test_step(ddpperf):
     ddpperf.check(build)
 """

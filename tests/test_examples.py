@@ -72,7 +72,7 @@ def test_a_strategy_a_fact_and_a_report_are_added(plugin: pytest.Pytester) -> No
         test_suite=SUITE
         + """
 def test_it(ddpperf):
-    ddpperf.check(workload, strategy="reversed[half=false]", counted_only=True)
+    ddpperf.check(workload, strategy="reversed[half=false]", counts='only')
     compared = ddpperf.compare(workload, strategies=["naive", "reversed"])
     assert compared.speedup("reversed") > 0
 
@@ -109,7 +109,7 @@ class Step:
 
 def test_it(ddpperf):
     most = int(os.environ["MOST"])
-    measured = ddpperf.check(lambda ctx: Step(most if ctx.rank == 0 else 8), counted=False, tolerance="1%")
+    measured = ddpperf.check(lambda ctx: Step(most if ctx.rank == 0 else 8), counts='off', tolerance="1%")
     assert measured["sample_imbalance"].value == 2 * most / (most + 8)
 """
     )
@@ -163,7 +163,7 @@ def pytest_ddpperf_metrics():
 """
 
 
-MEASURED = "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counted=False)\n"
+MEASURED = "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counts='off')\n"
 
 
 def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester) -> None:
@@ -215,7 +215,7 @@ import dataclasses
 
 
 def test_it(ddpperf):
-    ddpperf.check(workload, counted_only=True)
+    ddpperf.check(workload, counts='only')
     ddpperf.find_batch_size(lambda size: workload, limit=1, memory_limit="8GiB")
     ddpperf.expect(optimizer_steps=1)
 """
@@ -401,7 +401,7 @@ def test_the_real_trackers_take_what_the_examples_give(
     monkeypatch.setenv("WANDB_MODE", "offline")
     pytester.makeconftest(tracker(name))
     pytester.makepyfile(test_suite=TRACKED)
-    run = pytester.runpytest_subprocess("--ddpperf-counted-only")
+    run = pytester.runpytest_subprocess("--ddpperf-counts=only")
     run.assert_outcomes(passed=1)
     assert run.ret == 0
     assert [*pytester.path.glob({"mlflow": "mlruns/*/*/tags/verdict", "wandb": "wandb/offline-run-*/*.wandb"}[name])]

@@ -67,7 +67,7 @@ COUNTED = (
     SETTINGS
     + """
 def test_step(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
 """
 )
 
@@ -141,7 +141,7 @@ def test_named_sets_are_apart(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_suite=COUNTED)
     verdicts(inner, "--ddpperf-save=nightly")
     assert [path.name for path in (inner.path / "baselines").iterdir()] == ["@nightly"]
-    _, found = verdicts(inner, "--ddpperf-baseline=nightly")
+    _, found = verdicts(inner, "--ddpperf-baseline-set=nightly")
     assert found == {"test_step": "unchanged"}
     run, found = verdicts(inner, "--ddpperf-require-baseline")
     assert found == {"test_step": "new"}
@@ -151,7 +151,7 @@ def test_named_sets_are_apart(inner: pytest.Pytester) -> None:
 def test_a_failed_test_is_not_stored(inner: pytest.Pytester) -> None:
     failing = """
 def test_other(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
     assert False, 'after the measurement'
 """
     inner.makepyfile(test_suite=COUNTED + failing)
@@ -177,7 +177,7 @@ def test_a_broken_baseline_fails_its_test_and_is_named(inner: pytest.Pytester) -
         + f"""
 @pytest.mark.parametrize("fault", {[*SPOILERS, "none"]})
 def test_step(ddpperf, fault):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
 """
     )
     verdicts(inner, "--ddpperf-save")
@@ -582,7 +582,7 @@ def test_it(ddpperf, needed):
     assert attempts.count(needed) == needed
 """
     )
-    options = ("--ddpperf-counted-only", "--ddpperf-save", "--ddpperf-history=history.sqlite", "-rP")
+    options = ("--ddpperf-counts=only", "--ddpperf-save", "--ddpperf-history=history.sqlite", "-rP")
     run, found = verdicts(inner, *options)
     run.assert_outcomes(passed=2, failed=1)
     results = json.loads((inner.path / "results.json").read_text())["results"]
@@ -645,7 +645,7 @@ def test_second(ddpperf):
 
         return step
 
-    ddpperf.check(build, steps=100_000, max_time=600, launches=50, counted=False)
+    ddpperf.check(build, steps=100_000, max_time=600, launches=50, counts='off')
 
 def test_third(ddpperf):
     ddpperf.check(lambda ctx: lambda: 1.0)
@@ -665,7 +665,7 @@ def test_third(ddpperf):
     assert found["interrupted"] == "interrupted"
     assert [(one["test"].partition("::")[2], one["verdict"]) for one in found["results"]] == [("test_first", "new")]
     line = 1 + (inner.path / file).read_text().splitlines().index(
-        "    ddpperf.check(build, steps=100_000, max_time=600, launches=50, counted=False)"
+        "    ddpperf.check(build, steps=100_000, max_time=600, launches=50, counts='off')"
     )
     assert f"{inner.path / file}:{line}: KeyboardInterrupt" in output.splitlines()
 
@@ -705,7 +705,7 @@ def test_a_run_that_cannot_be_recorded_is_told_and_fails(inner: pytest.Pytester)
         SETTINGS
         + """
 def test_step(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
     with open("history.sqlite", "w") as file:
         file.write("no database" * 100)
 """
@@ -775,7 +775,7 @@ def test_fails(ddpperf):
 
 
 def test_counts(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
     ddpperf.expect(collectives={})
 """
     )
@@ -793,7 +793,7 @@ def test_counts(ddpperf):
             "--ddpperf-history=runs.sqlite",
             "ddpperf calibrate measures *, and --ddpperf-history asks for something else*",
         ),
-        ("--ddpperf-counted-only", "ddpperf calibrate measures *, and --ddpperf-counted-only asks for something else*"),
+        ("--ddpperf-counts=only", "ddpperf calibrate measures *, and --ddpperf-counts=only asks for something else*"),
     ],
 )
 def test_calibrating_goes_alone(inner: pytest.Pytester, option: str, problem: str) -> None:

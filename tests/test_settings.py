@@ -52,6 +52,9 @@ def from_command_line(**raw: object) -> Settings:
         ("recheck", True, "true"),
         ("recheck", "false", "false"),
         ("gross", "30%", 0.3),
+        ("counts", "Only", "only"),
+        ("counts", False, "off"),
+        ("counts", "true", "on"),
         ("budget", "10min", 600.0),
         ("budget", " 1.5 h ", 5400.0),
         ("budget", "90s", 90.0),
@@ -94,15 +97,17 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("stage_timeouts", 60, "times by stage"),
         ("tolerance", "-0.1", "a fraction from 0 to 1"),
         ("tolerance", "inf", "a fraction from 0 to 1"),
-        ("resolution", "0%", "a fraction above 0"),
-        ("resolution", "5", "a fraction above 0 and up to 1"),
+        ("must_detect", "0%", "a fraction above 0"),
+        ("must_detect", "5", "a fraction above 0 and up to 1"),
         ("tolerance", "3", "or a percentage, such as 3%"),
         ("fail_on", "regresed", "verdicts out of improved, "),
         ("recheck", "never", "--ddpperf-recheck=never: expected one of true, false, fetch"),
         ("gross", "0", "a fraction above 0"),
+        ("counts", "no", "one of on, off, only"),
+        ("counts", "", "one of on, off, only"),
         ("require_baseline", "maybe", "true or false"),
         ("require_baseline", 2, "true or false"),
-        ("baseline", "../x", "a name of letters"),
+        ("baseline_set", "../x", "a name of letters"),
         ("history", "", "a path"),
     ],
 )
@@ -159,13 +164,8 @@ def test_settings_are_frozen() -> None:
 
 @pytest.mark.parametrize(("word", "said"), [("yes", "true"), ("1", "true"), ("off", "false"), ("0", "false")])
 def test_an_option_that_needs_no_value_takes_one(pytester: pytest.Pytester, word: str, said: str) -> None:
-    config = pytester.parseconfig(f"--ddpperf-counted-only={word}")
-    assert config.getoption("ddpperf_counted_only") == said
-
-
-def test_what_is_counted_alone_is_counted() -> None:
-    with pytest.raises(SettingError, match=r"^counted_only only counts, and counted=false leaves that out: give one"):
-        Settings(counted_only=True, counted=False)
+    config = pytester.parseconfig(f"--ddpperf-quick={word}")
+    assert config.getoption("ddpperf_quick") == said
 
 
 def test_the_help_tells_the_default_of_each_option_that_takes_a_value(pytester: pytest.Pytester) -> None:

@@ -163,11 +163,11 @@ WRONG = [
     option("no against", r"--ddpperf-against-setup is for .* give --ddpperf-against", "--ddpperf-against-setup=make"),
     option("both", r"ddpperf calibrate .*--ddpperf-save .*give one", "-oddpperf_calibrate=3", "--ddpperf-save"),
     option(
-        "counts without counts",
-        r"counted_only .* counted=false .*give one",
+        "counts",
+        r"--ddpperf-counted-only: there is no such option: give --ddpperf-counts=only$",
         "--ddpperf-counted-only",
-        "--ddpperf-counted=false",
     ),
+    option("sets", r"--ddpperf-baseline: there is no such .*: give --ddpperf-baseline-set$", "--ddpperf-baseline=x"),
     option(
         "save swallowed", r"--ddpperf-save=test_wrong.py: .*put --ddpperf-save last", "--ddpperf-save", "test_wrong.py"
     ),
@@ -201,13 +201,13 @@ WRONG = [
     ),
     option(
         "no set",
-        r"--ddpperf-baseline=nightly: no such set in .*; there are no named sets",
-        "--ddpperf-baseline=nightly",
+        r"--ddpperf-baseline-set=nightly: no such set in .*; there are no named sets",
+        "--ddpperf-baseline-set=nightly",
     ),
     option(
         "no such set",
-        r"--ddpperf-baseline=nigthly: no such set in .*; there are nightly$",
-        "--ddpperf-baseline=nigthly",
+        r"--ddpperf-baseline-set=nigthly: no such set in .*; there are nightly$",
+        "--ddpperf-baseline-set=nigthly",
         files={"baselines/@nightly/x": ""},
     ),
     option(
@@ -326,7 +326,7 @@ WRONG = [
     ),
     Wrong(
         "launcher",
-        r"ERROR: srun started 2 processes, which may be on several nodes.* name a folder .*--ddpperf-meeting=DIR",
+        r"ERROR: srun started 2 processes, which may be on several nodes.* name .*--ddpperf-rendezvous-dir=DIR",
         test="def test_it(ddpperf): pass\n",
         environ={"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"},
     ),
@@ -358,7 +358,7 @@ CALLS = {
     "ddpperf.scaling(build, world_sizes=[2])": r"ddpperf.scaling\(world_sizes=\[2\]\): expected two or more numbers",
     "ddpperf.scaling(build, world_sizes=2)": r"ddpperf.scaling\(world_sizes=2\): expected numbers of ranks, such as",
     "ddpperf.scaling(lambda n: workload, mode='strong')": r"ddpperf.scaling\(mode='strong'\): a model that grows with",
-    "ddpperf.scaling(lambda n: workload, counted=False)": r"ddpperf.scaling\(counted=False\): a model that grows with",
+    "ddpperf.scaling(lambda n: workload, counts='off')": r"ddpperf.scaling\(counts='off'\): a model that grows with",
     "ddpperf.scaling(lambda n: build)": r"<lambda> \(.*\) gave a function for ranks 1, not a Workload",
     "ddpperf.scaling(build, mode='wide')": r"ddpperf.scaling\(mode='wide'\): expected one of strong, weak",
     "ddpperf.compare(workload, strategies=['ddp'])": r"ddpperf.compare\(strategies=\['ddp'\]\): expected two or more s",

@@ -39,7 +39,7 @@ INI = """\
 [pytest]
 pythonpath = .
 addopts = -p no:cacheprovider -p no:randomly
-ddpperf_counted_only = true
+ddpperf_counts = only
 ddpperf_device = cpu
 """
 TEST = """\

@@ -90,7 +90,7 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
     _add_folder(parser)
-    name = KNOBS["baseline"]
+    name = KNOBS["baseline_set"]
     parser.add_argument(
         "--set",
         type=argument(set_name),
@@ -156,8 +156,8 @@ def _place(options: argparse.Namespace) -> tuple[Path, str]:
         root, named = (project_root(Path.cwd()), defaults.baseline_dir) if configured is None else configured[::-1]
         folder = Path(os.path.relpath(root / named))
     if name is None:
-        configured = ini_value(KNOBS["baseline"].ini, Path.cwd())
-        given = {} if configured is None else {"baseline": configured[0]}
+        configured = ini_value(KNOBS["baseline_set"].ini, Path.cwd())
+        given = {} if configured is None else {"baseline_set": configured[0]}
         name = overlay(defaults, given, lambda knob, raw: f"{knob.ini} = {raw}").compared
     return folder, name
 

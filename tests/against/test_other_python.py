@@ -14,7 +14,7 @@ from tests.factories import git, virtual_environment
 CALLS = """
 import pytest
 
-pytestmark = pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+pytestmark = pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
 
 
 def build(ctx):

@@ -61,7 +61,7 @@ import stray
 from demo import training
 
 
-@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
 def test_calls(ddpperf):
     ddpperf.check(training.more)
 """
@@ -80,7 +80,7 @@ from demo import training
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counted_only=True
+    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counts='only'
 )
 
 
@@ -111,12 +111,12 @@ def test_stray(ddpperf):
     ddpperf.check(build)
 
 
-@pytest.mark.ddpperf(counted_only=False, counted=False)
+@pytest.mark.ddpperf(counts='off')
 def test_slower(ddpperf):
     ddpperf.check(training.slower)
 
 
-@pytest.mark.ddpperf(counted_only=False, counted=False, launches=2, max_time=1, tolerance="1000%")
+@pytest.mark.ddpperf(counts='off', launches=2, max_time=1, tolerance="1000%")
 def test_as_fast(ddpperf):
     assert ddpperf.check(training.as_fast)["cpu_time"].gated
 """
@@ -155,7 +155,7 @@ BRIEF = """
 import pytest
 from demo import training
 
-pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counted_only=True)
+pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counts='only')
 
 
 def test_more(ddpperf):
@@ -172,7 +172,7 @@ import pytest
 from demo import training
 
 pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counted=False
+    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counts='off'
 )
 
 
@@ -244,12 +244,12 @@ def build(ctx, sizes=Sizes(Size(8))):
     return training.more(ctx)
 
 
-@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
 def test_generated(ddpperf):
     ddpperf.check(build)
 
 
-@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
 def test_inner(ddpperf):
     ddpperf.check(training.steps(1))
 """
@@ -371,7 +371,7 @@ import pytest
 import torch
 from pytest_ddpperf import Workload
 
-pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counted_only=True)
+pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counts='only')
 
 
 def steps(calls):
@@ -474,7 +474,7 @@ def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) 
     (perf / "conftest.py").write_text(CONFTEST.replace("torch.ones(2)", "torch.ones(2) + 1"))
     (perf / "test_added.py").write_text(
         "def build(ctx):\n    return lambda: 1.0\n\n\n"
-        "def test_added(ddpperf):\n    ddpperf.check(build, world_size=1, device='cpu', counted_only=True)\n"
+        "def test_added(ddpperf):\n    ddpperf.check(build, world_size=1, device='cpu', counts='only')\n"
     )
     options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-against-tests", "--ddpperf-report=json:results.json"]
     run = pytester.runpytest_subprocess(*options)
@@ -563,7 +563,7 @@ def test_calls(ddpperf):
     def build(ctx):
         return built.training.more(ctx)
 
-    ddpperf.check(build, world_size=2, device="cpu", backend="gloo", counted_only=True)
+    ddpperf.check(build, world_size=2, device="cpu", backend="gloo", counts='only')
 """
     root = project(pytester, suite)
     (root / "pytest.ini").write_text("[pytest]\npythonpath = src build\n")
@@ -655,7 +655,7 @@ def test_the_reference_runs_its_own_script(pytester: pytest.Pytester) -> None:
         from pytest_ddpperf import Script
 
         def test_train(ddpperf):
-            ddpperf.check(Script("train.py"), counted_only=True, world_size=2, backend="gloo", device="cpu")
+            ddpperf.check(Script("train.py"), counts='only', world_size=2, backend="gloo", device="cpu")
         """,
     )
     git(pytester.path, "init", "-q")
@@ -707,7 +707,7 @@ def test_a_script_that_saves_and_resumes_is_compared_with_one_of_another_size(py
         from pytest_ddpperf import Script
 
         def test_train(ddpperf):
-            ddpperf.check(Script("train.py"), counted_only=True, world_size=2, backend="gloo", device="cpu")
+            ddpperf.check(Script("train.py"), counts='only', world_size=2, backend="gloo", device="cpu")
         """,
     )
     top = pytester.path

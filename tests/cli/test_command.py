@@ -83,7 +83,7 @@ def test_list_reads_the_ini_file_as_pytest_does(
 
     ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline = a/b\n")
     assert main(["list"]) == 2
-    assert capsys.readouterr().err.startswith("ddpperf: error: ddpperf_baseline = a/b: expected ")
+    assert capsys.readouterr().err.startswith("ddpperf: error: ddpperf_baseline_set = a/b: expected ")
 
 
 @pytest.mark.parametrize("file", ["pytest.ini", "pyproject.toml", "setup.py"])

@@ -35,7 +35,7 @@ def test_batch_size(ddpperf):
 """
 TURNS = """
 def test_turns(ddpperf):
-    compared = ddpperf.compare(workload(), strategies=["ddp", "naive"], turns=True)
+    compared = ddpperf.compare(workload(), strategies=["ddp", "naive"], interleave=True)
     assert all(compared[name].turns for name in ("ddp", "naive"))
 """
 

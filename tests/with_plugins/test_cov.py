@@ -14,7 +14,7 @@ from tests.with_plugins.suites import COUNTED, STEP
 MODULE = "pytest_cov"
 TIMED = """
 
-@pytest.mark.ddpperf(launches=2, steps=5, warmup=1, max_time=0.2, counted_only=False)
+@pytest.mark.ddpperf(launches=2, steps=5, warmup=1, max_time=0.2, counts='on')
 def test_timed(ddpperf):
     ddpperf.check(build_of(1))
 """

@@ -85,7 +85,7 @@ def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: li
     [
         (["--benchmark-disable"], 0),
         (["--benchmark-disable", "--benchmark-enable"], 1),
-        (["--benchmark-disable", "--ddpperf-counted-only=false"], 1),
+        (["--benchmark-disable", "--ddpperf-counts=on"], 1),
         (["--benchmark-disable", "--ddpperf-max-time=1"], 1),
     ],
     ids=["disabled", "enabled again", "timed all the same", "given time"],

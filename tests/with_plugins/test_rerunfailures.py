@@ -142,7 +142,7 @@ def test_a_verdict_of_a_later_attempt_stands_as_well(inner: pytest.Pytester, run
 
 def test_a_budget_has_one_pass_so_that_what_fails_is_tried_again(inner: pytest.Pytester, run_with: Run) -> None:
     tried = CALLS_OF_ATTEMPT.replace("[2, 1, 1]", "[None, 1]")
-    timed = "\n\ndef test_timed(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=False, steps=5)\n"
+    timed = "\n\ndef test_timed(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counts='on', steps=5)\n"
     inner.makepyfile(test_suite=COUNTED + tried + timed)
     run = run_with(MODULE, "--reruns=1", "--ddpperf-budget=10s")
     assert run.parseoutcomes() == {"passed": 2, "rerun": 1}

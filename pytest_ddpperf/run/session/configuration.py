@@ -95,7 +95,7 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     if settings.quick:
         settings = replace(settings, history=None)  # the file's
     if counts_alone(config) and not probe:
-        settings = overlay(settings, {"counted_only": True}, lambda *_: "--benchmark-disable")
+        settings = overlay(settings, {"counts": "only"}, lambda *_: "--benchmark-disable")
     beside = said if "budget" in said else {*given, *said}  # that of the command line is in place of the file's limit
     if settings.budget is not None and "max_time" not in beside:
         settings = replace(settings, max_time=settings.budget)  # no benchmark has a limit of its own
@@ -122,7 +122,7 @@ def counts_alone(config: pytest.Config) -> bool:
     """Whether ``--benchmark-disable`` of pytest-benchmark leaves counts alone: no option of ours asks for times."""
     if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
         return False
-    asking = ("counted_only", "budget", "max_time", "launches", "steps")
+    asking = ("counts", "budget", "max_time", "launches", "steps")
     calibrates = any(key == KNOBS["calibrate"].ini for key, _ in _ini_values(config))
     return not calibrates and all(config.getoption(KNOBS[name].ini) is None for name in asking)
 
@@ -209,7 +209,7 @@ _OF_TASKS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PM
 
 def may_be_task(settings: Settings) -> bool:
     """Whether a launcher may have started this process as one of several."""
-    return settings.nodes == "auto" and not os.environ.keys().isdisjoint(_OF_TASKS)
+    return settings.multi_node == "auto" and not os.environ.keys().isdisjoint(_OF_TASKS)
 
 
 def follows(session: pytest.Session) -> bool:
@@ -254,8 +254,8 @@ def require_system() -> None:
 
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
-_OF_A_RUN = {"save", "lease", "report", "history", "budget", "max_time", "quick", "fail_on"}
-_OF_A_RUN |= {"require_baseline", "properties", *(name for name in KNOBS if name.startswith("profile"))}
+_OF_A_RUN = {"save", "gpu_lock_timeout", "report", "history", "budget", "max_time", "quick", "fail_on"}
+_OF_A_RUN |= {"require_baseline", "junit_properties", *(name for name in KNOBS if name.startswith("profile"))}
 
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:

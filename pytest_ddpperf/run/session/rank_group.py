@@ -200,7 +200,7 @@ class RankGroup:
                     device=settings.device,
                     timeout=settings.timeout,
                     stage_timeouts=settings.stage_timeouts,
-                    bind=settings.bind == "cores",
+                    bind=settings.cpu_binding == "cores",
                 )
         launchers.note(self._file, result.imports)
         self._sections.extend(result.sections)

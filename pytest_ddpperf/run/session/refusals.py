@@ -55,8 +55,8 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
         against = f"{KNOBS[name].option}={getattr(settings, name)} reads no baseline and "
         if settings.save is not None:
             raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
-        if settings.baseline is not None and "baseline" in said:
-            raise SettingError(f"{against}--ddpperf-baseline={settings.baseline} names some: give one of them")
+        if settings.baseline_set is not None and "baseline_set" in said:
+            raise SettingError(f"{against}--ddpperf-baseline-set={settings.baseline_set} names some: give one of them")
     _require_counts_alone(settings, said)
     if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
         raise SettingError(
@@ -68,7 +68,7 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
             "save": settings.save is not None,
             "against": settings.against is not None,
             "against_python": settings.against_python is not None,
-            "counted_only": settings.counted_only,
+            "counts": settings.counts == "only",
             "history": settings.history is not None and "history" in said,
         }
         _require_alone(f"{KNOBS['calibrate'].spelled} measures benchmarks side by side with themselves", asked)
@@ -140,7 +140,7 @@ def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) 
 
 def require_outputs(settings: Settings, root: Path) -> None:
     """Refuses baselines that are asked for and not there, and files and folders that cannot be written."""
-    asked = settings.baseline not in {None, settings.save}
+    asked = settings.baseline_set not in {None, settings.save}
     storing = settings.save is not None
     if asked or storing:
         from pytest_ddpperf.baselines.store import Store

@@ -64,7 +64,7 @@ pytestmark = pytest.mark.ddpperf(
 
 
 def test_same(ddpperf):
-    ddpperf.check(training.same, counted=False)
+    ddpperf.check(training.same, counts='off')
 
 
 def test_slower(ddpperf):
@@ -72,11 +72,11 @@ def test_slower(ddpperf):
 
 
 def test_fragile(ddpperf):
-    ddpperf.check(training.fragile, counted=False)
+    ddpperf.check(training.fragile, counts='off')
 
 
 def test_local(ddpperf):
-    ddpperf.check(lambda ctx: training.same(ctx), counted=False)
+    ddpperf.check(lambda ctx: training.same(ctx), counts='off')
 """
 
 

@@ -66,7 +66,7 @@ def found(pytester: pytest.Pytester, *options: str) -> dict[int, dict[str, Any]]
 def test_baselines_of_simulated_ranks_are_none_of_other_options(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_big=suite().replace("assert measured.world_size == 1024", "").replace("fsdp2", "ddp"))
     found(inner, "--ddpperf-save")
-    run = inner.runpytest("-k", "step", "--ddpperf-counted-only", "--ddpperf-world-size=2")
+    run = inner.runpytest("-k", "step", "--ddpperf-counts=only", "--ddpperf-world-size=2")
     run.assert_outcomes(passed=1)
     run.stdout.no_fnmatch_line("*there is a baseline for*")
 

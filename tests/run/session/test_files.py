@@ -20,7 +20,7 @@ from pytest_ddpperf.reports.plots import write_plots
 SUITE = """
 import pytest
 
-pytestmark = pytest.mark.ddpperf(world_size=2, counted_only=True, backend="gloo", device="cpu", timeout=30)
+pytestmark = pytest.mark.ddpperf(world_size=2, counts='only', backend="gloo", device="cpu", timeout=30)
 
 
 def build(ctx):
@@ -202,7 +202,7 @@ def test_junit_has_verdicts_and_metrics(inner: pytest.Pytester) -> None:
 
 def test_without_properties_junit_keeps_to_the_schema_of_jenkins(suite: pytest.Pytester) -> None:
     suite.makepyfile(test_red=SUITE.replace("ddpperf.check(build)", "ddpperf.check(build, tolerence=1)"))
-    suite.runpytest("--junitxml=out.xml", "--ddpperf-properties=false").assert_outcomes(passed=1, failed=1)
+    suite.runpytest("--junitxml=out.xml", "--ddpperf-junit-properties=false").assert_outcomes(passed=1, failed=1)
     found = ET.parse(suite.path / "out.xml")  # noqa: S314 - of our own run
     assert not list(found.iter("property"))
     parts = {child.tag for case in found.iter("testcase") for child in case}
