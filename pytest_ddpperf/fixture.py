@@ -455,7 +455,7 @@ class Ddpperf:
                 number of ranks, ``efficiency={4: 0.85}``, and of a comparison by name, ``speedup={"bf16": 1.5}``.
 
         A target is met or missed where the whole 95 % interval lies on one side of it. Else it is open, which the
-        summary tells, and which fails with ``--ddpperf-fail-on=inconclusive``.
+        summary tells, and which fails with ``--ddpperf-fail-on=+inconclusive``.
 
         Raises:
             UnexpectedCount: something was counted differently, or not the same in every step.

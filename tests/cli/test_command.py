@@ -72,7 +72,7 @@ def test_list_reads_the_ini_file_as_pytest_does(
     (folder / "perf").mkdir()
     (folder / "baselines").rename(folder / "perf" / "kept")
     ini = folder / "pytest.ini"
-    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline = nightly\n")
+    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline_set = nightly\n")
     monkeypatch.chdir(folder / "perf")
     assert main(["list"]) == 0
     assert "test_night" in capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_list_reads_the_ini_file_as_pytest_does(
     assert main(["list", "--baselines", "none"]) == 2
     assert "there is no folder none" in capsys.readouterr().err
 
-    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline = a/b\n")
+    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline_set = a/b\n")
     assert main(["list"]) == 2
     assert capsys.readouterr().err.startswith("ddpperf: error: ddpperf_baseline_set = a/b: expected ")
 

@@ -115,7 +115,7 @@ def test_the_status_says_whether_the_second_run_is_worse(tmp_path: Path, capsys:
     assert capsys.readouterr().err == "regressed: test_a ddp: collective_calls 2 -> 3\n"
     assert main(["compare", few, many, "--fail-on=none"]) == 0
     assert main(["compare", many, few]) == 0
-    assert main(["compare", many, few, "--fail-on=improved"]) == 1
+    assert main(["compare", many, few, "--fail-on=+improved"]) == 1
     with pytest.raises(SystemExit) as wrong:
         main(["compare", few, many, "--fail-on=worse"])
     assert wrong.value.code == 2

@@ -253,7 +253,7 @@ def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
 
 
 def test_another_set_is_compared_with_as_ever() -> None:
-    one = Judge("test_it", Settings(launches=4, save="nightly", baseline="default"), stored(baseline(STEADY)), alone)
+    one = Judge("test_it", Settings(launches=4, save="x", baseline_set="default"), stored(baseline(STEADY)), alone)
     assert one((taking([1.2 * size for size in STEADY]),), after(4.0)) == Action("confirm", 4, ("peak_allocated",))
 
 

@@ -29,20 +29,22 @@ _INI = {knob.ini: name for name, knob in KNOBS.items() if knob.given != "call"}
 def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
     """Declares every knob as an option and as a setting of the ini file."""
     words = tuple(_command_words(plugins.get_plugin("pytestconfig")))
-    for knob in KNOBS.values():
-        if knob.section is not None:
-            group = parser.getgroup(f"ddpperf {knob.section}", f"ddpperf, {knob.section}")
-        if knob.ini in _INI:
-            parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
-        if knob.given != "option":
-            continue
+    everyday, advanced = parser.getgroup("ddpperf"), parser.getgroup("ddpperf advanced", "ddpperf, advanced")
+    for number, key in enumerate(_INI):
+        # One line for each: what it means, its option says.
+        parser.addini(key, "" if number else "--ddpperf-NAME says what ddpperf_NAME does", default=None)
+    for knob in (knob for knob in KNOBS.values() if knob.given == "option"):
+        group = everyday if knob.example else advanced
         form: dict[str, Any] = {"action": "store_const", "const": "true"}
         if not knob.flag:
             form = {"metavar": knob.metavar, **({"action": _Lines} if knob.repeats else {})}
             if knob.bare is not None:
                 form |= {"nargs": "?", "const": knob.bare}
-        default = "" if knob.flag or not knob.default_text else f" (default: {knob.default_text})"
-        group.addoption(knob.option, dest=knob.ini, default=None, help=f"{knob.help}{default}", **form)
+        default = "" if knob.flag or knob.default_text in {"", "none"} else f" (default: {knob.default_text})"
+        example = f"\npytest perf {knob.example}" if knob.example else ""
+        group.addoption(
+            knob.option, dest=knob.ini, default=None, help=f"{knob.help.partition('. ')[0]}{default}{example}", **form
+        )
         if knob.flag:
             # Options of their own: one with an optional value would swallow the path that follows it.
             forms = [f"{knob.option}={word}" for word in (*SWITCH_WORDS[True], *SWITCH_WORDS[False])]
@@ -131,7 +133,8 @@ def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:
     """The settings of the ini file, and of ``-o``, that are ours, with the types that TOML gave them."""
     # getini refuses numbers and booleans of TOML where a text is possible too.
     values: Mapping[str, object] = vars(config).get("_inicfg") or vars(config).get("inicfg", {})  # of pytest 9, and 8
-    for key, value in values.items():
+    beside = dict(word.split("=", 1) for word in vars(config).get("_override_ini", ()) if "=" in word)  # -o of pytest 8
+    for key, value in {**values, **beside}.items():
         if key not in _INI and not _is_declared(config, key):
             from pytest_ddpperf.run.session.refusals import require_foreign
 

@@ -442,7 +442,7 @@ def test_it(ddpperf):
     run, (result,) = run_suite(inner, inside)
     run.assert_outcomes(passed=1)
     run.stdout.fnmatch_lines(["test_it custom: target inconclusive: throughput: *"])
-    run, _ = run_suite(inner, inside, "--ddpperf-fail-on=inconclusive")
+    run, _ = run_suite(inner, inside, "--ddpperf-fail-on=+inconclusive")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["target inconclusive: throughput: *"])
     set_load(0.5)
