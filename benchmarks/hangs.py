@@ -97,7 +97,7 @@ def make_project(folder: Path) -> None:
 
 def run(project: Path, folder: Path) -> dict[str, object]:
     """One run: whether it hung, its status and seconds, and the file of what it printed if that is kept."""
-    options = ("--ddpperf-against=HEAD", "--ddpperf-counted-only", "--ddpperf-device=cpu", "--ddpperf-world-size=2")
+    options = ("--ddpperf-against=HEAD", "--ddpperf-counts=only", "--ddpperf-device=cpu", "--ddpperf-world-size=2")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--ddpperf-timeout={TIMEOUT}", *options]
     begun = time.monotonic()
     printed = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"

@@ -7,7 +7,7 @@
 
 Each run makes a small git project whose test trains with two gloo ranks, in two commits: the same code, slower code, or
 code that pauses in some steps. It runs pytest there against the first commit or beside a baseline of it, and keeps what
-the verdict was and what both sides' own step times say. What is slower is only timed (``--ddpperf-counted=false``):
+the verdict was and what both sides' own step times say. What is slower is only timed (``--ddpperf-counts=off``):
 counts would tell at once. "Busy" runs have two processes beside them that compute, with short rests. Runs on a quiet
 machine wait while others use it, and do not count if others took more than a tenth of the cores meanwhile; the table
 says how many these are. Runs add up in one file, a line for each, with the git tree of the package; ``run --all`` makes

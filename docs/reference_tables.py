@@ -53,17 +53,18 @@ _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
 def settings_tables() -> str:
     """A table for each section: the option of each setting, its default, meaning, and where it can be given.
 
-    A setting of the ini file alone has its name there.
+    A setting without an option has its name there.
     """
     lines: list[str] = []
     for knob in KNOBS.values():
         if knob.section is not None:
             title = f"### {knob.section.capitalize()}"
             lines += [*([""] if lines else []), title, "", "| option | default | meaning | for |", "|---|---|---|---|"]
+        if knob.given == "command":
+            continue
         default = f"`{knob.default_text}`" if knob.default_text else ""
         where = "test" if knob.per_test else "session"
-        name = knob.ini if knob.ini_only else knob.option
-        lines.append(f"| `{name}` | {default} | {knob.help.replace('%%', '%')} | {where} |")
+        lines.append(f"| `{knob.spelled}` | {default} | {knob.help.replace('%%', '%')} | {where} |")
     return "\n".join(lines)
 
 

@@ -192,7 +192,7 @@ class Ddpperf:
         sizes = self._session.world_sizes(call.settings)
         if world_sizes is None and len(sizes) == 1:
             sizes = powers_of_two(sizes[0])
-        subjects = by_size(subject, sizes, mode, counted=call.settings.counted)
+        subjects = by_size(subject, sizes, mode, counted=call.settings.counts != "off")
         variants = [
             call.variant(
                 each,
@@ -455,7 +455,7 @@ class Ddpperf:
                 number of ranks, ``efficiency={4: 0.85}``, and of a comparison by name, ``speedup={"bf16": 1.5}``.
 
         A target is met or missed where the whole 95 % interval lies on one side of it. Else it is open, which the
-        summary tells, and which fails with ``--ddpperf-fail-on=inconclusive``.
+        summary tells, and which fails with ``--ddpperf-fail-on=+inconclusive``.
 
         Raises:
             UnexpectedCount: something was counted differently, or not the same in every step.
@@ -597,7 +597,7 @@ class Ddpperf:
         """What a call asks for; ``others`` are the keyword arguments of the verb besides settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
-            pytest.skip(f"ddpperf.{verb} is not simulated: --ddpperf-simulate takes check and measure")
+            pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate takes check and measure")
         given = overlay_words(self._settings, knobs, where=f"ddpperf.{verb}", others=others)
         settings = session.forced(given, counts=counts)
         require_consistent(settings)

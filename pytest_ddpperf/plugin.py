@@ -111,7 +111,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if may_be_task(settings):
             from pytest_ddpperf.run.session.under_launcher import UnderLauncher
 
-            plugin = UnderLauncher(settings.meeting, partial(session_of, config))
+            plugin = UnderLauncher(settings.rendezvous_dir, partial(session_of, config))
             config.pluginmanager.register(plugin, UNDER_LAUNCHER)
     except (SettingError, BaselineError, HistoryError) as error:
         raise pytest.UsageError(str(error)) from None
@@ -254,7 +254,7 @@ def pytest_runtest_makereport(
         from pytest_ddpperf.run.session.tracebacks import end_in_code_of_user
 
         end_in_code_of_user(error)
-    if call.when == "call" and SESSION in item.config.stash and item.config.stash[SETTINGS].properties:
+    if call.when == "call" and SESSION in item.config.stash and item.config.stash[SETTINGS].junit_properties:
         from pytest_ddpperf.run.session.extensions import tell_properties
 
         tell_properties(item, item.config.stash[SESSION].outputs.results)

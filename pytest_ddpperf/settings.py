@@ -1,7 +1,4 @@
-"""Every knob, declared once: the command line, the ini file, the marker and the call arguments follow from it.
-
-Longer than other files, so that all knobs stand in one table.
-"""
+"""Every knob, declared once: the command line, the ini file, the marker and the call arguments follow from it."""
 
 from __future__ import annotations
 
@@ -49,8 +46,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
-_LEASE: float | None = 600.0
+_LOCK_TIMEOUT: float | None = 600.0
 _OFF: bool | Path = False
+_STEP: Mapping[str, Any] = {"training": True, "given": "call"}
 _WORST = frozenset({Verdict.REGRESSED, Verdict.BROKEN})
 
 
@@ -60,7 +58,7 @@ class Knob(NamedTuple):
     name: str
     default: Any
     parse: Callable[[object], Any]  # raises ValueError with what it expects
-    help: str
+    help: str  # of which the command line shows the first sentence, and the documentation all
     metavar: str | None
     per_test: bool = True  # whether the marker and the fixture's verbs take it too
     training: bool = False  # whether it changes what a step does, and so makes another benchmark of it
@@ -68,8 +66,9 @@ class Knob(NamedTuple):
     flag: bool = False  # whether the option needs no value, and takes one only behind =
     needs: str | None = None  # the setting without which this one means nothing
     repeats: bool = False  # whether the option may be given several times: a value for each line
-    section: str | None = None  # the title of the section that begins with this setting
-    ini_only: bool = False  # whether it has no option of the command line
+    section: str | None = None  # the title of the section of the documentation that begins with this setting
+    example: str | None = None  # how the option is given: it is among those that most users need
+    given: str = "option"  # and ini file; or "ini" file alone, "call" and marker alone, or a "command" of ours alone
 
     @property
     def option(self) -> str:
@@ -82,6 +81,12 @@ class Knob(NamedTuple):
         return f"ddpperf_{self.name}"
 
     @property
+    def spelled(self) -> str:
+        """Returns the name by which a user gives it."""
+        names = {"option": self.option, "ini": self.ini, "call": self.name, "command": f"ddpperf {self.name}"}
+        return names[self.given]
+
+    @property
     def default_text(self) -> str:
         """The default as a user would give it; empty where there is no word for it."""
         return none_word(self.parse) if self.default is None else written(self.default)
@@ -92,9 +97,19 @@ def _knob(default: T, parse: Callable[[object], T], text: str, metavar: str | No
     return declared
 
 
+def _of_session(default: T, parse: Callable[[object], T], text: str, metavar: str | None = None, **more: Any) -> T:
+    """A setting that no test can have for itself."""
+    return _knob(default, parse, text, metavar, per_test=False, **more)
+
+
 def _switch(text: str, *, default: bool = False, **more: Any) -> bool:
     """A setting that is on or off; a flag where it is off by default."""
     return _knob(default, switch, text, "true|false" if default else None, flag=not default, **more)
+
+
+def _training(default: T, parse: Callable[[object], T], text: str, **more: Any) -> T:
+    """A setting that changes what a step does: it belongs to a test."""
+    return _knob(default, parse, text, **_STEP, **more)
 
 
 def _loader(value: object) -> LoaderSettings:
@@ -104,8 +119,11 @@ def _loader(value: object) -> LoaderSettings:
 
 
 def _failing(value: object) -> frozenset[Verdict]:
-    given = members(Verdict, "verdicts")(value)
-    return given if given <= _WORST else given | _WORST
+    added = isinstance(value, str) and value.strip().startswith("+")
+    given = members(Verdict, "verdicts")(str(value).strip()[1:] if added else value)
+    if given and not added and given.isdisjoint(_WORST):
+        raise ValueError(f"regressed or broken among them, or +{written(given)} to add to these two")
+    return given | _WORST if added else given
 
 
 @dataclass(init=False, eq=False, repr=False, match_args=False)  # every pytest run pays for what is generated here
@@ -115,95 +133,93 @@ class Settings:
     world_size: tuple[int, ...] | None = _knob(
         None,
         world_sizes,
-        "number of ranks; default: the number of GPUs, or 2 on the CPU. Scaling benchmarks take several numbers, "
-        "such as 1,2,4; other benchmarks take the largest",
+        "number of ranks (default: the number of GPUs, or 2 on the CPU). Scaling benchmarks take several numbers, "
+        "other benchmarks the largest of them",
         "N[,N...]",
         section="ranks",
+        example="--ddpperf-world-size=1,2,4",
     )
     backend: str = _knob(
         "auto",
         one_of("auto", "nccl", "gloo"),
-        "backend of the process group: nccl, gloo, or auto (nccl where each rank has a GPU of its own, else gloo)",
+        "backend of the process group: nccl, gloo, or auto (nccl if each rank has a GPU of its own)",
         "NAME",
     )
     device: str = _knob(
         "auto",
         one_of("auto", "cpu", "cuda"),
-        "device of the ranks: cpu, cuda, or auto (cuda where there is a GPU)",
+        "device of the ranks: cpu, cuda, or auto (cuda if there is one)",
         "NAME",
+        example="--ddpperf-device=cpu",
     )
-    bind: str = _knob(
+    cpu_binding: str = _knob(
         "none",
         one_of("none", "cores"),
-        "cores: each rank has cores of its own, of one NUMA node where there are enough. none: ranks on the CPU share "
-        "the cores that pytest may use",
+        "cores: give each rank cores of its own, of one NUMA node if there are enough; none: ranks on the CPU "
+        "share the cores that pytest may use",
         "NAME",
     )
     memory_limit: int | None = _knob(
         None,
         optional(byte_count, "none"),
-        "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU above the level before the model was "
-        "built. What needs more does not fit",
+        "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU above the level before the model "
+        "was built. What needs more does not fit",
         "BYTES",
     )
     mesh: Mapping[str, int] | None = _knob(
         None,
         optional(mesh, "none"),
-        "sizes of the dimensions of ctx.mesh by name, such as dp=2,tp=2, for steps of your own. Ranks along dimensions "
-        "other than dp, data, ddp, fsdp, hsdp, replicate and shard work on the same samples",
-        "NAME=N[,NAME=N...]",
+        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. It is for steps of your own. Ranks along "
+        "dimensions other than dp, data, ddp, fsdp, hsdp, replicate and shard work on the same samples",
+        "NAME=N[,...]",
     )
-    nodes: str = _knob(
+    multi_node: str = _of_session(
         "auto",
         one_of("auto", "off"),
-        "what processes of torchrun, srun or mpirun do. auto: rank 0 runs the tests, whose ranks are started on all "
-        "nodes; off: this process is alone, and the launcher's variables are left over",
+        "auto: under torchrun, srun or mpirun rank 0 runs the tests, with ranks on all nodes; off: this process is"
+        " alone. Then the variables of a launcher are left over",
         "auto|off",
-        per_test=False,
     )
-    meeting: Path | None = _knob(  # noqa: RUF009 - a field, declared
+    rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
         None,
         path,
-        "folder that all nodes share, in which the processes of srun or mpirun find each other; on one node, and under "
-        "torchrun, none is needed",
+        "folder that all nodes share, in which the processes of srun or mpirun find each other. On one node, and "
+        "under torchrun, none is needed",
         "DIR",
-        per_test=False,
     )
-    lease: float | None = _knob(
-        _LEASE,
+    gpu_lock_timeout: float | None = _of_session(
+        _LOCK_TIMEOUT,
         optional(seconds, "off"),
-        "seconds to wait for GPUs that another run of pytest uses. A run that measures has its GPUs for itself, the "
-        "first that are free, and tells of another run that measures on the CPU. off: neither",
+        "seconds to wait for GPUs of another pytest run; off: lock no GPUs. A run that measures has its GPUs for "
+        "itself, the first that are free, and reports another run that measures on the CPU",
         "SECONDS|off",
-        per_test=False,
     )
-    preload: tuple[str, ...] = _knob(
+    preload: tuple[str, ...] = _of_session(
         ("auto",),
         modules,
-        "modules that are imported once for all launches: auto (installed ones that ranks were seen to import), names, "
-        "both, or none",
-        "auto|none|NAME[,...]",
-        per_test=False,
+        "modules to import once for all launches: auto (those that ranks were seen to import), names, both, or none",
+        "NAME[,...]",
     )
     timeout: float = _knob(
         120.0,
         seconds,
-        "deadline of a launch. Ranks that have not finished by then are shown and killed. A launch with n tasks has n "
-        "times the deadline",
+        "deadline of a launch: then its ranks are shown and killed. A launch with n tasks has n times the deadline",
         "SECONDS",
+        example="--ddpperf-timeout=300",
     )
     stage_timeouts: Mapping[str, float] | None = _knob(
         None,
         optional(stage_seconds, "none"),
-        "deadlines of stages within that of the launch, separated by commas: start (processes, group), build (model "
-        "and strategy), compile (the first step), warm_up (the other untimed steps), measure (timed steps)",
+        "deadlines of the stages start, build, compile, warm_up and measure, within that of the launch. start: "
+        "processes and group; build: model and strategy; compile: the first step; warm_up: the other untimed steps",
         "STAGE=TIME[,...]",
     )
     steps: int | None = _knob(
         None,
         optional(positive_int, "auto"),
-        "timed steps of a launch. auto: as many as the baseline has; without a baseline as many as fill a second (half "
-        "a second interleaved with another revision) or twice the time of everything else in the launch",
+        "timed steps of a launch; auto: those of the baseline, or a second of them. Without a baseline they fill a"
+        " second (half a second interleaved with another revision) or twice the time of everything else in the "
+        "launch",
         "N",
         section="measuring",
     )
@@ -211,66 +227,68 @@ class Settings:
     launches: int = _knob(
         6,
         positive_int,
-        "process groups to start before the first verdict; more follow until the benchmark is decided or max-time is "
-        "spent",
+        "process groups to start before the first verdict; more follow until the benchmark is decided or max-time "
+        "is spent",
         "N",
     )
     max_time: float = _knob(
         60.0,
         seconds,
-        "seconds for a benchmark, from when its ranks can start: the first import of torch and the checkout of the "
-        "other side come on top. Two launches, and those that confirm or explain what is worse, are made in any case",
+        "seconds for a benchmark, from when its ranks can start. The first import of torch and the checkout of the"
+        " other side come on top. Two launches, and those that confirm or explain what is worse, are made in any "
+        "case",
         "SECONDS",
+        example="--ddpperf-max-time=20",
     )
-    budget: float | None = _knob(
+    budget: float | None = _of_session(
         None,
         optional(duration, "none"),
-        "time for the tests of the session, such as 90s, 10min or 1h: all have equal shares; what is open at the end "
-        "runs once more, suspects first. max-time is then unlimited by default",
+        "time for all tests of the session, in equal shares. What is open at the end runs once more, suspects "
+        "first. max-time is then unlimited by default",
         "TIME",
-        per_test=False,
+        example="--ddpperf-budget=10min",
     )
     quick: bool = _switch(
-        "a first look in seconds: 2 launches and about 5 s for a benchmark, whatever its test and the ini file "
-        "say. Counts are as exact as ever; verdicts on times tell what so few launches can rule out. Nothing is stored",
+        "take a first look: 2 launches and about 5 s for a benchmark, nothing stored. Counts are as exact as ever;"
+        " verdicts on times report what so few launches can rule out. It holds whatever the test and the ini file "
+        "say",
         per_test=False,
+        example="--ddpperf-quick",
     )
-    turns: bool | None = _knob(
+    interleave: bool | None = _knob(
         None,
         optional(switch, "auto"),
-        "interleave launches that are measured side by side: they run at the same time, and their blocks of steps "
-        "alternate. auto: on the CPU, while launches on GPUs follow each other; true: on GPUs too, where all fit into "
-        "their memory; false: nowhere",
+        "alternate blocks of steps of launches that are compared side by side; auto: on the CPU. They run at the "
+        "same time; true: on GPUs too, if all fit into their memory; false: launches follow each other",
         "auto|true|false",
     )
     communication: bool | None = _knob(
         default=None,
         parse=optional(switch, "auto"),
-        text="measure exposed communication: blocks of steps with and without averaging of gradients alternate. "
-        "auto: where no ranks share a core or a GPU",
+        text="measure exposed communication by blocks of steps without averaging of gradients; auto: if no ranks share "
+        "a core or a GPU",
         metavar="true|false|auto",
     )
-    calibrate: int | None = _knob(
+    calibrate: int | None = _of_session(
         None,
         optional(several, "none"),
-        "measure every benchmark N times side by side with itself, not with baselines. The result is how many runs are "
-        "red or green though nothing has changed, and which slowdowns they find",
-        "N",
-        per_test=False,
+        "measure each benchmark so many times side by side with itself, and not with baselines",
+        given="command",
     )
     profile: bool | Path = _knob(  # noqa: RUF009 - a field, declared
         default=_OFF,
         parse=switch_or_path,
-        text="run a few steps under torch's profiler, in a launch of their own, for busy time and overlap of "
-        "communication. With =DIR also write traces, a merged one and a summary into this folder, relative to the root "
-        "of the project",
+        text="run a few steps under torch's profiler, with =DIR write traces, too. The launch is one of its own, for "
+        "busy time and overlap of communication. The folder, relative to the root of the project, has traces, a "
+        "merged one and a summary",
         metavar="DIR",
         flag=True,
+        example="--ddpperf-profile=traces",
     )
     profile_on: str = _knob(
         "always",
         one_of("always", "regression"),
-        "what is profiled: always (each benchmark), or regression (those that fail their test, after the verdict)",
+        "profile each benchmark (always), or those that fail (regression). The latter is after the verdict",
         "NAME",
         needs="profile",
     )
@@ -279,128 +297,111 @@ class Settings:
         1, positive_int, "last steps of the warm-up that are traced too, as warmup_step", "N", needs="profile"
     )
     verify: bool = _switch(
-        "compare gradients and parameters with a single process, in a pass of its own, before measuring",
-        default=True,
-        section="counting",
+        "compare gradients and parameters with a single process before measuring", default=True, section="counting"
     )
-    counted: bool = _switch(
-        "count collectives, FLOPs, operators and tensor bytes of a step, in a pass of its own. Counts are gated "
-        "exactly",
-        default=True,
+    counts: str = _knob(
+        "on",
+        one_of("on", "off", "only"),
+        "count collectives, FLOPs, operators and tensor bytes of a step, and gate them exactly; only: without "
+        "times. Counting is a pass of its own. only is without memory of the process, too, and takes seconds for a"
+        " benchmark, on any machine",
+        "on|off|only",
+        example="--ddpperf-counts=only",
     )
-    counted_only: bool = _switch(
-        "count only, without times and without memory of the process: seconds for a benchmark, on any machine"
-    )
-    simulate: tuple[int, ...] | None = _knob(
+    simulate: tuple[int, ...] | None = _of_session(
         None,
         optional(world_sizes, "none"),
-        "count a step of each benchmark as a rank of so many ranks, such as 8,64,1024, under a fake process group: one "
-        "process, no times, and mostly no memory for the model",
-        "N[,N...]",
-        per_test=False,
+        "count a step of each benchmark as a rank of so many ranks, under a fake process group",
+        given="command",
     )
-    simulate_rank: int = _knob(
-        0, whole_number, "number of the rank that is simulated", "N", per_test=False, needs="simulate"
-    )
-    precision: str = _knob(
+    simulate_rank: int = _of_session(0, whole_number, "number of the rank that is simulated", given="command")
+    precision: str = _training(
         "fp32",
         one_of("fp32", "tf32", "bf16", "fp16"),
         "precision of training: fp32, tf32 (CUDA), bf16 or fp16 (both by autocast; fp16 with a gradient scaler)",
-        "NAME",
-        training=True,
         section="training",
     )
-    accumulation_steps: int = _knob(
-        1, positive_int, "micro-batches that are accumulated for one optimizer step", "N", training=True
-    )
+    accumulation_steps: int = _training(1, positive_int, "micro-batches that are accumulated for one optimizer step")
     no_sync: bool = _switch(
-        "synchronise gradients only after the last micro-batch of an optimizer step", default=True, training=True
+        "synchronise gradients only after the last micro-batch of an optimizer step", default=True, **_STEP
     )
-    clip_grad_norm: float | None = _knob(
+    clip_grad_norm: float | None = _training(
         None,
         optional(amount, "none"),
         "maximal global norm of the gradients. Gradients with a larger norm are scaled down",
-        "NORM",
-        training=True,
     )
-    clip_steps: int | str | None = _knob(
+    clip_steps: int | str | None = _training(
         None,
         optional(steps_or_warmup, "all"),
         "steps of a launch that are clipped: the first N, or warmup for the untimed steps",
-        "N|warmup",
-        training=True,
     )
-    lr_warmup_steps: int | str | None = _knob(
+    lr_warmup_steps: int | str | None = _training(
         None,
         optional(steps_or_warmup, "none"),
         "first steps of a launch, in which the learning rate rises linearly to its value: N, or warmup for the untimed "
         "steps",
-        "N|warmup",
-        training=True,
     )
-    compile: str = _knob(
-        "no",
-        one_of("no", "model", "step"),
-        "what torch.compile compiles: model, step (the whole step) or no",
-        "NAME",
-        training=True,
+    compile: str = _training(
+        "no", one_of("no", "model", "step"), "what torch.compile compiles: model, step (the whole step) or no"
     )
-    compile_backend: str = _knob("inductor", identifier, "backend of torch.compile", "NAME", training=True)
+    compile_backend: str = _training("inductor", identifier, "backend of torch.compile")
     activation_checkpointing: bool = _switch(
-        "recompute the activations of the model's repeated blocks in backward instead of keeping them", training=True
+        "recompute the activations of the model's repeated blocks in backward instead of keeping them", **_STEP
     )
     cudnn_benchmark: bool = _switch(
         "let cuDNN try its algorithms for each new shape of a convolution, and take the fastest; no effect on the CPU",
-        training=True,
+        **_STEP,
     )
-    loader: LoaderSettings | None = _knob(  # noqa: RUF009 - a field, declared
+    loader: LoaderSettings | None = _training(  # noqa: RUF009 - a field, declared
         None,
         optional(_loader, "none"),
         "settings of the workload's DataLoader, separated by commas: workers=N, pin_memory=, prefetch_factor=, "
         "persistent_workers=, sampler=rank; or auto",
-        "SETTINGS",
-        training=True,
     )
     tolerance: float | None = _knob(
         None,
         optional(fraction, "auto"),
-        "worsening that a test accepts, such as 0.03 or 3%%. auto: 1.5%% of times, whose two sides are measured in the "
-        "same rounds, and 3%% of what is compared with stored values, such as memory",
+        "worsening that a test accepts; auto: 1.5%% of times, 3%% of stored values. Times are measured side by "
+        "side; values such as memory are compared with stored ones",
         "FRACTION",
         section="verdicts",
+        example="--ddpperf-tolerance=3%%",
     )
-    resolution: float = _knob(
+    must_detect: float = _knob(
         0.1,
         positive_fraction,
-        "slowdown that a run has to rule out, such as 0.1 or 10%%: then a result that is not proven unchanged is ok, "
-        "else inconclusive",
+        "slowdown that a run has to rule out, such as 10%%. Then a result that is not proven unchanged is ok, else"
+        " inconclusive",
         "FRACTION",
     )
     fail_on: frozenset[Verdict] = _knob(
         _WORST,
         _failing,
-        "verdicts that fail a test, or none. A verdict besides regressed and broken is in addition to these two",
+        "verdicts that fail a test: all of them, +VERDICT to add to the default, or none",
         "VERDICT[,...]",
+        example="--ddpperf-fail-on=+inconclusive",
     )
-    require_baseline: bool = _switch("fail a test without a comparable baseline; end if its commit cannot be measured")
-    baseline_dir: Path = _knob(  # noqa: RUF009 - a field, declared
+    require_baseline: bool = _switch(
+        "fail a test without a comparable baseline. The run ends if the commit of one cannot be measured",
+        example="--ddpperf-require-baseline",
+    )
+    baseline_dir: Path = _of_session(  # noqa: RUF009 - a field, declared
         Path("baselines"),
         path,
         "folder of the stored baselines, relative to the root of the project",
         "DIR",
-        per_test=False,
         section="baselines",
     )
-    baseline: str | None = _knob(
-        None, set_name, "set of baselines to compare with; default: the set of --ddpperf-save", "NAME", per_test=False
+    baseline_set: str | None = _of_session(
+        None, set_name, "set of baselines to compare with (default: the set of --ddpperf-save)", "NAME"
     )
-    save: str | None = _knob(
+    save: str | None = _of_session(
         None,
         set_name,
         "store the results as new baselines, in the set NAME if a name is given",
         "NAME",
-        per_test=False,
         bare=DEFAULT_SET,
+        example="--ddpperf-save",
     )
     force_save: bool = _switch(
         "let --ddpperf-save remove the baseline of a benchmark that does not fit into memory any more",
@@ -410,47 +411,44 @@ class Settings:
     recheck: str = _knob(
         "true",
         one_of("true", "false", "fetch"),
-        "measure times side by side with the commit of the baseline, in the same rounds. fetch: fetch that commit if "
-        "this clone lacks it. false: compare with stored times alone, which can only show a gross slowdown",
+        "measure times side by side with the commit of the baseline; fetch: fetch it if it is missing. false: "
+        "compare with stored times alone, which can only show a gross slowdown",
         "true|false|fetch",
     )
-    gross: float = _knob(
+    gross: float = _of_session(
         0.5,
         positive_fraction,
         "slowdown beyond which stored times alone turn a test red, on a machine that was not busy",
         "FRACTION",
-        per_test=False,
-        ini_only=True,
+        given="ini",
     )
-    against: str | None = _knob(
+    against: str | None = _of_session(
         None,
         words,
-        "revision to compare with in place of baselines, measured side by side: a branch, tag or commit, "
-        "merge-base:BRANCH, or the folder of another checkout",
+        "revision to measure side by side with, in place of baselines: a branch, tag, commit, merge-base:BRANCH, "
+        "or a folder with another checkout",
         "REV",
-        per_test=False,
         section="another revision",
+        example="--ddpperf-against=origin/main",
     )
-    against_python: str | None = _knob(
+    against_python: str | None = _of_session(
         None,
         words,
-        "interpreter of another virtual environment, such as .venv-new/bin/python. The reference runs there, side by "
-        "side: this checkout's code, or with --ddpperf-against the revision's",
+        "interpreter that runs the reference, such as .venv-new/bin/python. It runs this checkout's code, or with "
+        "--ddpperf-against the revision's",
         "PATH",
-        per_test=False,
     )
-    against_setup: str | None = _knob(
+    against_setup: str | None = _of_session(
         None,
         words,
-        "command that builds or installs the reference revision, such as 'pip install .'. It runs in the checkout of "
-        "the reference, in a virtual environment that finds the packages of this environment too",
+        "command that builds the reference revision, such as 'pip install .'. It runs in the checkout of the "
+        "reference, in a virtual environment that finds the packages of this environment too",
         "COMMAND",
-        per_test=False,
         needs="against",
     )
     against_tests: bool = _switch(
-        "run what the test modules of the reference revision define, found by name, in place of this checkout's "
-        "definitions",
+        "run the tests of the reference revision, too. What its test modules define is found by name, in place of "
+        "this checkout's definitions",
         per_test=False,
         needs="against",
     )
@@ -459,7 +457,7 @@ class Settings:
         optional(words, "none"),
         "network that predictions and simulated steps are put on: the name of a cluster, or here, to measure the one "
         "between these ranks. none: for predictions what ddpperf network has stored",
-        "NAME",
+        given="ini",
         section="predictions",
     )
     accelerator: str | None = _knob(
@@ -467,37 +465,27 @@ class Settings:
         optional(words, "none"),
         "accelerator that predictions compute on, by the roofline model, such as h100. none: the device of this "
         "machine, timed",
-        "NAME",
+        given="ini",
     )
-    ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", "N")
-    json: Path | None = _knob(  # noqa: RUF009 - a field, declared
-        None, path, "write all results to this file; - is standard output", "FILE", per_test=False, section="reports"
-    )
-    report: tuple[tuple[str, Path], ...] | None = _knob(
+    ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", given="ini")
+    report: tuple[tuple[str, Path], ...] | None = _of_session(
         None,
         optional(reports, "none"),
-        "write the results to a file of this kind, too; ddpperf report --help lists the kinds. May be given several "
-        "times; in the ini file each in a line of its own",
+        "write the results to a file of this kind: json, html, markdown, plots, ...; may be given several times. "
+        "json has all results, and json:- is standard output; plots is a folder of PNG files, and needs the extra "
+        "plots; ddpperf report --help lists the others. In the ini file each is in a line of its own",
         "KIND:FILE",
-        per_test=False,
         repeats=True,
+        section="reports",
+        example="--ddpperf-report=html:report.html",
     )
-    plots: Path | None = _knob(  # noqa: RUF009 - a field, declared
-        None,
-        path,
-        "draw the results into PNG files in this folder, relative to the root of the project; needs matplotlib, which "
-        "the extra plots brings",
-        "DIR",
-        per_test=False,
-    )
-    properties: bool = _switch(
-        "give tests that measure user properties, which JUnit files and reportlog have; false for readers whose schema "
-        "knows none, such as that of Jenkins",
+    junit_properties: bool = _switch(
+        "give tests that measure user properties in JUnit files; false for readers that know none, such as Jenkins",
         default=True,
         per_test=False,
     )
-    history: Path | None = _knob(  # noqa: RUF009 - a field, declared
-        None, path, "record the run in this SQLite file, which ddpperf trend reads", "FILE", per_test=False
+    history: Path | None = _of_session(  # noqa: RUF009 - a field, declared
+        None, path, "record the run in this SQLite file, which ddpperf trend reads", "FILE"
     )
 
     def __init__(self, **values: Any) -> None:
@@ -506,8 +494,6 @@ class Settings:
         if unknown:
             raise TypeError(f"there is no setting {min(unknown)}")
         vars(self).update(values)
-        if self.counted_only and not self.counted:
-            raise SettingError("counted_only only counts, and counted=false leaves that out: give one of them")
 
     def __setattr__(self, name: str, _: object) -> None:  # cheaper than what frozen=True compiles
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -533,7 +519,7 @@ class Settings:
     @property
     def compared(self) -> str:
         """The set of baselines to compare with."""
-        return self.baseline or self.save or DEFAULT_SET
+        return self.baseline_set or self.save or DEFAULT_SET
 
     @property
     def accepting(self) -> bool:
@@ -574,19 +560,50 @@ def overlay_words(
 
 
 _PAIRED = "times are measured side by side with the commit of the baseline instead"
-# Settings that are no more, and what there is in their place.
+_RENAMED = {
+    "baseline": "baseline_set",
+    "bind": "cpu_binding",
+    "lease": "gpu_lock_timeout",
+    "meeting": "rendezvous_dir",
+    "nodes": "multi_node",
+    "properties": "junit_properties",
+    "resolution": "must_detect",
+    "settle": "recheck",
+    "turns": "interleave",
+}
+# Settings that are no more, and what there is in their place: {} is how the same kind of name would be given.
 GONE = {
+    **{old: f"give {{{new}}}" for old, new in _RENAMED.items()},
     "control": _PAIRED,
+    "counted": "give {counts}=on or off",
+    "counted_only": "give {counts}=only",
     "group": "each call of ddpperf_group has fresh ranks, as group=test said",
+    "json": "give {report}=json:FILE",
+    "plots": "give {report}=plots:DIR",
     "runs": _PAIRED,
-    "settle": "recheck is in its place",
+    "calibrate": "run ddpperf calibrate --runs=N",
+    "simulate": "run ddpperf simulate --world-size=N",
+    "simulate_rank": "run ddpperf simulate --rank=N",
 }
 
 
+def why_gone(name: str, kind: str = "") -> str:
+    """Returns what there is in place of a setting that is no more, or not of this kind; empty if nothing is known.
+
+    ``kind``: ``option`` or ``ini``; the name of a keyword argument is the default.
+    """
+    if name in GONE and (name not in KNOBS or kind == "option"):
+        return GONE[name].format_map({knob.name: getattr(knob, kind or "name") for knob in KNOBS.values()})
+    if name in KNOBS and KNOBS[name].per_test:
+        in_file = f", or {KNOBS[name].ini} in the ini file" * (KNOBS[name].given == "ini")
+        return f"give {name}= to @pytest.mark.ddpperf or to the call{in_file}"
+    return f"give {KNOBS[name].ini} in the ini file" if name in KNOBS else ""
+
+
 def _unknown(word: str, known: list[str]) -> str:
-    if word in KNOBS:
-        option = f"as {KNOBS[word].option} or " * (not KNOBS[word].ini_only)
+    if word in KNOBS and KNOBS[word].given != "command":
+        option = f"as {KNOBS[word].option} or " * (KNOBS[word].given == "option")
         return f"{word} holds for the whole session; give it {option}in the ini file"
-    if word in GONE:
-        return f"there is no such setting any more: {GONE[word]}"
+    if gone := why_gone(word):
+        return f"there is no such setting any more: {gone}"
     return f"there is no setting {word}; {instead(closest(word, known, 0.5), known)}"

@@ -10,7 +10,7 @@ def boom(ctx):
 
 
 def test_step(ddpperf):
-    ddpperf.check(boom, world_size=1, device="cpu", backend="gloo", counted_only=True)
+    ddpperf.check(boom, world_size=1, device="cpu", backend="gloo", counts='only')
 """
 RED = "\x1b[31mbroken\x1b[0m"
 

@@ -98,7 +98,7 @@ def test_the_examples_run(inner: pytest.Pytester, names: tuple[str, ...], passed
 @pytest.mark.slow
 def test_the_simulated_example_counts_the_same_on_any_number_of_ranks(inner: pytest.Pytester) -> None:
     inner.makepyfile(EXAMPLES["simulated"])
-    inner.runpytest("--ddpperf-simulate=8,1024").assert_outcomes(passed=1)
+    inner.runpytest("-oddpperf_simulate=8,1024").assert_outcomes(passed=1)
 
 
 def test_every_example_belongs_to_a_run() -> None:
@@ -111,10 +111,11 @@ def test_every_example_belongs_to_a_run() -> None:
 
 
 def test_the_generated_table_has_every_setting(reference_tables: ModuleType) -> None:
-    row_of_table = re.compile(r"^\| `((?:--ddpperf-|ddpperf_)[a-z-]+)` \|(.*)\|$", re.MULTILINE)
+    row_of_table = re.compile(r"^\| `([a-z_-]+)` \|(.*)\|$", re.MULTILINE)
     table = row_of_table.findall(reference_tables.settings_tables())
-    assert [name for name, _ in table] == [knob.ini if knob.ini_only else knob.option for knob in KNOBS.values()]
-    for knob, (_, row) in zip(KNOBS.values(), table, strict=True):
+    knobs = [knob for knob in KNOBS.values() if knob.given != "command"]
+    assert [name for name, _ in table] == [knob.spelled for knob in knobs]
+    for knob, (_, row) in zip(knobs, table, strict=True):
         default, text, where = (cell.strip() for cell in row.split(" | "))
         assert text == knob.help.replace("%%", "%")
         assert where == ("test" if knob.per_test else "session")
@@ -179,8 +180,10 @@ def test_what_is_generated_is_what_the_declarations_say(reference_tables: Module
 
 @pytest.mark.parametrize("page", PAGES)
 def test_settings_that_are_named_exist(page: str) -> None:
-    assert set(OPTION.findall(PAGES[page])) <= {knob.option for knob in KNOBS.values()}
-    assert set(INI_NAME.findall(PAGES[page])) <= {knob.ini for knob in KNOBS.values()}
+    assert set(OPTION.findall(PAGES[page])) <= {knob.option for knob in KNOBS.values() if knob.given == "option"}
+    assert set(INI_NAME.findall(PAGES[page])) <= {
+        knob.ini for knob in KNOBS.values() if knob.given in {"option", "ini"}
+    }
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -284,7 +287,7 @@ def build(ctx):
     return step
 
 
-@pytest.mark.ddpperf(world_size=2, counted_only=True, device="cpu", backend="gloo")
+@pytest.mark.ddpperf(world_size=2, counts='only', device="cpu", backend="gloo")
 def test_step(ddpperf):
     ddpperf.check(build)
 """

@@ -72,7 +72,7 @@ def test_a_strategy_a_fact_and_a_report_are_added(plugin: pytest.Pytester) -> No
         test_suite=SUITE
         + """
 def test_it(ddpperf):
-    ddpperf.check(workload, strategy="reversed[half=false]", counted_only=True)
+    ddpperf.check(workload, strategy="reversed[half=false]", counts='only')
     compared = ddpperf.compare(workload, strategies=["naive", "reversed"])
     assert compared.speedup("reversed") > 0
 
@@ -81,7 +81,7 @@ def test_unknown(ddpperf):
     ddpperf.check(workload, strategy="reverse")
 """
     )
-    run = plugin.runpytest("-q", "--ddpperf-json=results.json")
+    run = plugin.runpytest("-q", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=1, failed=1)
     run.stdout.fnmatch_lines(
         ["strategy 'reverse' is unknown: *", "*ddpperf verdicts*", "3 judged, 3 measured", "new: 3"]
@@ -109,7 +109,7 @@ class Step:
 
 def test_it(ddpperf):
     most = int(os.environ["MOST"])
-    measured = ddpperf.check(lambda ctx: Step(most if ctx.rank == 0 else 8), counted=False, tolerance="1%")
+    measured = ddpperf.check(lambda ctx: Step(most if ctx.rank == 0 else 8), counts='off', tolerance="1%")
     assert measured["sample_imbalance"].value == 2 * most / (most + 8)
 """
     )
@@ -118,7 +118,7 @@ def test_it(ddpperf):
         environment.setenv("MOST", "8")
         plugin.runpytest("-q", "--ddpperf-save", fails).assert_outcomes(passed=1)
         environment.setenv("MOST", "12")
-        run = plugin.runpytest("-q", "--ddpperf-json=results.json", fails)
+        run = plugin.runpytest("-q", "--ddpperf-report=json:results.json", fails)
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["sample_imbalance regressed: 1.00 -> 1.20, +20.0 %*"])
     (result,) = results(plugin)
@@ -163,7 +163,7 @@ def pytest_ddpperf_metrics():
 """
 
 
-MEASURED = "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counted=False)\n"
+MEASURED = "\ndef test_it(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counts='off')\n"
 
 
 def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester) -> None:
@@ -192,7 +192,7 @@ def test_it(ddpperf):
     assert ddpperf.check(lambda ctx: lambda: 1.0)["constant"].value == 1.0
 """
     )
-    run = inner.runpytest("-q", "--ddpperf-calibrate=2", "--ddpperf-json=results.json")
+    run = inner.runpytest("-q", "-oddpperf_calibrate=2", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=1)
     assert "not comparable" not in run.stdout.str()
     (calibrated,) = json.loads((inner.path / "results.json").read_text())["calibration"]
@@ -215,7 +215,7 @@ import dataclasses
 
 
 def test_it(ddpperf):
-    ddpperf.check(workload, counted_only=True)
+    ddpperf.check(workload, counts='only')
     ddpperf.find_batch_size(lambda size: workload, limit=1, memory_limit="8GiB")
     ddpperf.expect(optimizer_steps=1)
 """
@@ -280,7 +280,7 @@ def test_a_project_passes_with_its_command(project: str, tmp_path: Path) -> None
     )
     results = tmp_path / "results.json"
     options = (
-        f"--ddpperf-json={results}",
+        f"--ddpperf-report=json:{results}",
         "--ddpperf-communication=true",
         "--ddpperf-max-time=60",
     )  # on a busy machine
@@ -401,7 +401,7 @@ def test_the_real_trackers_take_what_the_examples_give(
     monkeypatch.setenv("WANDB_MODE", "offline")
     pytester.makeconftest(tracker(name))
     pytester.makepyfile(test_suite=TRACKED)
-    run = pytester.runpytest_subprocess("--ddpperf-counted-only")
+    run = pytester.runpytest_subprocess("--ddpperf-counts=only")
     run.assert_outcomes(passed=1)
     assert run.ret == 0
     assert [*pytester.path.glob({"mlflow": "mlruns/*/*/tags/verdict", "wandb": "wandb/offline-run-*/*.wandb"}[name])]

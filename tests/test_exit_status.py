@@ -9,7 +9,7 @@ from pytest_ddpperf.errors import NOT_MEASURED
 SUITE = """
 import pytest
 
-pytestmark = pytest.mark.ddpperf(world_size=2, device="cpu", backend="gloo", timeout=30, counted_only=True)
+pytestmark = pytest.mark.ddpperf(world_size=2, device="cpu", backend="gloo", timeout=30, counts='only')
 
 
 def build(ctx):
@@ -74,7 +74,7 @@ def test_an_earlier_attempt_does_not_count(inner: pytest.Pytester) -> None:
             def build(ctx):
                 raise ValueError("boom")
 
-            ddpperf.check(build, world_size=2, device="cpu", backend="gloo", timeout=30, counted_only=True)
+            ddpperf.check(build, world_size=2, device="cpu", backend="gloo", timeout=30, counts='only')
         """
     )
     run = inner.runpytest_subprocess("-p", "pytest_rerunfailures", "--reruns=1")
@@ -104,7 +104,7 @@ def test_the_status_tells_a_finding_from_what_could_not_be_measured(
 def test_a_baseline_whose_commit_cannot_be_had_is_refused_before_measuring(inner: pytest.Pytester) -> None:
     """Its times could show gross slowdowns alone, and a baseline was required."""
     short = "launches=2, steps=2, warmup=1, max_time=0.1"
-    inner.makepyfile(test_suite=SUITE.replace("counted_only=True", short))
+    inner.makepyfile(test_suite=SUITE.replace("counts='only'", short))
     test = "test_suite.py::test_measured"
     assert inner.runpytest("-q", test, "--ddpperf-save").ret == 0
     run = inner.runpytest("-q", test, "--ddpperf-require-baseline")

@@ -230,7 +230,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     (folder / "pytest.ini").write_text("[pytest]\n")
     for name, text in (("stored", STORED), ("faults", FAULTS), ("long", MEASURING)):
         (folder / f"test_{name}.py").write_text(text)
-    done = made.run("test_stored.py", "--ddpperf-save", "--ddpperf-counted-only")
+    done = made.run("test_stored.py", "--ddpperf-save", "--ddpperf-counts=only")
     assert done.status == 0, done.output
     assert made.baselines()
     return made
@@ -238,7 +238,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def test_each_fault_fails_its_own_test_within_its_deadline_and_nothing_is_left(project: Project) -> None:
     before = project.baselines()
-    done = project.run("test_stored.py", "test_faults.py", "--ddpperf-counted-only", "--durations=0")
+    done = project.run("test_stored.py", "test_faults.py", "--ddpperf-counts=only", "--durations=0")
     assert done.status == 1
     failed = [line.partition(" - ")[2] for line in done.output.splitlines() if line.startswith("FAILED")]
     assert len(failed) == len(REPORTS), done.output
@@ -271,7 +271,7 @@ def test_a_signal_to_the_run_leaves_nothing_and_the_next_run_passes(
     assert done.seconds < END_SECONDS
     assert project.left() == ([], [])
     assert project.baselines() == before
-    assert project.run("test_stored.py", "--ddpperf-counted-only").status == 0
+    assert project.run("test_stored.py", "--ddpperf-counts=only").status == 0
 
 
 @pytest.mark.slow
@@ -284,7 +284,7 @@ def test_what_happens_to_the_process_that_forks_ranks_is_told_and_the_next_test_
     done = project.run(
         "test_long.py",
         "test_stored.py",
-        "--ddpperf-counted-only",
+        "--ddpperf-counts=only",
         "--ddpperf-timeout=6",
         harm=lambda _: os.kill(int(project.reached.read_text()), number),
     )
@@ -299,7 +299,7 @@ def test_a_disk_without_space_keeps_the_baseline_that_was_stored(project: Projec
     conftest = project.folder / "project" / "conftest.py"
     conftest.write_text(NO_SPACE)
     try:
-        done = project.run("test_stored.py", "--ddpperf-counted-only", "--ddpperf-save")
+        done = project.run("test_stored.py", "--ddpperf-counts=only", "--ddpperf-save")
     finally:
         conftest.unlink()
     assert done.status == NOT_MEASURED  # nothing was found worse

@@ -67,7 +67,7 @@ COUNTED = (
     SETTINGS
     + """
 def test_step(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
 """
 )
 
@@ -75,7 +75,7 @@ def test_step(ddpperf):
 def verdicts(inner: pytest.Pytester, *arguments: str, apart: bool = False) -> tuple[pytest.RunResult, dict[str, Any]]:
     """A run of the suite, maybe in a process of its own, and the verdict of each of its tests out of the JSON file."""
     runpytest = inner.runpytest_subprocess if apart else inner.runpytest
-    run = runpytest("-q", "--ddpperf-json=results.json", *arguments)
+    run = runpytest("-q", "--ddpperf-report=json:results.json", *arguments)
     results = json.loads((inner.path / "results.json").read_text())["results"]
     return run, {result["test"].partition("::")[2]: result["verdict"] for result in results}
 
@@ -141,7 +141,7 @@ def test_named_sets_are_apart(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_suite=COUNTED)
     verdicts(inner, "--ddpperf-save=nightly")
     assert [path.name for path in (inner.path / "baselines").iterdir()] == ["@nightly"]
-    _, found = verdicts(inner, "--ddpperf-baseline=nightly")
+    _, found = verdicts(inner, "--ddpperf-baseline-set=nightly")
     assert found == {"test_step": "unchanged"}
     run, found = verdicts(inner, "--ddpperf-require-baseline")
     assert found == {"test_step": "new"}
@@ -151,7 +151,7 @@ def test_named_sets_are_apart(inner: pytest.Pytester) -> None:
 def test_a_failed_test_is_not_stored(inner: pytest.Pytester) -> None:
     failing = """
 def test_other(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
     assert False, 'after the measurement'
 """
     inner.makepyfile(test_suite=COUNTED + failing)
@@ -177,7 +177,7 @@ def test_a_broken_baseline_fails_its_test_and_is_named(inner: pytest.Pytester) -
         + f"""
 @pytest.mark.parametrize("fault", {[*SPOILERS, "none"]})
 def test_step(ddpperf, fault):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
 """
     )
     verdicts(inner, "--ddpperf-save")
@@ -203,7 +203,7 @@ def test_results_can_go_to_standard_output(inner: pytest.Pytester, file: str) ->
     """Whole, on lines of their own, and /dev/stdout stays what it is."""
     inner.makepyfile("def test_nothing(): pass")
     link = Path("/dev/stdout").readlink()
-    run = inner.runpytest_subprocess(f"--ddpperf-json={file}")
+    run = inner.runpytest_subprocess(f"--ddpperf-report=json:{file}")
     assert run.ret == pytest.ExitCode.OK
     text = str(run.stdout)
     begin, end = text.index("\n{\n"), text.index("\n}\n") + 2
@@ -213,7 +213,7 @@ def test_results_can_go_to_standard_output(inner: pytest.Pytester, file: str) ->
 
 def test_results_on_standard_output_are_whole(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_suite=COUNTED)
-    run = inner.runpytest("--ddpperf-json=-")
+    run = inner.runpytest("--ddpperf-report=json:-")
     run.assert_outcomes(passed=1)
     text = str(run.stdout)
     begin, end = text.index("\n{\n"), text.index("\n}\n") + 2
@@ -453,7 +453,7 @@ def test_benchmarks_that_workers_leave_out_fail_the_run_without_a_terminal_too(i
 def test_tests_that_measure_nothing_may_run_in_xdists_workers(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_nothing(): pass")
     inner.makeini("[pytest]\nddpperf_history = runs.sqlite\n")
-    run = inner.runpytest_subprocess("-n", "1", "--ddpperf-json=out.json")
+    run = inner.runpytest_subprocess("-n", "1", "--ddpperf-report=json:out.json")
     run.assert_outcomes(passed=1)
     assert run.ret == 0
     assert json.loads((inner.path / "out.json").read_text())["results"] == []
@@ -582,7 +582,7 @@ def test_it(ddpperf, needed):
     assert attempts.count(needed) == needed
 """
     )
-    options = ("--ddpperf-counted-only", "--ddpperf-save", "--ddpperf-history=history.sqlite", "-rP")
+    options = ("--ddpperf-counts=only", "--ddpperf-save", "--ddpperf-history=history.sqlite", "-rP")
     run, found = verdicts(inner, *options)
     run.assert_outcomes(passed=2, failed=1)
     results = json.loads((inner.path / "results.json").read_text())["results"]
@@ -616,7 +616,7 @@ def test_a_run_that_ends_early_says_so_in_its_results(
     inner: pytest.Pytester, arguments: tuple[str, ...], body: str, reason: str | None
 ) -> None:
     inner.makepyfile(f"def test_it(): {body}\n\ndef test_other(): pass")
-    inner.runpytest("--ddpperf-json=results.json", *arguments)
+    inner.runpytest("--ddpperf-report=json:results.json", *arguments)
     assert json.loads((inner.path / "results.json").read_text())["interrupted"] == reason
 
 
@@ -645,13 +645,13 @@ def test_second(ddpperf):
 
         return step
 
-    ddpperf.check(build, steps=100_000, max_time=600, launches=50, counted=False)
+    ddpperf.check(build, steps=100_000, max_time=600, launches=50, counts='off')
 
 def test_third(ddpperf):
     ddpperf.check(lambda ctx: lambda: 1.0)
 """
     )
-    command = [sys.executable, "-m", "pytest", "-q", "--ddpperf-json=results.json"]
+    command = [sys.executable, "-m", "pytest", "-q", "--ddpperf-report=json:results.json"]
     with subprocess.Popen(command, cwd=inner.path, stdout=subprocess.PIPE, text=True) as run:
         deadline = time.monotonic() + 120
         while not (inner.path / "measuring").exists():
@@ -665,7 +665,7 @@ def test_third(ddpperf):
     assert found["interrupted"] == "interrupted"
     assert [(one["test"].partition("::")[2], one["verdict"]) for one in found["results"]] == [("test_first", "new")]
     line = 1 + (inner.path / file).read_text().splitlines().index(
-        "    ddpperf.check(build, steps=100_000, max_time=600, launches=50, counted=False)"
+        "    ddpperf.check(build, steps=100_000, max_time=600, launches=50, counts='off')"
     )
     assert f"{inner.path / file}:{line}: KeyboardInterrupt" in output.splitlines()
 
@@ -685,7 +685,7 @@ def test_a_revision_that_cannot_be_checked_out_is_told_before_any_test(
 
 def test_unused_the_plugin_starts_nothing(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_nothing(): pass")
-    run = inner.runpytest("--ddpperf-json=out.json")
+    run = inner.runpytest("--ddpperf-report=json:out.json")
     run.assert_outcomes(passed=1)
     run.stdout.no_fnmatch_line("*= ddpperf*")
     assert json.loads((inner.path / "out.json").read_text())["results"] == []
@@ -693,9 +693,9 @@ def test_unused_the_plugin_starts_nothing(inner: pytest.Pytester) -> None:
 
 def test_results_that_cannot_be_written_in_the_end_fail_the_run_with_one_line(inner: pytest.Pytester) -> None:
     inner.makepyfile("import os\n\ndef test_it(): os.mkdir('out.json')")
-    run = inner.runpytest("--ddpperf-json=out.json")
+    run = inner.runpytest("--ddpperf-report=json:out.json")
     assert run.ret == NOT_MEASURED
-    run.stdout.fnmatch_lines(["*= ddpperf errors =*", "--ddpperf-json: *out.json cannot be written: *"])
+    run.stdout.fnmatch_lines(["*= ddpperf errors =*", "--ddpperf-report=json:out.json: *out.json cannot be written: *"])
     run.stdout.no_fnmatch_line("*Traceback*")
 
 
@@ -705,7 +705,7 @@ def test_a_run_that_cannot_be_recorded_is_told_and_fails(inner: pytest.Pytester)
         SETTINGS
         + """
 def test_step(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
     with open("history.sqlite", "w") as file:
         file.write("no database" * 100)
 """
@@ -721,8 +721,8 @@ def test_step(ddpperf):
 def test_calibrating_measures_benchmarks_side_by_side_with_themselves(inner: pytest.Pytester) -> None:
     """Nothing is stored, and the baseline of before is not looked at."""
     inner.makepyfile(test_suite=SUITE)
-    options = ("--ddpperf-json=results.json", "-o", "ddpperf_history=runs.sqlite")
-    run = inner.runpytest("-q", "--ddpperf-calibrate=2", "-k", "test_step", *options)
+    options = ("--ddpperf-report=json:results.json", "-o", "ddpperf_history=runs.sqlite")
+    run = inner.runpytest("-q", "-oddpperf_calibrate=2", "-k", "test_step", *options)
     run.assert_outcomes(passed=1)
     run.stdout.fnmatch_lines(
         [
@@ -775,11 +775,11 @@ def test_fails(ddpperf):
 
 
 def test_counts(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=True)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
     ddpperf.expect(collectives={})
 """
     )
-    run = inner.runpytest("-q", "--ddpperf-calibrate=2")
+    run = inner.runpytest("-q", "-oddpperf_calibrate=2")
     run.assert_outcomes(passed=1, failed=1)
     assert not (inner.path / "baselines").exists()
 
@@ -787,21 +787,17 @@ def test_counts(ddpperf):
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        ("--ddpperf-calibrate=1", "--ddpperf-calibrate=1: expected a whole number of at least 2*"),
-        ("--ddpperf-save", "--ddpperf-calibrate=2 measures *, and --ddpperf-save asks for something else*"),
-        ("--ddpperf-against=main", "--ddpperf-calibrate=2 measures *, and --ddpperf-against asks for something else*"),
+        ("--ddpperf-save", "ddpperf calibrate measures *, and --ddpperf-save asks for something else*"),
+        ("--ddpperf-against=main", "ddpperf calibrate measures *, and --ddpperf-against asks for something else*"),
         (
             "--ddpperf-history=runs.sqlite",
-            "--ddpperf-calibrate=2 measures *, and --ddpperf-history asks for something else*",
+            "ddpperf calibrate measures *, and --ddpperf-history asks for something else*",
         ),
-        (
-            "--ddpperf-counted-only",
-            "--ddpperf-calibrate=2 measures *, and --ddpperf-counted-only asks for something else*",
-        ),
+        ("--ddpperf-counts=only", "ddpperf calibrate measures *, and --ddpperf-counts=only asks for something else*"),
     ],
 )
 def test_calibrating_goes_alone(inner: pytest.Pytester, option: str, problem: str) -> None:
-    run = inner.runpytest("--ddpperf-calibrate=2", option)
+    run = inner.runpytest("-oddpperf_calibrate=2", option)
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines([f"ERROR: {problem}"])
 
@@ -893,7 +889,7 @@ def test_reports_begin_with_whatever_fails_a_test(
 def test_a_run_that_sigterm_ends_writes_what_it_has_measured(inner: pytest.Pytester) -> None:
     ending = "\n\ndef test_then(ddpperf):\n    import signal\n    signal.raise_signal(signal.SIGTERM)\n"
     inner.makepyfile(COUNTED + ending)
-    run = inner.runpytest_subprocess("--ddpperf-json=results.json")
+    run = inner.runpytest_subprocess("--ddpperf-report=json:results.json")
     assert run.ret == pytest.ExitCode.INTERRUPTED
     written = json.loads((inner.path / "results.json").read_text())
     assert [result["name"] for result in written["results"]] == ["custom"]

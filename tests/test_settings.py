@@ -14,6 +14,8 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.session.configuration import settings_of
 from pytest_ddpperf.settings import KNOBS, Settings, overlay, overlay_words
 
+FAILING = {Verdict.REGRESSED, Verdict.BROKEN}
+
 
 def from_command_line(**raw: object) -> Settings:
     return overlay(Settings(), raw, lambda knob, value: f"{knob.option}={value}")
@@ -34,10 +36,12 @@ def from_command_line(**raw: object) -> Settings:
         ("tolerance", "0.05", 0.05),
         ("tolerance", "300%", 3.0),
         ("tolerance", 0, 0.0),
-        ("fail_on", "inconclusive", frozenset({Verdict.INCONCLUSIVE, Verdict.REGRESSED, Verdict.BROKEN})),
+        ("fail_on", "+inconclusive", frozenset({Verdict.INCONCLUSIVE, Verdict.REGRESSED, Verdict.BROKEN})),
+        ("fail_on", "+new, improved", frozenset({Verdict.NEW, Verdict.IMPROVED, *FAILING})),
         ("fail_on", "broken", frozenset({Verdict.BROKEN})),
+        ("fail_on", "broken,new", frozenset({Verdict.BROKEN, Verdict.NEW})),
         ("fail_on", "none", frozenset()),
-        ("fail_on", [Verdict.NEW], frozenset({Verdict.NEW, Verdict.REGRESSED, Verdict.BROKEN})),
+        ("fail_on", [Verdict.NEW, *FAILING], frozenset({Verdict.NEW, *FAILING})),
         ("require_baseline", "yes", True),
         ("require_baseline", False, False),
         ("require_baseline", 1, True),
@@ -52,6 +56,9 @@ def from_command_line(**raw: object) -> Settings:
         ("recheck", True, "true"),
         ("recheck", "false", "false"),
         ("gross", "30%", 0.3),
+        ("counts", "Only", "only"),
+        ("counts", False, "off"),
+        ("counts", "true", "on"),
         ("budget", "10min", 600.0),
         ("budget", " 1.5 h ", 5400.0),
         ("budget", "90s", 90.0),
@@ -81,7 +88,6 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("warmup", "-1", "at least 0"),
         ("max_time", "0", "a number of seconds above 0"),
         ("timeout", "nan", "a number of seconds above 0"),
-        ("simulate", "8,x", "expected a number of ranks of at least 1, or several separated by commas, such as 2,4,8"),
         ("budget", "soon", "--ddpperf-budget=soon: expected a time above 0, such as 90s, 10min or 1h, or none"),
         ("budget", "0min", "a time above 0"),
         ("budget", "min", "a time above 0"),
@@ -95,17 +101,19 @@ def test_a_value_is_understood(name: str, raw: object, value: object) -> None:
         ("stage_timeouts", 60, "times by stage"),
         ("tolerance", "-0.1", "a fraction from 0 to 1"),
         ("tolerance", "inf", "a fraction from 0 to 1"),
-        ("resolution", "0%", "a fraction above 0"),
-        ("resolution", "5", "a fraction above 0 and up to 1"),
+        ("must_detect", "0%", "a fraction above 0"),
+        ("must_detect", "5", "a fraction above 0 and up to 1"),
         ("tolerance", "3", "or a percentage, such as 3%"),
         ("fail_on", "regresed", "verdicts out of improved, "),
+        ("fail_on", "new", "regressed or broken among them, or +new to add to these two"),
         ("recheck", "never", "--ddpperf-recheck=never: expected one of true, false, fetch"),
         ("gross", "0", "a fraction above 0"),
+        ("counts", "no", "one of on, off, only"),
+        ("counts", "", "one of on, off, only"),
         ("require_baseline", "maybe", "true or false"),
         ("require_baseline", 2, "true or false"),
-        ("compile", True, "one of no, model, step"),
-        ("baseline", "../x", "a name of letters"),
-        ("json", "", "a path"),
+        ("baseline_set", "../x", "a name of letters"),
+        ("history", "", "a path"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_expected(name: str, raw: object, says: str) -> None:
@@ -161,22 +169,56 @@ def test_settings_are_frozen() -> None:
 
 @pytest.mark.parametrize(("word", "said"), [("yes", "true"), ("1", "true"), ("off", "false"), ("0", "false")])
 def test_an_option_that_needs_no_value_takes_one(pytester: pytest.Pytester, word: str, said: str) -> None:
-    config = pytester.parseconfig(f"--ddpperf-counted-only={word}")
-    assert config.getoption("ddpperf_counted_only") == said
+    config = pytester.parseconfig(f"--ddpperf-quick={word}")
+    assert config.getoption("ddpperf_quick") == said
 
 
-def test_what_is_counted_alone_is_counted() -> None:
-    with pytest.raises(SettingError, match=r"^counted_only only counts, and counted=false leaves that out: give one"):
-        Settings(counted_only=True, counted=False)
+def helps(pytester: pytest.Pytester) -> dict[str, list[str]]:
+    """The lines of ``pytest --help`` by option of ours, or by the title of a group of ours."""
+    lines = pytester.runpytest("--help").stdout.lines
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in lines:
+        if line and line[0] not in " [":
+            name = line.rstrip(":") if line.startswith("ddpperf") else ""
+        elif line.startswith("  --"):
+            name = re.split(r"[=\s[]", line.strip())[0]
+        found.setdefault(name if name.startswith(("ddpperf", "--ddpperf")) else "", []).append(line)
+    return found
 
 
-def test_the_help_tells_the_default_of_each_option_that_takes_a_value(pytester: pytest.Pytester) -> None:
-    run = pytester.runpytest("--help")
-    parts = " ".join(run.stdout.str().split()).split(" --ddpperf-")
-    helps = {part.replace("=", "[=").partition("[")[0].partition(" ")[0]: part for part in parts}
-    for knob in (knob for knob in KNOBS.values() if not knob.ini_only):
-        told = f"(default: {knob.default_text})" in helps[knob.option.removeprefix("--ddpperf-")]
-        assert told is (not knob.flag and bool(knob.default_text)), knob.option
+def test_the_help_has_the_options_that_most_users_need_first_each_with_an_example(pytester: pytest.Pytester) -> None:
+    options = [knob for knob in KNOBS.values() if knob.given == "option"]
+    everyday = [knob.option for knob in options if knob.example]
+    advanced = [knob.option for knob in options if not knob.example]
+    told = helps(pytester)
+    del told[""]
+    assert [*told] == ["ddpperf", *everyday, "ddpperf, advanced", *advanced]
+    assert (len(everyday), len(options) <= 45) == (14, True)
+    for option in everyday:
+        example = next(line.strip() for line in told[option] if line.strip().startswith("pytest perf --"))
+        pytester.parseconfig(*example.split()[2:])
+        assert option in example
+
+
+def test_the_help_says_the_default_of_each_option_that_has_one(pytester: pytest.Pytester) -> None:
+    told = helps(pytester)
+    for knob in (knob for knob in KNOBS.values() if knob.given == "option"):
+        says = f"(default: {knob.default_text})" in " ".join(" ".join(told[knob.option]).split())
+        assert says is (not knob.flag and knob.default_text not in {"", "none"}), knob.option
+
+
+@pytest.mark.parametrize(("columns", "others"), [("80", 802), ("100", 684)])
+def test_a_fifth_of_the_help_is_ours_at_the_most(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, columns: str, others: int
+) -> None:
+    """Beside the lines of pytest and of the plugins that the package's own tests have."""
+    monkeypatch.setenv("COLUMNS", columns)
+    told = helps(pytester)
+    settings = [line for line in told.pop("") if line.startswith("  ddpperf_")]
+    ours = sum(map(len, told.values())) + len(settings) + 1  # the line that explains them
+    assert len(settings) == sum(knob.given != "call" for knob in KNOBS.values())
+    assert 100 < ours <= (ours + others) / 5
 
 
 def test_a_folder_that_an_option_of_the_ini_file_swallows_is_refused(
@@ -201,18 +243,6 @@ def test_words_of_the_command_line_may_be_paths(pytester: pytest.Pytester) -> No
     pytester.mkdir("perf")
     main = "import pathlib, pytest; print(pytest.main([pathlib.Path('perf'), '--ddpperf-quick']).name)"
     pytester.run(sys.executable, "-c", main).stdout.fnmatch_lines(["*NO_TESTS_COLLECTED"])
-
-
-def test_the_help_has_each_option_below_the_title_of_its_section(pytester: pytest.Pytester) -> None:
-    lines = [
-        line for line in pytester.runpytest("--help").stdout.lines if line.startswith(("ddpperf, ", "  --ddpperf-"))
-    ]
-    told = [line.rstrip(":") if line.startswith("d") else re.split(r"[=\s[]", line.strip())[0] for line in lines]
-    expected = []
-    for knob in (knob for knob in KNOBS.values() if not knob.ini_only):
-        expected += [*([f"ddpperf, {knob.section}"] if knob.section else []), knob.option]
-    assert told == expected
-    assert told[0] == "ddpperf, ranks"
 
 
 @pytest.mark.parametrize(

@@ -106,14 +106,9 @@ WRONG = [
     option("misspelt", r"--ddpperf-wrold-size: .*did you mean --ddpperf-world-size\?", "--ddpperf-wrold-size=2"),
     option("of another name", r"--ddperf-save: .*did you mean --ddpperf-save\?", "--ddperf-save"),
     option("unknown", r"--ddpperf-xyz: there is no such option; pytest --help lists all of them$", "--ddpperf-xyz"),
-    option("gone", r"--ddpperf-settle: there is no such option any more: recheck is in", "--ddpperf-settle=false"),
-    option(
-        "gone, of runs", r"--ddpperf-runs: there is no such option any more: times are measured", "--ddpperf-runs=2"
-    ),
-    option("gone, of ranks", r"--ddpperf-group: .* any more: each call of ddpperf_group has", "--ddpperf-group=module"),
-    option(
-        "of the ini file", r"--ddpperf-gross: there is no such option; ddpperf_gross is a setting", "--ddpperf-gross=1"
-    ),
+    option("gone", r"--ddpperf-settle: there is no such option: give --ddpperf-recheck$", "--ddpperf-settle=false"),
+    option("gone, of runs", r"--ddpperf-runs: there is no such option: times are measured", "--ddpperf-runs=2"),
+    option("gone, of ranks", r"--ddpperf-group: .* option: each call of ddpperf_group has", "--ddpperf-group=module"),
     option(
         "zero",
         r"--ddpperf-world-size=0: expected a number of ranks of at least 1, or several separated by commas, such as",
@@ -150,16 +145,29 @@ WRONG = [
     option("tolerance", r"--ddpperf-tolerance=5: expected a fraction .* such as 3%", "--ddpperf-tolerance=5"),
     option("seconds", r"--ddpperf-max-time=0: expected a number of seconds above 0", "--ddpperf-max-time=0"),
     option("verdict", r"--ddpperf-fail-on=slower: expected verdicts out of .*regressed", "--ddpperf-fail-on=slower"),
-    option("loader", r"--ddpperf-loader=wrokers=2: .*workers", "--ddpperf-loader=wrokers=2"),
+    option(
+        "of a test",
+        r"--ddpperf-precision: there is no such option: give precision= to @pytest.mark.ddpperf or to the call$",
+        "--ddpperf-precision=bf16",
+    ),
+    option(
+        "of a prediction",
+        r"--ddpperf-network: there is no such option: give network= to .* call, or ddpperf_network in the ini file$",
+        "--ddpperf-network=here",
+    ),
+    option("in the ini file", r"--ddpperf-gross: .*: give ddpperf_gross in the ini file$", "--ddpperf-gross=1"),
+    option("json", r"--ddpperf-json: there is no such option: give --ddpperf-report=json:FILE$", "--ddpperf-json=x"),
+    option("simulate", r"--ddpperf-simulate: there .*: run ddpperf simulate --world-size=N$", "--ddpperf-simulate=8"),
+    option("calibrate", r"--ddpperf-calibrate: there .*: run ddpperf calibrate --runs=N$", "--ddpperf-calibrate=8"),
     option("no save", r"--ddpperf-force-save is for what is saved, .* give --ddpperf-save", "--ddpperf-force-save"),
     option("no against", r"--ddpperf-against-setup is for .* give --ddpperf-against", "--ddpperf-against-setup=make"),
-    option("both", r"--ddpperf-calibrate=3 .*--ddpperf-save .*give one", "--ddpperf-calibrate=3", "--ddpperf-save"),
+    option("both", r"ddpperf calibrate .*--ddpperf-save .*give one", "-oddpperf_calibrate=3", "--ddpperf-save"),
     option(
-        "counts without counts",
-        r"counted_only .* counted=false .*give one",
+        "counts",
+        r"--ddpperf-counted-only: there is no such option: give --ddpperf-counts=only$",
         "--ddpperf-counted-only",
-        "--ddpperf-counted=false",
     ),
+    option("sets", r"--ddpperf-baseline: there is no such .*: give --ddpperf-baseline-set$", "--ddpperf-baseline=x"),
     option(
         "save swallowed", r"--ddpperf-save=test_wrong.py: .*put --ddpperf-save last", "--ddpperf-save", "test_wrong.py"
     ),
@@ -193,31 +201,30 @@ WRONG = [
     ),
     option(
         "no set",
-        r"--ddpperf-baseline=nightly: no such set in .*; there are no named sets",
-        "--ddpperf-baseline=nightly",
+        r"--ddpperf-baseline-set=nightly: no such set in .*; there are no named sets",
+        "--ddpperf-baseline-set=nightly",
     ),
     option(
         "no such set",
-        r"--ddpperf-baseline=nigthly: no such set in .*; there are nightly$",
-        "--ddpperf-baseline=nigthly",
+        r"--ddpperf-baseline-set=nigthly: no such set in .*; there are nightly$",
+        "--ddpperf-baseline-set=nigthly",
         files={"baselines/@nightly/x": ""},
     ),
     option(
         "json is a folder",
-        r"--ddpperf-json: .*out cannot be written: it is a folder; name another",
-        "--ddpperf-json=out",
+        r"--ddpperf-report=json:out: .*out cannot be written: it is a folder; name another",
+        "--ddpperf-report=json:out",
         files={"out/x": ""},
     ),
     option(
         "json is a test",
-        r"--ddpperf-json: .*test_wrong.py cannot be written: it holds something else than JSON",
-        "--ddpperf-json",
-        "test_wrong.py",
+        r"--ddpperf-report=json:test_wrong.py: .*test_wrong.py cannot be written: it holds something else than JSON",
+        "--ddpperf-report=json:test_wrong.py",
     ),
     option(
         "json below a file",
-        r"--ddpperf-json: .*file/out.json cannot be written: .*; name another file",
-        "--ddpperf-json=file/out.json",
+        r"--ddpperf-report=json:file/out.json: .*file/out.json cannot be written: .*; name another file",
+        "--ddpperf-report=json:file/out.json",
         files={"file": ""},
     ),
     option(
@@ -249,7 +256,13 @@ WRONG = [
         r"ddpperf_wrold_size: there is no such setting; did you mean ddpperf_world_size\?$",
         "ddpperf_wrold_size = 2",
     ),
-    ini("gone", r"ddpperf_control: there is no such setting any more: times are", "ddpperf_control = false"),
+    ini("gone", r"ddpperf_control: there is no such setting: times are", "ddpperf_control = false"),
+    ini("renamed", r"ddpperf_plots: there is no such setting: give ddpperf_report=plots:DIR$", "ddpperf_plots = out"),
+    ini(
+        "of a test",
+        r"ddpperf_compile: .*: give compile= to @pytest.mark.ddpperf or to the call$",
+        "ddpperf_compile = no",
+    ),
     ini("unknown", r"ddpperf_xyz: there is no such setting; pytest --help lists", "ddpperf_xyz = 2"),
     ini(
         "value",
@@ -288,7 +301,7 @@ WRONG = [
     ),
     marker(
         "gone",
-        r".*@pytest.mark.ddpperf\(settle=...\): there is no such setting any more: recheck is in its place$",
+        r".*@pytest.mark.ddpperf\(settle=...\): there is no such setting any more: give recheck$",
         "ddpperf(settle=False)",
     ),
     Wrong(
@@ -313,7 +326,7 @@ WRONG = [
     ),
     Wrong(
         "launcher",
-        r"ERROR: srun started 2 processes, which may be on several nodes.* name a folder .*--ddpperf-meeting=DIR",
+        r"ERROR: srun started 2 processes, which may be on several nodes.* name .*--ddpperf-rendezvous-dir=DIR",
         test="def test_it(ddpperf): pass\n",
         environ={"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"},
     ),
@@ -340,12 +353,12 @@ CALLS = {
     "ddpperf.check(build, mesh='dp=2,tp=2', world_size=2)": r"mesh=dp=2,tp=2 has 4 ranks, and the group 2; give world_",
     "ddpperf.check(workload, mesh={'dp': 1})": r"mesh=dp=1: is for a step of your own, build\(ctx\), which finds it as",
     "ddpperf.check(build, mesh={})": r"ddpperf.check\(mesh={}\): expected the sizes of dimensions by name, such as dp=",
-    "ddpperf.check(build, json='x')": r"ddpperf.check\(json=...\): json holds for the whole session; give it as --ddpp",
+    "ddpperf.check(build, json='x')": r"ddpperf.check\(json=...\): there is no such .* more: give report=json:FILE$",
     "ddpperf.measure(build, world_sizes=2)": r"ddpperf.measure\(world_sizes=...\): .*did you mean world_size\?",
     "ddpperf.scaling(build, world_sizes=[2])": r"ddpperf.scaling\(world_sizes=\[2\]\): expected two or more numbers",
     "ddpperf.scaling(build, world_sizes=2)": r"ddpperf.scaling\(world_sizes=2\): expected numbers of ranks, such as",
     "ddpperf.scaling(lambda n: workload, mode='strong')": r"ddpperf.scaling\(mode='strong'\): a model that grows with",
-    "ddpperf.scaling(lambda n: workload, counted=False)": r"ddpperf.scaling\(counted=False\): a model that grows with",
+    "ddpperf.scaling(lambda n: workload, counts='off')": r"ddpperf.scaling\(counts='off'\): a model that grows with",
     "ddpperf.scaling(lambda n: build)": r"<lambda> \(.*\) gave a function for ranks 1, not a Workload",
     "ddpperf.scaling(build, mode='wide')": r"ddpperf.scaling\(mode='wide'\): expected one of strong, weak",
     "ddpperf.compare(workload, strategies=['ddp'])": r"ddpperf.compare\(strategies=\['ddp'\]\): expected two or more s",

@@ -109,7 +109,7 @@ def _prepared(case: Case, scratch: Path, project: Path, temporary: Path) -> tupl
     (project / "made").mkdir()
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
     command += [f"--ddpperf-world-size={case.world_size}", f"--ddpperf-timeout={case.timeout:g}"]
-    command += ["--ddpperf-max-time=2", "--ddpperf-json=made/results.json", "--ddpperf-verify=false"]
+    command += ["--ddpperf-max-time=2", "--ddpperf-report=json:made/results.json", "--ddpperf-verify=false"]
     environ = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return command, environ
 

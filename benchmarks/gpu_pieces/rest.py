@@ -81,13 +81,7 @@ def _searched(place: Place) -> dict[str, Any]:
     text = SEARCH.format(limit=limit, most=place.chosen(None, 2))
     (folder / "test_batch_size.py").write_text(text, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    options = (
-        "-s",
-        "--ddpperf-max-time=2",
-        "--ddpperf-verify=false",
-        "--ddpperf-counted=false",
-        "--ddpperf-launches=1",
-    )
+    options = ("-s", "--ddpperf-max-time=2", "--ddpperf-verify=false", "--ddpperf-counts=off", "--ddpperf-launches=1")
     found: dict[str, Any] = {"limit": limit}
 
     def search() -> None:

@@ -35,7 +35,7 @@ from work import WORK
 
 
 def test_step(ddpperf):
-    ddpperf.check(WORK, strategy="ddp", verify=False, counted=False)
+    ddpperf.check(WORK, strategy="ddp", verify=False, counts='off')
 """
 BASE = "base"
 RUNS = 8  # of unchanged code

@@ -67,7 +67,7 @@ def pytest_results(
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments, *options]
         environ = {**environ_of(paths), **(variables or {})}
         with printed.open("wb") as output:
-            command.append(f"--ddpperf-json={report}")
+            command.append(f"--ddpperf-report=json:{report}")
             how: dict[str, Any] = {"cwd": folder, "env": environ, "stdout": output, "stderr": subprocess.STDOUT}
             status = finished(command, DAY, patience=END_SECONDS, **how).returncode
         results: list[dict[str, Any]] = []

@@ -19,7 +19,7 @@ Which regressions of real projects does it find, and how are they told?
 
 Somebody reported each of these regressions on GitHub. `benchmarks/regressions/cases/` rebuilds each as two versions of
 a program of some twenty lines, which two ranks (in one case four) train on a CPU. pytest saves a baseline of the better
-version, and judges the worse one with `--ddpperf-counted-only`: by counts, without a clock. `python
+version, and judges the worse one with `--ddpperf-counts=only`: by counts, without a clock. `python
 benchmarks/regressions/run.py` runs all of them and writes this page.
 
 {summary}

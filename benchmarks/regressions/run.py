@@ -39,7 +39,7 @@ INI = """\
 [pytest]
 pythonpath = .
 addopts = -p no:cacheprovider -p no:randomly
-ddpperf_counted_only = true
+ddpperf_counts = only
 ddpperf_device = cpu
 """
 TEST = """\
@@ -91,7 +91,7 @@ def judged(folder: Path, cases: Sequence[Case], *options: str) -> dict[int, Judg
     results, junit = folder / "results.json", folder / "junit.xml"
     tests = ["test_0_first.py", *(f"test_{case.name}.py" for case in cases)]
     command = [sys.executable, "-m", "pytest", "-q", *tests, *options]
-    command += [f"--ddpperf-json={results.name}", f"--junitxml={junit.name}"]
+    command += [f"--ddpperf-report=json:{results.name}", f"--junitxml={junit.name}"]
     ended = subprocess.run(
         command, cwd=folder, env=environ_of((ROOT,)), timeout=SECONDS, capture_output=True, text=True, check=False
     )

@@ -161,7 +161,7 @@ def _prepared(bench: Bench, kept: Kept, cell: Cell, project: Path) -> tuple[Ran,
 
 def compared(package: Path, project: Path, cell: Cell) -> dict[str, Any]:
     """Save what has to be saved, compare, and tell what came out, in fields of an outcome."""
-    options = ["--ddpperf-max-time", f"{cell.max_time:g}", *([] if cell.counted else ["--ddpperf-counted=false"])]
+    options = ["--ddpperf-max-time", f"{cell.max_time:g}", *([] if cell.counted else ["--ddpperf-counts=off"])]
 
     def run(*more: str, load: bool) -> Mapping[str, Any]:
         with _load(load):

@@ -54,7 +54,7 @@ def suite_run(package: Path, project: Path, cell: Cell, suite: Suite, ranks: int
     def results(*options: str) -> list[dict[str, Any]]:
         return pytest_results(cell.name, project, (SUITE, *options), (project,), ranks)
 
-    options = [f"--ddpperf-budget={suite.budget}", *([] if cell.counted else ["--ddpperf-counted=false"])]
+    options = [f"--ddpperf-budget={suite.budget}", *([] if cell.counted else ["--ddpperf-counts=off"])]
     of_saved: dict[str, Any] = {}
     if cell.saved_busy is not None:
         shutil.rmtree(project / BASELINES, ignore_errors=True)  # of other machines, and maybe of another format

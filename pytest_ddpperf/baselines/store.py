@@ -146,7 +146,7 @@ class Store:
         folder = self.folder.parent
         known = sorted(path.name[1:] for path in folder.glob("@*") if path.is_dir())
         there = f"there are {', '.join(known)}" if known else "there are no named sets"
-        raise SettingError(f"--ddpperf-baseline={self._name}: no such set in {folder}; {there}")
+        raise SettingError(f"--ddpperf-baseline-set={self._name}: no such set in {folder}; {there}")
 
     def ensure_writable(self) -> None:
         """Makes sure, before anything is measured, that baselines can be saved here, and leaves nothing behind."""

@@ -25,6 +25,8 @@ from pytest_ddpperf.run.session.refusals import HERE
 from pytest_ddpperf.run.session.session import Session
 from pytest_ddpperf.settings import Settings, overlay
 
+CLUSTER = ("network", "accelerator", "ranks_per_node")  # settings of predictions
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what the command takes."""
@@ -35,19 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Workload in a file of Python or in a module, or a function batch_size -> Workload",
     )
     add("--world-size", type=argument(positive_int), required=True, metavar="N", help="number of ranks")
-    add(
-        "--network",
-        choices=(HERE, *CLUSTERS),
-        help="the network (default: what ddpperf network has stored; here: measured now)",
-    )
-    add("--accelerator", choices=tuple(ACCELERATORS), help="what computes (default: the device of this machine, timed)")
-    add(
-        "--ranks-per-node",
-        type=argument(positive_int),
-        default=8,
-        metavar="N",
-        help="of a named network (default: %(default)s)",
-    )
+    add_cluster(parser, "what ddpperf network has stored")
     add(
         "--memory",
         type=argument(byte_count),
@@ -78,6 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--timeout", default="600", metavar="TIME", help="of a launch (default: %(default)s s)")
 
 
+def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
+    """Declares the settings of ``CLUSTER``, what predictions are made for; ``network``: the default."""
+    add = parser.add_argument
+    add("--network", choices=(HERE, *CLUSTERS), help=f"the network (default: {network}; here: measured now)")
+    add("--accelerator", choices=tuple(ACCELERATORS), help="what computes (default: the device of this machine, timed)")
+    add("--ranks-per-node", type=argument(positive_int), metavar="N", help="of a named network (default: 8)")
+
+
 def _numbers(text: object) -> list[int]:
     return [positive_int(number) for number in str(text).split(",")]
 
@@ -98,7 +96,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
 
 def _advice(options: argparse.Namespace, folder: Path) -> StrategyAdvice:
     subject = _found(options.workload)
-    names = ("world_size", "timeout", "network", "accelerator", "ranks_per_node")
+    names = ("world_size", "timeout", *CLUSTER)
     given = {"baseline_dir": folder.resolve(), **{name: getattr(options, name) for name in names}}
     given = {name: value for name, value in given.items() if value is not None}
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -90,7 +90,7 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
     _add_folder(parser)
-    name = KNOBS["baseline"]
+    name = KNOBS["baseline_set"]
     parser.add_argument(
         "--set",
         type=argument(set_name),
@@ -156,8 +156,8 @@ def _place(options: argparse.Namespace) -> tuple[Path, str]:
         root, named = (project_root(Path.cwd()), defaults.baseline_dir) if configured is None else configured[::-1]
         folder = Path(os.path.relpath(root / named))
     if name is None:
-        configured = ini_value(KNOBS["baseline"].ini, Path.cwd())
-        given = {} if configured is None else {"baseline": configured[0]}
+        configured = ini_value(KNOBS["baseline_set"].ini, Path.cwd())
+        given = {} if configured is None else {"baseline_set": configured[0]}
         name = overlay(defaults, given, lambda knob, raw: f"{knob.ini} = {raw}").compared
     return folder, name
 
@@ -185,12 +185,12 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> int:
-    _become_pytest([f"{KNOBS['calibrate'].option}={options.runs}", *options.rest])
+    _become_pytest({"calibrate": options.runs}, options.rest)
 
 
 def _add_simulate(parser: argparse.ArgumentParser) -> None:
     """Declares what ``ddpperf simulate`` takes; all else is pytest's."""
-    parser.usage = "ddpperf simulate [-h] --world-size N[,N...] [--rank N] [TESTS and options of pytest ...]"
+    parser.usage = "ddpperf simulate [-h] --world-size N[,N...] [options] [TESTS and options of pytest ...]"
     parser.add_argument(
         "--world-size",
         type=argument(world_sizes),
@@ -201,18 +201,20 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rank", type=argument(whole_number), default=0, metavar="N", help="the rank (default: %(default)s)"
     )
+    advise_command.add_cluster(parser, "none: no step is predicted")
 
 
 def _simulate(options: argparse.Namespace) -> int:
     sizes = ",".join(map(str, options.world_size))
-    rank = [f"{KNOBS['simulate_rank'].option}={options.rank}"] * bool(options.rank)
-    _become_pytest([f"{KNOBS['simulate'].option}={sizes}", *rank, *options.rest])
+    cluster = {name: getattr(options, name) for name in advise_command.CLUSTER}
+    _become_pytest({"simulate": sizes, "simulate_rank": options.rank, **cluster}, options.rest)
 
 
-def _become_pytest(arguments: Sequence[str]) -> NoReturn:
-    """In a process of its own, because pytest itself has to import its plugins."""
+def _become_pytest(settings: Mapping[str, object], arguments: Sequence[str]) -> NoReturn:
+    """In a process of its own, because pytest itself has to import its plugins; a setting of None is not given."""
+    given = [f"-o{KNOBS[name].ini}={value}" for name, value in settings.items() if value is not None]
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])  # noqa: S606 - no shell is wanted
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *given, *arguments])  # noqa: S606 - no shell is wanted
 
 
 def _with_folder(add_arguments: Callable[[argparse.ArgumentParser], None]) -> Callable[[argparse.ArgumentParser], None]:
@@ -247,7 +249,7 @@ COMMANDS = (
     Command(name="show", help="show all metrics of a stored baseline", add_arguments=_add_show, run=_show),
     Command(
         name="report",
-        help="make files for other tools of what --ddpperf-json wrote",
+        help="make files for other tools of the JSON file of a run",
         add_arguments=report_command.add_report_arguments,
         run=report_command.report,
     ),

@@ -27,8 +27,10 @@ _HISTORY = KNOBS["history"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the subcommands ``add`` and ``csv``."""
     commands = parser.add_subparsers(title="commands", metavar="add|csv", required=True)
-    adding = commands.add_parser("add", help="add runs from files of --ddpperf-json; those that are there are left out")
-    adding.add_argument("results", type=Path, nargs="+", metavar="RUN.json", help="what pytest --ddpperf-json wrote")
+    adding = commands.add_parser("add", help="add runs from their JSON files; those that are there are left out")
+    adding.add_argument(
+        "results", type=Path, nargs="+", metavar="RUN.json", help="what pytest --ddpperf-report=json:RUN.json wrote"
+    )
     adding.set_defaults(of_history=_add)
     table = commands.add_parser("csv", help="print all metrics of one benchmark, a row for each run, oldest first")
     table.add_argument("test", metavar="TEST", help="a test's node id, or a part of it")

@@ -83,5 +83,5 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def _add_results(parser: argparse.ArgumentParser, name: str) -> None:
-    text = "file that pytest --ddpperf-json=FILE wrote; - is standard input"
+    text = "file that pytest --ddpperf-report=json:FILE wrote; - is standard input"
     parser.add_argument(name, type=Path, metavar=f"{name.upper()}.json", help=text)

@@ -93,7 +93,7 @@ class Judge:
         self._derive = derive
         self._tests = tests
         self._margin = margin
-        self._resolution = None if margin < EQUIVALENCE_MARGIN else settings.resolution  # a search asks for more
+        self._resolution = None if margin < EQUIVALENCE_MARGIN else settings.must_detect  # a search asks for more
         self._state = State(settings.launches, settings.launches)
         self._proven: dict[Key, dict[str, tuple[int, float | None]]] = {}  # as in DecisionContext
         self._suspected: Mapping[Key, frozenset[str]] | None = None  # as in DecisionContext

@@ -41,8 +41,8 @@ def shares(cores: Iterable[int], ranks: int, root: Path = _ROOT) -> list[list[in
     allowed = set(cores)
     if len(allowed) < ranks:
         raise SettingError(
-            f"bind=cores gives each rank cores of its own, and {ranks} ranks have {len(allowed)} "
-            f"({core_list(allowed)}): use fewer ranks, or bind=none"
+            f"cpu_binding=cores gives each rank cores of its own, and {ranks} ranks have {len(allowed)} "
+            f"({core_list(allowed)}): use fewer ranks, or cpu_binding=none"
         )
     nodes = [[*map(list, _whole_cores(node, root))] for node in nodes_of_cores(allowed, root).values()]
     if len(nodes) > ranks:  # a share has several nodes

@@ -267,7 +267,7 @@ class Measurement(BenchmarkId):
         if metric not in by_name and self.unfit:
             raise KeyError(f"no metric {metric!r}: {self.name} does not fit into memory: {self.unfit}")
         if metric not in by_name and not self.launches and self.counts is not None:
-            why = "--ddpperf-budget had no time left" if self.untimed else "--ddpperf-counted-only only counts"
+            why = "--ddpperf-budget had no time left" if self.untimed else "--ddpperf-counts=only leaves it out"
             raise NotTimed(f"{metric} was not measured: {why}")
         if metric not in by_name:
             raise KeyError(f"no metric {metric!r}; there are {', '.join(by_name)}")

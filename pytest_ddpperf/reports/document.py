@@ -98,10 +98,10 @@ class IntervalData(Document):
     confidence: Confidence = about("Confidence level: 0.95 for 95 %.")
 
 
-def ensure_writable(path: Path) -> None:
+def ensure_writable(path: Path, option: str) -> None:
     """Makes sure, before anything is measured, that results can be written there: SettingError if not."""
-    ensure_text(path, "--ddpperf-json")
-    _require_results(path, "--ddpperf-json")
+    ensure_text(path, option)
+    _require_results(path, option)
 
 
 def ensure_text(path: Path, option: str) -> None:
@@ -159,7 +159,7 @@ def _require_results(path: Path, option: str) -> None:
         raise _unwritable(path, OSError(0, "it holds something else than JSON"), option)
 
 
-def write(path: Path, document: dict[str, Any], option: str = "--ddpperf-json") -> None:
+def write(path: Path, document: dict[str, Any], option: str) -> None:
     """Writes a document, whole or not at all, in a folder that is made if need be; SettingError if that fails.
 
     ``-`` is standard output, and devices and pipes are written to, as ``baselines.files.write_file`` does it.

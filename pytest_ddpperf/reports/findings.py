@@ -164,7 +164,7 @@ def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
 
 def _timed_otherwise(then_in_turns: bool) -> str:  # noqa: FBT001 - called by name
     ways = ("with nothing beside them", "in turns with those of other launches")[:: -1 if then_in_turns else 1]
-    return f"the baseline's steps were timed {ways[0]}, these {ways[1]}: save it anew, or see --ddpperf-turns"
+    return f"the baseline's steps were timed {ways[0]}, these {ways[1]}: save it anew, or see --ddpperf-interleave"
 
 
 def _lenient_verification(precision: str | None, exact_steps: int) -> str:
@@ -316,7 +316,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "slow_starts": _slow_starts,
     "traced_steps": lambda tracers: (
         f"{words_of(tracers)} traced the Python code of timed steps, which slows them: measure without, as with "
-        "--no-cov, or compare counts alone with --ddpperf-counted-only"
+        "--no-cov, or compare counts alone with --ddpperf-counts=only"
     ),
     # What is strange about steps and launches.
     "skipped_steps": lambda steps, launches: (
@@ -465,7 +465,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "partners_do_not_fit": lambda names: (
         "the baseline's steps were timed in turns with those of other launches, these with nothing beside them, for "
         f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not fit into memory: time each alone with "
-        "--ddpperf-turns=false, or save it anew"
+        "--ddpperf-interleave=false, or save it anew"
     ),
     "loss_of_other_step": lambda then, now: (
         f"the baseline's loss is that after {format_count(then, 'step')}, this one after {now}"

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _BOUND_MEANING = f"the step is slower by no more than this, one-sided, with {format_percent(1 - UNPROVEN)} confidence"
 _VERDICTS = {
-    Verdict.INCONCLUSIVE: "a slowdown beyond the resolution (--ddpperf-resolution) may hide",
+    Verdict.INCONCLUSIVE: "a slowdown beyond the resolution (--ddpperf-must-detect) may hide",
     Verdict.DOES_NOT_FIT: "a rank ran out of memory; the others were measured without it",
 }
 _STORED_TIMES = "stored times"
@@ -258,7 +258,7 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
         "peak": "of the bytes in live tensors",
         **{verdict.value: meaning for verdict, meaning in _VERDICTS.items() if verdict in known},
         "unchanged": _unchanged_meaning(results),
-        "ok": "slower by no more than the resolution (--ddpperf-resolution)" if False in ok else "",
+        "ok": "slower by no more than the resolution (--ddpperf-must-detect)" if False in ok else "",
         _STORED_TIMES: "not slower by more than the tolerance, of times that show gross slowdowns alone" * (True in ok),
     }
     words = {*(verdict.value for verdict in Verdict), _STORED_TIMES, *headers}

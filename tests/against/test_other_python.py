@@ -14,7 +14,7 @@ from tests.factories import git, virtual_environment
 CALLS = """
 import pytest
 
-pytestmark = pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+pytestmark = pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
 
 
 def build(ctx):
@@ -56,7 +56,9 @@ def test_a_package_of_another_version_is_told_and_what_it_does_is_gated(
 ) -> None:
     python = virtual_environment(tmp_path / "old", {"planted": "2.0"}, (site,))
     pytester.makepyfile(test_it=CALLS)
-    run = pytester.runpytest_subprocess("-q", f"--ddpperf-against-python={python}", "--ddpperf-json=results.json")
+    run = pytester.runpytest_subprocess(
+        "-q", f"--ddpperf-against-python={python}", "--ddpperf-report=json:results.json"
+    )
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines_random(
         [
@@ -88,7 +90,7 @@ def test_a_revision_runs_in_another_environment(pytester: pytest.Pytester, tmp_p
     git(pytester.path, "add", ".")
     git(pytester.path, "commit", "-q", "-m", "a commit")
     pytester.makepyfile(library="def calls(version):\n    return int(version[0]) + 2\n")
-    options = ("--ddpperf-against=HEAD", f"--ddpperf-against-python={python}", "--ddpperf-json=results.json")
+    options = ("--ddpperf-against=HEAD", f"--ddpperf-against-python={python}", "--ddpperf-report=json:results.json")
     run = pytester.runpytest_subprocess("-q", *options)
     run.stdout.fnmatch_lines(
         [

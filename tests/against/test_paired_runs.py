@@ -61,7 +61,7 @@ import stray
 from demo import training
 
 
-@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
 def test_calls(ddpperf):
     ddpperf.check(training.more)
 """
@@ -80,7 +80,7 @@ from demo import training
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counted_only=True
+    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counts='only'
 )
 
 
@@ -111,12 +111,12 @@ def test_stray(ddpperf):
     ddpperf.check(build)
 
 
-@pytest.mark.ddpperf(counted_only=False, counted=False)
+@pytest.mark.ddpperf(counts='off')
 def test_slower(ddpperf):
     ddpperf.check(training.slower)
 
 
-@pytest.mark.ddpperf(counted_only=False, counted=False, launches=2, max_time=1, tolerance="1000%")
+@pytest.mark.ddpperf(counts='off', launches=2, max_time=1, tolerance="1000%")
 def test_as_fast(ddpperf):
     assert ddpperf.check(training.as_fast)["cpu_time"].gated
 """
@@ -155,7 +155,7 @@ BRIEF = """
 import pytest
 from demo import training
 
-pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counted_only=True)
+pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counts='only')
 
 
 def test_more(ddpperf):
@@ -172,7 +172,7 @@ import pytest
 from demo import training
 
 pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counted=False
+    world_size=2, launches=4, steps=5, warmup=1, max_time=60, backend="gloo", device="cpu", counts='off'
 )
 
 
@@ -209,7 +209,7 @@ def test_traces_of_both_sides_are_written_of_what_turned_red(pytester: pytest.Py
 def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.Pytester) -> None:
     """The ranks of this checkout are those of all tests; the other revision's import torch for this one."""
     root = project(inner, BRIEF)
-    run = inner.runpytest("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run = inner.runpytest("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=1, failed=1)
     run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2): all at *"])
     found = results(root)
@@ -244,12 +244,12 @@ def build(ctx, sizes=Sizes(Size(8))):
     return training.more(ctx)
 
 
-@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
 def test_generated(ddpperf):
     ddpperf.check(build)
 
 
-@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
 def test_inner(ddpperf):
     ddpperf.check(training.steps(1))
 """
@@ -271,7 +271,7 @@ def test_a_function_inside_another_one_of_a_changed_module_is_not_compared_with_
 @pytest.mark.slow
 def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.Pytester) -> None:
     root = project(pytester, SUITE)
-    run = pytester.runpytest_subprocess("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run = pytester.runpytest_subprocess("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=4, failed=3)
     short = git(root, "rev-parse", "--short=7", "HEAD")
     found = results(root)
@@ -371,7 +371,7 @@ import pytest
 import torch
 from pytest_ddpperf import Workload
 
-pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counted_only=True)
+pytestmark = pytest.mark.ddpperf(world_size=1, backend="gloo", device="cpu", counts='only')
 
 
 def steps(calls):
@@ -474,9 +474,9 @@ def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) 
     (perf / "conftest.py").write_text(CONFTEST.replace("torch.ones(2)", "torch.ones(2) + 1"))
     (perf / "test_added.py").write_text(
         "def build(ctx):\n    return lambda: 1.0\n\n\n"
-        "def test_added(ddpperf):\n    ddpperf.check(build, world_size=1, device='cpu', counted_only=True)\n"
+        "def test_added(ddpperf):\n    ddpperf.check(build, world_size=1, device='cpu', counts='only')\n"
     )
-    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-against-tests", "--ddpperf-json=results.json"]
+    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-against-tests", "--ddpperf-report=json:results.json"]
     run = pytester.runpytest_subprocess(*options)
     found = results(root)
     assert {test: result["verdict"] for test, result in found.items()} == {
@@ -538,7 +538,7 @@ def test_scaling(ddpperf):
     (root / "src/demo/model.py").write_text(layers.format(more=""))
     commit(root)
     (root / "src/demo/model.py").write_text(layers.format(more=", nn.Linear(4, 4)"))
-    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
     run.assert_outcomes(failed=2)
     listed = json.loads((root / "results.json").read_text())["results"]
     assert [(one["name"], one["verdict"]) for one in listed] == [
@@ -563,7 +563,7 @@ def test_calls(ddpperf):
     def build(ctx):
         return built.training.more(ctx)
 
-    ddpperf.check(build, world_size=2, device="cpu", backend="gloo", counted_only=True)
+    ddpperf.check(build, world_size=2, device="cpu", backend="gloo", counts='only')
 """
     root = project(pytester, suite)
     (root / "pytest.ini").write_text("[pytest]\npythonpath = src build\n")
@@ -578,7 +578,7 @@ def test_calls(ddpperf):
     (root / "build").mkdir()
     (root / "build" / "built.py").write_text("from demo import training")
     training.write_text(OLD.replace("steps(1)", "steps(3)"))
-    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json"]
+    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json"]
     run = pytester.runpytest_subprocess(*options, "--ddpperf-against-setup=python build.py")
     run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step (+2)*"])
     modules = results(root)["test_calls"]["against"]["modules"]
@@ -655,14 +655,14 @@ def test_the_reference_runs_its_own_script(pytester: pytest.Pytester) -> None:
         from pytest_ddpperf import Script
 
         def test_train(ddpperf):
-            ddpperf.check(Script("train.py"), counted_only=True, world_size=2, backend="gloo", device="cpu")
+            ddpperf.check(Script("train.py"), counts='only', world_size=2, backend="gloo", device="cpu")
         """,
     )
     git(pytester.path, "init", "-q")
     git(pytester.path, "add", ".")
     git(pytester.path, "commit", "-qm", "one call")
     (pytester.path / "train.py").write_text(TRAIN.replace("CALLS = 1", "CALLS = 3"))
-    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-json=results.json")
+    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 3 calls per step*"])
     (result,) = json.loads((pytester.path / "results.json").read_text())["results"]
@@ -707,7 +707,7 @@ def test_a_script_that_saves_and_resumes_is_compared_with_one_of_another_size(py
         from pytest_ddpperf import Script
 
         def test_train(ddpperf):
-            ddpperf.check(Script("train.py"), counted_only=True, world_size=2, backend="gloo", device="cpu")
+            ddpperf.check(Script("train.py"), counts='only', world_size=2, backend="gloo", device="cpu")
         """,
     )
     top = pytester.path
@@ -723,7 +723,7 @@ def test_a_script_that_saves_and_resumes_is_compared_with_one_of_another_size(py
     (top / "train.py").write_text(SAVING.replace("SIZE", "10"))
     (top / "calls").write_text("1")
     run = pytester.runpytest_subprocess(
-        "-q", "-p", "no:cacheprovider", "--ddpperf-against=HEAD", "--ddpperf-json=r.json"
+        "-q", "-p", "no:cacheprovider", "--ddpperf-against=HEAD", "--ddpperf-report=json:r.json"
     )
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 2 calls per step*"])

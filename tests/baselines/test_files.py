@@ -89,7 +89,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 
 def test_an_open_descriptor_is_written_at_its_end(tmp_path: Path) -> None:
-    """As with pytest --ddpperf-json=/dev/stdout > FILE: what was printed before stays."""
+    """As with pytest --ddpperf-report=json:/dev/stdout > FILE: what was printed before stays."""
     printed = tmp_path / "printed"
     with printed.open("w") as file:
         file.write("before\n")

@@ -67,7 +67,9 @@ def test_a_named_set_lies_apart(tmp_path: Path, make_record: Make) -> None:
 
 
 def test_a_set_that_is_compared_with_has_to_be_there(tmp_path: Path, make_record: Make) -> None:
-    with pytest.raises(SettingError, match=r"^--ddpperf-baseline=night: no such set in .*; there are no named sets$"):
+    with pytest.raises(
+        SettingError, match=r"^--ddpperf-baseline-set=night: no such set in .*; there are no named sets$"
+    ):
         Store(tmp_path, "night").ensure_there()
     for name in ("nightly", "main"):
         Store(tmp_path, name).save(TEST, [make_record()])

@@ -72,7 +72,7 @@ def test_list_reads_the_ini_file_as_pytest_does(
     (folder / "perf").mkdir()
     (folder / "baselines").rename(folder / "perf" / "kept")
     ini = folder / "pytest.ini"
-    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline = nightly\n")
+    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline_set = nightly\n")
     monkeypatch.chdir(folder / "perf")
     assert main(["list"]) == 0
     assert "test_night" in capsys.readouterr().out
@@ -81,9 +81,9 @@ def test_list_reads_the_ini_file_as_pytest_does(
     assert main(["list", "--baselines", "none"]) == 2
     assert "there is no folder none" in capsys.readouterr().err
 
-    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline = a/b\n")
+    ini.write_text("[pytest]\nddpperf_baseline_dir = perf/kept\nddpperf_baseline_set = a/b\n")
     assert main(["list"]) == 2
-    assert capsys.readouterr().err.startswith("ddpperf: error: ddpperf_baseline = a/b: expected ")
+    assert capsys.readouterr().err.startswith("ddpperf: error: ddpperf_baseline_set = a/b: expected ")
 
 
 @pytest.mark.parametrize("file", ["pytest.ini", "pyproject.toml", "setup.py"])
@@ -212,8 +212,8 @@ def test_calibrate_becomes_pytest_with_the_knob_and_all_that_it_does_not_know(mo
     main(["calibrate", "-k", "small", "perf_tests", "--runs", "7", "--run", "x"])
     main(["calibrate"])
     assert became == [
-        [sys.executable, "-m", "pytest", "--ddpperf-calibrate=7", "-k", "small", "perf_tests", "--run", "x"],
-        [sys.executable, "-m", "pytest", "--ddpperf-calibrate=5"],
+        [sys.executable, "-m", "pytest", "-oddpperf_calibrate=7", "-k", "small", "perf_tests", "--run", "x"],
+        [sys.executable, "-m", "pytest", "-oddpperf_calibrate=5"],
     ]
 
 
@@ -221,11 +221,15 @@ def test_simulate_becomes_pytest_with_its_knobs(monkeypatch: pytest.MonkeyPatch)
     became: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda _file, command: became.append(command))
     main(["simulate", "perf/test_a.py::test_b", "--world-size", "64,8", "--rank", "7", "-x"])
-    main(["simulate", "--world-size=1024"])
-    knobs = ["--ddpperf-simulate=8,64", "--ddpperf-simulate-rank=7"]
+    main(["simulate", "--world-size=1024", "--network=pcie-ethernet10", "--accelerator=h100", "--ranks-per-node=4"])
+    knobs = ["-oddpperf_simulate=8,64", "-oddpperf_simulate_rank=7"]
+    cluster = ["network=pcie-ethernet10", "accelerator=h100", "ranks_per_node=4"]
     assert became == [
         [sys.executable, "-m", "pytest", *knobs, "perf/test_a.py::test_b", "-x"],
-        [sys.executable, "-m", "pytest", "--ddpperf-simulate=1024"],
+        [
+            *(sys.executable, "-m", "pytest", "-oddpperf_simulate=1024", "-oddpperf_simulate_rank=0"),
+            *(f"-oddpperf_{each}" for each in cluster),
+        ],
     ]
 
 

@@ -77,7 +77,7 @@ def test_a_broken_file_is_an_error_in_one_line(run: Path, capsys: pytest.Capture
     assert main(["report", str(run)]) == 2
     assert capsys.readouterr().err == (
         f"ddpperf: error: results file {run}: field results[0].test: expected a text, found the number 3; "
-        "write it again with --ddpperf-json=FILE\n"
+        "write it again with --ddpperf-report=json:FILE\n"
     )
 
 
@@ -115,7 +115,7 @@ def test_the_status_says_whether_the_second_run_is_worse(tmp_path: Path, capsys:
     assert capsys.readouterr().err == "regressed: test_a ddp: collective_calls 2 -> 3\n"
     assert main(["compare", few, many, "--fail-on=none"]) == 0
     assert main(["compare", many, few]) == 0
-    assert main(["compare", many, few, "--fail-on=improved"]) == 1
+    assert main(["compare", many, few, "--fail-on=+improved"]) == 1
     with pytest.raises(SystemExit) as wrong:
         main(["compare", few, many, "--fail-on=worse"])
     assert wrong.value.code == 2

@@ -35,7 +35,7 @@ def test_batch_size(ddpperf):
 """
 TURNS = """
 def test_turns(ddpperf):
-    compared = ddpperf.compare(workload(), strategies=["ddp", "naive"], turns=True)
+    compared = ddpperf.compare(workload(), strategies=["ddp", "naive"], interleave=True)
     assert all(compared[name].turns for name in ("ddp", "naive"))
 """
 
@@ -43,7 +43,7 @@ def test_turns(ddpperf):
 def options(place: Place) -> tuple[str, ...]:
     """Those of all runs here: short, and on this device by name."""
     placed = (f"--ddpperf-device={place.device}", f"--ddpperf-backend={place.backend}", "--ddpperf-world-size=1")
-    return (*placed, "--ddpperf-max-time=3", "--ddpperf-launches=2", "--ddpperf-json=results.json")
+    return (*placed, "--ddpperf-max-time=3", "--ddpperf-launches=2", "--ddpperf-report=json:results.json")
 
 
 def results(inner: pytest.Pytester) -> dict[str, Any]:

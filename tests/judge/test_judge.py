@@ -253,7 +253,7 @@ def test_bytes_and_a_loss_take_no_part_of_the_level_of_what_scatters() -> None:
 
 
 def test_another_set_is_compared_with_as_ever() -> None:
-    one = Judge("test_it", Settings(launches=4, save="nightly", baseline="default"), stored(baseline(STEADY)), alone)
+    one = Judge("test_it", Settings(launches=4, save="x", baseline_set="default"), stored(baseline(STEADY)), alone)
     assert one((taking([1.2 * size for size in STEADY]),), after(4.0)) == Action("confirm", 4, ("peak_allocated",))
 
 
@@ -314,7 +314,7 @@ def test_side_by_side_what_is_unchanged_is_shown_not_to_be_2_5_percent_worse(
 def test_what_is_no_worse_than_the_resolution_is_ok(resolution: float, expected: Verdict) -> None:
     """The bound is 2.56 %, beyond the margin of 2.5 %; it is printed, and measuring goes on while there is time."""
     variant = make_variant("ddp", environment=measured(STEADY).environment)
-    settings = Settings(launches=4, resolution=resolution, max_time=60.0)
+    settings = Settings(launches=4, must_detect=resolution, max_time=60.0)
     one = Judge("test_it", settings, paired([variant], alone), alone)
     here = in_turns([0.1 * math.exp(0.026 * sign) for sign in (1, -1, 1, -1)])
     assert one((here, in_turns([0.1] * 4)), AT_THE_END) == Action("more", 1)

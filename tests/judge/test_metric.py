@@ -72,7 +72,7 @@ def test_steps_that_took_turns_are_not_compared_with_others(*, turns: bool) -> N
     then, now = ways[::-1] if turns else ways
     assert (
         words_of_note(result["step_time"].note)
-        == f"the baseline's steps were timed {then}, these {now}: save it anew, or see --ddpperf-turns"
+        == f"the baseline's steps were timed {then}, these {now}: save it anew, or see --ddpperf-interleave"
     )
     same = judged(on_machine(replace(measured(*metrics), turns=not turns)), base)
     assert [same[metric.metric].verdict for metric in metrics] == [

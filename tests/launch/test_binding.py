@@ -59,7 +59,7 @@ def test_a_machine_that_tells_no_nodes_is_one(tmp_path: Path) -> None:
 
 
 def test_fewer_cores_than_ranks_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"3 ranks have 2 \(4-5\): use fewer ranks, or bind=none"):
+    with pytest.raises(SettingError, match=r"3 ranks have 2 \(4-5\): use fewer ranks, or cpu_binding=none"):
         shares([4, 5], 3, tmp_path)
 
 

@@ -223,7 +223,7 @@ def test_steps_are_told_one_by_one_with_a_line_for_each_launch(make_result: Make
     )
     document = make_results_document([make_result(measured={"launches": launches})], None)
     assert document["results"][0]["step_times"] == [[0.333333333, 0.5], [2.0, 2.0]]
-    write(tmp_path / "results.json", document)
+    write(tmp_path / "results.json", document, "--ddpperf-report=json:results.json")
     lines = [line.strip() for line in (tmp_path / "results.json").read_text(encoding="utf-8").splitlines()]
     assert {"[0.333333333, 0.5],", "[2.0, 2.0]"} <= set(lines)
 
@@ -357,7 +357,7 @@ def test_what_is_not_finite_becomes_null(
 def test_the_document_is_written_whole(tmp_path: Path, results: list[Result]) -> None:
     path = tmp_path / "out" / "results.json"
     document = make_results_document(results, CODE)
-    write(path, document)
+    write(path, document, "--ddpperf-report=json:x")
     assert json.loads(path.read_text(encoding="utf-8")) == document
     assert list(path.parent.iterdir()) == [path]
 
@@ -365,8 +365,10 @@ def test_the_document_is_written_whole(tmp_path: Path, results: list[Result]) ->
 def test_an_impossible_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "results.json"
-    with pytest.raises(SettingError, match=rf"--ddpperf-json: {path} cannot be written: .*; name another file"):
-        write(path, make_results_document([], None))
+    with pytest.raises(
+        SettingError, match=rf"--ddpperf-report=json:x: {path} cannot be written: .*; name another file"
+    ):
+        write(path, make_results_document([], None), "--ddpperf-report=json:x")
 
 
 def test_the_other_side_is_told_with_what_was_imported(results: list[Result]) -> None:

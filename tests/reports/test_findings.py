@@ -261,19 +261,19 @@ CASES = [
         "timed_otherwise",
         {"then_in_turns": False},
         "the baseline's steps were timed with nothing beside them, these in turns with those of other launches: save "
-        "it anew, or see --ddpperf-turns",
+        "it anew, or see --ddpperf-interleave",
     ),
     Case(
         "timed_otherwise",
         {"then_in_turns": True},
         "the baseline's steps were timed in turns with those of other launches, these with nothing beside them: save "
-        "it anew, or see --ddpperf-turns",
+        "it anew, or see --ddpperf-interleave",
     ),
     Case(
         "partners_do_not_fit",
         {"names": ("a", "b")},
         "the baseline's steps were timed in turns with those of other launches, these with nothing beside them, for a "
-        "and b do not fit into memory: time each alone with --ddpperf-turns=false, or save it anew",
+        "and b do not fit into memory: time each alone with --ddpperf-interleave=false, or save it anew",
     ),
     Case(
         "loss_of_other_step", {"then": 103, "now": 63}, "the baseline's loss is that after 103 steps, this one after 63"
@@ -642,7 +642,7 @@ CASES = [
         "traced_steps",
         {"tracers": ("coverage", "profile")},
         "coverage and profile traced the Python code of timed steps, which slows them: measure without, as with "
-        "--no-cov, or compare counts alone with --ddpperf-counted-only",
+        "--no-cov, or compare counts alone with --ddpperf-counts=only",
     ),
     Case(
         "skipped_steps",

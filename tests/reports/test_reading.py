@@ -70,7 +70,7 @@ def test_a_calibration_of_before_is_refused_with_its_field(file: Path) -> None:
         read_results(file)
     assert str(caught.value) == (
         f"results file {file}: field calibration[0].noise_floor: is not known here; write it again with "
-        "--ddpperf-json=FILE"
+        "--ddpperf-report=json:FILE"
     )
 
 
@@ -134,9 +134,11 @@ def test_a_broken_file_is_named(file: Path, text: str, problem: str) -> None:
     file.write_text(text)
     with pytest.raises(BaselineError) as caught:
         read_results(file)
-    assert str(caught.value) == f"results file {file}: {problem}; write it again with --ddpperf-json=FILE"
+    assert str(caught.value) == f"results file {file}: {problem}; write it again with --ddpperf-report=json:FILE"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BaselineError, match=r"run.json: there is no such file; pytest --ddpperf-json=.* writes one"):
+    with pytest.raises(
+        BaselineError, match=r"run.json: there is no such file; pytest --ddpperf-report=json:.* writes one"
+    ):
         read_results(tmp_path / "run.json")

@@ -281,7 +281,7 @@ def test_a_row_says_how_much_slower_it_may_be_at_most(make_result: Make, make_co
     step = make_comparison("step_time", 0.04, Verdict.OK, baseline=0.04, change=0.01, bound=0.049)
     table = summary_table([make_result(comparisons=(step,), verdict=Verdict.OK)])
     assert (table.rows[0][table.headers.index("at most\n%")], table.rows[0][-1]) == ("+4.9", "ok")
-    assert table.legend["ok"] == "slower by no more than the resolution (--ddpperf-resolution)"
+    assert table.legend["ok"] == "slower by no more than the resolution (--ddpperf-must-detect)"
 
 
 def test_what_is_only_counted_alternates_with_nothing(make_result: Make, make_comparison: Compare) -> None:

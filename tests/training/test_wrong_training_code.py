@@ -320,7 +320,7 @@ TOLD_BY_RANKS = [
     ),
     Row(
         "nan_in_between",
-        "ddpperf.check(nan_in_between, counted_only=False, warmup=1, steps=9, max_time=1)",
+        "ddpperf.check(nan_in_between, counts='on', warmup=1, steps=9, max_time=1)",
         r"^loss is nan at timed step 4 of \d+ on rank [01]: .* look at its learning rate",
     ),
     Row(
@@ -351,7 +351,7 @@ def suite(rows: list[Row]) -> str:
 
 def test_what_needs_no_ranks_is_refused_without_them(inner: pytest.Pytester) -> None:
     inner.makepyfile(suite(REFUSED_BEFORE_RANKS))
-    run = inner.inline_run("--ddpperf-counted-only", "--ddpperf-world-size=2", "-p", "no:cacheprovider")
+    run = inner.inline_run("--ddpperf-counts=only", "--ddpperf-world-size=2", "-p", "no:cacheprovider")
     calls = [report for report in run.getreports("pytest_runtest_logreport") if report.when == "call"]
     told = {report.nodeid.rpartition("::test_")[2]: report.longreprtext.partition("\n")[0] for report in calls}
     wrong = {row.name: told[row.name] for row in REFUSED_BEFORE_RANKS if not re.search(row.line, told[row.name])}
@@ -364,7 +364,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]
     """The outcome of each test and the line that it is told in; of tests that pass, the whole output of the session."""
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "test_wrong.py").write_text(suite(TOLD_BY_RANKS))
-    options = ["--ddpperf-counted-only", "--ddpperf-world-size=2", "--ddpperf-timeout=60", "--junitxml=told.xml"]
+    options = ["--ddpperf-counts=only", "--ddpperf-world-size=2", "--ddpperf-timeout=60", "--junitxml=told.xml"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     outcomes = {}

@@ -3,7 +3,7 @@
 COUNTED = """
 import pytest
 
-pytestmark = pytest.mark.ddpperf(world_size=2, counted_only=True, backend="gloo", device="cpu", timeout=30)
+pytestmark = pytest.mark.ddpperf(world_size=2, counts='only', backend="gloo", device="cpu", timeout=30)
 
 
 def build_of(calls):

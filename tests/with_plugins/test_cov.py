@@ -14,7 +14,7 @@ from tests.with_plugins.suites import COUNTED, STEP
 MODULE = "pytest_cov"
 TIMED = """
 
-@pytest.mark.ddpperf(launches=2, steps=5, warmup=1, max_time=0.2, counted_only=False)
+@pytest.mark.ddpperf(launches=2, steps=5, warmup=1, max_time=0.2, counts='on')
 def test_timed(ddpperf):
     ddpperf.check(build_of(1))
 """
@@ -28,7 +28,7 @@ def missed(run: pytest.RunResult) -> int:
 
 def test_ranks_are_not_traced(inner: pytest.Pytester, run_with: Run) -> None:
     inner.makepyfile(test_suite=COUNTED + TIMED)
-    run = run_with(MODULE, "--cov=.", "--ddpperf-json=run.json")
+    run = run_with(MODULE, "--cov=.", "--ddpperf-report=json:run.json")
     run.assert_outcomes(passed=1)
     assert missed(run) == 7  # the body of build, which runs on ranks
     (result,) = read_results(inner.path / "run.json").results
@@ -44,7 +44,7 @@ def test_ranks_are_traced_where_coverage_is_told_to_and_times_say_so(
     (pytester.path / ".coveragerc").write_text("[run]\nparallel = true\npatch =\n    subprocess\n    _exit\n")
     monkeypatch.setenv("PYTEST_ADDOPTS", without_plugins(MODULE))
     pytester.runpytest_subprocess("--ddpperf-save", "-k", "step").assert_outcomes(passed=1)
-    run = pytester.runpytest_subprocess("--cov=.", "--ddpperf-json=run.json")
+    run = pytester.runpytest_subprocess("--cov=.", "--ddpperf-report=json:run.json")
     run.assert_outcomes(passed=2)
     assert missed(run) == 0
     results = read_results(pytester.path / "run.json").results

@@ -70,7 +70,7 @@ def outcomes(run: pytest.RunResult, outcome: str) -> set[str]:
     ids=["all", "only", "skip", "only and skip", "disable"],
 )
 def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: list[str], passed: set[str]) -> None:
-    run = suite.runpytest("-v", "--benchmark-max-time=0.01", *options, "--ddpperf-json=run.json")
+    run = suite.runpytest("-v", "--benchmark-max-time=0.01", *options, "--ddpperf-report=json:run.json")
     assert outcomes(run, "PASSED") == passed
     assert (
         outcomes(run, "SKIPPED")
@@ -85,14 +85,14 @@ def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: li
     [
         (["--benchmark-disable"], 0),
         (["--benchmark-disable", "--benchmark-enable"], 1),
-        (["--benchmark-disable", "--ddpperf-counted-only=false"], 1),
+        (["--benchmark-disable", "--ddpperf-counts=on"], 1),
         (["--benchmark-disable", "--ddpperf-max-time=1"], 1),
     ],
     ids=["disabled", "enabled again", "timed all the same", "given time"],
 )
 def test_where_benchmarks_are_disabled_ours_only_count(suite: pytest.Pytester, options: list[str], timed: int) -> None:
     suite.makepyfile(test_suite=TIMED)
-    run = suite.runpytest(*options, "--ddpperf-json=run.json")
+    run = suite.runpytest(*options, "--ddpperf-report=json:run.json")
     run.assert_outcomes(passed=timed, skipped=1 - timed)  # it asks for a time
     (result,) = read_results(suite.path / "run.json").results
     assert ("step_time" in result.metrics) == timed

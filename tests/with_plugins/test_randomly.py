@@ -29,7 +29,7 @@ def order(run: pytest.RunResult) -> list[str]:
 
 def test_an_order_of_its_own_changes_no_result(inner: pytest.Pytester, run_with: Run) -> None:
     inner.makepyfile(test_suite=COUNTED + TESTS)
-    options = ("-v", "--ddpperf-json=run.json")
+    options = ("-v", "--ddpperf-report=json:run.json")
     first = run_with(MODULE, "-p", "no:randomly", "--ddpperf-save", *options)
     shuffled = run_with(MODULE, "--randomly-seed=1", *options)
     for run in (first, shuffled):

@@ -51,7 +51,7 @@ def test_a_red_benchmark_stays_red_though_it_would_be_green_now(
     inner.makepyfile(test_suite=COUNTED + STEP)
     run_with(MODULE, "--ddpperf-save").assert_outcomes(passed=1)
     inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT.replace("def test", f"{mark}def test"))
-    run = run_with(MODULE, *options, "--ddpperf-json=run.json", "--junitxml=out.xml")
+    run = run_with(MODULE, *options, "--ddpperf-report=json:run.json", "--junitxml=out.xml")
     assert (run.parseoutcomes()["failed"], run.parseoutcomes()["rerun"]) == (1, 2)
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     run.stdout.fnmatch_lines(["collective_calls regressed, counted: all_reduce 1 -> 2 calls*", STANDS])
@@ -126,7 +126,7 @@ def test_a_red_part_of_a_test_stands_too(inner: pytest.Pytester, run_with: Run) 
 
 def test_a_rank_that_fails_is_tried_again_and_the_result_tells_it(inner: pytest.Pytester, run_with: Run) -> None:
     inner.makepyfile(test_suite=COUNTED + CALLS_OF_ATTEMPT.replace("[2, 1, 1]", "[None, 1]"))
-    run = run_with(MODULE, "--reruns=2", "--ddpperf-json=run.json", "-rR")
+    run = run_with(MODULE, "--reruns=2", "--ddpperf-report=json:run.json", "-rR")
     assert run.parseoutcomes() == {"passed": 1, "rerun": 1}
     results = json.loads((inner.path / "run.json").read_text())["results"]
     assert [result["verdict"] for result in results] == ["new"]
@@ -142,7 +142,7 @@ def test_a_verdict_of_a_later_attempt_stands_as_well(inner: pytest.Pytester, run
 
 def test_a_budget_has_one_pass_so_that_what_fails_is_tried_again(inner: pytest.Pytester, run_with: Run) -> None:
     tried = CALLS_OF_ATTEMPT.replace("[2, 1, 1]", "[None, 1]")
-    timed = "\n\ndef test_timed(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counted_only=False, steps=5)\n"
+    timed = "\n\ndef test_timed(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counts='on', steps=5)\n"
     inner.makepyfile(test_suite=COUNTED + tried + timed)
     run = run_with(MODULE, "--reruns=1", "--ddpperf-budget=10s")
     assert run.parseoutcomes() == {"passed": 2, "rerun": 1}

@@ -25,7 +25,7 @@ from pytest_ddpperf.run.session.probe import Outcome, Probe
 MAX_ERROR = 0.05  # of all answers of a bisection together: the ends and the probes share it
 ATTEMPTS = 4  # at a probe that decides nothing, each with twice the launches of the one before
 MORE_LAUNCHES, MORE_TIME = 2, 4
-COUNTED: Mapping[str, object] = {"counted_only": True}  # what has no noise needs no launches
+COUNTED: Mapping[str, object] = {"counts": "only"}  # what has no noise needs no launches
 
 Searched = CommitRange | PackageRange
 """What is searched; what is said here of commits also holds for lists of packages."""
@@ -158,7 +158,7 @@ def measured_ends(
     found = endpoints_of(commits, worse[0], outcome) if worse else None
     if found is None or not found.needs_more:
         return found, outcome, worse
-    probe = worse[0].probe(commits.bad, {"counted": False, **effort_of(outcome, MORE_LAUNCHES)})
+    probe = worse[0].probe(commits.bad, {"counts": "off", **effort_of(outcome, MORE_LAUNCHES)})
     for outcome in attempts(run, probe, commits.good, ATTEMPTS - 1):
         found = endpoints_of(commits, worse[0], outcome)
         if found is None or not found.needs_more:
@@ -235,7 +235,7 @@ class Bisector:
         if self.endpoints.target.counted:
             return COUNTED
         percent = 100 * middle_tolerance(self.endpoints.shift, self.endpoints.comparison)
-        return {"tolerance": f"{percent:.6g}%", "counted": False}
+        return {"tolerance": f"{percent:.6g}%", "counts": "off"}
 
     def _classified(self, outcome: Outcome, allowed: float) -> Classification:
         """The end that the commit of an outcome is like; skipped where that may be wrong by more than allowed."""

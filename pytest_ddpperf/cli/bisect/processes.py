@@ -36,11 +36,10 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
         folder = Path(name)
         (folder / PROBE_FILE).write_bytes(pickle.dumps(probe))
         # The files that the project may have set for its own runs are not for these.
-        aside = {"json": folder / "results.json", "history": folder / "history.sqlite"}
         command = [
             *(sys.executable, "-m", "pytest_ddpperf.cli.bisect.probe_session", name, str(os.getpid()), *arguments),
             f"{KNOBS['against' if probe.python is None else 'against_python'].option}={against}",
-            *(f"{KNOBS[knob].option}={path}" for knob, path in aside.items()),
+            *(f"{KNOBS['report'].option}=none", f"{KNOBS['history'].option}={folder / 'history.sqlite'}"),
         ]
         with (folder / "output").open("wb") as output:
             try:

@@ -243,7 +243,7 @@ class Cluster:
         twice = "" if known is link else f", and so did one at {known.peer}"
         self._stranger = (
             f"a process at {link.peer} said that it is rank {hello.rank} of the launcher{twice}: one of them is none "
-            "of its tasks, and had the key of this run; meet where nobody else can: --ddpperf-meeting=DIR"
+            "of its tasks, and had the key of this run; meet where nobody else can: --ddpperf-rendezvous-dir=DIR"
         )
         if known is not link:
             link.close()

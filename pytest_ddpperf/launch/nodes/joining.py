@@ -184,7 +184,7 @@ def _folders(task: Task, folder: Path | None) -> list[Path]:
     if not task.one_node and task.launcher != "torchrun":
         raise SettingError(
             f"{task.launcher} started {task.size} processes, which may be on several nodes and cannot find each other: "
-            "name a folder that all nodes share: --ddpperf-meeting=DIR"
+            "name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR"
         )
     return [own_folder()]
 
@@ -204,5 +204,5 @@ def _exchanged(task: Task, text: str | None) -> str:
     except RankFailed as error:
         raise LaunchError(
             f"torchrun's store at {variables.get('MASTER_ADDR')} port {variables.get('MASTER_PORT')} does not lead to "
-            f"the other nodes; name a folder that all nodes share: --ddpperf-meeting=DIR\n{error}"
+            f"the other nodes; name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR\n{error}"
         ) from None

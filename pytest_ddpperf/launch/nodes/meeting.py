@@ -75,7 +75,7 @@ class FileMeeting:
                 written.unlink()
             raise SettingError(
                 f"the tasks cannot meet in {self._folder}: {error.strerror}; "
-                "name a folder that all nodes share: --ddpperf-meeting=DIR"
+                "name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR"
             ) from None
 
     def find(self) -> Card | None:
@@ -106,7 +106,7 @@ def own_folder() -> Path:
         return private_folder()
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}"
-        raise SettingError(f"{reason}; remove it, or name another folder: --ddpperf-meeting=DIR") from None
+        raise SettingError(f"{reason}; remove it, or name another folder: --ddpperf-rendezvous-dir=DIR") from None
 
 
 def wait_for(find: Callable[[], Card | None], seconds: float = MEETING_SECONDS) -> Card:

@@ -20,7 +20,7 @@ from pytest_ddpperf.reports.documents.results import ResultsData
 D = TypeVar("D", bound=Document)
 
 RESULTS = FileKind(
-    subject="results", version=1, cure="write it again with --ddpperf-json=FILE", content=ResultsData, shapes={}
+    subject="results", version=1, cure="write it again with --ddpperf-report=json:FILE", content=ResultsData, shapes={}
 )
 
 
@@ -33,7 +33,9 @@ def read_results(file: Path) -> ResultsData:
     """
     text = sys.stdin.read() if file == Path("-") else read_text(file, RESULTS)
     if text is None:
-        raise BaselineError(f"{RESULTS.name} {file}: there is no such file; pytest --ddpperf-json={file} writes one")
+        raise BaselineError(
+            f"{RESULTS.name} {file}: there is no such file; pytest --ddpperf-report=json:{file} writes one"
+        )
     data = checked(text, file, RESULTS)
     try:
         document = typed(ResultsData, data)

@@ -1,4 +1,4 @@
-"""The results document: ``--ddpperf-json`` writes it."""
+"""The results document: ``--ddpperf-report=json:FILE`` writes it."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ class OverallData(Document):
 
 
 class ResultsData(Document):
-    """What --ddpperf-json writes: every benchmark of a run, measured and judged."""
+    """What --ddpperf-report=json:FILE writes: every benchmark of a run, measured and judged."""
 
     schema: Literal["pytest-ddpperf/results/1"] = about("Name and version of this format.")
     environment: EnvironmentData | None = about(
@@ -295,7 +295,7 @@ class ResultsData(Document):
         "One entry for each search for the largest batch that fits, in the order made."
     )
     calibration: list[CalibratedData] = about(
-        "One entry for each benchmark that --ddpperf-calibrate measured beside itself, in the order measured."
+        "One entry for each benchmark that ddpperf calibrate measured beside itself, in the order measured."
     )
     convergences: list[ConvergenceData] = about(
         "One entry for each call of converge, which trains by several strategies, in the order made."

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.parsers import closest
+from pytest_ddpperf.parsers import closest, instead
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.bencher import bencher
 from pytest_ddpperf.reports.formats.benchmark_action import bigger_is_better, smaller_is_better
@@ -53,9 +53,9 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def kind_named(name: str, option: str) -> Kind:
-    """The kind of that name; SettingError, which begins with the option, where there is none."""
+def kind_named(name: str, option: str, others: Iterable[str] = ()) -> Kind:
+    """The kind of that name; SettingError, which begins with the option and names ``others`` too, if there is none."""
     if name not in KINDS:
-        hint = closest(name, KINDS)
-        raise SettingError(f"{option}: there is no kind {name}; {hint and hint + ' '}there are {', '.join(KINDS)}")
+        known = (*others, *KINDS)
+        raise SettingError(f"{option}: there is no kind {name}; {instead(closest(name, known), known)}")
     return KINDS[name]

@@ -95,8 +95,8 @@ class BenchmarkRun:
             return launched
 
         # Without timed launches, these alone tell what both sides import.
-        counts = self.settings.counted_only or self._session.budget.is_over
-        settings = replace(self.settings, counted_only=counts)
+        counts = self.settings.counts == "only" or self._session.budget.is_over
+        settings = replace(self.settings, counts="only") if counts else self.settings
         forgetful = counts and self._paired is not None
         with self._shown():
             self._ready()
@@ -115,8 +115,8 @@ class BenchmarkRun:
     ) -> tuple[Measurement, ...]:
         """Measures prepared variants side by side until the judge is content, or without one as long as they take."""
         __tracebackhide__ = True
-        if self.settings.counted_only or self._session.budget.is_over:
-            measurements = tuple(map(partial(counted_only, asked=self.settings.counted_only), variants))
+        if self.settings.counts == "only" or self._session.budget.is_over:
+            measurements = tuple(map(partial(counted_only, asked=self.settings.counts == "only"), variants))
             if judge is not None:
                 judge(measurements, Interim(0.0, 0.0, last=True))
         else:

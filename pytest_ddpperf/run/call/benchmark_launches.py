@@ -86,7 +86,7 @@ class BenchmarkLaunches:
         self._ranks = max(1 if variant.environment.simulated else variant.world_size for variant in variants)
         of_each = {variant.key: variant.variables for variant in variants}
         self._slots = dict.fromkeys(of_each.values(), 1)
-        if not self.settings.counted_only and can_interleave(variants, self.settings.turns):
+        if self.settings.counts != "only" and can_interleave(variants, self.settings.interleave):
             self._slots, self._together = dict(Counter(of_each.values())), len(of_each)
         self._fit()
         for launchers, number in self._launchers:
@@ -183,7 +183,7 @@ class BenchmarkLaunches:
                 preload=preload,
                 own_group=alone or isinstance(variant.subject, Script),
                 interleaved=interleaved,
-                bind=self.settings.bind == "cores",
+                bind=self.settings.cpu_binding == "cores",
                 projects=variant.subject.projects(self._session.root) if isinstance(variant.subject, Script) else (),
             )
         except (LaunchError, SameCode):  # no matter of this variant
@@ -309,4 +309,4 @@ def _interleaving_hint(error: DdpperfError, launches: Sequence[tuple[Variant, Pl
     if len(launches) == 1 or not wanting:
         return ""
     number = format_count(len(launches), "launch")
-    return f"\n{number} ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
+    return f"\n{number} ran at the same time, to take turns; --ddpperf-interleave=false runs one after the other"

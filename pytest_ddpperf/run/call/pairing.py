@@ -34,7 +34,7 @@ def side_of_baselines(
     There is nothing to pair without stored times, with new ones that replace them, and with counts alone.
     """
     records = [record for stored in baselines if (record := times_of(stored)) is not None]
-    if not records or settings.save is not None or settings.counted_only:
+    if not records or settings.save is not None or settings.counts == "only":
         return Unpaired()
     if settings.quick or settings.recheck == "false":
         return Unpaired(f"{KNOBS['quick'].option}" if settings.quick else f"{KNOBS['recheck'].option}=false")

@@ -103,7 +103,7 @@ def limits_of(
         timeout=settings.timeout,
         screening=screening,
         shared=shared,
-        interleaving=settings.turns,
+        interleaving=settings.interleave,
         slots=slots,
         memory=memory,
     )

@@ -153,7 +153,7 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
     """What a preparing launch of a variant has to find out; the reference is not verified."""
     settings = variant.effective_settings(settings)
-    counted = settings.counted or settings.counted_only
+    counted = settings.counts != "off"
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
     own = {name: getattr(settings, name) for name, knob in KNOBS.items() if knob.training}
     training = Settings(**own, warmup=settings.warmup, memory_limit=settings.memory_limit, mesh=settings.mesh)
@@ -166,7 +166,7 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
     counts = (variant.samples_per_step, variant.tokens_per_step)
     return PrepareJob(
         LaunchJob(variant.subject, variant.resolved, loading, plan, *counts),
-        timed=not settings.counted_only,
+        timed=settings.counts != "only",
         counted=counted,
         verified=VerifyJob(variant.subject, variant.resolved, training) if verified and variant.resolved else None,
         copied=settings.verify,

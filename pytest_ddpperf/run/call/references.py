@@ -53,7 +53,7 @@ class PairedReferences:
         """All that is measured: the candidates, then the references that are not lacking, in the same order."""
         kept = [variant for variant in self.variants if variant.key not in self.lacking]
         if self.baselines:  # whose counts are stored
-            kept = [replace(variant, own={**variant.own, "counted": False}) for variant in kept]
+            kept = [replace(variant, own={**variant.own, "counts": "off"}) for variant in kept]
         return [
             *self.variants,
             *(replace(each, of_reference=True, environment=self.environment(each.environment)) for each in kept),

@@ -74,7 +74,7 @@ def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) ->
     if not grows(subject):
         return dict.fromkeys(sizes, subject)
     if mode == "strong" or not counted:
-        said = "mode='strong'" if mode == "strong" else "counted=False"
+        said = "mode='strong'" if mode == "strong" else "counts='off'"
         raise SettingError(
             f"ddpperf.scaling({said}): a model that grows with the ranks is measured by the counted FLOPs of a rank, "
             "in mode='weak' with counted on"

@@ -188,7 +188,7 @@ class Predictor:
         """The environment of as many ranks as this machine runs without sharing cores or GPUs, up to that number."""
         session, settings = self.session, call.settings
         if settings.accelerator is not None and settings.network != HERE:
-            settings = replace(settings, counted_only=True)  # nothing is timed, whoever measures beside
+            settings = replace(settings, counts="only")  # nothing is timed, whoever measures beside
         alone = session.environment(settings, 1, variables)
         modelled = settings.accelerator is not None or alone.simulated
         together = 1 if modelled else max(1, min(ranks, self._room(alone)))

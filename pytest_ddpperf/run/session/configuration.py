@@ -22,26 +22,29 @@ if TYPE_CHECKING:
     from pytest_ddpperf.run.session.timeouts import TestTimeout
 
 MARKER = "ddpperf"
-FILES = ("json", "report", "plots", "history")  # settings that ask for files at the end of a session
-_INI = {knob.ini: name for name, knob in KNOBS.items()}
+FILES = ("report", "history")  # settings that ask for files at the end of a session
+_INI = {knob.ini: name for name, knob in KNOBS.items() if knob.given != "call"}
 
 
 def declare(parser: pytest.Parser, plugins: pytest.PytestPluginManager) -> None:
     """Declares every knob as an option and as a setting of the ini file."""
     words = tuple(_command_words(plugins.get_plugin("pytestconfig")))
-    for knob in KNOBS.values():
-        if knob.section is not None:
-            group = parser.getgroup(f"ddpperf {knob.section}", f"ddpperf, {knob.section}")
-        parser.addini(knob.ini, knob.help.replace("%%", "%"), default=None)
-        if knob.ini_only:
-            continue
+    everyday, advanced = parser.getgroup("ddpperf"), parser.getgroup("ddpperf advanced", "ddpperf, advanced")
+    for number, key in enumerate(_INI):
+        # One line for each: what it means, its option says.
+        parser.addini(key, "" if number else "--ddpperf-NAME says what ddpperf_NAME does", default=None)
+    for knob in (knob for knob in KNOBS.values() if knob.given == "option"):
+        group = everyday if knob.example else advanced
         form: dict[str, Any] = {"action": "store_const", "const": "true"}
         if not knob.flag:
             form = {"metavar": knob.metavar, **({"action": _Lines} if knob.repeats else {})}
             if knob.bare is not None:
                 form |= {"nargs": "?", "const": knob.bare}
-        default = "" if knob.flag or not knob.default_text else f" (default: {knob.default_text})"
-        group.addoption(knob.option, dest=knob.ini, default=None, help=f"{knob.help}{default}", **form)
+        default = "" if knob.flag or knob.default_text in {"", "none"} else f" (default: {knob.default_text})"
+        example = f"\npytest perf {knob.example}" if knob.example else ""
+        group.addoption(
+            knob.option, dest=knob.ini, default=None, help=f"{knob.help.partition('. ')[0]}{default}{example}", **form
+        )
         if knob.flag:
             # Options of their own: one with an optional value would swallow the path that follows it.
             forms = [f"{knob.option}={word}" for word in (*SWITCH_WORDS[True], *SWITCH_WORDS[False])]
@@ -87,13 +90,14 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
     # With nothing behind the name a setting is not given: so -o can take back what the file says.
     given = {name: ini[key] for key, name in _INI.items() if ini.get(key) not in (None, "")}
     said = {name: raw for name, knob in KNOBS.items() if (raw := config.getoption(knob.ini, None)) is not None}
+    said |= {name: str(given.pop(name)) for name in [*given] if KNOBS[name].given == "command"}
     settings = _asked(config, given, said) if given or said else Settings()
     if probe or settings.quick or settings.simulate is not None:  # the file's: little or nothing is measured
         settings = replace(settings, budget=None)
     if settings.quick:
         settings = replace(settings, history=None)  # the file's
     if counts_alone(config) and not probe:
-        settings = overlay(settings, {"counted_only": True}, lambda *_: "--benchmark-disable")
+        settings = overlay(settings, {"counts": "only"}, lambda *_: "--benchmark-disable")
     beside = said if "budget" in said else {*given, *said}  # that of the command line is in place of the file's limit
     if settings.budget is not None and "max_time" not in beside:
         settings = replace(settings, max_time=settings.budget)  # no benchmark has a limit of its own
@@ -120,15 +124,17 @@ def counts_alone(config: pytest.Config) -> bool:
     """Whether ``--benchmark-disable`` of pytest-benchmark leaves counts alone: no option of ours asks for times."""
     if not config.getoption("benchmark_disable", default=False) or config.getoption("benchmark_enable", default=False):
         return False
-    asking = ("counted_only", "calibrate", "budget", "max_time", "launches", "steps")
-    return all(config.getoption(KNOBS[name].ini) is None for name in asking)
+    asking = ("counts", "budget", "max_time", "launches", "steps")
+    calibrates = any(key == KNOBS["calibrate"].ini for key, _ in _ini_values(config))
+    return not calibrates and all(config.getoption(KNOBS[name].ini) is None for name in asking)
 
 
 def _ini_values(config: pytest.Config) -> Iterator[tuple[str, object]]:
     """The settings of the ini file, and of ``-o``, that are ours, with the types that TOML gave them."""
     # getini refuses numbers and booleans of TOML where a text is possible too.
     values: Mapping[str, object] = vars(config).get("_inicfg") or vars(config).get("inicfg", {})  # of pytest 9, and 8
-    for key, value in values.items():
+    beside = dict(word.split("=", 1) for word in vars(config).get("_override_ini", ()) if "=" in word)  # -o of pytest 8
+    for key, value in {**values, **beside}.items():
         if key not in _INI and not _is_declared(config, key):
             from pytest_ddpperf.run.session.refusals import require_foreign
 
@@ -206,7 +212,7 @@ _OF_TASKS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PM
 
 def may_be_task(settings: Settings) -> bool:
     """Whether a launcher may have started this process as one of several."""
-    return settings.nodes == "auto" and not os.environ.keys().isdisjoint(_OF_TASKS)
+    return settings.multi_node == "auto" and not os.environ.keys().isdisjoint(_OF_TASKS)
 
 
 def follows(session: pytest.Session) -> bool:
@@ -251,8 +257,8 @@ def require_system() -> None:
 
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
-_OF_A_RUN = {"save", "lease", "json", "report", "plots", "history", "budget", "max_time", "quick", "fail_on"}
-_OF_A_RUN |= {"require_baseline", "properties", *(name for name in KNOBS if name.startswith("profile"))}
+_OF_A_RUN = {"save", "gpu_lock_timeout", "report", "history", "budget", "max_time", "quick", "fail_on"}
+_OF_A_RUN |= {"require_baseline", "junit_properties", *(name for name in KNOBS if name.startswith("profile"))}
 
 
 def given_options(config: pytest.Config) -> tuple[str, ...]:

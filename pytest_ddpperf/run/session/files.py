@@ -22,13 +22,16 @@ SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file of a job's summary on GitHub
 
 def require_reports(report: tuple[tuple[str, Path], ...], root: Path) -> None:
     """Refuses kinds that do not exist, and files that cannot be written."""
-    from pytest_ddpperf.reports.document import ensure_text
+    from pytest_ddpperf.reports.document import ensure_text, ensure_writable
     from pytest_ddpperf.reports.formats.kinds import kind_named
+    from pytest_ddpperf.reports.plots import require_plots
 
+    own = {"json": ensure_writable, "plots": require_plots}
     for kind, file in report:
         option = f"{KNOBS['report'].option}={kind}:{file}"
-        kind_named(kind, option)
-        ensure_text(located(root, file), option)
+        if kind not in own:
+            kind_named(kind, option, own)
+        own.get(kind, ensure_text)(located(root, file), option)
 
 
 def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[Callable[[], None]]:
@@ -36,18 +39,18 @@ def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[C
     settings, ended = session.settings, dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
     document = cache(partial(_document, session, interrupted, ended))
     typed = cache(lambda: _typed(document()))
-    if settings.json is not None:
-        yield partial(_write_json, document, located(root, settings.json))
     for kind, file in settings.report or ():
-        yield partial(_write_report, typed, kind, file, root)
-    if settings.plots is not None:
-        yield partial(_write_plots, typed, located(root, settings.plots))
+        option, place = f"{KNOBS['report'].option}={kind}:{file}", located(root, file)
+        if kind == "json":
+            yield partial(_write_json, document, place, option)
+        else:
+            yield partial(_write_plots if kind == "plots" else partial(_write_report, kind), typed, place, option)
     if settings.history is not None:
         yield partial(_record, session, settings.history, ended)
 
 
 def _document(session: Session, interrupted: str | None = None, ended: str | None = None) -> dict[str, Any]:
-    """All results as ``--ddpperf-json`` writes them."""
+    """All results as the JSON file has them."""
     from pytest_ddpperf.reports.documents.results import results_document
 
     return results_document(session.outputs, session.archive.code, date=ended, interrupted=interrupted)
@@ -61,18 +64,17 @@ def _record(session: Session, history: Path, ended: str) -> None:
         made.recorded = f"this run is number {number} of {history}"
 
 
-def _write_json(document: Callable[[], dict[str, Any]], file: Path) -> None:
+def _write_json(document: Callable[[], dict[str, Any]], file: Path, option: str) -> None:
     from pytest_ddpperf.reports.document import write
 
-    write(file, document())
+    write(file, document(), option)
 
 
-def _write_report(document: Callable[[], ResultsData], kind: str, file: Path, root: Path) -> None:
+def _write_report(kind: str, document: Callable[[], ResultsData], file: Path, option: str) -> None:
     """Writes one report; one in Markdown to the summary of the job on GitHub, too."""
     from pytest_ddpperf.reports.document import write_text
     from pytest_ddpperf.reports.formats.kinds import kind_named
 
-    option, file = f"{KNOBS['report'].option}={kind}:{file}", located(root, file)
     text = kind_named(kind, option).render(document())
     summary = os.environ.get(SUMMARY) if kind == "markdown" else None
     if not summary or file.resolve() != Path(summary).resolve():
@@ -81,14 +83,14 @@ def _write_report(document: Callable[[], ResultsData], kind: str, file: Path, ro
         write_text(Path(summary), text, SUMMARY, append=True)
 
 
-def _write_plots(document: Callable[[], ResultsData], folder: Path) -> None:
+def _write_plots(document: Callable[[], ResultsData], folder: Path, option: str) -> None:
     from pytest_ddpperf.reports.plots import write_plots
 
-    write_plots(document(), folder, KNOBS["plots"].option)
+    write_plots(document(), folder, option)
 
 
 def _typed(document: dict[str, Any]) -> ResultsData:
-    """The results as a report takes them: as they would be read from the file of ``--ddpperf-json``."""
+    """The results as a report takes them: as they would be read from the JSON file."""
     from pytest_ddpperf.baselines.jsonfile import render
     from pytest_ddpperf.reports.documents.reading import typed
     from pytest_ddpperf.reports.documents.results import ResultsData

@@ -170,7 +170,7 @@ class Leases:
             self._beside = found
             self.remarks.append(
                 f"{self._beside} measures on this machine too: both runs find times that are longer for it; "
-                "run one after the other, or compare counts alone (--ddpperf-counted-only)"
+                "run one after the other, or compare counts alone (--ddpperf-counts=only)"
             )
 
     def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str], *, fixed: bool = False) -> bool:
@@ -237,9 +237,9 @@ class Leases:
             seconds = self._seconds or 0.0
             if time.monotonic() - begun >= seconds:
                 raise LaunchError(
-                    f"GPUs are in use by {found}, and {', '.join(names)} were not free within lease={seconds:g} s: "
-                    "wait longer with --ddpperf-lease=SECONDS, name other GPUs by CUDA_VISIBLE_DEVICES, or share them "
-                    "with --ddpperf-lease=off"
+                    f"GPUs are in use by {found}, and {', '.join(names)} were not free within {seconds:g} s: wait "
+                    "longer with --ddpperf-gpu-lock-timeout=SECONDS, name other GPUs by CUDA_VISIBLE_DEVICES, or share "
+                    "them with --ddpperf-gpu-lock-timeout=off"
                 )
             if not waited_for:
                 waited_for = str(found)

@@ -115,5 +115,5 @@ def _may_run_again(ours: Session, session: pytest.Session, measuring: Sequence[p
     rerun: Any = next(filter(None, map(session.config.pluginmanager.get_plugin, _RERUNFAILURES)), None)
     if rerun is not None and any(map(rerun.get_reruns_count, measuring)):  # its protocol is not ours
         return False
-    alone = settings.counted_only or settings.save is not None or settings.calibrate is not None
+    alone = settings.counts == "only" or settings.save is not None or settings.calibrate is not None
     return len(measuring) > 1 and not (asked or alone)

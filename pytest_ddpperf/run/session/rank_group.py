@@ -184,7 +184,7 @@ class RankGroup:
         __tracebackhide__ = True
         launchers, settings = self._session.sides.launchers, self._settings
         if settings.simulate is not None:
-            pytest.skip("ddpperf_group is not simulated: --ddpperf-simulate takes check and measure")
+            pytest.skip("ddpperf_group is not simulated: ddpperf simulate takes check and measure")
         if "PYTEST_XDIST_WORKER" in os.environ and settings.device != "cpu":
             gpus = launchers[0].having(()).machine().gpus
             launchers[0].having(tuple(shown_to_worker(os.environ, len(gpus.names), self.world_size).items()))
@@ -200,7 +200,7 @@ class RankGroup:
                     device=settings.device,
                     timeout=settings.timeout,
                     stage_timeouts=settings.stage_timeouts,
-                    bind=settings.bind == "cores",
+                    bind=settings.cpu_binding == "cores",
                 )
         launchers.note(self._file, result.imports)
         self._sections.extend(result.sections)

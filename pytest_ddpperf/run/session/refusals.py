@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest
-from pytest_ddpperf.settings import DEFAULT_SET, GONE, KNOBS, Knob, Settings
+from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, why_gone
 
 HERE = "here"  # the network of this environment, measured when it is needed
 _ALIKE = 0.8  # of difflib: what is less alike is hardly meant
@@ -15,27 +15,23 @@ _PURPOSES = {
     "against": "another revision, and none is named",
     "profile": "what is profiled, and nothing is",
     "save": "what is saved, and nothing is",
-    "simulate": "what is simulated, and nothing is",
 }
 NOT_QUICK = ("save", "calibrate", "history", "budget", "max_time", "launches")  # what asks for more than a first look
 
 
 def require_known(unknown: Iterable[str]) -> None:
     """Refuses arguments that are meant for us; ``unknown``: those that no plugin has declared."""
-    options = [knob.option for knob in KNOBS.values() if not knob.ini_only]
+    options = [knob.option for knob in KNOBS.values() if knob.given == "option"]
     for argument in unknown:
-        option = argument.partition("=")[0]
-        in_file = next((knob.ini for knob in KNOBS.values() if knob.ini_only and knob.option == option), None)
-        if in_file is not None:
-            raise SettingError(f"{option}: there is no such option; {in_file} is a setting of the ini file")
-        require_foreign(option, options, "option")
+        require_foreign(argument.partition("=")[0], options, "option")
 
 
 def require_foreign(word: str, known: list[str], kind: str) -> None:
     """Refuses a word that begins as ours do or looks like one of them."""
     prefix, _, name = word.replace("-", "_").lstrip("_").partition("_")
-    if prefix == "ddpperf" and name in GONE:
-        raise SettingError(f"{word}: there is no such {kind} any more: {GONE[name]}")
+    gone = why_gone(name, "option" if kind == "option" else "ini") if prefix == "ddpperf" else ""
+    if gone:
+        raise SettingError(f"{word}: there is no such {kind}: {gone}")
     hint = closest(word, known, _ALIKE)
     if hint or (prefix == "ddpperf" and name):
         raise SettingError(f"{word}: there is no such {kind}; {hint or 'pytest --help lists all of them'}".rstrip())
@@ -59,8 +55,8 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
         against = f"{KNOBS[name].option}={getattr(settings, name)} reads no baseline and "
         if settings.save is not None:
             raise SettingError(f"{against}--ddpperf-save writes one: give one of them")
-        if settings.baseline is not None and "baseline" in said:
-            raise SettingError(f"{against}--ddpperf-baseline={settings.baseline} names some: give one of them")
+        if settings.baseline_set is not None and "baseline_set" in said:
+            raise SettingError(f"{against}--ddpperf-baseline-set={settings.baseline_set} names some: give one of them")
     _require_counts_alone(settings, said)
     if settings.against_python is not None and settings.against_setup is not None and "against_setup" in said:
         raise SettingError(
@@ -72,12 +68,10 @@ def require_consistent(settings: Settings, said: Collection[str]) -> None:
             "save": settings.save is not None,
             "against": settings.against is not None,
             "against_python": settings.against_python is not None,
-            "counted_only": settings.counted_only,
+            "counts": settings.counts == "only",
             "history": settings.history is not None and "history" in said,
         }
-        _require_alone(
-            f"{KNOBS['calibrate'].option}={settings.calibrate} measures benchmarks side by side with themselves", asked
-        )
+        _require_alone(f"{KNOBS['calibrate'].spelled} measures benchmarks side by side with themselves", asked)
     if settings.quick:
         asked = {name: name in said for name in NOT_QUICK} | {"save": settings.save is not None}
         _require_alone(
@@ -95,13 +89,14 @@ def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
     require_known_names(settings)
     if settings.simulate is None:
         return
-    simulated = f"{KNOBS['simulate'].option}={','.join(map(str, settings.simulate))}"
+    simulated = KNOBS["simulate"].spelled
     for name in ("against", "against_python", "calibrate", "budget"):
         if getattr(settings, name) is not None and (name in said or name != "budget"):
-            raise SettingError(f"{simulated} measures nothing, and {KNOBS[name].option} does: give one of them")
+            raise SettingError(f"{simulated} measures nothing, and {KNOBS[name].spelled} does: give one of them")
     if settings.simulate_rank >= min(settings.simulate):
-        rank = f"{KNOBS['simulate_rank'].option}={settings.simulate_rank}"
-        raise SettingError(f"{rank}: {simulated} has a group without it (the first is rank 0): give a smaller one")
+        least = min(settings.simulate)
+        rank = f"{simulated} --rank={settings.simulate_rank}"
+        raise SettingError(f"{rank}: a group of {least} has no such rank (the first is 0): give a smaller one")
 
 
 def require_known_names(settings: Settings) -> None:
@@ -145,7 +140,7 @@ def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) 
 
 def require_outputs(settings: Settings, root: Path) -> None:
     """Refuses baselines that are asked for and not there, and files and folders that cannot be written."""
-    asked = settings.baseline not in {None, settings.save}
+    asked = settings.baseline_set not in {None, settings.save}
     storing = settings.save is not None
     if asked or storing:
         from pytest_ddpperf.baselines.store import Store
@@ -155,20 +150,10 @@ def require_outputs(settings: Settings, root: Path) -> None:
             Store(folder, settings.compared).ensure_there()
         if storing:
             Store(folder, settings.save or DEFAULT_SET).ensure_writable()
-    if settings.json is not None:
-        from pytest_ddpperf.baselines.files import located
-        from pytest_ddpperf.reports.document import ensure_writable
-
-        ensure_writable(located(root, settings.json))
     if settings.report is not None:
         from pytest_ddpperf.run.session.files import require_reports
 
         require_reports(settings.report, root)
-    if settings.plots is not None:
-        from pytest_ddpperf.baselines.files import located
-        from pytest_ddpperf.reports.plots import require_plots
-
-        require_plots(located(root, settings.plots), KNOBS["plots"].option)
     if isinstance(settings.profile, Path):
         from pytest_ddpperf.reports.document import ensure_folder
 

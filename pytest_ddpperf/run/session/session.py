@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_WORLD_SIZE = 2  # without GPUs
 QUICK = {"launches": 2, "max_time": 5}  # the settings of a first look
-_NAMING_CODE = ("save", "against", "against_python", "calibrate", "json", "report", "history")  # settings
+_NAMING_CODE = ("save", "against", "against_python", "calibrate", "report", "history")  # settings
 
 
 class Session:
@@ -68,7 +68,7 @@ class Session:
         self.limited = partial if timeout is None else timeout.limited  # of a launch, by the deadline of its test
         self.outputs = Outputs(accepting=settings.accepting)
         self.sides = Sides(settings, root, line, revision=revision, probe=probe, first=self._read_code)
-        self.leases = Leases(settings.lease, line.show)
+        self.leases = Leases(settings.gpu_lock_timeout, line.show)
         StandardError.uncaptured = line.uncaptured
         self.prepared: dict[bytes, Any] = {}  # what was found out about trainings, by preparation.identity
         self.networks: dict[str, FittedNetwork] = {}  # that were measured for predictions, by environment
@@ -98,9 +98,9 @@ class Session:
         if self.probe is not None:
             stronger = dict(self.probe.settings)
         if self.settings.simulate is not None:
-            stronger = {"counted": True, "counted_only": True, "verify": False}
-        if counts:
-            stronger.pop("counted", None)  # which saves time where nothing needs counts
+            stronger = {"counts": "only", "verify": False}
+        if counts and stronger.get("counts") == "off":
+            del stronger["counts"]  # which saves time where nothing needs counts
         return overlay(settings, stronger, lambda knob, raw: f"{knob.name}={raw}")
 
     def world_sizes(self, settings: Settings) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ class Session:
             counts = self.sides.launchers[0].counts(world_size, settings.device, machine)
             placement = place(settings.device, settings.backend, counts[0], machine)
         if placement.device == "cpu":
-            if not settings.counted_only:
+            if settings.counts != "only":
                 self.leases.on_cpu()
         elif self.leases.on_gpus(machine.gpus, counts[0], os.environ, fixed=self.sides.cluster is not None):
             machine = self._torch(settings, side)
@@ -135,9 +135,10 @@ class Session:
             from pytest_ddpperf.instruments.gpu_facts import gpu_facts
 
             gpus = gpu_facts(self.sides.gpus(counts[0]), machine.gpu_software, {**os.environ, **dict(variables)})
+        binding = settings.cpu_binding
         facts, threads = machine_facts(), thread_count({**self.sides.threads, **dict(variables)})
         found = environment(
-            facts, machine, placement, world_size, threads=threads, gpus=gpus, nodes=len(counts), binding=settings.bind
+            facts, machine, placement, world_size, threads=threads, gpus=gpus, nodes=len(counts), binding=binding
         )
         return replace(found, recorded=self.extensions.recorded(found.recorded))
 

@@ -61,7 +61,7 @@ def test_so_is_a_count_without_any_doubt(line: Any, made: Any, culprit: int) -> 
     bisection = bisector(line, made.outcome(made.counted(2.0, 3.0)), runs)
     assert finished(line, bisection) == (f"c{culprit}",)
     assert bisection.error == 0
-    assert {probe.settings["counted_only"] for probe, _ in runs.asked} == {True}
+    assert {probe.settings["counts"] for probe, _ in runs.asked} == {"only"}
 
 
 def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(line: Any, made: Any) -> None:
@@ -74,7 +74,7 @@ def test_a_probe_is_held_against_the_good_end_with_the_middle_as_its_tolerance(l
     assert probe.settings == {
         "fail_on": "none",
         "verify": False,
-        "counted": False,
+        "counts": "off",
         "tolerance": "10%",
         "launches": 8,
         "max_time": 40.0,  # as long as the ends were measured

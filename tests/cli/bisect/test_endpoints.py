@@ -93,7 +93,7 @@ def test_a_count_that_is_asked_for_is_counted_alone(made: Any, commits: CommitRa
     runs = Runs(made.outcome(made.counted(2.0, 3.0)))
     measured_ends(commits, "collective_calls", runs)
     ((probe, _),) = runs.asked
-    assert (probe.metric, probe.settings["counted_only"]) == ("collective_calls", True)
+    assert (probe.metric, probe.settings["counts"]) == ("collective_calls", "only")
 
 
 def test_else_they_are_measured_again_for_longer_the_target_alone(made: Any, commits: CommitRange) -> None:
@@ -102,7 +102,7 @@ def test_else_they_are_measured_again_for_longer_the_target_alone(made: Any, com
     third = made.outcome(made.timed(0.07, error=0.002), number=32, seconds=50.0)
     runs = Runs(first, second, third)
     assert measured_ends(commits, None, runs) == (ends(commits, third), third, targets(first, None))
-    forced = {"fail_on": "none", "verify": False, "counted": False}
+    forced = {"fail_on": "none", "verify": False, "counts": "off"}
     assert runs.asked[1:] == [
         (Probe(commits.bad, {**forced, **effort}, "step_time", ("ddp", 2), "t.py::test_a"), commits.good)
         for effort in ({"launches": 16, "max_time": 40.0}, {"launches": 32, "max_time": 100.0})

@@ -23,7 +23,7 @@ from pytest_ddpperf.run.session.probe import Outcome, Probe
 SUITE = """
 import pytest
 
-pytestmark = pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counted_only=True)
+pytestmark = pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
 
 
 def build(ctx):

@@ -81,7 +81,7 @@ def project(git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
         (root / "demo").mkdir()
         (root / "demo" / "__init__.py").touch()
         (root / "test_demo.py").write_text(SUITE)
-        (root / "pytest.ini").write_text("[pytest]\nddpperf_json = mine.json\nddpperf_history = mine.sqlite\n")
+        (root / "pytest.ini").write_text("[pytest]\nddpperf_report = json:mine.json\nddpperf_history = mine.sqlite\n")
         (root / ".gitignore").write_text("__pycache__\n.pytest_cache\nblocked\n")
         git("init", "-q")
         for number, step in enumerate(steps):
@@ -113,7 +113,7 @@ def untouched(git: Git) -> bool:
 def test_a_probe_measures_two_commits_whatever_the_test_asks_for(project: Callable[..., Path], git: Git) -> None:
     root = project([STEP.format(calls=calls, work=0) for calls in (2, 3)])
     between = commits_between("v0", "v1", root)
-    probe = Probe(between.bad, {"counted_only": True, "fail_on": "none"}, "collective_calls", ("custom", 2))
+    probe = Probe(between.bad, {"counts": "only", "fail_on": "none"}, "collective_calls", ("custom", 2))
     outcome = run_probe(probe, between.good, ("test_demo.py", "-k", "step or skips"))
     (result,) = outcome.results
     assert (result.test, result.name, result.verdict) == ("test_demo.py::test_step", "custom", Verdict.REGRESSED)

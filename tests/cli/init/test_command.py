@@ -49,7 +49,7 @@ for _ in range(2000):
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
 """
-QUICK = ("-q", "--ddpperf-counted-only", "--ddpperf-device=cpu", "--ddpperf-world-size=2")
+QUICK = ("-q", "--ddpperf-counts=only", "--ddpperf-device=cpu", "--ddpperf-world-size=2")
 
 
 @pytest.fixture

@@ -370,7 +370,7 @@ def test_a_rank_that_comes_twice_ends_the_meeting() -> None:
 
 def test_a_rank_that_there_is_not_ends_the_meeting() -> None:
     tasks = Tasks(hello(7, "b"))
-    with pytest.raises(LaunchError, match=r"said that it is rank 7 of the launcher: .*--ddpperf-meeting=DIR$"):
+    with pytest.raises(LaunchError, match=r"said that it is rank 7 of the launcher: .*--ddpperf-rendezvous-dir=DIR$"):
         tasks.cluster.gather(20)
     tasks.close()
 

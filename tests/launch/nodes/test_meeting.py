@@ -95,7 +95,7 @@ def test_what_is_no_file_in_place_of_a_card_is_neither_waited_for_nor_read(
 
 
 def test_a_folder_that_is_not_there_is_told_with_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"cannot meet in .*No such file.*--ddpperf-meeting"):
+    with pytest.raises(SettingError, match=r"cannot meet in .*No such file.*--ddpperf-rendezvous-dir"):
         FileMeeting(task(), tmp_path / "none").publish(CARD)
 
 

@@ -49,7 +49,7 @@ def broadcast(module):
 def run_suite(inner: pytest.Pytester, tests: str, *arguments: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
     """A run of the suite, and its results out of the JSON file."""
     inner.makepyfile(test_suite=SUITE + tests)
-    run = inner.runpytest("-q", "--ddpperf-json=results.json", *arguments)
+    run = inner.runpytest("-q", "--ddpperf-report=json:results.json", *arguments)
     results: list[dict[str, Any]] = json.loads((inner.path / "results.json").read_text())["results"]
     return run, results
 
@@ -67,7 +67,7 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
         return limited
 
     monkeypatch.setattr(SessionBudget, "share", noted)
-    test = "def test_new(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counted=False, max_time=0.1)\n"
+    test = "def test_new(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counts='off', max_time=0.1)\n"
     found = [run_suite(inner, test, *save)[1][0]["verdict"] for save in ([], ["--ddpperf-save"], [])]
     assert found[:2] == ["new", "new"]
     assert parts == [1.0, 1.0, 0.5]
@@ -102,7 +102,7 @@ def test_again(ddpperf):
 def test_other(ddpperf):
     ddpperf.check(workload, accumulation_steps=2)
 """,
-        *("--ddpperf-counted-only", "--ddpperf-verify=false"),
+        *("--ddpperf-counts=only", "--ddpperf-verify=false"),
     )
     run.assert_outcomes(passed=3)
     assert launched == ["prepare_launch"] * 2  # the first two tests take one
@@ -129,7 +129,7 @@ def test_other(ddpperf):
 
 
 def test_own_step(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counted=False)
+    ddpperf.check(lambda ctx: lambda: 1.0, counts='off')
 """,
     )
     run.assert_outcomes(passed=4)
@@ -180,7 +180,7 @@ def test_wrong_and_not_looked_at(ddpperf):
 def test_wrong_and_not_to_fail(ddpperf):
     ddpperf.check(workload, strategy=forgetful)
 """,
-        "--ddpperf-counted-only",
+        "--ddpperf-counts=only",
     )
     run.assert_outcomes(passed=2, failed=2, skipped=1)
     run.stdout.fnmatch_lines(
@@ -273,7 +273,7 @@ def test_neither(ddpperf):
 def test_something_goes_on(ddpperf):
     ddpperf.check(workload, strategy="zero1", profile=False, verify=False, max_time=60)
 """,
-        *("--ddpperf-profile", "--ddpperf-counted=false"),
+        *("--ddpperf-profile", "--ddpperf-counts=off"),
     )
     run.assert_outcomes(passed=3)
     both, neither, zero1 = results
@@ -306,7 +306,7 @@ def test_what_differs_from_plain_training_is_part_of_the_name_and_of_the_results
 def test_accumulation(ddpperf):
     measured = ddpperf.check(workload, strategy="ddp_bucketed", accumulation_steps=4, precision="bf16")
     assert measured.effective_batch_size == 48
-    ddpperf.check(workload, strategy="bucketed", accumulation_steps=2, counted_only=True)
+    ddpperf.check(workload, strategy="bucketed", accumulation_steps=2, counts='only')
 
 
 def test_skipped(ddpperf):
@@ -442,7 +442,7 @@ def test_it(ddpperf):
     run, (result,) = run_suite(inner, inside)
     run.assert_outcomes(passed=1)
     run.stdout.fnmatch_lines(["test_it custom: target inconclusive: throughput: *"])
-    run, _ = run_suite(inner, inside, "--ddpperf-fail-on=inconclusive")
+    run, _ = run_suite(inner, inside, "--ddpperf-fail-on=+inconclusive")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["target inconclusive: throughput: *"])
     set_load(0.5)
@@ -525,7 +525,7 @@ def test_it(ddpperf):
     run.assert_outcomes(passed=1)
     note = naive["metrics"]["step_time"]["note"]
     assert "for hungry does not fit into memory" in note
-    assert note.endswith("time each alone with --ddpperf-turns=false, or save it anew")
+    assert note.endswith("time each alone with --ddpperf-interleave=false, or save it anew")
     assert not any("not in this run" in finding for finding in naive["findings"])
 
 
@@ -551,13 +551,13 @@ def test_a_baseline_of_another_training_is_not_compared_with(inner: pytest.Pytes
 def test_it(ddpperf):
     ddpperf.check(workload, strategy="{}", name="mine")
 """
-    counted = ("--ddpperf-counted-only", "--ddpperf-verify=false")
+    counted = ("--ddpperf-counts=only", "--ddpperf-verify=false")
     run_suite(inner, test.format("naive"), *counted, "--ddpperf-save")
     run, (result,) = run_suite(inner, test.format("flat"), *counted, "--ddpperf-require-baseline")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["incompatible: the baseline is not comparable: strategy naive -> flat"])
     assert result["verdict"] == "incompatible"
-    run, (result,) = run_suite(inner, test.format("naive"), "--ddpperf-precision=bf16", "--ddpperf-counted-only")
+    run, (result,) = run_suite(inner, f"{test.format('naive')[:-2]}, precision='bf16')", "--ddpperf-counts=only")
     assert (result["name"], result["verdict"]) == ("mine precision=bf16", "new")
 
 
@@ -568,10 +568,10 @@ def test_it(ddpperf):
     assert measured["step_time"].value > 0
     ddpperf.expect(collectives={"all_reduce": 99})
 """
-    run, (result,) = run_suite(inner, test, "--ddpperf-counted-only", "--ddpperf-verify=false", "-rs")
+    run, (result,) = run_suite(inner, test, "--ddpperf-counts=only", "--ddpperf-verify=false", "-rs")
     run.assert_outcomes(skipped=1)
     line = (SUITE + test).strip().partition("> 0")[0].count("\n") + 1
-    run.stdout.fnmatch_lines([f"*only counts; the test ended at *:{line} in test_it, and checked nothing after it"])
+    run.stdout.fnmatch_lines([f"*leaves it out; the test ended at *:{line} in test_it, and checked nothing after it"])
     assert result["name"] == "naive"
 
 
@@ -582,7 +582,7 @@ def test_it(ddpperf):
     assert measured.counts.totals["optimizer_steps"] == 1
     ddpperf.expect(collectives={{"all_reduce": {}}}, optimizer_steps=1)
 """
-    counted = ("--ddpperf-counted-only", "--ddpperf-verify=false")
+    counted = ("--ddpperf-counts=only", "--ddpperf-verify=false")
     both = """
 def test_both(ddpperf):
     ddpperf.compare(workload, strategies=["naive", "flat"])
@@ -621,7 +621,7 @@ def test_both(ddpperf):
     assert "all_reduce 1 -> 2 calls" in run.stdout.str().partition("collective_bytes")[0]
 
     run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
-    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-no-sync=false", *counted)
+    run, (result,) = run_suite(inner, test.format("flat", "1, no_sync=False"), *counted)
     assert result["verdict"] == "new"
     hint = "there is a baseline for `flat accumulation_steps=2`: options are part of a benchmark's identity"
     run.stdout.fnmatch_lines([f"*{hint}"])
@@ -664,7 +664,7 @@ def test_it(ddpperf):
         samples_per_step=6,
     ))
 """,
-        "--ddpperf-counted-only",
+        "--ddpperf-counts=only",
     )
     run.assert_outcomes(failed=1)
     told = "rank 0 of 2 raised RuntimeError: The size of tensor a (5) must match *"
@@ -691,7 +691,7 @@ def test_it(ddpperf, request, settings):
     ddpperf.check(sized, **settings)
 """
     for d, given in ((16, ()), (5, ("--d-model=5",))):
-        run, (first, second) = run_suite(inner, test, "--ddpperf-counted-only", "--ddpperf-verify=false", *given)
+        run, (first, second) = run_suite(inner, test, "--ddpperf-counts=only", "--ddpperf-verify=false", *given)
         run.assert_outcomes(passed=2)
         assert first["name"] == "ddp[bucket_cap_mb=5] accumulation_steps=2 clip_grad_norm=1"
         assert (second["name"], second["recipe"]) == ("flat", {})
@@ -725,7 +725,7 @@ def test_dies(ddpperf, verb):
     options = "--ddpperf-warmup=3 --ddpperf-steps=6 --ddpperf-launches=1 --ddpperf-max-time=1"
     of_each = []
     for more in ([], ["--ddpperf-save"]):
-        run = inner.runpytest("-q", *options.split(), "--ddpperf-verify=false", "--ddpperf-counted=false", *more)
+        run = inner.runpytest("-q", *options.split(), "--ddpperf-verify=false", "--ddpperf-counts=off", *more)
         run.assert_outcomes(failed=2)
         of_each += [line for line in run.outlines if line.startswith("rank 1 of 2 exited with status 3")]
     assert len(of_each) == 4

@@ -189,7 +189,7 @@ def test_launchers_that_are_not_needed_end(monkeypatch: pytest.MonkeyPatch, ther
 def test_one_variant_or_one_after_the_other_needs_one_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddpperf.run.call.benchmark_launches.free_memory", lambda: 0)
     one, two = (make_variant(name) for name in "ab")
-    for settings, variants in ((Settings(), [one]), (Settings(turns=False), [one, two])):
+    for settings, variants in ((Settings(), [one]), (Settings(interleave=False), [one, two])):
         session: Any = Both(1, 1)
         launches(settings, session, session.paired).start(variants)
         assert session.launchers.started == session.paired.launchers.started == [1]
@@ -278,7 +278,7 @@ def test_what_ends_for_want_of_memory_or_time_among_others_may_run_alone(
     expected = type(failure()) if not other else ReferenceStopped if told else ReferenceFailed
     with pytest.raises(expected) as raised:
         run([(one, PLAN) for one in both], Purpose.TIMES)
-    hint = "\n2 launches ran at the same time, to take turns; --ddpperf-turns=false runs one after the other"
+    hint = "\n2 launches ran at the same time, to take turns; --ddpperf-interleave=false runs one after the other"
     assert str(raised.value).endswith(hint) is told
     with pytest.raises(DdpperfError) as raised:
         run([(one, PLAN) for one in both if one.of_reference is other], Purpose.TIMES)
@@ -368,13 +368,13 @@ def test_a_variant_is_prepared_by_one_launch_when_nothing_disturbs_it(monkeypatc
 
 def test_what_is_only_counted_finds_its_modules_imported_too(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
-    preparing(Settings(counted_only=True), session).prepared([make_variant("mine", subject=own_step)])
+    preparing(Settings(counts="only"), session).prepared([make_variant("mine", subject=own_step)])
     assert session.noted == ["1 there", "test_x.py::test_a mine: counting", "prepare_launch mine", "end"]
 
 
 def test_a_launch_for_several_things_has_the_time_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Preparing(monkeypatch)
-    for settings in (Settings(timeout=30.0), Settings(timeout=30.0, counted_only=True)):
+    for settings in (Settings(timeout=30.0), Settings(timeout=30.0, counts="only")):
         session.prepared.clear()
         preparing(settings, session).prepared([make_variant("mine", subject=own_step)])
     assert session.patience == [2, 1]
@@ -388,7 +388,7 @@ def test_side_by_side_counts_alone_are_not_remembered(
     session: Any = Preparing(monkeypatch)
     side: Any = SimpleNamespace(wait=lambda *_: None, missing_bytes=lambda *_: 0, with_variables=lambda _: side)
     paired: Any = SimpleNamespace(launchers=side, opposite=None)
-    passes = preparing(Settings(counted_only=counted_only), session, paired)
+    passes = preparing(Settings(counts="only" if counted_only else "on"), session, paired)
     for _ in range(2):
         passes.prepared([make_variant("mine", subject=own_step)])
     assert len(session.patience) == launches

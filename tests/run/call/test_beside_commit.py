@@ -64,7 +64,7 @@ pytestmark = pytest.mark.ddpperf(
 
 
 def test_same(ddpperf):
-    ddpperf.check(training.same, counted=False)
+    ddpperf.check(training.same, counts='off')
 
 
 def test_slower(ddpperf):
@@ -72,11 +72,11 @@ def test_slower(ddpperf):
 
 
 def test_fragile(ddpperf):
-    ddpperf.check(training.fragile, counted=False)
+    ddpperf.check(training.fragile, counts='off')
 
 
 def test_local(ddpperf):
-    ddpperf.check(lambda ctx: training.same(ctx), counted=False)
+    ddpperf.check(lambda ctx: training.same(ctx), counts='off')
 """
 
 
@@ -124,7 +124,7 @@ def results(root: Path) -> dict[str, dict[str, Any]]:
 def test_times_are_those_of_both_commits_and_counts_those_that_are_stored(project: pytest.Pytester) -> None:
     """Beside the stored times alone nothing would be slower: they are 20 times as long."""
     root, saved = project.path, git(project.path, "rev-parse", "--short=7", "HEAD~1")
-    run = project.runpytest("-q", "--ddpperf-json=results.json")
+    run = project.runpytest("-q", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=3, failed=1)
     found = results(root)
 
@@ -163,21 +163,23 @@ def test_a_baseline_that_is_needed_ends_the_run_if_its_commit_is_gone(project: p
     git(root, "init", "-q")
     commit(root, "squashed")
     squashed = git(root, "rev-parse", "--short=7", "HEAD")
-    run = project.runpytest("-q", "--ddpperf-require-baseline", "--ddpperf-json=results.json")
+    run = project.runpytest("-q", "--ddpperf-require-baseline", "--ddpperf-report=json:results.json")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     only = "*--ddpperf-require-baseline: test_it.py::test_same: only gross slowdowns could fail"
     other = f"{squashed}, which added the baseline, has other code"
     run.stdout.fnmatch_lines([f"{only}: {gone}, the * is gone after a squash or a rebase, and {other}: *"])
     assert results(root) == {}
 
-    project.runpytest("-q", "-k", "same or slower", "--ddpperf-json=results.json").assert_outcomes(passed=1, failed=1)
+    project.runpytest("-q", "-k", "same or slower", "--ddpperf-report=json:results.json").assert_outcomes(
+        passed=1, failed=1
+    )
     found = results(root)
     assert (found["test_same"]["verdict"], found["test_slower"]["verdict"]) == ("inconclusive", "regressed")
     assert found["test_slower"]["metrics"]["step_time"]["verdict"] == "inconclusive", "a count is worse"
     assert found["test_same"]["unpaired"].startswith(f"{gone}, the commit of the baseline, is gone")
 
     # What is undecided, and what is slower, is the next baseline if it is asked for.
-    run = project.runpytest("-q", "-k", "same or slower", "--ddpperf-save", "--ddpperf-json=results.json")
+    run = project.runpytest("-q", "-k", "same or slower", "--ddpperf-save", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=2)
     assert results(root)["test_same"]["verdict"] == "inconclusive"
     records = [
@@ -192,7 +194,7 @@ def test_a_calibration_pairs_this_checkout_with_itself(inner: pytest.Pytester, s
     (inner.path / "training.py").write_text(CODE)
     (inner.path / "test_it.py").write_text(SUITE)
     (inner.path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
-    run = inner.runpytest("-q", "-k", "same", "--ddpperf-calibrate=2", "--ddpperf-json=results.json")
+    run = inner.runpytest("-q", "-k", "same", "-oddpperf_calibrate=2", "--ddpperf-report=json:results.json")
     run.assert_outcomes(passed=1)
     document = json.loads((inner.path / "results.json").read_text())
     (calibrated,) = document["calibration"]

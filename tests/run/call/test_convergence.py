@@ -83,7 +83,7 @@ def test_it(ddpperf):
     assert [row.agreement for row in found.kept] == ["equal"] * 4
     assert all(row.allowed < 0.02 for row in found.kept)
 """,
-        "--ddpperf-json=found.json",
+        "--ddpperf-report=json:found.json",
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*ddpperf convergence*", "*test_it ddp *first*", "*test_it own *equal*"])
@@ -213,7 +213,7 @@ def test_it(ddpperf, at, every, said):
     assert first.endswith(" in launch 3; by ddp all is finite to the end")
     assert len(others) == 1
 """,
-        "--ddpperf-json=found.json",
+        "--ddpperf-report=json:found.json",
     )
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["test_it*bad *not finite*worse", "test_it*flat *equal"])

@@ -389,7 +389,7 @@ def test_who_wants_stored_times_alone_lacks_nothing(tmp_path: Path, settings: di
     assert side(tmp_path, record, **settings) == Unpaired(reason)
 
 
-@pytest.mark.parametrize("settings", [{"save": "default"}, {"counted_only": True}])
+@pytest.mark.parametrize("settings", [{"save": "default"}, {"counts": "only"}])
 def test_new_baselines_and_counts_alone_need_no_pair(tmp_path: Path, settings: dict[str, Any]) -> None:
     record = saved(repository(tmp_path))
     committed(tmp_path, "slower", training=SLOW)

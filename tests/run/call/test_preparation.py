@@ -111,12 +111,12 @@ class Ranks:
         (Settings(), training(of_reference=True), "timing a few steps, counting"),
         (Settings(), training(subject=lambda ctx: None), "timing a few steps, counting"),
         (Settings(verify=False), training(), "timing a few steps, counting"),
-        (Settings(counted=False), training(), "timing a few steps, comparing with a single process"),
-        (Settings(counted_only=True), training(), "counting, comparing with a single process"),
-        (Settings(counted_only=True, verify=False), training(), "counting"),
-        (Settings(counted=False, verify=False), training(), "timing a few steps"),
-        (Settings(counted=False), training(of_reference=True), "timing a few steps"),
-        (Settings(counted=False), training(subject=lambda ctx: None), "timing a few steps"),
+        (Settings(counts="off"), training(), "timing a few steps, comparing with a single process"),
+        (Settings(counts="only"), training(), "counting, comparing with a single process"),
+        (Settings(counts="only", verify=False), training(), "counting"),
+        (Settings(counts="off", verify=False), training(), "timing a few steps"),
+        (Settings(counts="off"), training(of_reference=True), "timing a few steps"),
+        (Settings(counts="off"), training(subject=lambda ctx: None), "timing a few steps"),
     ],
 )
 def test_a_launch_has_all_that_is_wanted_to_do(settings: Settings, variant: Variant, tasks: str) -> None:
@@ -149,9 +149,9 @@ def test_one_launch_tells_all_of_a_variant() -> None:
 
 
 def test_what_is_not_asked_is_not_known() -> None:
-    (found,) = prepared(Settings(counted_only=True), [training()], Ranks(), {})
+    (found,) = prepared(Settings(counts="only"), [training()], Ranks(), {})
     assert (found.pilot, found.counts, found.findings) == (None, COUNTS, ())
-    (found,) = prepared(Settings(counted=False, verify=False), [training()], Ranks(), {})
+    (found,) = prepared(Settings(counts="off", verify=False), [training()], Ranks(), {})
     assert found.pilot is not None
     assert (found.counts, found.findings) == (None, ())
 
@@ -288,7 +288,7 @@ def test_a_verification_that_shares_its_launch_has_not_the_last_word(shared: Ver
 @pytest.mark.parametrize("verification", [WRONG, Verification(unverified="it communicates")])
 def test_one_that_has_its_launch_for_itself_has_it(verification: Verification) -> None:
     ranks = Ranks(ddp=verification)
-    settings = Settings(counted_only=True)
+    settings = Settings(counts="only")
     job = prepare_job(settings, training())
     assert job.parts == 2
     ranks = Ranks(ddp=verification, alone=verification)

@@ -47,7 +47,7 @@ def test_step(ddpperf):
 def test_curve(ddpperf):
     ddpperf.scaling(WORKLOAD, strategy="fsdp2")
 """
-SIZES = "--ddpperf-simulate=8,1024"
+SIZES = "-oddpperf_simulate=8,1024"
 
 
 def suite(before: str = "pass", first: int = 0) -> str:
@@ -56,7 +56,7 @@ def suite(before: str = "pass", first: int = 0) -> str:
 
 def found(pytester: pytest.Pytester, *options: str) -> dict[int, dict[str, Any]]:
     """The results of a run by world size."""
-    pytester.runpytest(SIZES, "--ddpperf-json=run.json", "-k", "step", *options)
+    pytester.runpytest(SIZES, "--ddpperf-report=json:run.json", "-k", "step", *options)
     document = json.loads((pytester.path / "run.json").read_text())
     assert document["environment"]["simulated"] is True
     assert document["environment"]["backend"] == "fake"
@@ -66,7 +66,7 @@ def found(pytester: pytest.Pytester, *options: str) -> dict[int, dict[str, Any]]
 def test_baselines_of_simulated_ranks_are_none_of_other_options(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_big=suite().replace("assert measured.world_size == 1024", "").replace("fsdp2", "ddp"))
     found(inner, "--ddpperf-save")
-    run = inner.runpytest("-k", "step", "--ddpperf-counted-only", "--ddpperf-world-size=2")
+    run = inner.runpytest("-k", "step", "--ddpperf-counts=only", "--ddpperf-world-size=2")
     run.assert_outcomes(passed=1)
     run.stdout.no_fnmatch_line("*there is a baseline for*")
 
@@ -111,16 +111,19 @@ def test_a_budget_of_the_ini_file_is_for_what_is_measured(inner: pytest.Pytester
 
 def test_another_rank_is_another_benchmark(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_big=suite())
-    results = found(inner, "--ddpperf-simulate-rank=7")
+    results = found(inner, "-oddpperf_simulate_rank=7")
     assert {result["name"] for result in results.values()} == {"fsdp2 rank=7"}
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--ddpperf-against=HEAD"], "--ddpperf-simulate=8,1024 measures nothing, and --ddpperf-against does"),
-        (["--ddpperf-budget=1min"], "--ddpperf-simulate=8,1024 measures nothing, and --ddpperf-budget does"),
-        (["--ddpperf-simulate-rank=8"], "--ddpperf-simulate-rank=8: --ddpperf-simulate=8,1024 has a group without it"),
+        (["--ddpperf-against=HEAD"], "ddpperf simulate measures nothing, and --ddpperf-against does"),
+        (["--ddpperf-budget=1min"], "ddpperf simulate measures nothing, and --ddpperf-budget does"),
+        (
+            ["-oddpperf_simulate_rank=8"],
+            "ddpperf simulate --rank=8: a group of 8 has no such rank (the first is 0): give a smaller one",
+        ),
     ],
 )
 def test_what_means_nothing_for_simulated_ranks_is_refused(
@@ -154,6 +157,6 @@ def test_group(ddpperf_group):
 
 def test_one_rank_alone_is_rank_0_and_functional_tests_are_skipped(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_big=suite() + ALONE)
-    run = inner.runpytest(SIZES, "--ddpperf-simulate-rank=7", "-k", "alone or group", "-rs")
+    run = inner.runpytest(SIZES, "-oddpperf_simulate_rank=7", "-k", "alone or group", "-rs")
     run.assert_outcomes(passed=1, skipped=1)
-    run.stdout.fnmatch_lines(["*ddpperf_group is not simulated: --ddpperf-simulate takes check and measure"])
+    run.stdout.fnmatch_lines(["*ddpperf_group is not simulated: ddpperf simulate takes check and measure"])

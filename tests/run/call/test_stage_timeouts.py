@@ -35,7 +35,7 @@ def test_the_failure_names_the_stage_its_deadline_and_the_rank(pytester: pytest.
     pytester.makepyfile(test_stuck=STUCK)
     run = pytester.runpytest_subprocess(
         "--ddpperf-device=cpu", "--ddpperf-world-size=2", "--ddpperf-timeout=600", "--ddpperf-launches=1",
-        "--ddpperf-max-time=1", "--ddpperf-counted=false", "--ddpperf-warmup=5",
+        "--ddpperf-max-time=1", "--ddpperf-counts=off", "--ddpperf-warmup=5",
     )  # fmt: skip
     run.assert_outcomes(failed=2, passed=1)
     run.stdout.fnmatch_lines(

@@ -37,7 +37,7 @@ PARAMETERS = 4 * (64 * 64 + 64)
 
 def run(pytester: pytest.Pytester, test: str, *options: str) -> pytest.RunResult:
     pytester.makepyfile(test_it=f"{SUITE}\n\n{test}")
-    return pytester.runpytest("--ddpperf-json=run.json", *options)
+    return pytester.runpytest("--ddpperf-report=json:run.json", *options)
 
 
 def document(pytester: pytest.Pytester) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def test_predicted(ddpperf):
 
 def test_simulated_benchmarks_measure_no_network(inner: pytest.Pytester) -> None:
     test = "def test_simulated(ddpperf):\n    ddpperf.check(workload, strategy='flat')"
-    result = run(inner, test, "--ddpperf-simulate=2", "--ddpperf-network=here")
+    result = run(inner, test, "-oddpperf_simulate=2", "-oddpperf_network=here")
     result.assert_outcomes(failed=1)
     assert "network='here': a simulated benchmark measures nothing between ranks" in result.stdout.str()
 
@@ -304,7 +304,7 @@ def test_simulated_benchmarks_are_put_on_a_named_network(inner: pytest.Pytester)
 def test_simulated(ddpperf):
     ddpperf.check(workload, strategy="fsdp2")
 """
-    network = ("--ddpperf-simulate=8,64", "--ddpperf-network=pcie-ethernet10", "--ddpperf-accelerator=a100")
+    network = ("-oddpperf_simulate=8,64", "-oddpperf_network=pcie-ethernet10", "-oddpperf_accelerator=a100")
     run(inner, test, *network).assert_outcomes(passed=1)
     rows = document(inner)["predictions"]
     assert [(row["name"], row["world_size"], row["accelerator"]) for row in rows] == [

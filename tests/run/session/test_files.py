@@ -20,7 +20,7 @@ from pytest_ddpperf.reports.plots import write_plots
 SUITE = """
 import pytest
 
-pytestmark = pytest.mark.ddpperf(world_size=2, counted_only=True, backend="gloo", device="cpu", timeout=30)
+pytestmark = pytest.mark.ddpperf(world_size=2, counts='only', backend="gloo", device="cpu", timeout=30)
 
 
 def build(ctx):
@@ -65,7 +65,7 @@ def suite(inner: pytest.Pytester) -> pytest.Pytester:
 
 def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester) -> None:
     options = [f"--ddpperf-report={kind}:out/{kind}" for kind in KINDS]
-    suite.runpytest("--ddpperf-json=run.json", *options).assert_outcomes(passed=1)
+    suite.runpytest("--ddpperf-report=json:run.json", *options).assert_outcomes(passed=1)
     document = read_results(suite.path / "run.json")
     assert document.results[0].metrics["collective_calls"].value == 1
     for kind in KINDS.values():
@@ -74,7 +74,7 @@ def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester) ->
 
 def test_pictures_of_the_run_are_those_of_its_json_file(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_suite=TIMED)
-    inner.runpytest("--ddpperf-json=run.json", "--ddpperf-plots=pictures").assert_outcomes(passed=1)
+    inner.runpytest("--ddpperf-report=json:run.json", "--ddpperf-report=plots:pictures").assert_outcomes(passed=1)
     later = write_plots(read_results(inner.path / "run.json"), inner.path / "later", "--plots")
     assert {file.name: file.read_bytes() for file in later} == {
         file.name: file.read_bytes() for file in (inner.path / "pictures").iterdir()
@@ -83,10 +83,10 @@ def test_pictures_of_the_run_are_those_of_its_json_file(inner: pytest.Pytester) 
 
 
 def test_a_place_for_pictures_that_cannot_be_is_refused_before_the_first_test(suite: pytest.Pytester) -> None:
-    run = suite.runpytest("--ddpperf-plots=test_suite.py")
+    run = suite.runpytest("--ddpperf-report=plots:test_suite.py")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines(
-        ["ERROR: --ddpperf-plots=*test_suite.py: pictures cannot be written there: it is a file; *"]
+        ["ERROR: --ddpperf-report=plots:*test_suite.py: pictures cannot be written there: it is a file; *"]
     )
 
 
@@ -151,7 +151,7 @@ def test_without_markdown_a_job_of_github_has_no_page(suite: pytest.Pytester, mo
     [
         (
             "markdwon:a.md",
-            "--ddpperf-report=markdwon:a.md: there is no kind markdwon; did you mean markdown? there are *",
+            "--ddpperf-report=markdwon:a.md: there is no kind markdwon; did you mean markdown? There are *",
         ),
         ("a.md", "--ddpperf-report=a.md: expected KIND:FILE, such as markdown:comment.md, or none"),
         ("csv:", "--ddpperf-report=csv:: expected KIND:FILE, such as markdown:comment.md, or none"),
@@ -189,7 +189,7 @@ def properties(file: Path) -> dict[str, dict[str, str]]:
 
 def test_junit_has_verdicts_and_metrics(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_suite=TIMED, test_other="def test_other(): pass")
-    inner.runpytest("--junitxml=out.xml", "--ddpperf-json=run.json").assert_outcomes(passed=2)
+    inner.runpytest("--junitxml=out.xml", "--ddpperf-report=json:run.json").assert_outcomes(passed=2)
     found = properties(inner.path / "out.xml")
     assert found["test_other"] == {}
     (result,) = read_results(inner.path / "run.json").results
@@ -202,7 +202,7 @@ def test_junit_has_verdicts_and_metrics(inner: pytest.Pytester) -> None:
 
 def test_without_properties_junit_keeps_to_the_schema_of_jenkins(suite: pytest.Pytester) -> None:
     suite.makepyfile(test_red=SUITE.replace("ddpperf.check(build)", "ddpperf.check(build, tolerence=1)"))
-    suite.runpytest("--junitxml=out.xml", "--ddpperf-properties=false").assert_outcomes(passed=1, failed=1)
+    suite.runpytest("--junitxml=out.xml", "--ddpperf-junit-properties=false").assert_outcomes(passed=1, failed=1)
     found = ET.parse(suite.path / "out.xml")  # noqa: S314 - of our own run
     assert not list(found.iter("property"))
     parts = {child.tag for case in found.iter("testcase") for child in case}
@@ -251,7 +251,7 @@ def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does it
 
 def test_a_test_that_is_run_again_has_the_properties_of_its_last_attempt(suite: pytest.Pytester) -> None:
     suite.makeconftest(AGAIN)
-    suite.runpytest("--junitxml=out.xml", "--ddpperf-json=run.json").assert_outcomes(passed=1)
+    suite.runpytest("--junitxml=out.xml", "--ddpperf-report=json:run.json").assert_outcomes(passed=1)
     (case,) = ET.parse(suite.path / "out.xml").iter("testcase")  # noqa: S314 - of our own run
     assert read_results(suite.path / "run.json").results[0].findings[-1].startswith("attempt 2 of its test")
     names = [each.attrib["name"] for each in case.iter("property")]

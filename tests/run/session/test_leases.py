@@ -150,7 +150,7 @@ def test_a_run_that_needs_more_gpus_than_are_free_says_who_has_them(tmp_path: Pa
     who = f"process {process.pid} in {tmp_path}"
     assert told == [f"waiting for GPUs that {who} uses, up to 0.3 s"]
     assert str(caught.value).startswith(f"GPUs are in use by {who}, and {ONE}, {TWO}, {THREE} were not free within ")
-    assert "--ddpperf-lease=SECONDS" in str(caught.value)
+    assert "--ddpperf-gpu-lock-timeout=SECONDS" in str(caught.value)
     assert Locks(tmp_path).free([TWO, THREE]) == [TWO, THREE]  # it holds none meanwhile
 
 
@@ -285,7 +285,7 @@ def test_two_runs_that_measure_on_one_machine_are_told(
     run.stdout.fnmatch_lines(["*another run of pytest measured on this machine (process *"])
     process.kill()
     process.wait()
-    alone = inner.runpytest_inprocess("-q", "--ddpperf-max-time=5", "--ddpperf-json=results.json")
+    alone = inner.runpytest_inprocess("-q", "--ddpperf-max-time=5", "--ddpperf-report=json:results.json")
     alone.stdout.no_fnmatch_line("*measure* on this machine*")
     assert '"measured_beside"' not in (inner.path / "results.json").read_text()
     assert Locks(tmp_path).take([CPU]) is None  # the session has given it back

@@ -12,7 +12,7 @@ SUITE = """
 import pytest
 
 pytestmark = pytest.mark.ddpperf(
-    world_size=2, launches=2, steps=5, warmup=1, verify=False, counted=False, backend="gloo", device="cpu", timeout=30
+    world_size=2, launches=2, steps=5, warmup=1, verify=False, counts='off', backend="gloo", device="cpu", timeout=30
 )
 
 def build(ctx):
@@ -64,7 +64,11 @@ def test_an_open_test_runs_twice_is_reported_once_and_its_launches_count_in_both
     inner.makepyfile(SUITE)
     inner.makeconftest(OPEN.replace("WANTED", "6.0"))
     run = inner.runpytest(
-        "--ddpperf-budget=20s", "-v", "--junitxml=junit.xml", "-ojunit_family=xunit1", "--ddpperf-json=results.json"
+        "--ddpperf-budget=20s",
+        "-v",
+        "--junitxml=junit.xml",
+        "-ojunit_family=xunit1",
+        "--ddpperf-report=json:results.json",
     )
     run.assert_outcomes(passed=3, failed=1)
     notes = (inner.path / "notes").read_text().splitlines()
@@ -101,7 +105,7 @@ def test_a_first_failure_ends_the_session_with_what_was_held_back(inner: pytest.
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--ddpperf-save"], ["--ddpperf-counted-only"], ["-k", "first"], ["--setup-only"]]
+    "arguments", [["--ddpperf-save"], ["--ddpperf-counts=only"], ["-k", "first"], ["--setup-only"]]
 )
 def test_one_pass_does_if_there_is_nothing_to_share(inner: pytest.Pytester, arguments: list[str]) -> None:
     inner.makepyfile(SUITE)

@@ -122,7 +122,7 @@ def notes(monkeypatch):
 def test_ranks(ddpperf_group, notes):
     ddpperf_group.run(lambda ctx, notes: None, notes)
 
-@pytest.mark.ddpperf(launches=1, steps=1, warmup=0, counted=False, timeout=20)
+@pytest.mark.ddpperf(launches=1, steps=1, warmup=0, counts='off', timeout=20)
 def test_benchmark(ddpperf, notes):
     ddpperf.measure(lambda ctx: lambda: float(len(notes)), samples_per_step=1)
 """,
@@ -276,15 +276,17 @@ def cores(ctx): return sorted(os.sched_getaffinity(0))
 def test_alike(ddpperf_group):
     assert len({*map(tuple, ddpperf_group.run(cores).values)}) == 1
 
-@pytest.mark.ddpperf(bind="cores")
+@pytest.mark.ddpperf(cpu_binding="cores")
 def test_bound(ddpperf_group):
     first, second = ddpperf_group.run(cores).values
     assert not {*first} & {*second}
 
-@pytest.mark.ddpperf(bind="cores", world_size=2 * len(os.sched_getaffinity(0)))
+@pytest.mark.ddpperf(cpu_binding="cores", world_size=2 * len(os.sched_getaffinity(0)))
 def test_too_many(ddpperf_group): ddpperf_group.run(cores)
 """
     )
     run = inner.runpytest_inprocess("-q")
     run.assert_outcomes(passed=2, failed=1)
-    run.stdout.fnmatch_lines(["bind=cores gives each rank cores of its own, and * ranks have *: use fewer ranks, or *"])
+    run.stdout.fnmatch_lines(
+        ["cpu_binding=cores gives each rank cores of its own, and * ranks have *: use fewer ranks, or *"]
+    )

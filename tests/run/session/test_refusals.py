@@ -22,14 +22,14 @@ from pytest_ddpperf.settings import KNOBS, Settings
             "--ddpperf-force-save is for what is saved, and nothing is: give --d",
         ),
         (
-            Settings(against="main", baseline="a"),
-            "baseline",
+            Settings(against="main", baseline_set="a"),
+            "baseline_set",
             "--ddpperf-against=main reads no baseline and --ddpperf-b",
         ),
         (
             Settings(calibrate=3, history=Path("runs.db")),
             "history",
-            "--ddpperf-calibrate=3 measures benchmarks side by side with th",
+            "ddpperf calibrate measures benchmarks side by side with th",
         ),
         (
             Settings(quick=True),
@@ -49,7 +49,7 @@ def test_what_the_command_line_says_must_mean_something_and_an_ini_file_may_say_
 
 def test_what_is_given_beside_what_it_is_for_is_taken() -> None:
     require_consistent(Settings(against="main", against_setup="make", against_tests=True), ["against_setup"])
-    require_consistent(Settings(save="default", force_save=True, baseline="a"), ["force_save", "baseline"])
+    require_consistent(Settings(save="default", force_save=True, baseline_set="a"), ["force_save", "baseline_set"])
 
 
 def test_what_a_first_look_would_store_is_refused_from_wherever_it_is_asked_for() -> None:

@@ -79,12 +79,12 @@ def test_a_search_runs_the_tests_of_this_checkout_at_every_commit(
 
 def test_a_search_leaves_out_counts_only_where_nothing_needs_them(tmp_path: Path) -> None:
     """A scaling test whose model grows is measured by its counts, and would be refused without them."""
-    probe = Probe("1" * 40, {"counted": False, "launches": 8})
+    probe = Probe("1" * 40, {"counts": "off", "launches": 8})
     session = Session(Settings(), tmp_path, LiveLine(None, None), probe=probe)
-    assert session.forced(Settings()).counted is False
+    assert session.forced(Settings()).counts == "off"
     kept = session.forced(Settings(), counts=True)
-    assert (kept.counted, kept.launches) == (True, 8)
-    assert session.forced(Settings(counted=False), counts=True).counted is False
+    assert (kept.counts, kept.launches) == ("on", 8)
+    assert session.forced(Settings(counts="off"), counts=True).counts == "off"
 
 
 def test_a_commit_of_a_search_runs_in_the_environment_of_the_good_end(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_what_a_saved_run_did_not_look_at_stays_as_it_was(tmp_path: Path, monkey
     ("settings", "read"),
     [
         (Settings(), False),
-        (Settings(json=Path("out.json")), True),
+        (Settings(report=(("json", Path("out.json")),)), True),
         (Settings(history=Path("runs.sqlite")), True),
         (Settings(save="default"), True),
         (Settings(calibrate=5), True),

@@ -185,12 +185,12 @@ def test_tasks_that_may_be_on_several_nodes_are_told_how_to_meet(tmp_path: Path,
     (tmp_path / "test_it.py").write_text(PASSES)
     for ended in launch(of_task=lambda rank: variables(rank, SLURM_STEP_NUM_NODES="2")):
         assert ended.status == 4
-        assert "name a folder that all nodes share: --ddpperf-meeting=DIR" in ended.err
+        assert "name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR" in ended.err
 
 
 def test_variables_that_are_left_over_are_ignored_on_demand(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES)
-    (alone,) = launch("--ddpperf-nodes=off", size=1)
+    (alone,) = launch("--ddpperf-multi-node=off", size=1)
     assert alone.status == 0
     assert "1 passed" in alone.out
 
@@ -213,7 +213,7 @@ def test_tasks_meet_in_a_folder_and_a_killed_controller_ends_them(tmp_path: Path
         "-q",
         "--rootdir",
         str(tmp_path),
-        f"--ddpperf-meeting={tmp_path}/meeting",
+        f"--ddpperf-rendezvous-dir={tmp_path}/meeting",
     ]
     tasks = [
         subprocess.Popen(
@@ -413,7 +413,7 @@ def test_each_node_has_its_own_files_of_another_revision_until_the_end(
     environ = {"SEEN": str(seen), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
     if killed:
         environ["KILLED"] = ""
-    given = ["-p", "no:cacheprovider", "--ddpperf-against=HEAD~1", "--ddpperf-counted-only", "--ddpperf-world-size=2"]
+    given = ["-p", "no:cacheprovider", "--ddpperf-against=HEAD~1", "--ddpperf-counts=only", "--ddpperf-world-size=2"]
     with nodes.started(given, root, environ=environ, second=("unshare", "-m", "sh", "-c", script, "sh")) as tasks:
         statuses = [task.wait(SECONDS) for task in tasks]
     text = "".join(nodes.output(root, node).read_text() for node in range(2))
@@ -437,7 +437,7 @@ def test_a_follower_that_is_interrupted_writes_no_file(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
     tasks = [
         subprocess.Popen(
-            [*command, f"--junitxml={rank}.xml", f"--ddpperf-json={rank}.json"],
+            [*command, f"--junitxml={rank}.xml", f"--ddpperf-report=json:{rank}.json"],
             cwd=tmp_path,
             env={**clean, **variables(rank)},
             stdout=subprocess.DEVNULL,
