@@ -57,15 +57,6 @@ PRELOADED = (
 )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked slow or needs a browser unless the command line chooses what to run."""
-    if config.option.markexpr or any("::" in argument or argument.endswith(".py") for argument in config.args):
-        return
-    left_out = [item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Skip what the installed torch is too old for, as it says itself."""
