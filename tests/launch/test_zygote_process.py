@@ -106,7 +106,9 @@ def stop(pid: int) -> None:
         assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize("how", ["main", "thread", "copy"])
+@pytest.mark.parametrize(
+    "how", ["main", pytest.param("thread", marks=pytest.mark.slow), pytest.param("copy", marks=pytest.mark.slow)]
+)
 def test_nothing_outlives_a_killed_controller_whose_zygote_is_stopped(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], how: str
 ) -> None:
