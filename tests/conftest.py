@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import warnings
@@ -37,6 +38,9 @@ atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
 # Plugins that only tests of their own load: each would take time in all inner runs, and shuffle some of them.
 os.environ["PYTEST_ADDOPTS"] = without_plugins()
+
+# A job in the background of a shell ignores Ctrl-C, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An inner run forgets what it has imported. Some of it cannot be imported twice into one process; all of it takes time.
 IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special", "cloudpickle", "hypothesis", "tabulate", "sqlite3")
