@@ -88,6 +88,7 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path, all_gone: Callable
     assert not files.exists()
 
 
+@pytest.mark.slow
 def test_the_files_of_launches_end_with_the_zygote_of_a_launch_without_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -382,6 +382,7 @@ def test_batch_size(ddpperf):
     assert "speedup" not in named["naive"]["metrics"]
 
 
+@pytest.mark.slow
 def test_ways_differ_in_their_settings_and_variables_alone(inner: pytest.Pytester) -> None:
     """Two micro-batches are twice the samples of a step, and the variable is one of the ranks of its way."""
     run, results = run_suite(
