@@ -321,6 +321,7 @@ def personality() -> int:
     return int(Path("/proc/self/personality").read_text(encoding="utf-8"), 16)
 
 
+@pytest.mark.slow
 def test_ranks_of_all_processes_are_laid_out_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a side of a comparison would be faster by the addresses of its process."""
     before = personality()

@@ -608,10 +608,6 @@ def test_both(ddpperf):
     assert (result["verdict"], result["launches"]) == ("unchanged", 0)
     assert result["metrics"]["collective_calls"]["family"] == "counted"
 
-    run, (result,) = run_suite(inner, test.format("flat", 2), *counted)
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["expected 2 all_reduce calls per step, counted 1"])
-
     run, (result,) = run_suite(inner, SAVED_AND_CHANGED.format(""), "--ddpperf-save", *counted)
     run.assert_outcomes(skipped=1)  # it asks for a time that there is not, after what was counted has been judged
     run, (result,) = run_suite(inner, SAVED_AND_CHANGED.format("dist.all_reduce(torch.ones(3))"), *counted)
@@ -625,7 +621,6 @@ def test_both(ddpperf):
     )
     assert "all_reduce 1 -> 2 calls" in run.stdout.str().partition("collective_bytes")[0]
 
-    run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-save", *counted)
     run, (result,) = run_suite(inner, test.format("flat", 1), "--ddpperf-no-sync=false", *counted)
     assert result["verdict"] == "new"
     hint = "there is a baseline for `flat accumulation_steps=2`: options are part of a benchmark's identity"
