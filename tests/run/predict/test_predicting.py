@@ -199,6 +199,7 @@ def test_modelled(ddpperf, monkeypatch):
     run(inner, test).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_the_network_between_ranks_here_is_measured(inner: pytest.Pytester) -> None:
     test = """
 def test_here(ddpperf):
