@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import warnings
@@ -38,6 +39,9 @@ atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 # Plugins that only tests of their own load: each would take time in all inner runs, and shuffle some of them.
 os.environ["PYTEST_ADDOPTS"] = without_plugins()
 
+# A job in the background of a shell ignores Ctrl-C, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # An inner run forgets what it has imported. Some of it cannot be imported twice into one process; all of it takes time.
 IMPORTED_ONCE = ("torch", "torch._dynamo", "numpy", "scipy.special", "cloudpickle", "hypothesis", "tabulate", "sqlite3")
 OF_CONTROLLER = tuple(
@@ -55,15 +59,6 @@ PRELOADED = (
     "pytest_ddpperf.strategies.fsdp2",
     "pytest_ddpperf.strategies.zero1",
 )
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked slow or needs a browser unless the command line chooses what to run."""
-    if config.option.markexpr or any("::" in argument or argument.endswith(".py") for argument in config.args):
-        return
-    left_out = [item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -489,6 +489,7 @@ def test_a_plain_measure_imports_few_modules(pytester: pytest.Pytester) -> None:
     assert modules_loaded(pytester) <= MAX_LOADED
 
 
+@pytest.mark.slow
 def test_a_check_comes_to_a_verdict_in_few_calls(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that a real check is inside of when it decides, beside another revision, with and without a diagnosis."""
     decide, found = decision.decide, set[tuple[str, ...]]()

@@ -174,7 +174,14 @@ def test_a_column_that_is_misspelt_is_refused_in_one_line(inner: pytest.Pytester
     run.stdout.fnmatch_lines(["pytest_ddpperf_metrics: constant: better='less': expected lower or higher"])
 
 
-@pytest.mark.parametrize("samples", ["lambda measured: ()", "lambda measured: (float('nan'),)", "lambda measured: 3.0"])
+@pytest.mark.parametrize(
+    "samples",
+    [
+        "lambda measured: ()",
+        pytest.param("lambda measured: (float('nan'),)", marks=pytest.mark.slow),
+        pytest.param("lambda measured: 3.0", marks=pytest.mark.slow),
+    ],
+)
 def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, samples: str) -> None:
     inner.makeconftest(ADDED.format(samples=samples))
     inner.makepyfile(test_suite=SUITE + MEASURED)
@@ -183,6 +190,7 @@ def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, s
     run.stdout.fnmatch_lines(["metric constant of pytest_ddpperf_metrics: * are no samples of * launches: *"])
 
 
+@pytest.mark.slow
 def test_a_benchmark_with_an_added_metric_can_be_calibrated(inner: pytest.Pytester) -> None:
     inner.makeconftest(ADDED.format(samples="lambda measured: (1.0,) * len(measured.launches)"))
     inner.makepyfile(
@@ -227,7 +235,11 @@ def test_it(ddpperf):
     ("hook", "place"),
     [
         ("def pytest_ddpperf_metrics():\n    return nosuch\n", "pytest_ddpperf_metrics failed at *conftest.py:2"),
-        ("def pytest_ddpperf_verdict(result):\n    result.nosuch\n", "pytest_ddpperf_verdict failed at *conftest.py:2"),
+        pytest.param(
+            "def pytest_ddpperf_verdict(result):\n    result.nosuch\n",
+            "pytest_ddpperf_verdict failed at *conftest.py:2",
+            marks=pytest.mark.slow,
+        ),
         (ADDED.format(samples="lambda measured: nosuch"), "pytest_ddpperf_metrics: metric constant failed at *:3"),
     ],
 )
@@ -366,6 +378,7 @@ def test_mlflow_has_a_run_for_each_benchmark(inner: pytest.Pytester, monkeypatch
     assert run["metrics"]["step_time"] > 0
 
 
+@pytest.mark.slow
 def test_wandb_has_a_chart_for_each_metric(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
@@ -377,6 +390,7 @@ def test_wandb_has_a_chart_for_each_metric(inner: pytest.Pytester, monkeypatch: 
     assert fake.summary == {"test_suite.py::test_step one w2/verdict": "new"}
 
 
+@pytest.mark.slow
 def test_a_tracker_that_cannot_be_reached_fails_the_run(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

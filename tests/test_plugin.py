@@ -198,7 +198,8 @@ def test_step(ddpperf, fault):
         assert {fault: files[fault].read_text() for fault in SPOILERS} == spoilt
 
 
-@pytest.mark.parametrize("file", [pytest.param("-", marks=pytest.mark.slow), "/dev/stdout"])
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["-", "/dev/stdout"])
 def test_results_can_go_to_standard_output(inner: pytest.Pytester, file: str) -> None:
     """Whole, on lines of their own, and /dev/stdout stays what it is."""
     inner.makepyfile("def test_nothing(): pass")
@@ -442,6 +443,7 @@ def test_group(ddpperf_group):
     inner.runpytest_subprocess("-n", "1").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_benchmarks_that_workers_leave_out_fail_the_run_without_a_terminal_too(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_it(ddpperf): pass")
     run = inner.runpytest_subprocess("-n", "1", "-p", "no:terminal")
@@ -765,6 +767,7 @@ def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_sto
         )
 
 
+@pytest.mark.slow
 def test_a_failed_test_is_not_calibrated_and_one_that_only_counts_neither(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         test_suite=SETTINGS
@@ -886,6 +889,7 @@ def test_reports_begin_with_whatever_fails_a_test(
         assert text.index(heading) < text.index(reason)
 
 
+@pytest.mark.slow
 def test_a_run_that_sigterm_ends_writes_what_it_has_measured(inner: pytest.Pytester) -> None:
     ending = "\n\ndef test_then(ddpperf):\n    import signal\n    signal.raise_signal(signal.SIGTERM)\n"
     inner.makepyfile(COUNTED + ending)

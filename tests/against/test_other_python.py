@@ -51,6 +51,7 @@ def site() -> str:
     return next(entry for entry in reversed(sys.path) if Path(entry).name == "site-packages")
 
 
+@pytest.mark.slow
 def test_a_package_of_another_version_is_told_and_what_it_does_is_gated(
     pytester: pytest.Pytester, tmp_path: Path, site: str
 ) -> None:

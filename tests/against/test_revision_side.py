@@ -50,6 +50,7 @@ def test_the_first_use_checks_out_and_close_removes(revision: Revision) -> None:
     assert (target.is_dir(), worktrees(revision)) == (False, 1)
 
 
+@pytest.mark.slow
 def test_the_opposite_side_starts_alike_runs_this_checkout_and_ends_with_it(
     revision: Revision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,15 +133,6 @@ def test_what_it_prints(tmp_path: Path) -> None:
         setup("echo no compiler; exit 3", tmp_path)
 
 
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C as a terminal's: what runs in the background may have been started without."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_takes_along_what_it_has_started(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "waiting")
 

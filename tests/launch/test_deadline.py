@@ -137,6 +137,7 @@ conduct.LaunchedRanks.watch = waits_for_ever
 """
 
 
+@pytest.mark.slow
 def test_a_session_that_is_blocked_tells_so_past_what_pytest_captures(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(BLOCKED)
     pytester.makepyfile(

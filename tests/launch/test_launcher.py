@@ -113,6 +113,7 @@ def test_a_launcher_started_ahead_takes_the_users_threads_and_modules(monkeypatc
         assert run(launcher, look).rank(0) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_variable_that_torch_reads_when_it_is_loaded_holds_for_the_next_launch(
     shared_launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

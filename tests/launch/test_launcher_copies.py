@@ -79,6 +79,7 @@ os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 """
 
 
+@pytest.mark.slow
 def test_a_copy_lives_where_a_fork_takes_the_wakeup_descriptor_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +359,7 @@ def seen(_: RankContext, *names: str) -> tuple[str | None, ...]:
     return (*map(os.environ.get, names), str(os.getppid()))
 
 
+@pytest.mark.slow
 def test_ranks_with_variables_of_their_own_have_them_and_others_do_not(launchers: Launchers) -> None:
     """A copy of the zygote does for what a rank reads; what libraries read when they are loaded takes a fresh one."""
     try:

@@ -88,6 +88,7 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path, all_gone: Callable
     assert not files.exists()
 
 
+@pytest.mark.slow
 def test_the_files_of_launches_end_with_the_zygote_of_a_launch_without_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +107,9 @@ def stop(pid: int) -> None:
         assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize("how", ["main", "thread", "copy"])
+@pytest.mark.parametrize(
+    "how", ["main", pytest.param("thread", marks=pytest.mark.slow), pytest.param("copy", marks=pytest.mark.slow)]
+)
 def test_nothing_outlives_a_killed_controller_whose_zygote_is_stopped(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], how: str
 ) -> None:
@@ -318,6 +321,7 @@ def personality() -> int:
     return int(Path("/proc/self/personality").read_text(encoding="utf-8"), 16)
 
 
+@pytest.mark.slow
 def test_ranks_of_all_processes_are_laid_out_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a side of a comparison would be faster by the addresses of its process."""
     before = personality()

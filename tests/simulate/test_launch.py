@@ -27,6 +27,7 @@ OPTIONS = (
     "fsdp2[replicas=2]",
     "fsdp2[param_dtype=bf16]",
 )
+EVERYDAY = ("bucketed", "ddp", "fsdp2", "single")  # a vector without values, C++ that reads them, shards, no group
 WORDS, WIDTH = 50, 16
 
 Simulate: TypeAlias = "Callable[..., RankPrepared]"  # job, world size, rank
@@ -126,7 +127,10 @@ def without_bytes_of_copies(counts: Counts) -> Counts:
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("strategy", [*STRATEGIES, *OPTIONS])
+@pytest.mark.parametrize(
+    "strategy",
+    [each if each in EVERYDAY else pytest.param(each, marks=pytest.mark.slow) for each in [*STRATEGIES, *OPTIONS]],
+)
 def test_simulated_and_real_counts_are_equal(
     launcher: Launcher, simulated: Simulate, strategy: str, ranks: int
 ) -> None:
@@ -177,7 +181,15 @@ OURS = {  # the categories of torch's trackers, by ours; the tensors of a batch 
 }
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("flat", 4), ("fsdp2", 4), ("fsdp2", 1024)])
+@pytest.mark.parametrize(
+    ("strategy", "ranks"),
+    [
+        ("single", 1),
+        pytest.param("flat", 4, marks=pytest.mark.slow),
+        pytest.param("fsdp2", 4, marks=pytest.mark.slow),
+        ("fsdp2", 1024),
+    ],
+)
 def test_the_peak_is_that_of_torchs_own_tracker(
     launcher: Launcher, simulated: Simulate, strategy: str, ranks: int
 ) -> None:
@@ -196,7 +208,11 @@ def test_the_peak_is_that_of_torchs_own_tracker(
 @pytest.mark.parametrize(
     ("ranks", "elements"),
     [
-        (4, 13 * WIDTH + 13 * WIDTH + 13 + 4 + 3 * (4 + 4 + 16 * WIDTH + 16 + 4 * 4 * WIDTH + 4)),
+        pytest.param(
+            4,
+            13 * WIDTH + 13 * WIDTH + 13 + 4 + 3 * (4 + 4 + 16 * WIDTH + 16 + 4 * 4 * WIDTH + 4),
+            marks=pytest.mark.slow,
+        ),
         (1024, WIDTH + WIDTH + 1 + 1 + 3 * (1 + 1 + WIDTH + 1 + 4 * WIDTH + 1)),  # a row of each parameter
     ],
 )

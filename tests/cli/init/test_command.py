@@ -327,7 +327,11 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
         assert capsys.readouterr().err == f"ddpperf: error: {name} is no file of Python: name a script that trains\n"
 
 
-@pytest.mark.parametrize("train", [TRAIN, PLAIN, None], ids=["ddp", "plain", "nothing"])
+@pytest.mark.parametrize(
+    "train",
+    [TRAIN, pytest.param(PLAIN, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.slow)],
+    ids=["ddp", "plain", "nothing"],
+)
 def test_what_is_written_runs_green_at_once(inner: pytest.Pytester, here: Path, train: str | None) -> None:
     if train is not None:
         (here / "train.py").write_text(train)
@@ -365,6 +369,7 @@ def test_the_examples_are_understood(here: Path, example: str, capsys: pytest.Ca
     assert (f"trains with {framework}:" in capsys.readouterr().out) is bool(framework)
 
 
+@pytest.mark.slow
 def test_another_model_in_the_test_file_is_told_and_is_red_with_the_option_of_the_job(
     pytester: pytest.Pytester, here: Path
 ) -> None:

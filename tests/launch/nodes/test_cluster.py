@@ -182,7 +182,7 @@ def test_a_rank_of_another_node_that_waits_for_ever_is_shown_with_its_stack(two:
         total(ctx)
 
     with pytest.raises(RanksTimedOut) as caught:
-        run(two[1], waits_for_nothing, timeout=5.0)
+        run(two[1], waits_for_nothing, timeout=2.0)
     assert caught.value.rank == 1
     assert "in waits_for_nothing" in str(caught.value)
     assert run(two[1], total).values == (3.0, 3.0)
@@ -282,6 +282,7 @@ def test_what_else_another_node_did_is_asked_of_its_agent(
     assert cluster.watch(0)() == {}
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_gone_is_named_at_once_and_leaves_no_rank(
     tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
@@ -460,6 +461,7 @@ def test_a_node_without_a_gpu_is_named_where_the_controller_has_some(two: tuple[
         nodes.counts(4, 2)
 
 
+@pytest.mark.slow
 def test_a_launcher_of_a_node_that_has_ended_is_replaced(two: tuple[Cluster, Launcher]) -> None:
     assert run(two[1], total).values == (3.0, 3.0)
     for link in two[1].nodes.links.values():  # type: ignore[union-attr]

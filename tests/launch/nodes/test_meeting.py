@@ -167,6 +167,7 @@ def read_after_an_earlier_run(_: RankContext) -> tuple[bool, bool]:
     return found == new, tried == [True]
 
 
+@pytest.mark.slow
 def test_a_card_of_an_earlier_run_in_the_same_store_is_passed_over() -> None:
     with Launcher() as launcher:
         result = launcher.run(read_after_an_earlier_run, world_size=1, device="cpu", backend="gloo", timeout=30)

@@ -92,7 +92,9 @@ def test_it(ddpperf):
     assert {row["agreement"] for row in found["kept"]} == {"equal"}
 
 
-@pytest.mark.parametrize("wrong", ["left_out=1", "left_out=4", "divide=False"])
+@pytest.mark.parametrize(
+    "wrong", ["left_out=1", *(pytest.param(each, marks=pytest.mark.slow) for each in ("left_out=4", "divide=False"))]
+)
 def test_a_strategy_that_forgets_a_parameter_or_to_divide_fails(inner: pytest.Pytester, wrong: str) -> None:
     result = run(
         inner,
@@ -250,6 +252,7 @@ def test_it(ddpperf):
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_models_with_statistics_frozen_parts_and_small_types_train_alike(inner: pytest.Pytester) -> None:
     """Ranks have statistics of their own in a BatchNorm; a bf16 model moves by 2**-7; a frozen part stays in eval."""
     result = run(
@@ -293,6 +296,7 @@ def test_bf16(ddpperf):
     result.assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
 def test_a_lossy_strategy_may_train_to_something_else(inner: pytest.Pytester) -> None:
     result = run(
         inner,

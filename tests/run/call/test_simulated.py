@@ -95,7 +95,7 @@ def test_simulated_counts_are_held_to_baselines_of_their_own(inner: pytest.Pytes
 
 
 def test_a_simulated_run_tells_of_itself(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_big=suite())
+    inner.makepyfile(test_big=suite().replace("fsdp2", "flat"))
     run = inner.runpytest(SIZES)
     run.assert_outcomes(passed=1, skipped=1)
     text = run.stdout.str()
@@ -105,14 +105,14 @@ def test_a_simulated_run_tells_of_itself(inner: pytest.Pytester) -> None:
 
 def test_a_budget_of_the_ini_file_is_for_what_is_measured(inner: pytest.Pytester) -> None:
     inner.makeini("[pytest]\nddpperf_budget = 10min")
-    inner.makepyfile(test_big=suite())
+    inner.makepyfile(test_big=suite().replace("fsdp2", "flat"))
     assert found(inner).keys() == {8, 1024}
 
 
 def test_another_rank_is_another_benchmark(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_big=suite())
+    inner.makepyfile(test_big=suite().replace("fsdp2", "flat"))
     results = found(inner, "-oddpperf_simulate_rank=7")
-    assert {result["name"] for result in results.values()} == {"fsdp2 rank=7"}
+    assert {result["name"] for result in results.values()} == {"flat rank=7"}
 
 
 @pytest.mark.parametrize(

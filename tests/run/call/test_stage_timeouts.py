@@ -31,9 +31,9 @@ def test_in_time(ddpperf):
 """
 
 
-def test_the_failure_names_the_stage_its_deadline_and_the_rank(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_stuck=STUCK)
-    run = pytester.runpytest_subprocess(
+def test_the_failure_names_the_stage_its_deadline_and_the_rank(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_stuck=STUCK)
+    run = inner.runpytest(
         "--ddpperf-device=cpu", "--ddpperf-world-size=2", "--ddpperf-timeout=600", "--ddpperf-launches=1",
         "--ddpperf-max-time=1", "--ddpperf-counts=off", "--ddpperf-warmup=5",
     )  # fmt: skip

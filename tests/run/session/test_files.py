@@ -118,13 +118,14 @@ def test_the_ini_file_names_several_reports(suite: pytest.Pytester) -> None:
         assert {row["metric"] for row in csv.DictReader(file)} >= {"collective_calls", "flops"}
 
 
+@pytest.mark.slow
 def test_none_takes_back_what_the_ini_file_says(suite: pytest.Pytester) -> None:
     suite.makeini("[pytest]\nddpperf_report = csv:out.csv\n")
     suite.runpytest("--ddpperf-report=none").assert_outcomes(passed=1)
     assert not (suite.path / "out.csv").exists()
 
 
-@pytest.mark.parametrize("file", ["comment.md", "summary.md"])
+@pytest.mark.parametrize("file", ["comment.md", pytest.param("summary.md", marks=pytest.mark.slow)])
 def test_a_job_of_github_has_the_page_in_its_summary(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
@@ -249,6 +250,7 @@ def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does it
 """
 
 
+@pytest.mark.slow
 def test_a_test_that_is_run_again_has_the_properties_of_its_last_attempt(suite: pytest.Pytester) -> None:
     suite.makeconftest(AGAIN)
     suite.runpytest("--junitxml=out.xml", "--ddpperf-report=json:run.json").assert_outcomes(passed=1)
@@ -265,7 +267,7 @@ def test_theirs(benchmark):
 """
 
 
-@pytest.mark.parametrize("saved", ["json", "autosave"])
+@pytest.mark.parametrize("saved", ["json", pytest.param("autosave", marks=pytest.mark.slow)])
 def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester, saved: str) -> None:
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
     inner.makepyfile(test_suite=TIMED, test_beside=BESIDE)

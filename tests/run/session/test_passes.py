@@ -105,7 +105,13 @@ def test_a_first_failure_ends_the_session_with_what_was_held_back(inner: pytest.
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--ddpperf-save"], ["--ddpperf-counts=only"], ["-k", "first"], ["--setup-only"]]
+    "arguments",
+    [
+        pytest.param(["--ddpperf-save"], marks=pytest.mark.slow),
+        ["--ddpperf-counts=only"],
+        pytest.param(["-k", "first"], marks=pytest.mark.slow),
+        ["--setup-only"],
+    ],
 )
 def test_one_pass_does_if_there_is_nothing_to_share(inner: pytest.Pytester, arguments: list[str]) -> None:
     inner.makepyfile(SUITE)
@@ -115,6 +121,7 @@ def test_one_pass_does_if_there_is_nothing_to_share(inner: pytest.Pytester, argu
     assert notes.count("first") <= 1
 
 
+@pytest.mark.slow
 def test_a_test_with_subtests_runs_once(inner: pytest.Pytester) -> None:
     inner.makepyfile(SUITE.replace("record_property, capsys", "record_property, subtests"))
     inner.makeconftest(OPEN.replace("WANTED", "6.0") + "\n\n@pytest.fixture\ndef subtests(): pass\n")
@@ -122,6 +129,7 @@ def test_a_test_with_subtests_runs_once(inner: pytest.Pytester) -> None:
     assert (inner.path / "notes").read_text().splitlines().count("first") == 1
 
 
+@pytest.mark.slow
 def test_a_session_that_is_ended_reports_what_was_held_back_and_runs_nothing_again(inner: pytest.Pytester) -> None:
     inner.makepyfile(SUITE + "\ndef test_last():\n    pytest.exit('enough')\n")
     inner.makeconftest(OPEN.replace("WANTED", "6.0"))
@@ -154,6 +162,7 @@ def test_hooks_hear_of_each_call_of_an_open_test_once(inner: pytest.Pytester) ->
     assert heard == ["measured test_second 1", "verdict test_second new", "verdict test_fails broken", *of_first]
 
 
+@pytest.mark.slow
 def test_a_hook_that_fails_at_the_end_fails_the_test_that_was_held_back(inner: pytest.Pytester) -> None:
     inner.makepyfile(SUITE)
     fails = "\n\ndef pytest_ddpperf_measured(test):\n    assert 'first' not in test, 'no more room'\n"

@@ -27,7 +27,7 @@ class Odd(ValueError):
 
 def run_tests(pytester: pytest.Pytester, tests: str, *options: str) -> pytest.RunResult:
     pytester.makepyfile(test_group=SUITE + tests)
-    return pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", *options)
+    return pytester.runpytest("-q", *options)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_tensors_are_sent_as_lists() -> None:
     assert plain(torch.tensor(7)) == 7
 
 
-def test_what_ranks_did_is_told_by_rank(pytester: pytest.Pytester) -> None:
+def test_what_ranks_did_is_told_by_rank(inner: pytest.Pytester) -> None:
     run = run_tests(
-        pytester,
+        inner,
         """
 def test_values(ddpperf_group):
     results = ddpperf_group.run(lambda ctx: 10 * ctx.rank)
@@ -97,10 +97,10 @@ def test_disagree(ddpperf_group):
     )
 
 
-def test_a_test_that_freezes_clocks_freezes_none_of_ours(pytester: pytest.Pytester) -> None:
+def test_a_test_that_freezes_clocks_freezes_none_of_ours(inner: pytest.Pytester) -> None:
     """No deadline would ever come. An object that is sent notes what the test session's clock says meanwhile."""
     run = run_tests(
-        pytester,
+        inner,
         """
 import time
 
@@ -130,9 +130,9 @@ def test_benchmark(ddpperf, notes):
     run.assert_outcomes(passed=2)
 
 
-def test_every_rank_has_to_raise(pytester: pytest.Pytester) -> None:
+def test_every_rank_has_to_raise(inner: pytest.Pytester) -> None:
     run = run_tests(
-        pytester,
+        inner,
         """
 def refuse(ctx):
     raise Odd(f"rank {ctx.rank} is odd")
@@ -187,9 +187,9 @@ def test_unsent(ddpperf_group):
     )
 
 
-def test_ranks_have_the_mesh_that_the_test_names(pytester: pytest.Pytester) -> None:
+def test_ranks_have_the_mesh_that_the_test_names(inner: pytest.Pytester) -> None:
     run = run_tests(
-        pytester,
+        inner,
         """
 @pytest.mark.ddpperf(world_size=2, mesh="dp=1,tp=2")
 def test_mesh(ddpperf_group):
@@ -220,8 +220,8 @@ class TestInner:
 """
 
 
-def test_a_test_runs_once_for_each_number_of_ranks_of_its_marker(pytester: pytest.Pytester) -> None:
-    run = run_tests(pytester, SIZES, "-vv")
+def test_a_test_runs_once_for_each_number_of_ranks_of_its_marker(inner: pytest.Pytester) -> None:
+    run = run_tests(inner, SIZES, "-vv")
     run.assert_outcomes(passed=3)
     run.stdout.fnmatch_lines(["*::test_sizes?w1? PASSED*", "*::test_sizes?w2? PASSED*", "*::test_closest PASSED*"])
 
@@ -237,7 +237,7 @@ def test_benchmark(ddpperf, ddpperf_group): pass
 def test_wrong(ddpperf_group): pass
 """
     )
-    run = pytester.runpytest_subprocess("-q", "--collect-only", "--ddpperf-world-size=1,2", "-k", "not wrong")
+    run = pytester.runpytest("-q", "--collect-only", "--ddpperf-world-size=1,2", "-k", "not wrong")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines(["*::test_wrong: @pytest.mark.ddpperf(world_size=?1, 0?): expected a number of ranks *"])
 
@@ -261,9 +261,10 @@ def test_workers_of_xdist_are_shown_gpus_of_their_own_where_there_are_enough(
     assert shown_to_worker(environ, gpus, ranks) == ({} if shown is None else {"CUDA_VISIBLE_DEVICES": shown})
 
 
+@pytest.mark.slow  # each worker starts a launcher of its own
 def test_workers_of_xdist_run_tests_of_ranks_at_the_same_time(pytester: pytest.Pytester) -> None:
-    run = run_tests(pytester, SIZES, "-n", "2")
-    run.assert_outcomes(passed=3)
+    pytester.makepyfile(test_group=SUITE + SIZES)
+    pytester.runpytest_subprocess("-q", "-n", "2").assert_outcomes(passed=3)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

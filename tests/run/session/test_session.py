@@ -267,6 +267,7 @@ def test_a_build_for_rocm_is_told_apart_by_its_version(tmp_path: Path) -> None:
     assert (found.device, found.device_model, found.cuda) == ("cuda", "AMD Instinct MI300X", "6.4")
 
 
+@pytest.mark.slow
 def test_threads_that_a_test_sets_after_the_first_launch_reach_no_rank_and_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

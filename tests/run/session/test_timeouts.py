@@ -91,6 +91,7 @@ def len_of_group(ctx):
 """
 
 
+@pytest.mark.slow  # its process starts a launcher of its own
 @pytest.mark.parametrize(
     ("marker", "options"),
     [("@pytest.mark.timeout(8)", []), ("@pytest.mark.timeout(8, method='thread', func_only=True)", [])],

@@ -160,6 +160,7 @@ def test_a_mixed_suite_is_refused_with_the_option_that_separates_it(tmp_path: Pa
     assert follower.out == ""
 
 
+@pytest.mark.slow
 def test_the_option_separates_it(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES + PLAIN)
     for ended in launch("-m", "not ddpperf"):
@@ -188,6 +189,7 @@ def test_tasks_that_may_be_on_several_nodes_are_told_how_to_meet(tmp_path: Path,
         assert "name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR" in ended.err
 
 
+@pytest.mark.slow
 def test_variables_that_are_left_over_are_ignored_on_demand(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES)
     (alone,) = launch("--ddpperf-multi-node=off", size=1)
@@ -195,6 +197,7 @@ def test_variables_that_are_left_over_are_ignored_on_demand(tmp_path: Path, laun
     assert "1 passed" in alone.out
 
 
+@pytest.mark.slow
 def test_workers_of_xdist_are_no_tasks(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES)
     for ended in launch("-n", "1"):
@@ -202,6 +205,7 @@ def test_workers_of_xdist_are_no_tasks(tmp_path: Path, launch: Launch) -> None:
         assert "srun started 2 processes, and pytest-xdist starts more: leave -n out" in ended.out
 
 
+@pytest.mark.slow
 def test_tasks_meet_in_a_folder_and_a_killed_controller_ends_them(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import os, signal\ndef test_dies(ddpperf_group): os.kill(os.getpid(), 9)\n")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
@@ -425,6 +429,7 @@ def test_each_node_has_its_own_files_of_another_revision_until_the_end(
     assert not list(temporary.glob("ddpperf-against-*"))
 
 
+@pytest.mark.slow
 def test_a_follower_that_is_interrupted_writes_no_file(tmp_path: Path) -> None:
     """An empty report of a process that ran no test could pass for the controller's."""
     (tmp_path / "test_it.py").write_text(
