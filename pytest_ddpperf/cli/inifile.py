@@ -57,7 +57,8 @@ def _settings(file: Path, sections: tuple[str, ...]) -> Mapping[str, Any] | None
         content = _toml(file, sections) if file.suffix == ".toml" else _ini(file)
     except (OSError, ValueError, RecursionError, configparser.Error) as error:
         raise SettingError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
-    return next((content[section] for section in sections if section in content), None)
+    of_pytest = file.name.lstrip(".").startswith("pytest.")  # what is pytest's alone counts if it is empty, too
+    return next((content[section] for section in sections if section in content), {} if of_pytest else None)
 
 
 def _toml(file: Path, sections: tuple[str, ...]) -> dict[str, Mapping[str, Any]]:

@@ -90,7 +90,8 @@ _CURES = tuple(
         ("DistBackendError", "out of memory|Failed to CUDA", _NCCL_MEMORY),
         ("DistBackendError", "unhandled (?:system|cuda) error|internal error|invalid usage", _NCCL_DEBUG),
         ("AcceleratorError|RuntimeError", "busy or unavailable", _BUSY),
-        ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver", _CPU),
+        ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver|device string: None", _CPU),
+        ("ValueError", "but got device_ids", f"{_CPU}; DistributedDataParallel takes no device_ids there"),
         (
             "RuntimeError|ValueError",
             "NCCL built in|NCCL.* no GPUs found",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.cli.inifile import ini_value
+from pytest_ddpperf.cli.inifile import ini_value, project_root
 from pytest_ddpperf.errors import SettingError
 
 
@@ -36,6 +36,14 @@ def test_the_nearest_file_with_a_section_decides(tmp_path: Path) -> None:
     assert ini_value("ddpperf_history", near) == ("far", tmp_path)
     (near / "tox.ini").write_text("[pytest]\n")
     assert ini_value("ddpperf_history", near) is None
+
+
+def test_an_empty_file_that_is_pytests_alone_makes_a_root(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    for name, root in (("tox.ini", tmp_path), ("pytest.ini", tmp_path / "near")):
+        (tmp_path / "near").mkdir(exist_ok=True)
+        (tmp_path / "near" / name).touch()
+        assert project_root(tmp_path / "near") == root
 
 
 @pytest.mark.parametrize(

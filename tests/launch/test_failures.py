@@ -170,6 +170,12 @@ def test_exits_are_told_by_their_status() -> None:
             "a spawned process",
         ),
         ("AssertionError", "Torch not compiled with CUDA enabled", "this rank computes on the CPU"),
+        ("RuntimeError", "Expected one of cpu, cuda device type at start of device string: None", "this rank computes"),
+        (
+            "ValueError",
+            "DistributedDataParallel is for modules, but got device_ids [0]",
+            "this rank computes on the CPU",
+        ),
         (
             "torch.AcceleratorError",
             "CUDA error: CUDA-capable device(s) is/are busy or unavailable",

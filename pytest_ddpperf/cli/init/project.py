@@ -19,6 +19,7 @@ MOST_BYTES = 1_000_000  # of a file that is looked at
 MOST_BYTES_OF_ALL = 10_000_000  # of all of them: a million takes up to some seconds
 MOST_IN_FOLDER = 20_000  # entries of a folder that are looked at: what has more is data
 MOST_ENTRIES = 200_000  # of all folders
+FAR = 99  # stands for the depth of a README that is not there
 _NOT_CODE = re.compile(r"\..*|__pycache__|build|dist|docs|node_modules|perf|perf_tests|site-packages|tests?")  # folders
 _LONGER = {  # options that let a script train for longer than any launch, without - and _, each with a value
     **dict.fromkeys(("epochs", "numepochs", "nepochs", "maxepochs", "numtrainepochs", "epoch"), "1000"),
@@ -30,17 +31,17 @@ _LIGHTNING = {"lightning", "pytorch_lightning"}
 _PARSERS = {"HfArgumentParser", "TrlParser", "LightningCLI"}  # whose arguments nobody can read off
 # By these calls, or by the variables that they read, scripts say that they train on several ranks.
 _JOINING = re.compile(
-    "init_process_group|init_device_mesh|DDP|FSDP|(Fully|Distributed).*Parallel|fully_shard|Accelerator|Fabric|"
-    "RANK|LOCAL_RANK|WORLD_SIZE"
+    "init_process_group|init_distributed|init_device_mesh|DDP|FSDP|(Fully|Distributed).*Parallel|fully_shard|"
+    "Accelerator|Fabric|RANK|LOCAL_RANK|WORLD_SIZE"
 )
 _STARTING = {"spawn", "start_processes", "notebook_launcher", "ddp_spawn"}  # what starts processes, which nobody sees
 _OTHER_PURPOSE = re.compile(  # by a word of a script's name
-    r"(?:.*[\W_])?(?:(?:eval|convert|export|infer|generat|sampl|predict|bench|visual)[a-z]*|tests?|demo|megatron|deepspeed|tpu)"
+    r"(?:.*[\W_])?(?:(?:eval|convert|export|infer|generat|sampl|predict|bench|visual)[a-z]*|tests?|demo|megatron|tpu)"
     r"(?:[\W_].*)?"
 )
 # Code, and what names scripts.
 _LOOKED_AT = re.compile(r".*\.(?:py|sh|slurm|sbatch)|README.*|Makefile|justfile", re.DOTALL)
-_NAMED = re.compile(r"[\w./-]+\.py\b")
+_NAMED = re.compile(r"[\w./-]+\.py\b|-m +(\w+(?:\.\w+)+)")  # a file, or a module that Python runs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +56,7 @@ class TrainingScript:
     needs: tuple[str, ...] = ()  # arguments that it does not run without
     joins: bool = False  # whether it trains on several ranks, as far as its code says
     starts: bool = False  # whether it starts processes of its own
-    named: bool = False  # whether a README or a run script names it
+    named: int = FAR  # parts of the path of the README or run script next to the root that names it
     chosen: bool = False  # whether the user names it
 
 
@@ -74,7 +75,7 @@ class Project:
 def look_at(folder: Path, chosen: Path | None = None) -> Project:
     """The project that holds a folder; files that are no Python are left out. ``chosen``: its only script."""
     root = project_root(folder)
-    named: set[Path] = set()
+    named: dict[Path, int] = {}
     modules = dict(_modules(root, named))
     # Others call nothing when they are run.
     files = [file for file, module in modules.items() if module.parts[""].words]
@@ -86,7 +87,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
             raise SettingError(f"{chosen} is no file of Python: name a script that trains")
         modules[files[0]] = found
     program = Program(modules)
-    scripts = [replace(_script(file, modules[file], program.reached(file)), named=file in named) for file in files]
+    scripts = [_script(file, modules[file], program.reached(file), named.get(file, FAR)) for file in files]
     if chosen is not None:
         scripts = [replace(each, framework=each.framework or "torch", chosen=True) for each in scripts]
     return Project(
@@ -99,10 +100,10 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     )
 
 
-def _modules(root: Path, named: set[Path]) -> Iterator[tuple[Path, Module]]:
+def _modules(root: Path, named: dict[Path, int]) -> Iterator[tuple[Path, Module]]:
     """Each module of a project by its file, until those that were looked at have ``MOST_BYTES_OF_ALL``.
 
-    ``named`` gets the files that a README or a run script names.
+    ``named`` gets the files that a README or a run script names, with the number of parts of the path of the first one.
     """
     left = MOST_BYTES_OF_ALL
     for path in _files(root):
@@ -111,8 +112,11 @@ def _modules(root: Path, named: set[Path]) -> Iterator[tuple[Path, Module]]:
         if left < 0:
             return
         if path.suffix != ".py":
-            for name in set(_NAMED.findall(code.decode(errors="replace"))):
-                named |= {Path(os.path.relpath(folder / name, root)) for folder in (path.parent, root)}
+            depth = len(path.relative_to(root).parts)  # which grows from file to file
+            for found in _NAMED.finditer(code.decode(errors="replace")):
+                name = f"{found[1].replace('.', '/')}.py" if found[1] else found[0]
+                for folder in (path.parent, root):
+                    named.setdefault(Path(os.path.relpath(folder / name, root)), depth)
         elif (module := read(path.relative_to(root), code)) is not None:
             yield path.relative_to(root), module
 
@@ -178,14 +182,14 @@ def _framework(code: Code) -> str:
     for library in ("trl", "transformers"):
         if library in trainers and "train" in called:
             return library
-    if {"backward", "step"} <= called:
+    if {"backward", "step"} <= called or "NativeScaler" in called:  # timm's scaler does both
         if "Fabric" in called:
             return "fabric"
         return "accelerate" if "accelerate" in tops else "torch" * ("torch" in tops)
     return ""
 
 
-def _script(file: Path, module: Module, code: Code) -> TrainingScript:
+def _script(file: Path, module: Module, code: Code, named: int) -> TrainingScript:
     """A file that gets to this code as a script; without a framework if it does not train."""
     framework = _framework(code)
     longer: tuple[str, ...] = ()
@@ -208,6 +212,7 @@ def _script(file: Path, module: Module, code: Code) -> TrainingScript:
         needs=tuple(needs),
         joins=framework not in {"", "torch"} or any(map(_JOINING.fullmatch, code.words)),
         starts=bool(code.words & _STARTING),
+        named=named,
     )
 
 
@@ -216,5 +221,5 @@ def _likely(script: TrainingScript) -> tuple[bool | int | str, ...]:
     stem = script.file.stem.lower()
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
     odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))
-    facts = (odd, not script.joins, script.starts, bool(script.needs), not script.named)
+    facts = (odd, not script.joins, script.starts, bool(script.needs), script.named)
     return *facts, name, len(script.file.parts), str(script.file)

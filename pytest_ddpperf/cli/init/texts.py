@@ -148,6 +148,8 @@ def _script_remarks(script: TrainingScript) -> list[str]:
         lines.append(
             "world_size is the number of processes of Trainer(devices=..., num_nodes=...) or Fabric: keep them equal."
         )
+    if not script.joins:
+        lines.append("world_size=1: no call in the script joins a process group; leave it out if the script has one.")
     if script.framework in {"transformers", "trl"}:
         lines.append("Without GPUs the Trainer joins its ranks only with TrainingArguments(use_cpu=True).")
     return lines
@@ -159,7 +161,7 @@ def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[s
     single = script.framework in _LIGHTNING
     if single and script.devices:
         words += [f'"{script.devices}"', "2"]
-    ranks = [f"world_size={2 if script.devices else script.processes}"] if single else []
+    ranks = [f"world_size={2 if single and script.devices else script.processes}"] * (single or not script.joins)
     return [f"Script({', '.join(words)})", *ranks, *([] if script.longer else [f"steps={STEPS}"])]
 
 

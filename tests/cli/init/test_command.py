@@ -72,8 +72,9 @@ def test_a_script_is_measured_as_it_is(here: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("files", "call"),
     [
-        ({"train.py": PLAIN}, 'Script("../train.py"), steps=20'),
-        ({"it's train.py": PLAIN}, 'Script("../it\'s train.py"), steps=20'),
+        ({"train.py": PLAIN}, 'Script("../train.py"), world_size=1, steps=20'),
+        ({"it's train.py": PLAIN}, 'Script("../it\'s train.py"), world_size=1, steps=20'),
+        ({"train.py": f"DDP()\n{PLAIN}"}, 'Script("../train.py"), steps=20'),
         (
             {"main.py": "import lightning\nparser.add_argument('--devices')\nlightning.Trainer().fit(1)"},
             'Script("../main.py", "--devices", 2), world_size=2, steps=20',
@@ -314,10 +315,10 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
     assert told in capsys.readouterr().out
     assert main(["init", "tools/other.py", "--force"]) == 0
     file = here / "perf" / "test_training.py"
-    assert '    ddpperf.check(Script("tools/other.py"), steps=20)\n' in file.read_text()
+    assert '    ddpperf.check(Script("tools/other.py"), world_size=1, steps=20)\n' in file.read_text()
     capsys.readouterr()
     assert main(["init", "tools/asking.py", "--force"]) == 0
-    assert '    ddpperf.check(Script("tools/asking.py"), steps=20)\n' in file.read_text()
+    assert '    ddpperf.check(Script("tools/asking.py"), world_size=1, steps=20)\n' in file.read_text()
     assert (
         "tools/asking.py does not run without data: put them behind its name in the test\n" in capsys.readouterr().out
     )

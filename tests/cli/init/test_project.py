@@ -292,6 +292,27 @@ REPOSITORIES = {
         {"mnist/main.py": PLAIN, "imagenet/train.py": PLAIN, "distributed/ddp/example.py": DDP},
         ["distributed/ddp/example.py torch", "imagenet/train.py torch", "mnist/main.py torch"],
     ),
+    "named at the root": (
+        {
+            "apps/a/train.py": DDP,
+            "apps/a/README.md": "python apps/a/train.py\n",
+            "apps/b/train.py": DDP,
+            "README.md": "torchrun --nproc-per-node 8 -m apps.b.train config=debug.yaml\n",
+        },
+        ["apps/b/train.py torch", "apps/a/train.py torch"],
+    ),
+    "DeepSpeed": (
+        {"a.py": PLAIN, "b_deepspeed.py": f"import deepspeed\ndeepspeed.init_distributed()\n{PLAIN}"},
+        ["b_deepspeed.py torch", "a.py torch"],
+    ),
+    "a scaler that steps": (
+        {
+            "main.py": "from engine import train_one_epoch\nfrom timm.utils import NativeScaler\n"
+            "train_one_epoch(NativeScaler())\n",
+            "engine.py": "import torch\ndef train_one_epoch(scaler):\n    scaler(loss, optimizer)\n",
+        },
+        ["main.py torch"],
+    ),
     "hydra": (
         {"src/train.py": HYDRA.format(what="fit"), "src/eval.py": HYDRA.format(what="test")},
         ["src/train.py lightning"],
