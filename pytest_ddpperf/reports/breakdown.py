@@ -145,7 +145,6 @@ def communication_table(results: Sequence[Result]) -> Table | None:
                 ).items()
             ),
         ),
-        narrower=("exposed", "of its step", "gaps", "overlap"),
         legend={
             "exposed": "whole steps less steps that average no gradients, in blocks that alternate",
             **(_PROFILE_MEANINGS if profiles else {}),
@@ -207,7 +206,6 @@ def collective_table(results: Sequence[Result]) -> Table | None:
     return Table(
         headers=("benchmark", *columns),
         rows=tuple((name, *(cell(profile) for cell in columns.values())) for name, profile in named),
-        narrower=tuple(reversed(kinds)),
         legend={
             "transfer": "of a step's collectives, by the profiler, once all ranks are there",
             "wait": "for the last rank",
