@@ -52,6 +52,9 @@ def folded(line: str, width: int, indent: str = "") -> list[str]:
     for i, word in enumerate(line.split(" ")):
         longer = f"{parts[-1]} {word}" if i else word
         if columns(longer) > width and parts[-1].strip():
+            if not word:
+                continue
+            parts[-1] = parts[-1].rstrip(" ")
             parts.append(longer := indent + word)
         parts[-1] = longer
         while columns(parts[-1]) > width:

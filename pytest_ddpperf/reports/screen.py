@@ -14,7 +14,7 @@ from pytest_ddpperf.reports.calibration import calibration_table
 from pytest_ddpperf.reports.convergence import convergence_table
 from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
-from pytest_ddpperf.reports.findings import words_of_note
+from pytest_ddpperf.reports.findings import finding_text, words_of_note
 from pytest_ddpperf.reports.lines import clipped, columns, whom, wrapped
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.outputs import Outputs
@@ -28,19 +28,21 @@ from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import span
 
 _TOLD = 5  # lines of one kind: warnings, and what is undecided
-_MACHINE = frozenset(
+_WARNINGS = frozenset(
     {
+        # The machine.
         *("cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"),
         *("gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"),
+        # What was trained, and how.
+        *("ranks_send_nothing", "equal_batches", "evaluating", "other_batch_size", "memory_growth", "full_gpu_memory"),
+        *("faster_than_network", "unseen_work", "negative_scaling", "calls_unseen", "no_time_to_measure"),
+        # What it is compared with.
+        *("slower_than_stored", "lost_metric", "lost_counts", "alike_baselines", "thin_baseline"),
+        *("cannot_run", "other_environment", "same_code", "tests_differ", "no_name_to_look_up", "tool_measured"),
+        *("target_open", "never_met"),
     }
 )
-_TRAINING = frozenset(
-    {
-        *("ranks_send_nothing", "equal_batches", "evaluating", "other_batch_size", "memory_growth"),
-        *("faster_than_network", "slower_than_stored", "never_met", "lost_metric", "lost_counts"),
-    }
-)
-"""The findings that put a result into question, whatever its verdict: on the machine, and on what was trained."""
+"""The findings that put a result into question, whatever its verdict."""
 _DO = "what to do: each failure above says the cause, and what to do if it is intended"
 _MORE = "phases, communication, diagnosis, times, remarks: -v, --ddpperf-report=html:FILE"
 
@@ -144,16 +146,15 @@ def _benchmarks(made: Outputs, width: int | None, paint: Paint, *, every: bool) 
 
 def _warnings(results: Sequence[Result], *, every: bool) -> list[str]:
     """What puts the results into question, each once: on all tests, on their reference, on the machine, on training."""
-    unpaired = [each.facts["reason"] for one in results for each in one.findings if each.code == "unpaired"]
-    reasons = [f"times: only gross slowdowns can fail ({'; '.join(dict.fromkeys(unpaired))})"] if unpaired else []
+    reasons = dict.fromkeys(finding_text(each) for one in results for each in one.findings if each.code == "unpaired")
     remarks = (
         (name, remark_of(finding))
         for name, result in zip(names_of(results), results, strict=True)
         for finding in every_finding(result)
-        if finding.code in _MACHINE | _TRAINING
+        if finding.code in _WARNINGS
     )
     told = [] if every else told_once(remarks, len(results))
-    return [*common_text(results, slower=True), *reasons, *_few(told)]
+    return [*common_text(results, slower=True), *_few([*reasons, *told])]
 
 
 def _few(texts: Sequence[str]) -> list[str]:

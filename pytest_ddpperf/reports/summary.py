@@ -179,11 +179,12 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = (), *, mo
     tests: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda one: 0 if kind_of(one) == PASSED else -one.severity):
         tests.setdefault(result.test.partition("[")[0], []).append(result)
-    columns = [
+    columns: list[_Column] = [
         *(_metric_column(*column, results) for column in _brief_columns(results)),
         ("verdict", lambda one: _FAILED_AS.get(kind_of(one), "{}").format(_word(one, stored=one.test in accepted))),
         ("counts", lambda one: counts_words(one).removeprefix("counts ")),
     ]
+    columns = [(header, cell) for header, cell in columns if any(cell(one) not in {"", NOTHING} for one in results)]
     rows: list[tuple[str, ...]] = []
     nothing = [""] * len(columns)
     for several in tests.values():
@@ -203,7 +204,8 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = (), *, mo
         if rest:
             told = "; ".join(filter(None, (kinds_text(rest), ruled_out(rest))))
             rows.append((f"{INDENT}{len(rest)} {'more' if shown else 'benchmarks'}: {told}", *nothing))
-    return Table(headers=("benchmark", *(header for header, _ in columns)), rows=tuple(rows), right=2)
+    headers = ("benchmark", *(header for header, _ in columns))
+    return Table(headers=headers, rows=tuple(rows), right=1 + (headers[-1] == "counts"))
 
 
 def _brief_columns(results: Sequence[Result]) -> list[_MetricColumn]:
