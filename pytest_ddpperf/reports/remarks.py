@@ -83,7 +83,8 @@ def told_once(remarks: Iterable[tuple[str, Remark]], of: int) -> list[str]:
         number = sum(map(len, texts.values()))
         text, (first, *_) = next(iter(texts.items()))
         if number > _EACH and len(texts) > 1:
-            lines.append(f"{number} of {of} benchmarks, such as {first}: {text}")
+            who = f"all {of}" if number == of else f"{number} of {of}"
+            lines.append(f"{who} benchmarks, such as {first}: {text}")
         else:
             lines += [f"{whom(names, of)}: {text}" for text, names in texts.items()]
     return lines

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folded, padded, printable, whom, wrapped
+from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folded, padded, printable, wrapped
 
 NOTHING = "-"
 _NARROWEST = 20  # columns of a terminal that is written for
@@ -27,24 +27,12 @@ Paint: TypeAlias = "Callable[[str, str], str]"
 
 
 @dataclass(frozen=True, slots=True)
-class RowNote:
-    """A remark on some of the rows, which it names by their first cells."""
-
-    text: str
-    names: tuple[str, ...]
-
-    def line(self, of: int) -> str:
-        """The remark behind those of so many benchmarks that it concerns."""
-        return f"{whom(tuple(map(printable, self.names)), of)}: {self.text}"
-
-
-@dataclass(frozen=True, slots=True)
 class Table:
     """Rows of text."""
 
     headers: tuple[str, ...]  # of the columns; a unit stands on a second line
     rows: tuple[tuple[str, ...], ...]  # one that has nothing but its first cell is the heading of those below it
-    notes: tuple[str | RowNote, ...] = ()  # below the rows
+    notes: tuple[str, ...] = ()  # below the rows
     title: str = ""  # what holds for all rows
     left: int = 1  # how many columns at the left are words and not numbers
     right: int = 1  # how many at the right
@@ -60,11 +48,9 @@ def render(table: Table, width: int | None = None, paint: Paint = uncoloured) ->
     """The table as plain text: its title, the rows, the notes, a line each, then the meaning of its words."""
     if width is not None:
         width = max(width, _NARROWEST)
-    of = len(table.rows)
-    notes = [note if isinstance(note, str) else note.line(of) for note in table.notes]
     blocks = [
         [*(wrapped(table.title.split("\n"), width) if table.title else []), *_body(table, width, paint)],
-        [line for note in notes for line in clipped(note, width)],
+        [line for note in table.notes for line in clipped(note, width)],
         wrapped([f"{word}: {meaning}" for word, meaning in table.legend.items()], width),
     ]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
