@@ -302,14 +302,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write(made.measured_text)
     if made.silent:
         return
-    from pytest_ddpperf.reports.summary import summary_parts
-    from pytest_ddpperf.reports.table import verdict_painter
+    from pytest_ddpperf.reports.screen import colour_of, summary_parts
 
     writer = config.get_terminal_writer()
-    look = writer.fullwidth, verdict_painter(writer.markup)
-    for title, text in summary_parts(made, *look, verbosity=config.get_verbosity()):
-        terminalreporter.write_sep("=", title)
-        terminalreporter.write_line(text)
+    look = writer.fullwidth, lambda text, colour: writer.markup(text, **{colour: True})
+    for i, (title, text) in enumerate(summary_parts(made, *look, verbosity=config.get_verbosity())):
+        terminalreporter.write_sep("=", title, **({} if i else {colour_of(made): True}))
+        terminalreporter.write(f"{text}\n" if text else "")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

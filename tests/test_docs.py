@@ -360,7 +360,7 @@ def test_the_workflow_comments_on_what_became_worse(tmp_path: Path) -> None:
     (command,) = re.findall(r"- run: (pytest .*)", WORKFLOW[1])
     run_commands(command, clone, status=1)
     comment = (clone / "comment.md").read_text()
-    assert "## ddpperf: 1 of 1 benchmark regressed" in comment
+    assert "## ddpperf: 1 regressed" in comment
     assert "all_reduce 1 -> 2 calls per step" in comment
     assert (clone / "run.json").exists()
 

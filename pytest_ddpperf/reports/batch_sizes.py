@@ -35,5 +35,4 @@ def batch_size_table(searches: Sequence[Search]) -> Table:
         title="the largest batch of a rank, by its number of samples",
         headers=("search", "ranks", "fits", "does not", f"peak\n{common.unit}", f"of\n{common.unit}", "tried"),
         rows=tuple(map(row, searches)),
-        narrower=("tried",),
     )

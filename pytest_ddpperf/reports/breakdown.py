@@ -11,9 +11,11 @@ from pytest_ddpperf.metrics.phases import SectionSummary, sections_of
 from pytest_ddpperf.records.communication import CommunicationProfile
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.lines import whom
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.phrases import find, interval_header, names_by_remark, with_interval
-from pytest_ddpperf.reports.table import NOTHING, RowNote, Table
+from pytest_ddpperf.reports.phrases import find, interval_header, with_interval
+from pytest_ddpperf.reports.remarks import Remark, told_once
+from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import Scale, format_percent, scale, significant
 
 _SIZES = ((100e6, "100 M or more"), (10e6, "10 M to 100 M"), (0.0, "less than 10 M"))
@@ -138,14 +140,8 @@ def communication_table(results: Sequence[Result]) -> Table | None:
         ),
         notes=(
             *_notes_by_size(named),
-            *(
-                RowNote(text, tuple(names))
-                for text, names in names_by_remark(
-                    (name, text) for name, result in named for text in _left_out(result)
-                ).items()
-            ),
+            *told_once(((name, Remark(text, text)) for name, one in named for text in _left_out(one)), len(named)),
         ),
-        narrower=("exposed", "of its step", "gaps", "overlap"),
         legend={
             "exposed": "whole steps less steps that average no gradients, in blocks that alternate",
             **(_PROFILE_MEANINGS if profiles else {}),
@@ -160,7 +156,7 @@ def _parameters(result: Result) -> float | None:
     return None if counts is None else counts.totals.get("parameters")
 
 
-def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[RowNote]:
+def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[str]:
     """What models of each size send, where there are models of several: the median share of their steps."""
     classes: dict[str, list[tuple[str, float]]] = {}
     for name, result in named:
@@ -172,7 +168,8 @@ def _notes_by_size(named: Sequence[tuple[str, Result]]) -> Iterator[RowNote]:
         if kind in classes:
             names, shares = zip(*classes[kind], strict=True)
             share = format_percent(max(0.0, median(shares)))
-            yield RowNote(f"models of {kind} parameters expose communication for {share} of a step (median)", names)
+            told = f"models of {kind} parameters expose communication for {share} of a step (median)"
+            yield f"{whom(names, len(named))}: {told}"
 
 
 def collective_table(results: Sequence[Result]) -> Table | None:
@@ -207,7 +204,6 @@ def collective_table(results: Sequence[Result]) -> Table | None:
     return Table(
         headers=("benchmark", *columns),
         rows=tuple((name, *(cell(profile) for cell in columns.values())) for name, profile in named),
-        narrower=tuple(reversed(kinds)),
         legend={
             "transfer": "of a step's collectives, by the profiler, once all ranks are there",
             "wait": "for the last rank",

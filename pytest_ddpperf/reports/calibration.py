@@ -42,7 +42,6 @@ def calibration_table(calibrated: Sequence[Calibrated]) -> Table:
             for name, benchmark in zip(names_of(calibrated), calibrated, strict=True)
         ),
         notes=(f"{alarms} of {runs} comparisons of unchanged code with itself were red",),
-        narrower=("ranks",),
         legend=_LEGEND,
     )
 

@@ -37,7 +37,6 @@ def convergence_table(convergences: Sequence[Convergence]) -> Table:
             "quality",
         ),
         rows=tuple(_row(each, one) for each in convergences for one in each.strategies),
-        narrower=("launches", "steps", "loss worse", "loss", "metric worse"),
         legend=_LEGEND,
     )
 

@@ -26,16 +26,6 @@ from pytest_ddpperf.units import (
 CONFIRMED = "those after them had to confirm it"  # launches that follow a suspicion
 
 
-class Figures(tuple[float, ...]):
-    """A fact of several benchmarks; in words the least and the most."""
-
-    __slots__ = ()
-
-    def __format__(self, spec: str) -> str:
-        """``2 to 4``."""
-        return span(lambda number: format(number, spec), self)
-
-
 def finding_text(finding: Finding) -> str:
     """A finding as a sentence; one with a code that is not in the table by its code and its facts."""
     words = WORDS.get(finding.code)
@@ -119,7 +109,7 @@ def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
 
 def _launches_needed(launches: int, max_time: int | None, known: int | None) -> str:
     """How many launches would decide; ``known`` is the number it rests on where that is small."""
-    setting = "" if max_time is None else f" (max_time {max_time} s)"
+    setting = "" if max_time is None else f" (--ddpperf-max-time={max_time})"
     few = "" if known is None else f", as far as {known} can tell"
     return f"about {format_count(launches, 'launch')}{setting} would decide it{few}"
 
@@ -131,22 +121,17 @@ def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 
     return f"{fact}; {', '.join(cures[:-1])} or {cures[-1]} might"
 
 
-def _percents(share: float | Figures) -> str:
-    """A share, or those of several benchmarks."""
-    return span(format_percent, share if isinstance(share, Figures) else (share,))
-
-
-def _busy(now: float | Figures | None, then: float | Figures | None) -> str:
+def _busy(now: float | None, then: float | None) -> str:
     """A machine that did other things, so that stored times say nothing."""
     told = [] if now is None else [_taken(now)]
     if then is not None:
-        told.append(f"{_percents(then) if now and then else _taken(then)} when the baseline was saved")
+        told.append(f"{format_percent(then) if now and then else _taken(then)} when the baseline was saved")
     return f"stored times decide nothing: {words_of(told)}"
 
 
-def _taken(share: float | Figures) -> str:
+def _taken(share: float) -> str:
     """What others took of a machine; 0 for a GPU, and if nothing tells it."""
-    return f"others took {_percents(share)} of the cores" if share else "the machine may have been busy"
+    return f"others took {format_percent(share)} of the cores" if share else "the machine may have been busy"
 
 
 def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
@@ -344,8 +329,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
         "efficiency counts them"
     ),
     "idle_gpus": lambda share, busy: (
-        f"GPUs were busy for {_percents(share)} of the time, less than {format_percent(busy)}: a larger batch, more "
-        "workers of the loader or pin_memory=true may keep them busier; the diagnosis tells what they wait for"
+        f"GPUs were busy for {format_percent(share)} of the time, less than {format_percent(busy)}: a larger batch, "
+        "more workers of the loader or pin_memory=true may keep them busier; the diagnosis tells what they wait for"
     ),
     "strided_gradients": lambda shape: (
         f"DDP copies gradients of shape {shape} into buckets of other strides, which takes time: give their parameters "
@@ -409,7 +394,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     ),
     "busy_baseline": lambda lost: (
         "the machine was busy while the baseline was saved"
-        f"{f' (others took {_percents(lost)} of the cores)' if lost else ''}: its times alone decide nothing; "
+        f"{f' (others took {format_percent(lost)} of the cores)' if lost else ''}: its times alone decide nothing; "
         "its commit is the reference"
     ),
     # What a verdict rests on.
@@ -436,7 +421,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "gross": lambda: "a gross slowdown compared with the stored times, on a machine that was not busy",
     "stored_times": lambda: "compared with stored times, which show gross slowdowns alone",
     "not_gross": lambda gross: (
-        f"slower than the stored times, and not shown to be by more than {_percents(gross)}, which they could show"
+        f"slower than the stored times, and not shown to be by more than {format_percent(gross)}, which they could show"
     ),
     "not_the_code": lambda change: (
         f"not this repository's code: the commit of the baseline takes as long now, {format_change(change)} compared "

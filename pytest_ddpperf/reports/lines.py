@@ -1,11 +1,10 @@
-"""Lines for a terminal: no control characters, none wider than the terminal, names cut in the middle."""
+"""Lines for a terminal: no control characters, none wider than the terminal, names whole."""
 
 from __future__ import annotations
 
 import re
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
+from unicodedata import category, east_asian_width
 
 INDENT = "  "
 JOINED = "\u00a0"  # a space that no line is broken at
@@ -34,9 +33,34 @@ def clipped(line: str, width: int | None) -> list[str]:
     return wrapped([line if width is None or len(line) <= _LONGEST else line[: _LONGEST - len(CUT)] + CUT], width)
 
 
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes: a wide character two, one that joins another none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if category(each) in {"Mn", "Me"} else 1 + (east_asian_width(each) in "WF") for each in text)
+
+
+def padded(text: str, width: int, *, right: bool = False) -> str:
+    """The text in so many columns, at their right end if ``right``."""
+    room = " " * (width - columns(text))
+    return room + text if right else text + room
+
+
 def folded(line: str, width: int, indent: str = "") -> list[str]:
-    """A line in parts of at most so many characters; only a word that is longer is broken."""
-    return textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    """A line in parts of at most so many columns; only a word that is longer is broken."""
+    parts, width = [""], max(width, columns(indent) + 2)
+    for i, word in enumerate(line.split(" ")):
+        longer = f"{parts[-1]} {word}" if i else word
+        if columns(longer) > width and parts[-1].strip():
+            if not word:
+                continue
+            parts[-1] = parts[-1].rstrip(" ")
+            parts.append(longer := indent + word)
+        parts[-1] = longer
+        while columns(parts[-1]) > width:
+            fits = next(end for end in range(width, 0, -1) if columns(parts[-1][:end]) <= width)
+            parts[-1:] = [parts[-1][:fits], indent + parts[-1][fits:]]
+    return parts
 
 
 def _broken(line: str, width: int) -> list[str]:
@@ -45,49 +69,18 @@ def _broken(line: str, width: int) -> list[str]:
     return [part.replace(JOINED, " ") for part in folded(kept, max(width, len(inner) + 1), inner)]
 
 
-def shortened(names: Iterable[str], width: int) -> dict[str, str]:
-    """Each name in at most so many characters, a longer one cut in the middle; different names stay different."""
-    every = dict.fromkeys(names)
-    long = [name for name in every if len(name) > width]
-    kept = {name: name for name in every if len(name) <= width}
-    if not long:
-        return kept
-    room = max(width - len(CUT), 2)
-    # The end of a test's id has its parameters, which tell more than its beginning.
-    for head in sorted(range(room), key=lambda head: abs(head - room // 3)):
-        cut = {name: name[:head] + CUT + name[len(name) - room + head :] for name in long}
-        if len({*kept.values(), *cut.values()}) == len(every):
-            return kept | cut
-    return kept | _cut_where_different(long, room)
-
-
-def _cut_where_different(names: Sequence[str], room: int) -> dict[str, str]:
-    """Names that differ in the middle alone: cut before they differ, and numbered where that tells too little."""
-    head, start = room // 3, next(i for i, letters in enumerate(zip_longest(*names)) if len(set(letters)) > 1)
-    cut = {name: name[:head] + CUT + name[max(start, head) :][: room - head] for name in names}
-    if len(set(cut.values())) == len(names):
-        return cut
-    return {name: f"{name[: room - len(str(number))]}{CUT}{number}" for number, name in enumerate(names, 1)}
-
-
 def words_of(names: Sequence[str]) -> str:
     """Names in a row: ``forward, backward and optimizer``."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def whom(names: Sequence[str], of: int, short: Mapping[str, str] | None = None, width: int | None = None) -> str:
+def whom(names: Sequence[str], of: int) -> str:
     """Those of so many benchmarks that a remark concerns: all, or half of them and more by their number, or by name."""
     if len(names) == of > 1:
         return "both benchmarks" if of == 2 else f"all {of} benchmarks"  # noqa: PLR2004
     if len(names) > _NAMED and 2 * len(names) >= of:
         return f"{len(names)} of {of} benchmarks"
-    shown = [(short or {}).get(name, name) for name in names]
-    named = min(len(shown), _NAMED)
-    while named > 1 and width is not None and len(", ".join(shown[:named])) > width * 2 // 3:
-        named -= 1
-    if named == len(shown):
-        return ", ".join(shown)
-    if len(shown) > _NAMED == named:
-        named -= 1
-    return f"{', '.join(shown[:named])} and {len(shown) - named} more"
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import GREEN, Verdict
 from pytest_ddpperf.reports.count_changes import counts_words
-from pytest_ddpperf.reports.lines import shortened
-from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.phrases import bound_text, by_stored_times, confidence_text, decisive, find
+from pytest_ddpperf.reports.phrases import commit_text, confidence_text, find
 from pytest_ddpperf.stats.suites import CommonChange, common_change
 from pytest_ddpperf.units import format_change, format_count, format_percent, signed_percent, span
 
-_NAMED = 3  # undecided benchmarks
-_NAME = 40  # characters of their names
 _TELLING = 0.4  # the width of an interval of the common change beyond which it says nothing
-_Named: TypeAlias = "Sequence[tuple[str, Result]]"
+PASSED, FAILED = "passed", "failed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,83 +37,87 @@ def overall(results: Sequence[Result]) -> Overall:
     return Overall(verdicts=verdicts, common_change=common_change([*paired.values()]))
 
 
-def overall_lines(results: Sequence[Result], accepted: Collection[str] = ()) -> list[str]:
-    """The common change of all tests, then how many benchmarks have each verdict; of none nothing.
+def headline(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
+    """The verdict on the whole: ``1 regressed, 24 passed | against 3f2a1c0 (main)``.
 
-    ``accepted`` are the tests whose results became the baseline.
+    What neither got worse nor passed is named by its verdict. ``accepted`` are the tests whose results became the
+    baseline.
     """
     if not results:
+        return "no benchmark was judged"
+    return " | ".join([kinds_text(results, accepted), *_against(results)])
+
+
+def kinds_text(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
+    """How many benchmarks are of each kind, the worst first."""
+    alike: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda one: -one.severity):
+        alike.setdefault(kind_of(result), []).append(result)
+    return ", ".join(f"{len(those)} {kind}{_more(kind, those, accepted)}" for kind, those in alike.items())
+
+
+def kind_of(result: Result) -> str:
+    """What a benchmark counts as."""
+    if result.verdict in {Verdict.REGRESSED, Verdict.BROKEN} or not result.failure:
+        return PASSED if result.verdict in GREEN else result.verdict.value.replace("_", " ")
+    return FAILED
+
+
+def _more(kind: str, those: Sequence[Result], accepted: Collection[str]) -> str:
+    """What the number of benchmarks of one kind does not say, in brackets."""
+    told: list[str] = []
+    if kind == FAILED:
+        told = [one.verdict.value.replace("_", " ") for one in those]
+    elif kind == Verdict.REGRESSED.value:
+        told = ["accepted" for one in those if one.test in accepted]
+    elif kind == Verdict.NEW.value:
+        told = [new_text(one) for one in those]
+    numbers = Counter(filter(None, told))
+    texts = (word if number == len(those) else f"{number} {word}" for word, number in numbers.items())
+    return f" ({', '.join(texts)})" if numbers else ""
+
+
+def new_text(result: Result) -> str:
+    """What a new benchmark is compared with: ``no times stored; counts same``."""
+    if result.paired is not None:
+        return "not in the other revision" if result.paired.lacking else ""
+    counts = counts_words(result)
+    return f"no times stored; {counts}" if counts else "no baseline" if result.baseline is None else ""
+
+
+def _against(results: Sequence[Result]) -> list[str]:
+    """What benchmarks are compared with, if with anything."""
+    revisions = dict.fromkeys(one.paired.named.removeprefix("revision ") for one in results if one.paired is not None)
+    if revisions:
+        return [f"against {' and '.join(revisions)}"]
+    stored = [one.baseline for one in results if one.baseline is not None and one.verdict is not Verdict.NEW]
+    commits = {commit_text(one.commit, dirty=one.dirty) for one in stored if one.commit}
+    of = commits.pop() if len(commits) == 1 else span(str, (one.date for one in stored)) if stored else ""
+    return [f"against the baseline of {of}"] if of else []
+
+
+def ruled_out(results: Iterable[Result]) -> str:
+    """The slowdown that none of those that passed has; empty if it is not known of all whose times are judged."""
+    steps = [step for one in results if kind_of(one) == PASSED and (step := find(one, "step_time")) and step.gated]
+    bounds = [max(step.bound, 0.0) for step in steps if step.bound is not None]
+    return f"none slower by more than {format_percent(max(bounds))}" if bounds and len(bounds) == len(steps) else ""
+
+
+def common_text(results: Sequence[Result], *, slower: bool) -> list[str]:
+    """The change that all tests have in common, if it is known well enough; with ``slower`` only a slowdown."""
+    common = overall(results).common_change
+    if common is None or not (common.slower or (common.interval.high - common.interval.low <= _TELLING and not slower)):
         return []
-    common, together = overall(results).common_change, []
-    if common is not None and (common.slower or common.interval.high - common.interval.low <= _TELLING):
-        ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
-        change = f"{format_change(common.change)} [{confidence_text(common.interval.confidence)} {ends}]"
-        together = [f"{common.tests} tests together: step_time {change}{' slower' if common.slower else ''}"]
-    return [*together, *_targets(results), _verdicts_line(results, accepted)]
+    ends = " .. ".join(map(signed_percent, (common.interval.low, common.interval.high)))
+    change = f"{format_change(common.change)} [{confidence_text(common.interval.confidence)} {ends}]"
+    return [f"all {common.tests} tests together: step time {change}{' slower' if common.slower else ''}"]
 
 
-def _verdicts_line(results: Sequence[Result], accepted: Collection[str]) -> str:
-    """The worst verdict first; 0 regressed is told too."""
-    names = names_of(results)
-    short = shortened(names, _NAME)
-    parts = []
-    for verdict in reversed(Verdict):
-        those = [(short[name], one) for name, one in zip(names, results, strict=True) if one.verdict is verdict]
-        if those or verdict is Verdict.REGRESSED:
-            more = _MORE[verdict](those) if verdict in _MORE else ""
-            if verdict is Verdict.REGRESSED and (stored := sum(one.test in accepted for _, one in those)):
-                more = f"{stored} accepted"
-            parts.append(f"{len(those)} {verdict.value}{more and f' ({more})'}")
-    return f"{format_count(len(results), 'benchmark')}: {', '.join(parts)}"
-
-
-def _would_have_shown(named: _Named) -> str:
-    """Which slowdowns are ruled out."""
-    steps = [step for _, result in named if (step := find(result, "step_time")) is not None]
-    bounds = [max(step.bound, 0.0) for step in steps if step.gated and step.bound is not None]
-    stored = sum(by_stored_times(result) for _, result in named)
-    told = [f"a slowdown beyond {span(format_percent, bounds)} would have shown"] if bounds else []
-    return "; ".join([*told, *([f"{stored} by stored times"] if stored else [])])
-
-
-def _could_be(named: _Named) -> str:
-    """Which benchmarks could be how much worse, the first metric that is open of each; the largest figures first."""
-    undecided = [(name, metric) for name, result in named for metric in decisive(result, {Verdict.INCONCLUSIVE})[:1]]
-    if not undecided:
-        return ""
-    largest_first = sorted(undecided, key=lambda each: -(each[1].bound or 0.0))
-    told = [" ".join(filter(None, (name, *_figure(metric)))) for name, metric in largest_first]
-    more = [f"{len(told) - _NAMED} more"] if len(told) > _NAMED else []
-    slower = all(metric.series.metric == "step_time" for _, metric in undecided)
-    return f"could be {'slower' if slower else 'worse'}: {' and '.join([', '.join(told[:_NAMED]), *more])}"
-
-
-def _figure(metric: Comparison) -> tuple[str, str]:
-    """The metric, where it is not the step time, and its bound."""
-    name = "" if metric.series.metric == "step_time" else metric.series.metric
-    return name, bound_text(metric) if (metric.bound or 0.0) > 0 else "stored times" * (
-        metric.series.drifts and not metric.paired
-    )
-
-
-def _targets(results: Sequence[Result]) -> list[str]:
-    """How many targets were missed, are open and were met; nothing where the tests have none."""
+def overall_lines(results: Sequence[Result]) -> list[str]:
+    """What holds for all benchmarks: how many targets were missed and met, and which slowdowns are ruled out."""
     codes = Counter(finding.code for result in results for finding in result.findings)
     numbers = {"missed": codes["target_missed"], "inconclusive": codes["target_open"], "met": codes["target_met"]}
     told = [f"{number} {word}" for word, number in numbers.items() if number]
-    return [f"{format_count(sum(numbers.values()), 'target')}: {', '.join(told)}"] if told else []
-
-
-def _counted(named: _Named) -> str:
-    """What became of the counts that are compared all the same."""
-    words = [counts_words(result) for _, result in named]
-    return " and ".join(f"{words.count(word)} with {word}" for word in dict.fromkeys(words) if word)
-
-
-_MORE: Mapping[Verdict, Callable[[_Named], str]] = {
-    Verdict.OK: _would_have_shown,
-    Verdict.INCONCLUSIVE: _could_be,
-    Verdict.INCOMPATIBLE: _counted,
-    Verdict.NEW: _counted,
-}
-"""What is said of the benchmarks with a verdict besides their number."""
+    targets = [f"{format_count(sum(numbers.values()), 'target')}: {', '.join(told)}"] if told else []
+    bound = ruled_out(results)
+    return [*targets, *([f"passed: {bound} (95 % confidence)"] if bound else [])]

@@ -61,7 +61,6 @@ def predictions_table(predictions: Sequence[Named]) -> Table:
         headers=tuple(header for header, _ in filled),
         rows=tuple(zip(*(cells for _, cells in filled), strict=True)),
         notes=_busy(steps),
-        narrower=("eff.", "computing"),
         legend=_meanings(header for header, _ in filled),
     )
 
@@ -125,7 +124,6 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
         headers=tuple(header for header, _ in filled),
         rows=tuple(zip(*(cells for _, cells in filled), strict=True)),
         notes=_busy(predictions),
-        narrower=("eff.",),
         legend=_meanings(header for header, _ in filled),
     )
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pytest_ddpperf.records.counts import count_row
+from pytest_ddpperf.records.finding import APART, Finding
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_of_note
-from pytest_ddpperf.reports.gathered import UNSAID, Remark, gathered, remark_of
+from pytest_ddpperf.reports.lines import whom
 from pytest_ddpperf.reports.phrases import (
-    ACCEPT_PAIRED,
     could_be,
     decisive,
     every_finding,
@@ -19,134 +19,142 @@ from pytest_ddpperf.reports.phrases import (
     named_metrics,
     names_by_remark,
     note_text,
-    seen_in,
     short_text,
 )
-from pytest_ddpperf.reports.table import RowNote
 
-_TOLD = 3  # metrics of one benchmark
-_MOST_RED = 10  # benchmarks of which it is told why they are red
+_TOLD, _TOLD_OF_RED = 3, 2  # metrics of one benchmark; the failure of a red one has all of them
+_EACH = 3  # benchmarks whose figures are all told, of one kind of remark
+_UNSAID = APART | {"broken", "does_not_fit", "target_met", "suspected", "effective_batch_size", "told_late", "unpaired"}
+"""Findings that change nothing for a reader of the summary; failures and the JSON file have them."""
 _STALE = "better than its baseline by more than the tolerance: the baseline is stale, --ddpperf-save renews it"
 _FEWER = "the baseline has more counts: if less is meant, --ddpperf-save renews it"
-_ACCEPT_STORED = "each failed test tells the cause, and the command that accepts what is meant"
 
 
-def unpaired_notes(results: Sequence[Result]) -> list[str]:
-    """Why times of some benchmarks are compared with stored ones alone, each reason once."""
-    findings = (finding for result in results for finding in result.findings if finding.code == "unpaired")
-    return list(dict.fromkeys(map(finding_text, findings)))
+def red_text(result: Result, verdict: Verdict, *, timed: bool = True) -> str:
+    """Why a benchmark fails with a verdict: what could not be measured, or the metrics that have it.
 
-
-def red_notes(named: Sequence[tuple[str, Result]]) -> list[str | RowNote]:
-    """Why benchmarks are red, the worst first, and what to do."""
-    red = sorted(((name, result) for name, result in named if result.red), key=lambda one: -one[1].severity)
-    told = names_by_remark((name, (result.verdict.value, red_text(result, result.verdict))) for name, result in red)
-    notes: list[str | RowNote] = [RowNote(text, tuple(names), before) for (before, text), names in told.items()]
-    more = sum(len(names) for names in list(told.values())[_MOST_RED:])
-    notes = [*notes[:_MOST_RED], *([f"and {more} more"] if more else [])]
-    worse = [result for _, result in red if result.verdict is Verdict.REGRESSED]
-    if worse:
-        notes.append(f"what to do: {_ACCEPT_STORED if worse[0].paired is None else ACCEPT_PAIRED}")
-    return notes
-
-
-def red_text(result: Result, verdict: Verdict) -> str:
-    """Why a benchmark fails with a verdict: what could not be measured, or the metrics that have it."""
+    Without ``timed`` the change of its step time is left out.
+    """
     if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result).partition("\n")[0]
     if result.failure and verdict is not Verdict.REGRESSED:
         return result.failure.partition("\n")[0].removeprefix(f"{verdict.value}: ")
-    worse = decisive(result, {verdict})
-    counts, others = ([c for c in worse if (c.series.scale == "exact") is exact] for exact in (True, False))
-    shown = _TOLD - 1  # counts, so that a time is among those that are told
-    worse = (*counts[:shown], *others, *counts[shown:])
-    return _few(list(map(_worse_text, worse))) or ", ".join(result.differs)
+    worse = [c for c in decisive(result, {verdict}) if timed or c.series.metric != "step_time" or _shared(c)]
+    return _few(list(map(_worse_text, worse)), _TOLD_OF_RED) or ", ".join(result.differs)
 
 
 def _worse_text(metric: Comparison) -> str:
     """What became of a metric that got worse; of what both sides share, why its change does not show it."""
-    if metric.note is not None and metric.note.code == "not_the_code":
-        return f"{metric.series.metric} {finding_text(metric.note)}"
-    return ", ".join(filter(None, (short_text(metric), seen_in(metric))))
+    return f"{metric.series.metric} {words_of_note(metric.note)}" if _shared(metric) else short_text(metric)
 
 
-def _few(texts: Sequence[str]) -> str:
-    more = len(texts) - _TOLD
-    return "; ".join([*texts[:_TOLD], *([f"and {more} more"] if more > 0 else [])])
+def _shared(metric: Comparison) -> bool:
+    return metric.note is not None and metric.note.code == "not_the_code"
 
 
-def notes_of(named: Sequence[tuple[str, Result]], *, accepting: bool) -> list[RowNote]:
-    """All remarks on benchmarks, each once; ``accepting`` leaves out those on verdicts."""
-    return gathered(
-        (name, remark)
-        for name, result in named
-        for remark in (
-            *([] if accepting else verdict_remarks(result)),
-            *(remark_of(finding) for finding in every_finding(result, without=UNSAID)),
-        )
-    )
+def _few(texts: Sequence[str], most: int = _TOLD) -> str:
+    more = len(texts) - most
+    return "; ".join([*texts[:most], *([f"and {more} more"] if more > 0 else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What is said of one benchmark; ``code`` is what it has in common with remarks that differ in figures alone."""
+
+    text: str
+    code: str
+
+
+def remark_of(finding: Finding) -> Remark:
+    """A finding as a remark."""
+    return Remark(finding_text(finding), finding.code)
+
+
+def told_once(remarks: Iterable[tuple[str, Remark]], of: int) -> list[str]:
+    """Each remark once, behind those of so many benchmarks that it concerns, from pairs of name and remark.
+
+    Of many that differ in figures alone only the first one is told.
+    """
+    alike: dict[str, dict[str, list[str]]] = {}
+    for name, remark in remarks:
+        alike.setdefault(remark.code, {}).setdefault(remark.text, []).append(name)
+    lines = []
+    for texts in alike.values():
+        number = sum(map(len, texts.values()))
+        text, (first, *_) = next(iter(texts.items()))
+        if number > _EACH and len(texts) > 1:
+            who = f"all {of}" if number == of else f"{number} of {of}"
+            lines.append(f"{who} benchmarks, such as {first}: {text}")
+        else:
+            lines += [f"{whom(names, of)}: {text}" for text, names in texts.items()]
+    return lines
+
+
+def every_remark(result: Result, *, accepting: bool) -> list[Remark]:
+    """All remarks on a benchmark; ``accepting`` leaves out those on verdicts."""
+    return [
+        *([] if accepting else verdict_remarks(result)),
+        *(remark_of(finding) for finding in every_finding(result, without=_UNSAID)),
+    ]
 
 
 def verdict_remarks(result: Result) -> list[Remark]:
-    """What a row's verdict rests on, and what got better beside it, where the row itself does not show it."""
-    undecided = [] if result.verdict is Verdict.INCOMPATIBLE else _open(decisive(result, {Verdict.INCONCLUSIVE}))
-    return [*_grounds(result), *undecided, *_stale(result), *_fewer(result), *_promises(result), *_ours_alone(result)]
+    """What a row's verdict rests on, and what got better beside it, if the row itself does not show it."""
+    texts = [*_grounds(result), *_stale(result), *_fewer(result), *_promises(result), *_ours_alone(result)]
+    return [Remark(text, text) for text in texts]
 
 
-def _grounds(result: Result) -> list[Remark]:
+def _grounds(result: Result) -> list[str]:
     """What the row's verdict rests on."""
-    if result.verdict is Verdict.NEW:
-        return _new_remarks(result)
+    if result.verdict is Verdict.NEW and result.baseline is not None:
+        return _named_notes(decisive(result, {Verdict.NEW}))
     if result.verdict is Verdict.DOES_NOT_FIT:
-        return [Remark(text=broken_reason(result))]
+        return [broken_reason(result)]
     if result.verdict is Verdict.IMPROVED:
         return _gains(result)
-    if result.verdict is Verdict.INCOMPATIBLE and result.differs:
-        counts = counts_words(result)
-        text = f"{'times of ' * bool(counts)}the baseline {'are' if counts else 'is'} not comparable: "
-        text += "; ".join(filter(None, (", ".join(result.differs), counts, "--ddpperf-save stores one that is")))
-        changes = incomparable_changes(result)
-        return [Remark(text=text), *([Remark(text=_few(changes))] if changes else [])]
     if result.verdict is not Verdict.INCOMPATIBLE:
         return []
+    if result.differs:
+        changes = incomparable_changes(result)
+        return [_few(changes)] if changes else []
     # A finding says that a step does another amount of work.
-    return _open([c for c in decisive(result, {Verdict.INCOMPATIBLE}) if not count_row(c.series.metric).of_work])
+    others = [c for c in decisive(result, {Verdict.INCOMPATIBLE}) if not count_row(c.series.metric).of_work]
+    return [_open_text(c) for c in others if c.note or c.series.metric != "step_time"]
 
 
-def _open(comparisons: Sequence[Comparison]) -> list[Remark]:
-    """Metrics that could not be judged, and why; of the step time only what its row does not show."""
-    remarks = []
-    for comparison in comparisons:
-        of_step, verdict = comparison.series.metric == "step_time", comparison.verdict
-        if comparison.note or not of_step:
-            shown = "step_time" if of_step else short_text(comparison)
-            undecided = could_be([comparison]) if verdict is Verdict.INCONCLUSIVE else verdict.value
-            text = f"{shown} {undecided}: {words_of_note(comparison.note)}".removesuffix(": ")
-            remarks.append(_noted(comparison, text, verdict=verdict.value))
-    return remarks
+def undecided_lines(named: Sequence[tuple[str, Result]]) -> list[str]:
+    """The metrics of benchmarks that are not red that could not be decided, what could be worse by most first."""
+    found = [
+        (name, each)
+        for name, result in named
+        if not (result.red or result.verdict is Verdict.INCOMPATIBLE)
+        for each in decisive(result, {Verdict.INCONCLUSIVE})
+    ]
+    largest = sorted(found, key=lambda one: -(one[1].bound or 0.0))
+    return [f"undecided: {name}: {_open_text(each)}" for name, each in largest]
 
 
-def _noted(comparison: Comparison, text: str, verdict: str = "") -> Remark:
-    code, facts = (comparison.note.code, comparison.note.facts) if comparison.note else ("", {})
-    metrics, undecided = (comparison.series.metric,), (comparison,) * (comparison.verdict is Verdict.INCONCLUSIVE)
-    return Remark(text=text, code=code, facts=facts, metrics=metrics, verdict=verdict, undecided=undecided)
+def _open_text(comparison: Comparison) -> str:
+    """A metric that could not be judged, how much worse it could be, and why or what would help."""
+    shown = "step_time" if comparison.series.metric == "step_time" else short_text(comparison)
+    known = could_be([comparison]) if comparison.verdict is Verdict.INCONCLUSIVE else comparison.verdict.value
+    return f"{shown} {known}: {words_of_note(comparison.note)}".removesuffix(": ")
 
 
-def _gains(result: Result) -> list[Remark]:
+def _gains(result: Result) -> list[str]:
     """That the baseline is stale; beside another revision what improved."""
     if result.paired is None:
         timed = any(comparison.series.scale != "exact" for comparison in result.comparisons)  # counts are findings
-        return [Remark(text=_STALE)] if timed else []
+        return [_STALE] if timed else []
     better = [c for c in decisive(result, {Verdict.IMPROVED}) if c.series.metric != "step_time"]
     if not better:
         return []
     # What became of counts is told by findings.
     texts = [c.series.metric if c.series.scale == "exact" else short_text(c) for c in better]
-    metrics = tuple(comparison.series.metric for comparison in better)
-    return [Remark(text=f"improved: {_few(texts)}", code="improved", metrics=metrics, verdict="improved")]
+    return [f"improved: {_few(texts)}"]
 
 
-def _stale(result: Result) -> list[Remark]:
+def _stale(result: Result) -> list[str]:
     """Metrics that got better, where others keep the result from being called improved."""
     # To save what has regressed elsewhere would store the regression.
     if result.paired is not None or result.verdict in {Verdict.IMPROVED, Verdict.REGRESSED} or result.differs:
@@ -155,20 +163,18 @@ def _stale(result: Result) -> list[Remark]:
     open_ones = decisive(result, {Verdict.INCONCLUSIVE})
     if not better or any(_worsening(comparison) > 0 for comparison in open_ones):
         return []
-    text = f"{_few(list(map(short_text, better)))}: the baseline is stale, --ddpperf-save renews it"
-    metrics = tuple(comparison.series.metric for comparison in better)
-    return [Remark(text=text, code="stale", metrics=metrics)]
+    return [f"{_few(list(map(short_text, better)))}: the baseline is stale, --ddpperf-save renews it"]
 
 
-def _fewer(result: Result) -> list[Remark]:
+def _fewer(result: Result) -> list[str]:
     """How to renew a baseline that has more counts, where it may be stored and nothing else says so.
 
     Less beside something that got worse may be part of the same fault.
     """
     fell = any(finding.code == "fewer_counted" for finding in result.findings)
-    told = result.verdict in {Verdict.IMPROVED, Verdict.NEW} and _grounds(result)
+    told = result.verdict is Verdict.NEW or (result.verdict is Verdict.IMPROVED and _grounds(result))
     useless = result.verdict in {Verdict.BROKEN, Verdict.REGRESSED, Verdict.INCONCLUSIVE} or result.paired is not None
-    return [] if not fell or told or useless else [Remark(text=_FEWER)]
+    return [] if not fell or told or useless else [_FEWER]
 
 
 def _worsening(comparison: Comparison) -> float:
@@ -177,10 +183,10 @@ def _worsening(comparison: Comparison) -> float:
     return change if comparison.series.better == "lower" else -change
 
 
-def _promises(result: Result) -> list[Remark]:
+def _promises(result: Result) -> list[str]:
     """What is shown to be no worse, and looks better."""
     return [
-        _noted(comparison, f"{short_text(comparison)} {note}")
+        f"{short_text(comparison)} {note}"
         for comparison in decisive(result, {Verdict.UNCHANGED})
         # The note of what stands in for another metric is no promise.
         if result.verdict is Verdict.UNCHANGED or not comparison.series.rules.stands_in
@@ -188,21 +194,13 @@ def _promises(result: Result) -> list[Remark]:
     ]
 
 
-def _new_remarks(result: Result) -> list[Remark]:
-    if result.baseline is not None:
-        return _named_notes(decisive(result, {Verdict.NEW}))
-    counts = counts_words(result)
-    of = f"no baseline of times, {counts}" if counts else "no baseline"
-    return [Remark(text=f"{of}; --ddpperf-save stores one")] if result.paired is None else []
-
-
-def _ours_alone(result: Result) -> list[Remark]:
+def _ours_alone(result: Result) -> list[str]:
     """Metrics that the other revision does not have, although it ran."""
     ran = result.paired is not None and not result.paired.lacking
     return _named_notes(decisive(result, {Verdict.NEW})) if ran else []
 
 
-def _named_notes(comparisons: Sequence[Comparison]) -> list[Remark]:
+def _named_notes(comparisons: Sequence[Comparison]) -> list[str]:
     """Each note once, with the metrics that it is of."""
     metrics = names_by_remark((comparison.series.metric, words_of_note(comparison.note)) for comparison in comparisons)
-    return [Remark(text=f"{named_metrics(names)}: {note}") for note, names in metrics.items() if note]
+    return [f"{named_metrics(names)}: {note}" for note, names in metrics.items() if note]

@@ -1,27 +1,21 @@
-"""All that a run ends with on the terminal, part by part."""
+"""Benchmarks as tables: all metrics of each with remarks, and in brief."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from pytest_ddpperf.instruments.memory import LABELS
 from pytest_ddpperf.judge.detection import UNPROVEN
 from pytest_ddpperf.metrics.table import RESIDENT
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.batch_sizes import batch_size_table
-from pytest_ddpperf.reports.breakdown import collective_table, communication_table, phase_table, section_table
-from pytest_ddpperf.reports.calibration import calibration_table
 from pytest_ddpperf.reports.compared import how_it_scales, what_pays
-from pytest_ddpperf.reports.convergence import convergence_table
 from pytest_ddpperf.reports.count_changes import counts_text, counts_words
-from pytest_ddpperf.reports.diagnosis import diagnosis_lines
-from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.reports.lines import INDENT
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.outputs import Outputs
-from pytest_ddpperf.reports.overall import overall_lines
+from pytest_ddpperf.reports.overall import FAILED, PASSED, kind_of, kinds_text, ruled_out
 from pytest_ddpperf.reports.phrases import (
     bound_text,
     by_stored_times,
@@ -32,10 +26,8 @@ from pytest_ddpperf.reports.phrases import (
     judges,
     with_interval,
 )
-from pytest_ddpperf.reports.remarks import notes_of, red_notes, unpaired_notes
-from pytest_ddpperf.reports.stored import stored_lines
-from pytest_ddpperf.reports.table import NOTHING, Table, render
-from pytest_ddpperf.reports.time_spent import time_part
+from pytest_ddpperf.reports.remarks import red_text
+from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import (
     Scale,
     format_count,
@@ -47,80 +39,25 @@ from pytest_ddpperf.units import (
     span,
 )
 
-if TYPE_CHECKING:
-    from pytest_ddpperf.analysis.candidates import StrategyAdvice
-    from pytest_ddpperf.analysis.predictions import Predicted
-
 _BOUND_MEANING = f"the step is slower by no more than this, one-sided, with {format_percent(1 - UNPROVEN)} confidence"
 _VERDICTS = {
     Verdict.INCONCLUSIVE: "a slowdown beyond the resolution (--ddpperf-must-detect) may hide",
     Verdict.DOES_NOT_FIT: "a rank ran out of memory; the others were measured without it",
 }
 _STORED_TIMES = "stored times"
-# What a narrow terminal does without, the first one first: intervals, then columns.
-_NARROWER = ("step time", "speedup", "throughput", "memory", "step time", "change", "speedup")
-_NARROWEST = ("counts", "at most", "eff.", "ranks")
+_MOST = 30  # benchmarks that are not red and have a row of their own
+_FAILED_AS = {FAILED: "failed ({})"}  # by another rule than its verdict
 _Column: TypeAlias = "tuple[str, Callable[[Result], str]]"  # header and cell
 _MetricColumn: TypeAlias = "tuple[str, str, Callable[[Comparison, Scale], str]]"  # header, metric and cell
-_QUIET = -1  # below it only what was judged is shown
 
 
-def last_lines(made: Outputs) -> list[str]:
-    """What is told even where there is no terminal."""
-    return [*made.complaints, *_overall(made)]
-
-
-def _overall(made: Outputs) -> list[str]:
-    tests = {result.test for result in made.results} if made.accepting else set()
-    return overall_lines(made.results, tests.difference(made.stored.left_out))
-
-
-def summary_parts(
-    made: Outputs, width: int | None = None, paint: Callable[[str], str] = str, *, verbosity: int = 0
-) -> list[tuple[str, str]]:
-    """Title and text of each part that has anything to say. ``verbosity`` is pytest's: 1 for -v, -1 for -q."""
-    results, brief = made.results, verbosity < _QUIET
-
-    def rendered(table: Table | None) -> str:
-        return "" if table is None else render(table, width, paint)
-
-    parts = {
-        "": rendered(summary_table(results, accepting=made.accepting, unstored=made.stored.left_out, here=made.here))
-        if results
-        else "",
-        "phases": "" if brief else rendered(phase_table(results)),
-        "sections": "" if brief else rendered(section_table(results)),
-        "diagnosis": "" if brief else "\n".join(wrapped(diagnosis_lines(results), width)),
-        "communication": "" if brief else rendered(communication_table(results)),
-        "collectives": "" if brief else rendered(collective_table(results)),
-        "time": "" if brief else time_part(results, width, every=verbosity > 0),
-        "batch sizes": rendered(batch_size_table(made.searches) if made.searches else None),
-        "convergence": rendered(convergence_table(made.convergences) if made.convergences else None),
-        "predictions": rendered(_predictions(made.predictions)),
-        "advice": "\n\n".join(rendered(table) for table in _advice(made.advice)),
-        "calibration": rendered(calibration_table(made.calibrated) if made.calibrated else None),
-        "traces": "\n".join(wrapped([line for _, line in made.traces], width)),
-        "errors": "\n".join(wrapped(made.complaints, width)),
-        "baselines": "\n".join(stored_lines(made.stored, width)),
-        "history": "\n".join(wrapped([made.recorded], width)) if made.recorded else "",
-    }
-    told = [(f"ddpperf {title}".rstrip(), text) for title, text in parts.items() if text]
-    last = "\n".join(wrapped(_overall(made), width))
-    return [*told, *made.added, *([("ddpperf session", last)] if last else [])]
-
-
-def summary_table(
-    results: Sequence[Result], *, accepting: bool = False, unstored: Collection[str] = (), here: str = ""
-) -> Table:
-    """``benchmark_table`` with remarks: why benchmarks are red, what verdicts rest on, what its words mean."""
+def summary_table(results: Sequence[Result], accepted: Collection[str] = (), *, here: str = "") -> Table:
+    """``benchmark_table`` with what pays, how benchmarks scale, and what its words mean."""
     results = worst_first(results)
-    table = benchmark_table(results, accepted={one.test for one in results if accepting} - {*unstored})
-    named = [(row[0], result) for row, result in zip(table.rows, results, strict=True)]
+    table = benchmark_table(results, accepted)
     return replace(
         table,
-        above=() if accepting else (*unpaired_notes(results), *red_notes(named)),
-        notes=(*notes_of(named, accepting=accepting), *what_pays(results), *how_it_scales(results)),
-        narrower=_narrower(results),
+        notes=(*what_pays(results), *how_it_scales(results)),
         legend=_legend(results, here, {header.partition("\n")[0] for header in table.headers[1:]}),
     )
 
@@ -148,14 +85,6 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = ()) -
         headers=("benchmark", *(header for header, _ in filled)),
         rows=tuple(zip(names, *(column for _, column in filled), strict=True)),
     )
-
-
-def _narrower(results: Sequence[Result]) -> tuple[str, ...]:
-    """What a narrow terminal does without; a row without a change keeps its step time, for it has nothing else."""
-    if all(step.change is not None for step in _filled(results, "step_time")):
-        return (*_NARROWER, *_NARROWEST)
-    first, *later = _NARROWER
-    return (first, *(word for word in later if word != first), first, *_NARROWEST)
 
 
 def worst_first(results: Sequence[Result]) -> list[Result]:
@@ -230,12 +159,72 @@ def _change(step_time: Comparison, _common: Scale) -> str:
 
 
 def _verdict(result: Result, *, stored: bool) -> str:
+    words = counts_words(result) if result.verdict is Verdict.NEW else ""
+    return ", ".join(filter(None, (_word(result, stored=stored), words)))
+
+
+def _word(result: Result, *, stored: bool) -> str:
+    """The verdict, and what it does not say of itself."""
     if stored and result.verdict is Verdict.REGRESSED:
         return f"{result.verdict.value} (accepted)"
-    words = counts_words(result) if result.verdict is Verdict.NEW else ""
-    if by_stored_times(result):
-        return f"{result.verdict.value} ({_STORED_TIMES})"
-    return f"{result.verdict.value}, {words}" if words else result.verdict.value
+    return f"{result.verdict.value} ({_STORED_TIMES})" if by_stored_times(result) else result.verdict.value
+
+
+def brief_table(results: Sequence[Result], accepted: Collection[str] = (), *, most: int = _MOST) -> Table:
+    """One row for each benchmark, below its test if that has several: the step time, the verdict, what else changed.
+
+    Tests with red benchmarks come first. Beyond so many (``most``), benchmarks that are not red are summed up by test.
+    """
+    names = dict(zip(map(id, results), names_of(results), strict=True))
+    tests: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda one: 0 if kind_of(one) == PASSED else -one.severity):
+        tests.setdefault(result.test.partition("[")[0], []).append(result)
+    columns: list[_Column] = [
+        *(_metric_column(*column, results) for column in _brief_columns(results)),
+        ("verdict", lambda one: _FAILED_AS.get(kind_of(one), "{}").format(_word(one, stored=one.test in accepted))),
+        ("counts", lambda one: counts_words(one).removeprefix("counts ")),
+    ]
+    columns = [(header, cell) for header, cell in columns if any(cell(one) not in {"", NOTHING} for one in results)]
+    rows: list[tuple[str, ...]] = []
+    nothing = [""] * len(columns)
+    for several in tests.values():
+        shown = [one for one in several if one.red or (most := most - 1) >= 0]
+        rest = [one for one in several if not any(one is each for each in shown)]
+        shown, rest = (several, []) if len(rest) == 1 else (shown, rest)
+        function = several[0].test.partition("::")[2].partition("[")[0]
+        test, found, _ = names[id(several[0])].partition(function)
+        if len(several) > 1:
+            rows.append((test + found, *nothing))
+        for one in shown:
+            name = names[id(one)]
+            short = INDENT + name.partition(function)[2].strip() if len(several) > 1 else name
+            rows.append((short, *(cell(one) or NOTHING for _, cell in columns)))
+            if (one.red or one.measurement.unfit) and (why := red_text(one, one.verdict, timed=False)):
+                rows.append((INDENT * 2 + why, *nothing))
+        if rest:
+            told = "; ".join(filter(None, (kinds_text(rest), ruled_out(rest))))
+            rows.append((f"{INDENT}{len(rest)} {'more' if shown else 'benchmarks'}: {told}", *nothing))
+    headers = ("benchmark", *(header for header, _ in columns))
+    return Table(headers=headers, rows=tuple(rows), right=1 + (headers[-1] == "counts"))
+
+
+def _brief_columns(results: Sequence[Result]) -> list[_MetricColumn]:
+    """The step time before and now, its change, and how it scales; what was counted if nothing was timed."""
+    columns = _metric_columns(results)
+    if not _filled(results, "step_time"):
+        return columns
+    scaling: list[_MetricColumn] = [("eff.", "scaling_efficiency", _value), ("speedup", "speedup", _value)]
+    return [
+        ("step time\n{unit}", "step_time", _before_and_now),
+        *(column for column in columns if column[0].startswith("change")),
+        *(column for column in scaling if _filled(results, column[1])),
+    ]
+
+
+def _before_and_now(step_time: Comparison, common: Scale) -> str:
+    known = step_time.baseline is not None and judges(step_time)
+    before = f"{common.number(step_time.baseline)} -> " if known and step_time.baseline is not None else ""
+    return f"{before}{common.number(step_time.series.value)}"
 
 
 def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str, str]:
@@ -284,19 +273,3 @@ def _unchanged_meaning(results: Sequence[Result]) -> str:
     steps = [comparison for comparison in _filled(unchanged, "step_time") if comparison.verdict is Verdict.UNCHANGED]
     margins = [comparison.margin for comparison in steps if comparison.margin is not None]
     return f"shown to be slower by less than {span(format_percent, margins)}" if margins else ""
-
-
-def _predictions(predictions: Sequence[Predicted]) -> Table | None:
-    if not predictions:
-        return None
-    from pytest_ddpperf.reports.predictions import predictions_table
-
-    return predictions_table([(one.test, one.prediction, one.gain) for one in predictions])
-
-
-def _advice(advice: Sequence[StrategyAdvice]) -> list[Table]:
-    if not advice:
-        return []
-    from pytest_ddpperf.reports.predictions import advice_table
-
-    return [advice_table(one) for one in advice]

@@ -12,7 +12,6 @@ from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.table import NOTHING, Table, render
 from pytest_ddpperf.units import format_count
 
-_SHOWN = 3  # calls in a summary: the slowest
 _SHORT = 10.0  # seconds; of calls that took less, tenths are shown
 
 
@@ -24,22 +23,20 @@ def time_text(spent: TimeSpent) -> str:
     return ": ".join(filter(None, (f"{sum(parts.values()):.{decimals}f} s", told)))
 
 
-def time_part(results: Sequence[Result], width: int | None, *, every: bool = False) -> str:
-    """The line of a single call, or the table of the slowest ones, of all with ``every``; empty where none is known."""
+def time_part(results: Sequence[Result], width: int | None) -> str:
+    """The line of a single call, or the table of all calls, the slowest first; empty if none is known."""
     calls = _calls(results)
     if len(calls) <= 1:
         return "\n".join(wrapped([time_text(spent) for _, spent in calls], width))
     calls.sort(key=lambda call: -call[1].total)
-    shown = calls if every else calls[:_SHOWN]
-    rows = [(name, _rounded(spent, 0)) for name, spent in shown]
+    rows = [(name, _rounded(spent, 0)) for name, spent in calls]
     parts = [part for part in rows[0][1] if any(seconds[part] for _, seconds in rows)]
     whole = sum(spent.total for _, spent in calls)
     number = sum(result.spent is not None for result in results)
     within = "" if number == len(calls) else f" in {len(calls)} calls"  # compare and scaling measure several
-    slowest = "" if len(shown) == len(calls) else f"; the {len(shown)} slowest of {len(calls)}{' calls' * bool(within)}"
     return render(
         Table(
-            title=f"seconds of {format_count(number, 'benchmark')}{within}, {whole:.0f} in all{slowest}",
+            title=f"seconds of {format_count(number, 'benchmark')}{within}, {whole:.0f} in all",
             headers=("benchmark", "all", *parts),
             rows=tuple(
                 (
@@ -49,7 +46,6 @@ def time_part(results: Sequence[Result], width: int | None, *, every: bool = Fal
                 )
                 for name, seconds in rows
             ),
-            narrower=("other", "counting", "verifying", "diagnosing", "starting", "measuring"),
             right=0,
         ),
         width,

@@ -51,7 +51,6 @@ def trend_table(trend: Trend) -> Table:
         ),
         notes=(*change_texts(trend), *_remarks(trend)),
         left=2,
-        narrower=(benchmark.metric, "runs", "date"),
     )
 
 

@@ -57,16 +57,14 @@ def test_a_package_of_another_version_is_told_and_what_it_does_is_gated(
 ) -> None:
     python = virtual_environment(tmp_path / "old", {"planted": "2.0"}, (site,))
     pytester.makepyfile(test_it=CALLS)
-    run = pytester.runpytest_subprocess(
-        "-q", f"--ddpperf-against-python={python}", "--ddpperf-report=json:results.json"
-    )
+    run = pytester.runpytest_subprocess(f"--ddpperf-against-python={python}", "--ddpperf-report=json:results.json")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines_random(
         [
             "collective_calls regressed, counted: all_reduce 2 -> 3 calls per step*",
             f"*; this checkout under {python}, side by side, counted only",
             f"*{python} -> this environment: no fact of the environment differs; packages: planted 2.0 -> none",
-            f"compared: with this checkout under {python}*",
+            f"*ddpperf: 1 regressed | against this checkout under {python}*",
         ]
     )
     assert "ran the same code" not in run.stdout.str()
@@ -114,7 +112,7 @@ def test_a_package_that_the_other_environment_lacks_is_named(
     here = virtual_environment(tmp_path / "here", {"planted": "3.0"}, (site,))
     there = virtual_environment(tmp_path / "there", {}, (site,))
     pytester.makepyfile(test_it=CALLS.replace("except ImportError", "except KeyError"))
-    run = pytester.run(here, "-m", "pytest", "-q", f"--ddpperf-against-python={there}")
+    run = pytester.run(here, "-m", "pytest", f"--ddpperf-against-python={there}")
     run.assert_outcomes(passed=1)
     run.stdout.fnmatch_lines_random(
         [

@@ -271,7 +271,7 @@ def test_what_could_not_be_decided_says_what_it_takes() -> None:
         return words_of_note(compare("test_x.py::test_a", new, base, rules)["step_time"].note)
 
     assert note(last=False) == words_of_note(one.note)  # there is time yet
-    more = re.fullmatch(r"about (\d+) launches \(max_time (\d+) s\) would decide it", note(last=True))
+    more = re.fullmatch(r"about (\d+) launches \(--ddpperf-max-time=(\d+)\) would decide it", note(last=True))
     assert more is not None
     assert int(more[2]) == 31 + 2 * (int(more[1]) - 6)  # six are there
     few = inconclusive([0.95, 1.05, 1.0, 0.955, 1.045], STEADY[:5], tolerance=0.02)

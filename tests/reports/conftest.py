@@ -15,7 +15,6 @@ from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Interval, Measurement, MetricRules, Plan, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.table import Table
 from tests.factories import make_environment
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2, recorded={"host": "runner-1"})
@@ -92,11 +91,6 @@ REGRESSED = comparison(
     base_samples=(0.0416, 0.042),
     margin=0.05,
 )
-
-
-def notes_of(table: Table) -> tuple[str, ...]:
-    """A table's remarks as lines."""
-    return tuple(note if isinstance(note, str) else note.line(len(table.rows)) for note in table.notes)
 
 
 @pytest.fixture

@@ -489,3 +489,18 @@ RUNS = {
 }
 """By their numbers of benchmarks; 4 have stored times alone, 7 are a suite beside another revision, 15 are calibrated,
 and 31 are saved."""
+
+_GREEN = [one for one in map(_pretraining, range(18)) if one.verdict is not Verdict.INCONCLUSIVE]
+_QUIET = [replace(one, findings=()) for one in (UNCHANGED, IMPROVED, *_GREEN)]
+_NAMED = (result(f"perf/test_trainer.py::test_{name}", Verdict.OK, 0.02, 0.004, SAME) for name in ("epoch", "resume"))
+_STRATEGIES = (_beside(name, Verdict.OK, 0.01) for name in ("flat", "bucketed", "fsdp2"))
+_GREENS = [*_QUIET, *SPECIAL[:4], SPECIAL[5], *(replace(one, reference=UNCHANGED.reference) for one in _STRATEGIES)]
+SCREENS = {
+    "green": Outputs(results=[*_GREENS, *_NAMED]),
+    "red": RUNS[7],
+    "undecided": Outputs(results=[UNDECIDED, *map(_pretraining, range(3, 27, 4)), UNCHANGED, SPECIAL[7], NEW]),
+    "broken": Outputs(
+        results=[UNCHANGED, BROKEN, IMPROVED, SPECIAL[6]], complaints=["ddpperf_history: history.sqlite is locked"]
+    ),
+}
+"""What a run ends with if nothing got worse, if something did, if nobody knows, and if a rank failed."""

@@ -7,7 +7,7 @@ from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.calibration import calibration_table
 from pytest_ddpperf.reports.outputs import Outputs
-from pytest_ddpperf.reports.summary import summary_parts
+from pytest_ddpperf.reports.screen import summary_parts
 from pytest_ddpperf.reports.table import render
 
 Make = Callable[..., Calibrated]
@@ -33,7 +33,7 @@ def test_what_no_run_could_tell_has_no_figure(make_calibrated: Make) -> None:
 
 
 def test_each_column_is_explained_below_the_table(make_calibrated: Make) -> None:
-    (title, text), *_ = summary_parts(Outputs(calibrated=[make_calibrated()]), 100)
+    (title, text), *_ = summary_parts(Outputs(calibrated=[make_calibrated()]), 100, verbosity=1)
     assert title == "ddpperf calibration"
     assert text == render(calibration_table([make_calibrated()]), 100)
     for meaning in (

@@ -19,9 +19,9 @@ from pytest_ddpperf.records.results import (
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failures_text, parts_text
 from pytest_ddpperf.reports.findings import finding_text
-from pytest_ddpperf.reports.summary import summary_table
+from pytest_ddpperf.reports.phrases import seen_in
 from tests.factories import failure_text
-from tests.reports.conftest import comparison, notes_of
+from tests.reports.conftest import comparison
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'
 HEAD = "step_time regressed: 41.8 ms -> 47.3 ms, +13.2 % [95 % CI +11.9 .. +14.6], tolerance 3 %, could have seen 2.1 %"
@@ -66,8 +66,6 @@ def test_in_how_many_rounds_a_step_was_slower_stands_beside_its_change(make_resu
     assert failure_text(result, accept="").splitlines()[0] == (
         "step_time regressed: 47.0 ms, +10.0 %, slower in 3 of 4 rounds, tolerance 3 %"
     )
-    note, *_ = summary_table([result]).above
-    assert "step_time 47.0 ms (+10.0 %), slower in 3 of 4 rounds" in str(note)
 
 
 def test_beside_separate_launches_a_step_is_slower_than_the_median_one(make_result: Make) -> None:
@@ -78,7 +76,7 @@ def test_beside_separate_launches_a_step_is_slower_than_the_median_one(make_resu
     rate = replace(rate, base_samples=(34.0,), worse_in=2)
     stored, other = (make_result(comparisons=(one,)) for one in (step, rate))
     assert ", slower than the baseline's median in 3 of 4 launches, tolerance" in failure_text(stored, accept="")
-    assert "worse than the baseline's median in 2 of 2 launches" in str(summary_table([other]).above)
+    assert seen_in(other["throughput"]) == "worse than the baseline's median in 2 of 2 launches"
     side = PairedRevision(revision="3f2a1c0", commit=None, launches=3)
     assert "slower than the reference's median in 3 of 4 launches" in failure_text(
         make_result(comparisons=(replace(step, paired=True),), reference=side), accept=""
@@ -298,10 +296,6 @@ def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
         "operators, counted: 5 -> 9 per step; aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)",
     ]
     assert failure_text(result, accept=ACCEPT).splitlines()[:3] == [f"incompatible: {obstacle}", *changes]
-    assert notes_of(summary_table([result])) == (
-        f"test_step[bucketed]: {obstacle}; --ddpperf-save stores one that is",
-        f"test_step[bucketed]: {'; '.join(changes)}",
-    )
     # Where only kernels differ, it is told metric by metric.
     alike = replace(result, reference=StoredBaseline(record=result.baseline, origin=""))
     assert failure_text(alike, accept=ACCEPT).splitlines()[2] == (

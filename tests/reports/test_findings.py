@@ -151,7 +151,7 @@ CASES = [
     Case(
         "launches_needed",
         {"launches": 30, "max_time": 60, "known": 5},
-        "about 30 launches (max_time 60 s) would decide it, as far as 5 can tell",
+        "about 30 launches (--ddpperf-max-time=60) would decide it, as far as 5 can tell",
     ),
     Case("launches_needed", {"launches": 30, "max_time": None, "known": None}, "about 30 launches would decide it"),
     Case(

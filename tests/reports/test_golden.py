@@ -1,110 +1,148 @@
-"""The summary of whole runs, as files to look at: DDPPERF_GOLDEN=write pytest tests/reports/test_golden.py."""
+"""What whole runs end with, as files to look at: DDPPERF_GOLDEN=write pytest tests/reports/test_golden.py.
+
+From each file alone a reader has to be able to answer four questions. Did the run pass? What got worse? By how much?
+What do I do now?
+"""
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.lines import columns
 from pytest_ddpperf.reports.outputs import Outputs, Stored
-from pytest_ddpperf.reports.summary import summary_parts
+from pytest_ddpperf.reports.screen import summary_parts
 from tests.factories import failure_text
-from tests.reports.golden_runs import RUNS
+from tests.reports.golden_runs import NEW, RUNS, SCREENS, UNCHANGED, UNDECIDED, result
 
 GOLDEN = Path(__file__).parent / "golden"
+WIDTH = 100
+ANSWERS = {
+    "green": ("26 passed", "none slower by more than 2.6 %"),
+    "red": (
+        "1 regressed, 1 inconclusive, 5 passed | against 3f2a1c0 (main)",
+        "[naive]     40.0 -> 47.7  +19.2 [+15.2, +23.2]  regressed",
+        "collective_calls 2 -> 4",
+        "what to do: each failure above says the cause",
+    ),
+    "undecided": (
+        "7 inconclusive, 1 incompatible, 1 new (no times stored; counts same), 1 passed",
+        "step_time could be +29.0 % slower: about 43 launches (--ddpperf-max-time=129)",
+        "and 2 more: -v",
+        "not compared: ",
+        "--ddpperf-save\n  stores what later runs are compared with",
+    ),
+    "broken": ("1 broken, 1 regressed, 2 passed", "rank 1 raised RuntimeError", "peak_resident 412 MiB -> 463 MiB"),
+}
 
 
-def summary(benchmarks: int, width: int | None) -> str:
-    parts = summary_parts(RUNS[benchmarks], width)
+def text_of(made: Outputs, width: int | None, verbosity: int = 0) -> str:
+    """The parts with their titles, as pytest separates them."""
+    parts = summary_parts(made, width, verbosity=verbosity)
     return "\n".join(f"{f' {title} ':=^{width or 80}}\n{text}" for title, text in parts) + "\n"
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
-@pytest.mark.parametrize("benchmarks", list(RUNS))
-def test_the_summary_reads_as_before(benchmarks: int, width: int) -> None:
-    file = GOLDEN / f"{benchmarks}_benchmarks_{width}_columns.txt"
-    text = summary(benchmarks, width)
+@pytest.mark.parametrize("name", SCREENS)
+def test_the_screen_reads_as_before_and_has_the_answers(name: str) -> None:
+    file = GOLDEN / f"{name}.txt"
+    text = text_of(SCREENS[name], WIDTH)
     if os.environ.get("DDPPERF_GOLDEN") == "write":
         file.write_text(text)
     assert text == file.read_text()
+    for answer in ANSWERS[name]:
+        assert answer in text
+    assert len(text.splitlines()) <= 45
 
 
-def test_the_summary_of_the_docs_is_one_of_these() -> None:
+def test_the_screen_of_the_docs_is_one_of_these() -> None:
     page = (Path(__file__).parents[2] / "docs" / "time-and-memory.md").read_text()
     ((name, block),) = re.findall(r"<!-- summary: (\w+) -->\n```text\n(.*?)```", page, flags=re.DOTALL)
-    assert all(part in (GOLDEN / f"{name}.txt").read_text() for part in block.split("[...]\n"))
+    assert block == (GOLDEN / f"{name}.txt").read_text()
 
 
-WIDTHS = (40, 60, 79, 80, 81, 100, 120, 160, 200)
-RULE = re.compile(r"-+(  -+)+")
+def test_26_green_benchmarks_take_a_screen_and_beyond_30_they_are_summed_up() -> None:
+    green = SCREENS["green"].results
+    assert len(green) == 26
+    more = [replace(one, test=f"{one.test.partition('[')[0]}[{i}]") for i in range(10) for one in green]
+    text = text_of(Outputs(results=more), WIDTH)
+    assert len(text.splitlines()) <= 60
+    assert "260 passed" in text
+    assert re.search(r"\n  \d+ more: \d+ passed; none slower by more than ", text)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("verbosity", [-1, 0, 1])
+@pytest.mark.parametrize("width", [40, 60, 79, 80, 120, 200])
 @pytest.mark.parametrize("benchmarks", list(RUNS))
-def test_no_line_is_wider_than_the_terminal(benchmarks: int, width: int) -> None:
-    too_wide = [line for line in summary(benchmarks, width).splitlines() if len(line) > width]
-    assert not too_wide
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_rounded_to_nothing(
+    benchmarks: int, width: int, verbosity: int
+) -> None:
+    text = text_of(RUNS[benchmarks], width, verbosity)
+    assert not [line for line in text.splitlines() if len(line) > width]
+    assert not re.findall(r"(?<![\d.])0\.00+(?![\d.])", text)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("benchmarks", list(RUNS))
-def test_no_advice_is_cut_off(benchmarks: int, width: int) -> None:
-    """Names may be cut in the middle; what a remark says to do stands at its end."""
-    told = [text for title, text in summary_parts(RUNS[benchmarks], width) if title != "ddpperf baselines"]
-    assert not re.findall(r"\.\.\.$", "\n".join(told), flags=re.MULTILINE)
+LETTERS = st.sampled_from("abcxyz_\u00e4\u00f6\u03b1\u901f\u5ea6\u0301")
+NAMES = st.tuples(st.text(LETTERS, min_size=1, max_size=90), st.text(LETTERS, max_size=90))
 
 
-@pytest.mark.parametrize("width", [width for width in WIDTHS if width >= 60])
-def test_rows_are_told_apart_and_each_has_one_line(width: int) -> None:
-    text = dict(summary_parts(RUNS[30], width))["ddpperf"]
-    lines = text.splitlines()
-    (start,) = [number for number, line in enumerate(lines) if RULE.fullmatch(line)]
-    room = len(lines[start].split()[0])
-    names = [line[:room].strip() for line in lines[start + 1 : start + 31]]
-    assert len(set(names)) == 30
-    assert min(map(len, names)) >= 12
+@settings(max_examples=60, deadline=None)
+@given(
+    names=st.lists(NAMES, min_size=1, max_size=5, unique=True), width=st.integers(60, 200), verbosity=st.integers(-1, 1)
+)
+def test_names_of_any_length_and_script_are_whole_and_fit(
+    names: list[tuple[str, str]], width: int, verbosity: int
+) -> None:
+    kinds = (UNCHANGED, UNDECIDED, NEW, RUNS[6].results[1])
+    named = [
+        replace(kinds[i % len(kinds)], test=f"t.py::test_{name}" + (f"[{parameters}]" if parameters else ""))
+        for i, (name, parameters) in enumerate(names)
+    ]
+    lines = text_of(Outputs(results=named), width, verbosity).splitlines()
+    assert not [line for line in lines if columns(line) > width]
+    told = "".join(line.strip() for line in lines)
+    for one in named:
+        if verbosity >= 0 or one.red:
+            function, _, parameters = one.test.partition("::")[2].partition("[")
+            assert function in told
+            assert parameters in told
 
 
-def test_30_benchmarks_take_two_lines_each_beyond_their_tables_at_most() -> None:
-    for width, run in itertools.product((80, 100, 160), (30, 31)):
-        blocks = [block for _, part in summary_parts(RUNS[run], width) for block in part.split("\n\n")]
-        assert sum(len(block.splitlines()) for block in blocks if not RULE.search(block)) <= 60
+def test_in_brief_only_the_verdict_and_what_is_red_is_shown() -> None:
+    text = text_of(RUNS[7], WIDTH, verbosity=-1)
+    assert len(text.splitlines()) == 6  # verdict, two lines of headers, a rule, the row and what else got worse
+    assert "1 regressed, 1 inconclusive, 5 passed" in text
+    assert "test_step[bucketed]" not in text
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("benchmarks", list(RUNS))
-def test_no_number_is_rounded_to_nothing(benchmarks: int, width: int) -> None:
-    assert not re.findall(r"(?<![\d.])0\.00+(?![\d.])", summary(benchmarks, width))
-
-
-@pytest.mark.parametrize("width", [80, 100, 160])
-def test_what_is_red_and_why_stands_first(width: int) -> None:
-    (_, text), *_ = summary_parts(RUNS[30], width)
-    first, *_ = text.split("\n\n")
-    for red in ("broken test_step[zero1]", "regressed test_step[naive]", "regressed test_activations ddp"):
-        assert red in first
-    assert "what to do: " in first
+def test_what_is_red_is_told_once_and_what_tells_why_is_behind_v() -> None:
+    text, more = text_of(RUNS[7], WIDTH), text_of(RUNS[7], WIDTH, verbosity=1)
+    assert text.count("collective_calls") == 1
+    for part in ("ddpperf phases", "ddpperf communication", "unchanged: shown to be"):
+        assert part not in text
+        assert part in more
 
 
 def test_names_and_messages_cannot_write_to_the_terminal() -> None:
     """An escape sequence, a new line and 5,000 characters, in a name and in what a rank says."""
     evil = "\x1b]0;title\x07\x1b[2J\nfake [100%] PASSED"
-    result = RUNS[6].results[0]
+    first = RUNS[6].results[0]
     named = replace(
-        result,
+        first,
         test=f"t.py::test_a[{evil}{'x' * 5000}]",
         findings=(Finding("not_diagnosed", {"reason": evil}), Finding("broken", {"reason": evil})),
     )
     broken = replace(named, verdict=Verdict.BROKEN)
     for width in (80, 160):
         told = Outputs(
-            results=[result, named, broken],
+            results=[first, named, broken],
             complaints=[evil],
             stored=Stored(unfit=[named], failed={f"t.py::{evil}"}),
             recorded=evil,
@@ -112,5 +150,25 @@ def test_names_and_messages_cannot_write_to_the_terminal() -> None:
         text = "\n".join(text for _, text in summary_parts(told, width))
         assert all(line.isprintable() and len(line) <= width for line in text.split("\n"))
         assert "\\x1b]0;title" in text
-        assert len(text.splitlines()) < 80
     assert failure_text(broken, accept="").replace("\n", "").isprintable()
+
+
+def test_a_run_without_benchmarks_tells_nothing() -> None:
+    assert summary_parts(Outputs()) == []
+
+
+def test_each_part_that_has_anything_to_say_is_shown() -> None:
+    told = Outputs(
+        results=[result("t.py::test_a", Verdict.OK, 0.02, 0.004)],
+        complaints=["no commit is known"],
+        stored=Stored(failed={"t.py::test_b"}),
+        recorded="this run is number 3 of h.sqlite",
+        traces=[("t.py::test_a", "traces in folder")],
+        added=[("of a hook", "42")],
+    )
+    (title, text), *others = summary_parts(told, 80)
+    assert title == "ddpperf: 1 passed | against the baseline of 3f2a1c0"
+    assert text.startswith("WARNING no commit is known\n")
+    for line in ("failed, so not stored: test_b", "this run is number 3 of h.sqlite", "traces in folder"):
+        assert line in text.splitlines()
+    assert others == [("of a hook", "42")]

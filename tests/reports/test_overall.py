@@ -1,4 +1,4 @@
-"""The last line of a session."""
+"""The verdict on a session as a whole."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, S
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.outputs import Outputs, Stored
-from pytest_ddpperf.reports.overall import overall, overall_lines
-from pytest_ddpperf.reports.summary import last_lines
-from tests.reports.conftest import comparison
+from pytest_ddpperf.reports.overall import common_text, headline, overall, overall_lines
+from pytest_ddpperf.reports.screen import last_lines
+from tests.reports.conftest import BASELINE, comparison
 
 Make = Callable[..., Result]
 
@@ -35,17 +35,26 @@ def counted(verdict: Verdict) -> Comparison:
     return replace(made, series=replace(made.series, scale="exact"))
 
 
-def test_the_worst_verdict_comes_first_and_0_regressed_are_told(timed: Make) -> None:
-    ok = [timed(Verdict.OK, bound) for bound in (0.031, 0.049, 0.092)]
-    others = [timed(Verdict.IMPROVED), *(timed(Verdict.UNCHANGED) for _ in range(9))]
-    line, *_ = overall_lines([*others, timed(Verdict.INCONCLUSIVE, 0.14, name="larger"), *ok])
-    assert line == (
-        "14 benchmarks: 0 regressed, 1 inconclusive (could be slower: test_larger[bucketed] +14.0 %), "
-        "3 ok (a slowdown beyond 3.1 % to 9.2 % would have shown), 9 unchanged, 1 improved"
-    )
-    assert overall_lines([timed(Verdict.UNCHANGED)])[0] == "1 benchmark: 0 regressed, 1 unchanged"
-    line, *_ = overall_lines([timed(Verdict.REGRESSED), timed(Verdict.BROKEN), timed(Verdict.REGRESSED)])
-    assert line == "3 benchmarks: 1 broken, 2 regressed"
+def test_the_worst_verdict_comes_first_and_only_what_is_shown_to_be_no_worse_has_passed(timed: Make) -> None:
+    passed = [timed(Verdict.OK), timed(Verdict.IMPROVED), *(timed(Verdict.UNCHANGED) for _ in range(9))]
+    assert headline(passed) == "11 passed | against the baseline of 3f2a1c0"
+    others = [timed(Verdict.INCONCLUSIVE), timed(Verdict.REGRESSED), timed(Verdict.BROKEN), timed(Verdict.DOES_NOT_FIT)]
+    assert headline([*passed, *others]).startswith("1 broken, 1 regressed, 1 inconclusive, 1 does not fit, 11 passed |")
+
+
+def test_a_benchmark_whose_test_failed_has_not_passed(timed: Make) -> None:
+    failed = [replace(timed(verdict), failure="its test failed") for verdict in (Verdict.UNCHANGED, Verdict.NEW)]
+    assert headline(failed).startswith("2 failed (1 new, 1 unchanged)")
+    assert headline([failed[0], timed(Verdict.OK)]).startswith("1 failed (unchanged), 1 passed")
+
+
+def test_what_results_are_compared_with_ends_the_line(make_result: Make, timed: Make) -> None:
+    beside = make_result(verdict=Verdict.OK, paired=PairedRevision(revision="3f2a1c0 (main)", commit=None))
+    assert headline([beside]) == "1 passed | against 3f2a1c0 (main)"
+    older = replace(BASELINE, commit="8be01d2" + "0" * 33, date="2025-12-24")
+    of_another = make_result(verdict=Verdict.OK, baseline=older)
+    assert headline([timed(Verdict.OK), of_another]) == "2 passed | against the baseline of 2025-12-24 to 2026-01-12"
+    assert headline([make_result(verdict=Verdict.NEW, baseline=None)]) == "1 new (no baseline)"
 
 
 def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them(timed: Make) -> None:
@@ -66,56 +75,29 @@ def test_benchmarks_that_differ_in_their_ranks_alone_are_named_with_them(timed: 
 
 
 def test_regressions_that_became_the_baseline_are_accepted(timed: Make) -> None:
-    results = [timed(Verdict.REGRESSED, name="a"), timed(Verdict.REGRESSED, name="b"), timed(Verdict.NEW, name="c")]
+    results = [timed(Verdict.REGRESSED, name="a"), timed(Verdict.REGRESSED, name="b")]
     for left_out in (Stored(failed={results[1].test}), Stored(unfit=[results[1]])):
         data = Outputs(results=results, accepting=True, stored=left_out)
-        assert last_lines(data) == ["3 benchmarks: 2 regressed (1 accepted), 1 new"]
-    assert last_lines(Outputs(results=results)) == ["3 benchmarks: 2 regressed, 1 new"]
+        assert last_lines(data) == ["ddpperf: 2 regressed (1 accepted) | against the baseline of 3f2a1c0"]
+    assert last_lines(Outputs(results=results)) == ["ddpperf: 2 regressed | against the baseline of 3f2a1c0"]
     assert last_lines(Outputs(complaints=["no commit is known"])) == ["no commit is known"]
 
 
-def test_what_stored_times_leave_open_has_no_bound_in_the_last_line(make_result: Make) -> None:
-    step = comparison("step_time", 0.04, Verdict.INCONCLUSIVE, note="busy")
-    result = make_result(test="t.py::test_a[bucketed]", verdict=Verdict.INCONCLUSIVE, comparisons=(step,))
-    assert overall_lines([result])[0] == (
-        "1 benchmark: 0 regressed, 1 inconclusive (could be slower: test_a[bucketed] stored times)"
-    )
-    memory = comparison("peak_resident", 4e8, Verdict.INCONCLUSIVE)
-    result = make_result(test="t.py::test_a[bucketed]", verdict=Verdict.INCONCLUSIVE, comparisons=(memory,))
-    assert overall_lines([result])[0] == (
-        "1 benchmark: 0 regressed, 1 inconclusive (could be worse: test_a[bucketed] peak_resident)"
-    )
+def test_what_new_benchmarks_are_compared_with_is_named(make_result: Make, timed: Make) -> None:
+    def new(*comparisons: Comparison) -> Result:
+        return make_result(verdict=Verdict.NEW, comparisons=comparisons, baseline=None)
+
+    same = new(counted(Verdict.UNCHANGED))
+    assert headline([same, same]) == "2 new (no times stored; counts same)"
+    assert headline([same, new()]) == "2 new (1 no times stored; counts same, 1 no baseline)"
+    assert headline([timed(Verdict.NEW)]) == "1 new"
 
 
-def test_how_many_are_ok_by_stored_times_alone_is_told(make_result: Make, timed: Make) -> None:
-    step = replace(timed(Verdict.OK, 0.049).comparisons[0], paired=True)
-    paired = make_result(test="t.py::test_b", verdict=Verdict.OK, comparisons=(step,))
-    line, *_ = overall_lines([timed(Verdict.OK), paired, timed(Verdict.OK, name="c")])
-    assert line == ("3 benchmarks: 0 regressed, 3 ok (a slowdown beyond 4.9 % would have shown; 2 by stored times)")
-
-
-def test_of_many_undecided_benchmarks_those_that_could_be_slowest_are_named(timed: Make) -> None:
-    bounds = {"a": 0.11, "b": 0.35, "c": None, "d": 0.2, "e": 12.0}
-    line, *_ = overall_lines([timed(Verdict.INCONCLUSIVE, bound, name=name) for name, bound in bounds.items()])
-    assert line == (
-        "5 benchmarks: 0 regressed, 5 inconclusive "
-        "(could be slower: test_e[bucketed] >+1000 %, test_b[bucketed] +35.0 %, test_d[bucketed] +20.0 % and 2 more)"
-    )
-
-
-def test_a_benchmark_whose_memory_is_undecided_is_not_called_slower(make_result: Make) -> None:
-    memory = comparison("peak_resident", 4e8, Verdict.INCONCLUSIVE, bound=0.12)
-    step = comparison("step_time", 0.04, Verdict.UNCHANGED, bound=0.02)
-    result = make_result(test="t.py::test_a[bucketed]", verdict=Verdict.INCONCLUSIVE, comparisons=(step, memory))
-    assert "1 inconclusive (could be worse: test_a[bucketed] peak_resident +12.0 %)" in overall_lines([result])[0]
-
-
-def test_counts_that_are_compared_without_times_are_told(timed: Make) -> None:
-    new = [timed(Verdict.NEW, None, *counts) for counts in ((), (counted(Verdict.UNCHANGED),), ())]
-    foreign = timed(Verdict.INCOMPATIBLE, None, counted(Verdict.IMPROVED))
-    assert overall_lines([*new, foreign])[0] == (
-        "4 benchmarks: 0 regressed, 1 incompatible (1 with counts changed), 3 new (1 with counts same)"
-    )
+def test_the_slowdown_that_no_benchmark_that_passed_has_is_told_if_it_is_known_of_all(timed: Make) -> None:
+    ok = [timed(Verdict.OK, bound) for bound in (0.031, 0.092, -0.01)]
+    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (95 % confidence)"]
+    assert overall_lines([*ok, timed(Verdict.OK)]) == []  # by stored times
+    assert overall_lines([*ok, timed(Verdict.INCONCLUSIVE, 0.5)]) == overall_lines(ok)
 
 
 BESIDE = PairedRevision(revision="3f2a1c0", commit=None, launches=6)
@@ -131,11 +113,13 @@ def changed(make_result: Make, test: str, change: float | None, **fields: Any) -
 
 def test_a_slowdown_that_no_test_shows_alone_is_found_in_all_of_them(make_result: Make) -> None:
     results = [changed(make_result, f"test_{number}", 0.03 + 0.002 * (number - 2)) for number in range(5)]
-    line, last = overall_lines(results)
-    assert line == "5 tests together: step_time +3.0 % [95 % CI +2.6 .. +3.4] slower"
-    assert last == "5 benchmarks: 0 regressed, 5 ok"
+    for slower in (True, False):
+        assert common_text(results, slower=slower) == [
+            "all 5 tests together: step time +3.0 % [95 % CI +2.6 .. +3.4] slower"
+        ]
     same = [changed(make_result, f"test_{number}", 0.002 * (number - 2)) for number in range(5)]
-    assert overall_lines(same)[0] == "5 tests together: step_time +0.0 % [95 % CI -0.4 .. +0.4]"
+    assert common_text(same, slower=False) == ["all 5 tests together: step time +0.0 % [95 % CI -0.4 .. +0.4]"]
+    assert common_text(same, slower=True) == []
 
 
 def test_what_is_no_part_of_the_common_change(make_result: Make) -> None:
@@ -152,7 +136,7 @@ def test_what_is_no_part_of_the_common_change(make_result: Make) -> None:
 def test_what_was_measured_beside_the_baselines_commit_has_a_common_change(make_result: Make) -> None:
     stored = StoredBaseline(record=None, origin="cpu", pair=BESIDE)
     results = [changed(make_result, f"test_{i}", 0.03 + 0.001 * i, paired=None, reference=stored) for i in range(3)]
-    assert overall_lines(results)[0] == "3 tests together: step_time +3.1 % [95 % CI +2.9 .. +3.3] slower"
+    assert common_text(results, slower=True) == ["all 3 tests together: step time +3.1 % [95 % CI +2.9 .. +3.3] slower"]
 
 
 def test_the_figures_of_a_session_have_every_verdict(make_result: Make) -> None:

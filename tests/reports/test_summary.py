@@ -10,15 +10,16 @@ import pytest
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.launch import SlowImport
-from pytest_ddpperf.records.measurement import Interval, Plan
-from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
+from pytest_ddpperf.records.measurement import Interval
+from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.outputs import Outputs, Stored
-from pytest_ddpperf.reports.summary import summary_parts, summary_table
-from pytest_ddpperf.reports.table import Table, render
+from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.outputs import Outputs
+from pytest_ddpperf.reports.remarks import every_remark, told_once, undecided_lines
+from pytest_ddpperf.reports.screen import summary_parts
+from pytest_ddpperf.reports.summary import brief_table, summary_table
 from tests.factories import failure_text, make_environment
-from tests.reports.conftest import comparison, notes_of
+from tests.reports.conftest import comparison
 
 BOUND = (
     "the step is slower by no more than this, one-sided, with 95 % confidence; long steps are seen that come at least "
@@ -33,13 +34,16 @@ Compare = Callable[..., Comparison]
 COUNTS = Counts(totals={"flops": 2.0}, details={}, unstable={})
 
 
+def remarks_on(*results: Result, accepting: bool = False) -> tuple[str, ...]:
+    """All remarks on benchmarks, and before them what is undecided."""
+    named = list(zip(names_of(results), results, strict=True))
+    remarks = [(name, remark) for name, result in named for remark in every_remark(result, accepting=accepting)]
+    return (*([] if accepting else undecided_lines(named)), *told_once(remarks, len(results)))
+
+
 def counted(metric: str, verdict: Verdict) -> Comparison:
     made = comparison(metric, 2.0, verdict, baseline=2.0)
     return replace(made, series=replace(made.series, scale="exact"))
-
-
-def above(table: Table) -> tuple[str, ...]:
-    return notes_of(replace(table, notes=table.above))
 
 
 def test_a_row_says_what_was_measured_and_how_it_changed(make_result: Make, make_comparison: Compare) -> None:
@@ -85,18 +89,6 @@ def test_columns_that_nothing_fills_are_left_out(make_result: Make, make_compari
     assert summary_table([new]).headers == ("benchmark", "step time\nms", "verdict")
 
 
-@pytest.mark.parametrize(("change", "shown"), [(0.01, "change"), (None, "step time")])
-def test_a_narrow_table_keeps_changes_with_their_intervals_and_step_times_of_rows_without_one(
-    make_result: Make, make_comparison: Compare, change: float | None, shown: str
-) -> None:
-    step = make_comparison("step_time", 0.04, Verdict.OK, change=change, bound=0.03)
-    results = [make_result(), make_result(comparisons=(step, counted("flops", Verdict.UNCHANGED)), verdict=Verdict.OK)]
-    header, units, *_ = render(summary_table(results), 76).split("\n\n")[1].splitlines()[1:]
-    assert (shown == "step time") is ("step time" in header)
-    assert (shown == "change") is ("% [95 % CI]" in units)
-    assert "change" in header
-
-
 def test_a_row_says_what_became_of_the_counts_that_are_compared(make_result: Make) -> None:
     same, lost = counted("flops", Verdict.UNCHANGED), counted("operators", Verdict.NEW)
     unsteady = replace(counted("buffers", Verdict.REGRESSED), gated=False)
@@ -115,22 +107,17 @@ def test_a_time_without_a_baseline_and_counts_with_one_are_both_told(
 ) -> None:
     time, foreign = (make_comparison("step_time", 0.04, verdict) for verdict in (Verdict.NEW, Verdict.INCOMPATIBLE))
     same = counted("flops", Verdict.UNCHANGED)
-    table = summary_table(
-        [
-            make_result(test="t.py::new", verdict=Verdict.NEW, comparisons=(time, same), baseline=None),
-            make_result(
-                test="t.py::foreign",
-                verdict=Verdict.INCOMPATIBLE,
-                comparisons=(foreign, same),
-                differs=("cores 4 -> 2",),
-            ),
-        ]
-    )
-    assert [row[-2:] for row in table.rows] == [("1 same", "incompatible"), ("1 same", "new, counts same")]
-    assert notes_of(table) == (
-        f"foreign bucketed: times of the baseline are not comparable: cores 4 -> 2; counts same; {SAVE}",
-        "new bucketed: no baseline of times, counts same; --ddpperf-save stores one",
-    )
+    results = [
+        make_result(test="t.py::new", verdict=Verdict.NEW, comparisons=(time, same), baseline=None),
+        make_result(
+            test="t.py::foreign", verdict=Verdict.INCOMPATIBLE, comparisons=(foreign, same), differs=("cores 4 -> 2",)
+        ),
+    ]
+    assert [row[-2:] for row in summary_table(results).rows] == [
+        ("1 same", "incompatible"),
+        ("1 same", "new, counts same"),
+    ]
+    assert [row[-2:] for row in brief_table(results).rows] == [("incompatible", "same"), ("new", "same")]
 
 
 def test_a_time_that_cannot_be_compared_shows_no_change(make_result: Make, make_comparison: Compare) -> None:
@@ -151,7 +138,7 @@ def test_a_time_that_cannot_be_compared_shows_no_change(make_result: Make, make_
     assert [row[column] for row in table.rows] == ["+20.0 [+10.0, +30.0]", "-"]
     of_another_length = make_result(verdict=Verdict.INCOMPATIBLE, comparisons=(loss,))
     assert "%" not in failure_text(of_another_length, accept="")
-    assert "%" not in " ".join(notes_of(summary_table([of_another_length])))
+    assert "%" not in " ".join(remarks_on(of_another_length))
 
 
 def test_scaling_points_show_their_efficiency(make_result: Make, make_comparison: Compare) -> None:
@@ -186,68 +173,24 @@ def test_a_remark_is_made_once(make_result: Make) -> None:
         make_result(test="t.py::test_a", findings=(Finding(crowded),)),
         make_result(test="t.py::test_b", findings=(Finding(crowded), Finding("launch 3 was slow"))),
     ]
-    assert notes_of(summary_table(results)) == (f"both benchmarks: {crowded}", "test_b bucketed: launch 3 was slow")
+    assert remarks_on(*results) == (f"both benchmarks: {crowded}", "test_b bucketed: launch 3 was slow")
 
 
 def test_whom_a_remark_concerns_is_named(make_result: Make) -> None:
     crowded = "4 ranks share 2 cores"
     results = [make_result(test=f"t.py::test_{name}", findings=(Finding(crowded),)) for name in "abcde"]
-    assert notes_of(summary_table([*results[:2], make_result(test="t.py::test_x")])) == (
+    assert remarks_on(*results[:2], make_result(test="t.py::test_x")) == (
         f"test_a bucketed, test_b bucketed: {crowded}",
     )
-    assert notes_of(summary_table(results)) == (f"all 5 benchmarks: {crowded}",)
-    assert notes_of(summary_table([*results, make_result(test="t.py::test_x")])) == (f"5 of 6 benchmarks: {crowded}",)
+    assert remarks_on(*results) == (f"all 5 benchmarks: {crowded}",)
+    assert remarks_on(*results, make_result(test="t.py::test_x")) == (f"5 of 6 benchmarks: {crowded}",)
     others = [make_result(test=f"t.py::test_x{number}") for number in range(6)]
-    assert notes_of(summary_table([*results, *others])) == (f"test_a bucketed, test_b bucketed and 3 more: {crowded}",)
-
-
-def test_launches_that_hardly_measure_are_told_once_for_all_benchmarks(make_result: Make) -> None:
-    facts = {"starting": 8.0, "working": 2.0, "launches": 2, "setting": "max_time"}
-    slowest = SlowImport(module="vendor", seconds=3.0, reason="starts a thread")
-    results = [
-        make_result(test=f"t.py::test_{name}", findings=(Finding("slow_starts", {**facts, "slowest": one}),))
-        for name, one in (("a", None), ("b", slowest))
-    ]
-    (note,) = notes_of(summary_table(results))
-    assert note == (
-        "both benchmarks: 4 launches spent 16.0 s on starting and 4.00 s on steps, each 3.00 s on the import of "
-        "vendor, which is not preloaded because it starts a thread: raise max_time"
-    )
+    assert remarks_on(*results, *others) == (f"test_a bucketed, test_b bucketed and 3 more: {crowded}",)
 
 
 def test_several_remarks_on_one_benchmark_have_a_line_each(make_result: Make) -> None:
     result = make_result(test="t.py::test_a", findings=(Finding("launch 3 was slow"), Finding("loud neighbours")))
-    assert notes_of(summary_table([result])) == (
-        "test_a bucketed: launch 3 was slow",
-        "test_a bucketed: loud neighbours",
-    )
-
-
-def test_a_verdict_that_the_row_does_not_show_is_explained(make_result: Make, make_comparison: Compare) -> None:
-    calm = make_comparison("step_time", 0.04, Verdict.UNCHANGED, baseline=0.04, change=0.0)
-    memory = make_comparison("peak_resident", 463 * 2.0**20, Verdict.REGRESSED, baseline=412 * 2.0**20, change=0.124)
-    assert above(summary_table([make_result(comparisons=(calm, memory))])) == (
-        "regressed test_step[bucketed]: peak_resident 412 MiB -> 463 MiB (+12.4 %)",
-        "what to do: each failed test tells the cause, and the command that accepts what is meant",
-    )
-    worse = (*make_result().comparisons, memory, make_comparison("final_loss", 1.2, Verdict.REGRESSED, baseline=1.0))
-    assert above(summary_table([make_result(comparisons=worse)]))[0] == (
-        "regressed test_step[bucketed]: step_time 41.8 ms -> 47.3 ms (+13.2 %); "
-        "peak_resident 412 MiB -> 463 MiB (+12.4 %); final_loss 1.00 -> 1.20"
-    )
-
-
-def test_a_slowdown_that_both_sides_share_is_told_in_place_of_their_change(
-    make_result: Make, make_comparison: Compare
-) -> None:
-    step = make_comparison("step_time", 0.0421, Verdict.REGRESSED, baseline=0.042, change=0.002, worse_in=3)
-    step = replace(step, note=Finding("not_the_code", {"change": 0.82}))
-    first, *_ = above(summary_table([make_result(comparisons=(step,))]))
-    assert first == (
-        "regressed test_step[bucketed]: step_time not this repository's code: the commit of the baseline takes as long "
-        "now, +82.0 % compared with the stored times; packages, data or the machine have changed: "
-        "--ddpperf-against-python compares packages"
-    )
+    assert remarks_on(result) == ("test_a bucketed: launch 3 was slow", "test_a bucketed: loud neighbours")
 
 
 def test_what_could_not_be_decided_says_what_it_takes(make_result: Make, make_comparison: Compare) -> None:
@@ -260,21 +203,9 @@ def test_what_could_not_be_decided_says_what_it_takes(make_result: Make, make_co
         (11.0, "could be >+1000 % slower"),
     ):
         known = replace(step_time, bound=bound)
-        table = summary_table([make_result(comparisons=(known,), verdict=Verdict.INCONCLUSIVE)])
-        assert notes_of(table) == (f"test_step[bucketed]: step_time {words}: 30 launches would decide",)
-
-
-def test_what_could_not_be_decided_of_several_benchmarks_is_told_once(
-    make_result: Make, make_comparison: Compare
-) -> None:
-    def undecided(test: str, launches: int, bound: float) -> Result:
-        note = Finding("launches_needed", {"launches": launches, "max_time": None, "known": None})
-        step = replace(make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, bound=bound), note=note)
-        return make_result(test=f"t.py::test_{test}", comparisons=(step,), verdict=Verdict.INCONCLUSIVE)
-
-    assert notes_of(summary_table([undecided("a", 30, 0.352), undecided("b", 20, 0.12)])) == (
-        "both benchmarks: step_time could be +12.0 % to +35.2 % slower: about 20 to 30 launches would decide it",
-    )
+        assert remarks_on(make_result(comparisons=(known,), verdict=Verdict.INCONCLUSIVE)) == (
+            f"undecided: test_step[bucketed]: step_time {words}: 30 launches would decide",
+        )
 
 
 def test_a_row_says_how_much_slower_it_may_be_at_most(make_result: Make, make_comparison: Compare) -> None:
@@ -297,30 +228,10 @@ def test_what_is_only_counted_alternates_with_nothing(make_result: Make, make_co
     assert told == {"compared": "with revision 3f2a1c0 (main), this being 8be01d2+changes"}
 
 
-def test_new_stale_and_foreign_baselines_are_noted(make_result: Make, make_comparison: Compare) -> None:
-    fast = make_comparison(
-        "step_time",
-        0.03,
-        Verdict.IMPROVED,
-        change=-0.25,
-        change_interval=Interval(low=-0.26, high=-0.24, confidence=0.95),
-    )
-    baseline = make_result().baseline
-    assert isinstance(baseline, BaselineRecord)
-    foreign = replace(baseline, environment=replace(baseline.environment, world_size=4))
-    table = summary_table(
-        [
-            make_result(test="t.py::new", verdict=Verdict.NEW, baseline=None),
-            make_result(test="t.py::fast", verdict=Verdict.IMPROVED, comparisons=(fast,)),
-            make_result(
-                test="t.py::foreign", verdict=Verdict.INCOMPATIBLE, baseline=foreign, differs=("world size 4 -> 2",)
-            ),
-        ]
-    )
-    notes = notes_of(table)
-    assert notes[0] == f"foreign bucketed: the baseline is not comparable: world size 4 -> 2; {SAVE}"
-    assert notes[1] == "new bucketed: no baseline; --ddpperf-save stores one"
-    assert "the baseline is stale" in notes[2]
+def test_a_stale_baseline_is_noted(make_result: Make, make_comparison: Compare) -> None:
+    fast = make_comparison("step_time", 0.03, Verdict.IMPROVED, change=-0.25)
+    (note,) = remarks_on(make_result(verdict=Verdict.IMPROVED, comparisons=(fast,)))
+    assert note.endswith("the baseline is stale, --ddpperf-save renews it")
 
 
 @pytest.mark.parametrize(
@@ -340,8 +251,8 @@ def test_a_baseline_with_more_counts_is_to_be_renewed_where_it_may_be_stored(
     flops = counted("flops", Verdict.IMPROVED)
     result = make_result(comparisons=(flops,), verdict=verdict, findings=(fewer,), **baseline)
     advice = "the baseline has more counts: if less is meant, --ddpperf-save renews it"
-    assert any(advice in note for note in notes_of(summary_table([result]))) is told
-    assert not any(advice in note for note in notes_of(summary_table([result], accepting=True)))
+    assert any(advice in note for note in remarks_on(result)) is told
+    assert not any(advice in note for note in remarks_on(result, accepting=True))
 
 
 def test_what_an_old_baseline_lacks_is_noted_once(make_result: Make, make_comparison: Compare) -> None:
@@ -349,27 +260,16 @@ def test_what_an_old_baseline_lacks_is_noted_once(make_result: Make, make_compar
         make_comparison(metric, 2.0, Verdict.NEW, note="the baseline has no counts")
         for metric in ("flops", "operators")
     )
-    table = summary_table([make_result(comparisons=lacking, verdict=Verdict.NEW)])
-    assert notes_of(table) == ("test_step[bucketed]: flops, operators: the baseline has no counts",)
+    assert remarks_on(make_result(comparisons=lacking, verdict=Verdict.NEW)) == (
+        "test_step[bucketed]: flops, operators: the baseline has no counts",
+    )
 
 
 def test_of_many_metrics_with_one_remark_three_are_named(make_result: Make, make_comparison: Compare) -> None:
     lacking = tuple(make_comparison(metric, 2.0, Verdict.NEW, note="not in the baseline") for metric in "abcde")
-    table = summary_table([make_result(comparisons=lacking, verdict=Verdict.NEW)])
-    assert notes_of(table) == ("test_step[bucketed]: a, b, c and 2 more: not in the baseline",)
-
-
-def test_a_broken_benchmark_has_a_row_and_a_reason(make_result: Make) -> None:
-    broken = make_result(
-        verdict=Verdict.BROKEN,
-        comparisons=(),
-        baseline=None,
-        findings=(Finding("broken", {"reason": "rank 1 was killed"}),),
-        measured={"launches": (), "plan": Plan(warmup=0, steps=0)},
+    assert remarks_on(make_result(comparisons=lacking, verdict=Verdict.NEW)) == (
+        "test_step[bucketed]: a, b, c and 2 more: not in the baseline",
     )
-    table = summary_table([make_result(), broken])
-    assert table.rows[1] == ("test_step[bucketed] bucketed", "-", "-", "broken")
-    assert above(table)[0] == "broken test_step[bucketed] bucketed: rank 1 was killed"
 
 
 def test_no_results_make_an_empty_table() -> None:
@@ -385,7 +285,7 @@ def test_beside_another_revision_no_baseline_is_spoken_of(make_result: Make, mak
     )
     table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(fast,), **beside), new])
     assert table.legend["change"] == "of the step time, from revision 3f2a1c0 (main), measured side by side"
-    assert notes_of(table) == ("test_step[bucketed] bucketed: revision 3f2a1c0 (main) cannot run it: it raised",)
+    assert remarks_on(new) == ("test_step[bucketed]: revision 3f2a1c0 (main) cannot run it: it raised",)
     told = summary_table([new], here="8be01d2+changes").legend["change"]
     assert told == "of the step time, from revision 3f2a1c0 (main) to 8be01d2+changes, measured side by side"
 
@@ -414,27 +314,6 @@ def test_the_header_says_what_the_change_is_from(make_result: Make, make_compari
         "of the step time, from the stored baseline; of some from its commit, measured side by side"
     )
     assert summary_table([make_result(), new]).legend["change"] == "of the step time, from the stored baseline"
-
-
-def unpaired(make_result: Make, test: str, reason: str, **fields: object) -> Result:
-    """A benchmark that is compared with stored times alone."""
-    return make_result(test=f"t.py::{test}", findings=(Finding("unpaired", {"reason": reason}),), **fields)
-
-
-def test_why_only_gross_slowdowns_can_fail_stands_first_and_each_reason_once(make_result: Make) -> None:
-    shallow, gone = "3f2a1c0 is not in this clone: fetch-depth: 0", "3f2a1c0 is gone after a squash: save again"
-    results = [
-        unpaired(make_result, "test_a", shallow, verdict=Verdict.REGRESSED),
-        unpaired(make_result, "test_b", gone, verdict=Verdict.OK),
-        unpaired(make_result, "test_c", shallow, verdict=Verdict.OK),
-    ]
-    table = summary_table(results)
-    assert above(table)[:2] == tuple(f"times: only gross slowdowns can fail ({each})" for each in (shallow, gone))
-    assert above(table)[2].startswith("regressed test_a bucketed: step_time")
-    assert not any("gross" in note for note in notes_of(table))
-    text = render(table, 100)
-    assert text.startswith("times: only gross slowdowns can fail")
-    assert text.count("can fail") == 2
 
 
 def test_what_is_ok_by_stored_times_is_told_apart(make_result: Make, make_comparison: Compare) -> None:
@@ -486,23 +365,19 @@ def test_beside_another_revision_what_improved_and_what_is_undecided_is_told(
     calls = replace(make_comparison("collective_calls", 2.0, Verdict.IMPROVED, baseline=3.0), change=-1.0)
     calls = replace(calls, series=replace(calls.series, scale="exact"))
     beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
-    table = summary_table([make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), **beside)])
-    assert notes_of(table) == (
+    assert remarks_on(make_result(verdict=Verdict.IMPROVED, comparisons=(step, less, ours, calls), **beside)) == (
+        "undecided: test_step[bucketed]: step_time inconclusive: about 30 launches would decide it",
         "test_step[bucketed]: improved: collective_calls; peak_resident 412 MiB -> 400 MiB (-3.0 %)",
-        "test_step[bucketed]: step_time inconclusive: about 30 launches would decide it",
         "test_step[bucketed]: throughput: not in the other revision",
     )
 
 
-def test_why_a_metric_is_undecided_is_told_beside_a_red_one(make_result: Make, make_comparison: Compare) -> None:
-    step = make_comparison(
-        "step_time", 0.043, Verdict.INCONCLUSIVE, baseline=0.042, note="about 30 launches would decide it"
-    )
+def test_what_is_undecided_of_a_red_benchmark_stands_in_its_failure_alone(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    step = make_comparison("step_time", 0.043, Verdict.INCONCLUSIVE, baseline=0.042, note="30 launches would decide it")
     memory = make_comparison("peak_resident", 400 * 2.0**20, Verdict.REGRESSED, baseline=380 * 2.0**20, change=0.053)
-    red = make_result(verdict=Verdict.REGRESSED, comparisons=(memory, step))
-    assert "test_step[bucketed]: step_time inconclusive: about 30 launches would decide it" in notes_of(
-        summary_table([red])
-    )
+    assert remarks_on(make_result(verdict=Verdict.REGRESSED, comparisons=(memory, step))) == ()
 
 
 def test_what_looks_better_than_another_revision_is_told(make_result: Make, make_comparison: Compare) -> None:
@@ -510,8 +385,7 @@ def test_what_looks_better_than_another_revision_is_told(make_result: Make, make
     faster = make_comparison("step_time", 0.038, Verdict.UNCHANGED, baseline=0.04, change=-0.05, note=note)
     same = make_comparison("peak_resident", 1e8, Verdict.UNCHANGED, baseline=1e8, change=0.0)
     beside = {"paired": PairedRevision(revision="3f2a1c0 (main)", commit=None, launches=8)}
-    table = summary_table([make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, same), **beside)])
-    assert notes_of(table) == (
+    assert remarks_on(make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, same), **beside)) == (
         "test_step[bucketed]: step_time 40.0 ms -> 38.0 ms (-5.0 %) looks better, though not for certain",
     )
 
@@ -520,11 +394,12 @@ def test_what_got_better_is_told_where_the_rest_stayed(make_result: Make, make_c
     faster = make_comparison("step_time", 0.032, Verdict.IMPROVED, baseline=0.04, change=-0.2)
     steady = make_comparison("peak_resident", 412 * 2.0**20, Verdict.UNCHANGED, baseline=412 * 2.0**20, change=0.0)
     stale = "step_time 40.0 ms -> 32.0 ms (-20.0 %): the baseline is stale, --ddpperf-save renews it"
-    table = summary_table([make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, steady))])
-    assert notes_of(table) == (f"test_step[bucketed]: {stale}",)
+    assert remarks_on(make_result(verdict=Verdict.UNCHANGED, comparisons=(faster, steady))) == (
+        f"test_step[bucketed]: {stale}",
+    )
     # To save would store what has regressed.
-    regressed = summary_table([make_result(verdict=Verdict.REGRESSED, comparisons=(faster, steady))])
-    assert not any("stale" in note for note in notes_of(regressed))
+    regressed = remarks_on(make_result(verdict=Verdict.REGRESSED, comparisons=(faster, steady)))
+    assert not any("stale" in note for note in regressed)
 
 
 def test_nothing_is_to_be_saved_beside_a_metric_that_is_undecided_and_worse(
@@ -533,39 +408,8 @@ def test_nothing_is_to_be_saved_beside_a_metric_that_is_undecided_and_worse(
     memory = make_comparison("peak_resident", 3e8, Verdict.IMPROVED, baseline=4e8, change=-0.25)
     for change, stale in ((0.05, False), (-0.05, True)):
         step = make_comparison("step_time", 0.04 * (1 + change), Verdict.INCONCLUSIVE, baseline=0.04, change=change)
-        table = summary_table([make_result(verdict=Verdict.INCONCLUSIVE, comparisons=(step, memory))])
-        assert any("stale" in note for note in notes_of(table)) is stale
-
-
-def test_a_run_without_benchmarks_tells_nothing() -> None:
-    assert summary_parts(Outputs()) == []
-
-
-def test_each_part_that_has_anything_to_say_has_a_title(make_result: Make) -> None:
-    told = Outputs(
-        results=[make_result()],
-        complaints=["no commit is known"],
-        stored=Stored(failed={"t.py::test_a"}),
-        recorded="this run is number 3 of h.sqlite",
-    )
-    parts = dict(summary_parts(replace(told, added=[("of a hook", "42")]), 80, verbosity=-2))
-
-    assert list(parts) == [
-        *("ddpperf", "ddpperf errors", "ddpperf baselines", "ddpperf history", "of a hook", "ddpperf session")
-    ]
-    assert parts["ddpperf session"] == "1 benchmark: 1 regressed"
-    assert "test_step[bucketed]" in parts["ddpperf"]
-    assert parts["ddpperf errors"] == "no commit is known"
-    assert parts["ddpperf baselines"].strip() == "failed, so not stored: test_a"
-    assert parts["ddpperf history"] == "this run is number 3 of h.sqlite"
-
-
-def test_what_tells_only_why_is_left_out_of_a_brief_summary(make_result: Make) -> None:
-    told = Outputs(results=[make_result()])
-    brief, full = (dict(summary_parts(told, verbosity=verbosity)) for verbosity in (-2, -1))
-
-    assert set(brief) <= set(full)
-    assert "ddpperf phases" not in brief
+        found = remarks_on(make_result(verdict=Verdict.INCONCLUSIVE, comparisons=(step, memory)))
+        assert any("stale" in note for note in found) is stale
 
 
 MIB = 2**20
@@ -610,10 +454,3 @@ def test_without_a_memory_limit_the_peak_stands_alone() -> None:
     tried = (Trial(8, fits=True, peak=48.0 * MIB),)
     line = batch_sizes(search(BatchSize(size=8, peak=48.0 * MIB, tried=tried), memory_limit=None))
     assert line.endswith("48.0    -  8")
-
-
-def test_only_a_regression_that_was_stored_is_called_accepted(make_result: Callable[..., Result]) -> None:
-    results = [replace(make_result(test=f"t.py::test_{x}"), verdict=Verdict.REGRESSED) for x in "ab"]
-    table = summary_table(results, accepting=True, unstored={"t.py::test_b"})
-    column = table.headers.index("verdict")
-    assert [row[column] for row in table.rows] == ["regressed (accepted)", "regressed"]

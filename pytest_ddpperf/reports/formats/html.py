@@ -15,8 +15,8 @@ from pytest_ddpperf.reports.documents.predictions import PredictionData, Strateg
 from pytest_ddpperf.reports.documents.results import BatchSizeData, ResultsData
 from pytest_ddpperf.reports.formats.page.benchmark import sections_of_benchmark
 from pytest_ddpperf.reports.formats.page.page import Block, Page, PageEntry, PageRow, PageSection, filled, html_of
-from pytest_ddpperf.reports.formats.words import facts_line, headline, remarks
-from pytest_ddpperf.reports.overall import overall_lines
+from pytest_ddpperf.reports.formats.words import facts_line, remarks
+from pytest_ddpperf.reports.overall import common_text, headline, overall_lines
 from pytest_ddpperf.reports.phrases import find, judges
 from pytest_ddpperf.reports.predictions import advice_table, predictions_table
 from pytest_ddpperf.reports.summary import summary_table, worst_first
@@ -48,7 +48,7 @@ def html(document: ResultsData) -> str:
         Page(
             title=f"ddpperf: {headline(results)}",
             facts=tuple(facts_line(document).split("; ")) if results else (),
-            lines=(*ended, *overall_lines(results)),
+            lines=(*ended, *common_text(results, slower=False), *overall_lines(results)),
             noun="benchmark",
             headers=headers,
             rows=tuple(
@@ -123,7 +123,7 @@ def _shared(document: ResultsData, results: Sequence[Result], charts: Sequence[C
     }
     table = summary_table(results) if results else None
     parts["Convergence"].append(_kept(document.convergences))
-    parts["Conclusions"] = [] if table is None else [tuple(note for note in table.notes if isinstance(note, str))]
+    parts["Conclusions"] = [] if table is None else [table.notes]
     parts["Remarks"] = [tuple(remarks(results))]
     parts["Predictions"] = _predictions(document.predictions)
     parts["Advice"] = _advice(document.advice)

@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.formats.words import facts_line, headline, reasons, remarks
+from pytest_ddpperf.reports.formats.words import facts_line, reasons, remarks
 from pytest_ddpperf.reports.lines import printable
-from pytest_ddpperf.reports.overall import overall_lines
+from pytest_ddpperf.reports.names import names_of
+from pytest_ddpperf.reports.overall import common_text, headline, overall_lines
+from pytest_ddpperf.reports.remarks import undecided_lines
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count
 
 MARK = "<!-- pytest-ddpperf -->"  # by which an action finds the comment that it updates
 _TOLD, _ROWS = 20, 150  # red benchmarks and rows of a comment, of which GitHub takes 65536 characters
+_UNDECIDED = 5  # metrics that are undecided
 _LONGEST = 400  # characters of a line
 # Markup inside a line, and at its beginning; an underscore between letters is none.
 _MARKUP = re.compile(r"[\\`*\[\]<&|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+](?=[-\s]|$)|^[#>]")
@@ -30,7 +33,8 @@ def markdown(document: ResultsData) -> str:
     """What became worse and why, then all benchmarks, folded; names are shown as they are, whatever they hold."""
     results = worst_first(results_of(document))
     red = sorted((result for result in results if result.red), key=lambda result: -result.severity)
-    blocks = [MARK, f"## ddpperf: {headline(results)}"]
+    named = list(zip(names_of(results), results, strict=True))
+    blocks = [MARK, f"## ddpperf: {plain(headline(results))}"]
     if document.interrupted:
         blocks.append(f"The run ended before all its tests had run: {plain(document.interrupted)}")
     for result in red[:_TOLD]:
@@ -40,7 +44,8 @@ def markdown(document: ResultsData) -> str:
         blocks.append(f"and {len(red) - _TOLD} more")
     if results:
         blocks += [
-            *map(plain, overall_lines(results)),
+            "\n".join(f"- {plain(line)}" for line in undecided_lines(named)[:_UNDECIDED]),
+            *map(plain, (*common_text(results, slower=False), *overall_lines(results))),
             _folded(f"All {format_count(len(results), 'benchmark')}", markdown_table(benchmark_table(results))),
             _remarks(results),
         ]

@@ -10,8 +10,9 @@ from pytest_ddpperf.reports.diagnosis import CAUSES
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.parts import DiagnosisData
 from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
-from pytest_ddpperf.reports.formats.words import facts_line, headline, reasons
+from pytest_ddpperf.reports.formats.words import facts_line, reasons
 from pytest_ddpperf.reports.lines import INDENT, printable, wrapped
+from pytest_ddpperf.reports.overall import headline
 from pytest_ddpperf.reports.phrases import findings
 from pytest_ddpperf.reports.predictions import advice_table, predictions_table
 from pytest_ddpperf.reports.summary import benchmark_table, worst_first

@@ -8,36 +8,19 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
-from pytest_ddpperf.reports.lines import whom
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.phrases import (
     commit_text,
     comparison_text,
     decisive,
     environment_text,
+    every_finding,
     find,
     findings,
-    names_by_remark,
     note_text,
     seen_in,
 )
-from pytest_ddpperf.units import format_count
-
-_UNTOLD = (Verdict.INCONCLUSIVE, Verdict.INCOMPATIBLE, Verdict.DOES_NOT_FIT, Verdict.NEW)  # what nobody knows
-
-
-def headline(results: Sequence[Result]) -> str:
-    """What became worse, in a few words, and what nobody knows: ``1 of 3 benchmarks regressed``."""
-    if not results:
-        return "no benchmark was judged"
-    verdicts = [result.verdict for result in results]
-    worse, broken = verdicts.count(Verdict.REGRESSED), verdicts.count(Verdict.BROKEN)
-    told = [f"{worse or 'none'} of {format_count(len(results), 'benchmark')} regressed"]
-    others = {"broken": broken, **{verdict.value.replace("_", " "): verdicts.count(verdict) for verdict in _UNTOLD}}
-    if any(result.failure and result.verdict not in {Verdict.REGRESSED, Verdict.BROKEN} for result in results):
-        failed = sum(bool(result.failure) for result in results)
-        told = [f"{failed} of {format_count(len(results), 'benchmark')} failed", f"{worse or 'none'} regressed"]
-    return ", ".join([*told, *(f"{number} {word}" for word, number in others.items() if number)])
+from pytest_ddpperf.reports.remarks import remark_of, told_once
 
 
 def reasons(result: Result) -> list[str]:
@@ -57,8 +40,7 @@ def reasons(result: Result) -> list[str]:
 def remarks(results: Sequence[Result]) -> list[str]:
     """All remarks on benchmarks, each once, behind the names of those that it concerns."""
     named = zip(names_of(results), results, strict=True)
-    told = names_by_remark((name, finding) for name, result in named for finding in findings(result))
-    return [f"{whom(tuple(dict.fromkeys(names)), len(results))}: {remark}" for remark, names in told.items()]
+    return told_once(((name, remark_of(each)) for name, one in named for each in every_finding(one)), len(results))
 
 
 def facts_line(document: ResultsData) -> str:

@@ -55,7 +55,7 @@ def section(data: Any, entry: int, title: str) -> list[Any]:
 def test_verdicts_come_first(make_document: MakeDocument, regressed: Result, unchanged: Result) -> None:
     text = html(make_document(unchanged, regressed))
     page = Read(text)
-    assert page.text["h1"][0] == "ddpperf: 1 of 2 benchmarks regressed"
+    assert page.text["h1"][0] == "ddpperf: 1 regressed, 1 passed"
     rows = [attributes for tag, attributes in page.elements if tag == "tr" and "data-verdict" in attributes]
     assert [row["data-verdict"] for row in rows] == ["regressed", "unchanged"]
     chips = [attributes["value"] for tag, attributes in page.elements if tag == "input" and "value" in attributes]

@@ -20,12 +20,12 @@ def html(text: str) -> str:
 def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regressed: Result, unchanged: Result) -> None:
     assert markdown(make_document(unchanged, regressed)) == (
         f"{MARK}\n\n"
-        "## ddpperf: 1 of 2 benchmarks regressed\n\n"
+        "## ddpperf: 1 regressed, 1 passed\n\n"
         "**regressed**: `perf_tests/test_strategies.py::test_step[bucketed] bucketed`\n\n"
         "- collective_calls regressed, counted: all_reduce 2 -> 8 calls per step (+6)\n"
         "- step_time regressed: 41.8 ms -> 47.3 ms, +13.2 % \\[95 % CI +11.9 .. +14.6\\], tolerance 3 %, could have "
         "seen 2.1 %\n\n"
-        "2 benchmarks: 1 regressed, 1 unchanged\n\n"
+        "passed: none slower by more than 0.4 % (95 % confidence)\n\n"
         "<details><summary>All 2 benchmarks</summary>\n\n"
         "| benchmark | step time ms \\[95 % CI\\] | throughput samples/s | change % \\[95 % CI\\] | at most % | counts "
         "| verdict |\n"
@@ -44,7 +44,7 @@ def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regresse
 
 def test_nothing_worse_is_said_in_one_line(make_document: MakeDocument, unchanged: Result) -> None:
     text = markdown(make_document(unchanged))
-    assert text.startswith(f"{MARK}\n\n## ddpperf: none of 1 benchmark regressed\n\n1 benchmark: 0 regressed, ")
+    assert text.startswith(f"{MARK}\n\n## ddpperf: 1 passed\n\npassed: none slower by more than 0.4 % ")
     assert "**" not in text
 
 
@@ -105,7 +105,7 @@ def test_a_benchmark_that_fails_its_test_comes_first_whatever_its_verdict(
     faster = replace(unchanged, failure="step_time improved: 40 ms -> 30 ms")
     text = markdown(make_document(regressed, faster))
     assert text.startswith(
-        f"{MARK}\n\n## ddpperf: 1 of 2 benchmarks failed, 1 regressed\n\n**unchanged**: `t.py::test_b bucketed`\n\n"
+        f"{MARK}\n\n## ddpperf: 1 failed (unchanged), 1 regressed\n\n**unchanged**: `t.py::test_b bucketed`\n\n"
         "- step_time improved: 40 ms -> 30 ms\n\n**regressed**: "
     )
 
@@ -116,4 +116,4 @@ def test_a_comment_says_by_how_much_slower_an_undecided_benchmark_could_be(
     step = replace(unchanged.comparisons[0], verdict=Verdict.INCONCLUSIVE, bound=2.11)
     open_one = replace(unchanged, verdict=Verdict.INCONCLUSIVE, comparisons=(step,))
     text = markdown(make_document(open_one))
-    assert "1 inconclusive (could be slower: test_b bucketed +211.0 %)" in text.replace("\\", "")
+    assert "- undecided: test_b bucketed: step_time could be +211.0 % slower" in text.replace("\\", "")

@@ -49,7 +49,7 @@ def broadcast(module):
 def run_suite(inner: pytest.Pytester, tests: str, *arguments: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
     """A run of the suite, and its results out of the JSON file."""
     inner.makepyfile(test_suite=SUITE + tests)
-    run = inner.runpytest("-q", "--ddpperf-report=json:results.json", *arguments)
+    run = inner.runpytest("--ddpperf-report=json:results.json", *arguments)
     results: list[dict[str, Any]] = json.loads((inner.path / "results.json").read_text())["results"]
     return run, results
 
@@ -273,7 +273,7 @@ def test_neither(ddpperf):
 def test_something_goes_on(ddpperf):
     ddpperf.check(workload, strategy="zero1", profile=False, verify=False, max_time=60)
 """,
-        *("--ddpperf-profile", "--ddpperf-counts=off"),
+        *("-v", "--ddpperf-profile", "--ddpperf-counts=off"),
     )
     run.assert_outcomes(passed=3)
     both, neither, zero1 = results
@@ -443,7 +443,7 @@ def test_it(ddpperf):
     inside = test.format(wanted="measured['throughput'].value")
     run, (result,) = run_suite(inner, inside)
     run.assert_outcomes(passed=1)
-    run.stdout.fnmatch_lines(["test_it custom: target inconclusive: throughput: *"])
+    run.stdout.fnmatch_lines(["WARNING test_it custom: target inconclusive: throughput: *"])
     run, _ = run_suite(inner, inside, "--ddpperf-fail-on=+inconclusive")
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(["target inconclusive: throughput: *"])
@@ -484,9 +484,7 @@ def test_what_does_not_fit_is_a_row_and_the_others_are_measured(inner: pytest.Py
     assert [one["verdict"] for one in results] == ["does_not_fit", "new", "new"]
     assert results[0]["findings"][0].startswith("it does not fit into memory: rank ")
     assert [one["over"] for one in results] == [None, None, "naive"], "the first that fits takes its place"
-    run.stdout.fnmatch_lines(
-        ["test_it hungry * does_not_fit", "*: it does not fit into memory: rank * of 2 ran out of*"]
-    )
+    run.stdout.fnmatch_lines(["  hungry * does_not_fit *", "    it does not fit into memory: rank * of 2 ran out of*"])
 
 
 @pytest.mark.slow  # it takes six runs

@@ -340,10 +340,7 @@ def test_a_run_writes_its_files_into_the_folder_and_tells_where_they_are(inner: 
         f"{name}_{end}" for end in ("rank_0_trace.json", "rank_1_trace.json", "merged_trace.json", "summary.txt")
     }
     run.stdout.fnmatch_lines(
-        [
-            "*ddpperf traces*",
-            f"made/traces/{name}_summary.txt: merged by the clock of rank 0 and the ends of 5 common collectives; *",
-        ]
+        [f"made/traces/{name}_summary.txt: merged by the clock of rank 0 and the ends of 5 common collectives; *"]
     )
     assert [path.name for path in (inner.path / "made").iterdir()] == ["traces"]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from pytest_ddpperf.reports.charts.chart import Chart, thinned
 from pytest_ddpperf.reports.formats.page.drawn import chart_data
 from pytest_ddpperf.reports.lines import printable
-from pytest_ddpperf.reports.table import NOTHING, RowNote, Table
+from pytest_ddpperf.reports.table import NOTHING, Table
 
 Block: TypeAlias = "Chart | Table | Mapping[str, str] | tuple[str, ...]"
 """A chart, a table, facts by their names, or sentences."""
@@ -127,7 +127,6 @@ def filled(block: Block) -> bool:
 
 
 def _table_data(table: Table) -> dict[str, Any]:
-    notes = [note.line(len(table.rows)) if isinstance(note, RowNote) else note for note in table.notes]
     meanings = [f"{word}: {meaning}" for word, meaning in table.legend.items()]
     return {
         "caption": printable(table.title.replace("\n", "; ")),
@@ -135,7 +134,7 @@ def _table_data(table: Table) -> dict[str, Any]:
         "rows": [[printable(cell) for cell in row] for row in table.rows],
         "left": table.left,
         "right": table.right,
-        "notes": list(map(printable, (*notes, *meanings))),
+        "notes": list(map(printable, (*table.notes, *meanings))),
     }
 
 
