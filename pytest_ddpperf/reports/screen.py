@@ -112,7 +112,7 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
     """What follows the first line: warnings, the benchmarks, what is open, and what was measured how."""
     results, more = made.results, verbosity > 0
     red = [one for one in results if one.red]
-    told = [*made.complaints, *([] if verbosity < 0 else _warnings(results, every=more))]
+    told = [*made.complaints, *([] if verbosity < 0 else _warnings(results, every=more, accepting=made.accepting))]
     lines = [paint(line, "yellow") for line in wrapped([f"WARNING {text}" for text in told], width)]
     if verbosity < 0:
         return [*lines, *(render(brief_table(red, _accepted(made)), width, paint).splitlines() if red else [])]
@@ -133,25 +133,29 @@ def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> l
 
 def _benchmarks(made: Outputs, width: int | None, paint: Paint, *, every: bool) -> list[str]:
     """The table of benchmarks, and below it what is undecided; with ``every`` all metrics and remarks."""
-    results, accepted = made.results, _accepted(made)
+    results, accepted, accepting = made.results, _accepted(made), made.accepting
     table = summary_table(results, accepted, here=made.here) if every else brief_table(results, accepted)
     named = list(zip(names_of(results), results, strict=True))
-    notes = [] if made.accepting else undecided_lines(named)
+    notes = [] if accepting else undecided_lines(named)
     if every:
-        remarks = ((name, remark) for name, one in named for remark in every_remark(one, accepting=made.accepting))
+        untold = [(name, one) for name, one in named if accepting or not one.red]  # the failure has those of red ones
+        remarks = ((name, remark) for name, one in untold for remark in every_remark(one, accepting=accepting))
         notes += told_once(remarks, len(results))
     lines = [line for note in (notes if every else _few(notes)) for line in clipped(note, width)]
     return [*render(table, width, paint).splitlines(), *lines]
 
 
-def _warnings(results: Sequence[Result], *, every: bool) -> list[str]:
-    """What puts the results into question, each once: on all tests, on their reference, on the machine, on training."""
+def _warnings(results: Sequence[Result], *, every: bool, accepting: bool) -> list[str]:
+    """What puts the results into question, each once: on all tests, on their reference, on the machine, on training.
+
+    The failure of a red benchmark has what is to be said of that one.
+    """
     reasons = dict.fromkeys(finding_text(each) for one in results for each in one.findings if each.code == "unpaired")
     remarks = (
         (name, remark_of(finding))
         for name, result in zip(names_of(results), results, strict=True)
         for finding in every_finding(result)
-        if finding.code in _WARNINGS
+        if finding.code in _WARNINGS and (accepting or not result.red)
     )
     told = [] if every else told_once(remarks, len(results))
     return [*common_text(results, slower=True), *_few([*reasons, *told])]
