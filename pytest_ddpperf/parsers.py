@@ -233,16 +233,14 @@ def instead(hint: str, known: Iterable[str]) -> str:
     return f"{hint} There are {', '.join(known)}" if hint else f"there are {', '.join(known)}"
 
 
-_BOOLEANS = {"on": "true", "off": "false", "no": "false"}  # as TOML and Python have them
-
-
 def one_of(*choices: str) -> Callable[[object], str]:
     """A parser for one word out of ``choices``, in any case; true and false stand for ``on``, ``off`` and ``no``."""
-    found = {word: choice for choice in choices for word in (choice.lower(), _BOOLEANS.get(choice, ""))}
+    booleans = {"on": "true", "off": "false", "no": "false"}  # as TOML and Python have them
+    found = {word: choice for choice in choices for word in (choice.lower(), booleans.get(choice, choice.lower()))}
 
     def parse(value: object) -> str:
         word = str(value).strip().lower() if isinstance(value, (bool, str)) else ""
-        if not word or word not in found:
+        if word not in found:
             raise ValueError(f"one of {', '.join(choices)}")
         return found[word]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -112,10 +113,13 @@ def _training(default: T, parse: Callable[[object], T], text: str, **more: Any) 
     return _knob(default, parse, text, **_STEP, **more)
 
 
-def _loader(value: object) -> LoaderSettings:
-    from pytest_ddpperf.records.loader_settings import loader_settings
+def _of_records(module: str, name: str) -> Callable[[object], Any]:
+    """A parser of records, which are loaded when some are given."""
 
-    return loader_settings(value)
+    def parse(value: object) -> Any:
+        return getattr(import_module(f"pytest_ddpperf.records.{module}"), name)(value)
+
+    return parse
 
 
 def _failing(value: object) -> frozenset[Verdict]:
@@ -183,8 +187,8 @@ class Settings:
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
         None,
         path,
-        "folder that all nodes share, in which the processes of srun or mpirun find each other. On one node, and "
-        "under torchrun, none is needed",
+        "folder that all nodes share, in which processes of srun or mpirun meet. On one node, and under torchrun, "
+        "none is needed",
         "DIR",
     )
     gpu_lock_timeout: float | None = _of_session(
@@ -210,8 +214,9 @@ class Settings:
     stage_timeouts: Mapping[str, float] | None = _knob(
         None,
         optional(stage_seconds, "none"),
-        "deadlines of the stages start, build, compile, warm_up and measure, within that of the launch. start: "
-        "processes and group; build: model and strategy; compile: the first step; warm_up: the other untimed steps",
+        "deadlines of the stages start, build, compile, warm_up and measure. They are within that of the launch. "
+        "start: processes and group; build: model and strategy; compile: the first step; warm_up: the other "
+        "untimed steps",
         "STAGE=TIME[,...]",
     )
     steps: int | None = _knob(
@@ -354,7 +359,7 @@ class Settings:
     )
     loader: LoaderSettings | None = _training(  # noqa: RUF009 - a field, declared
         None,
-        optional(_loader, "none"),
+        optional(_of_records("loader_settings", "loader_settings"), "none"),
         "settings of the workload's DataLoader, separated by commas: workers=N, pin_memory=, prefetch_factor=, "
         "persistent_workers=, sampler=rank; or auto",
     )
@@ -385,10 +390,27 @@ class Settings:
         "fail a test without a comparable baseline. The run ends if the commit of one cannot be measured",
         example="--ddpperf-require-baseline",
     )
+    accept: Mapping[str, tuple[float, bool]] | None = _knob(
+        None,
+        optional(_of_records("acceptance", "worsenings"), "none"),
+        'worsenings that are meant, such as {"step_time": "+20%%", "collective_calls": "+2"}: shares of the value that '
+        "it is compared with, or amounts. More is red; what nothing needs any more is reported",
+        given="call",
+    )
+    reason: str | None = _knob(
+        None, words, "why these worsenings are meant, for the reports", given="call", needs="accept"
+    )
+    allow: tuple[tuple[str, str], ...] | None = _of_session(
+        None,
+        optional(_of_records("acceptance", "allowed"), "none"),
+        "accept that this metric of this test is worse; may be given several times. The test may be a file or a class",
+        "'NODEID METRIC'",
+        repeats=True,
+    )
     baseline_dir: Path = _of_session(  # noqa: RUF009 - a field, declared
         Path("baselines"),
         path,
-        "folder of the stored baselines, relative to the root of the project",
+        "folder of the stored baselines. It is relative to the root of the project",
         "DIR",
         section="baselines",
     )
@@ -494,6 +516,8 @@ class Settings:
         if unknown:
             raise TypeError(f"there is no setting {min(unknown)}")
         vars(self).update(values)
+        if self.accept and not self.reason:
+            raise SettingError('accept= is for what is meant, and reports say why: give reason="..." beside it')
 
     def __setattr__(self, name: str, _: object) -> None:  # cheaper than what frozen=True compiles
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")

@@ -30,16 +30,16 @@ FALLS_FROM = 57_800  # once it is set to this or less, MAX_LINES never rises aga
 MAX_FILE = 320
 LONGER = {
     "fixture.py": 680,  # the public docstrings of all verbs
-    "judge/decision.py": 345,  # the only place that makes a verdict
+    "judge/decision.py": 351,  # the only place that makes a verdict
     "instruments/torch_internals.py": 335,  # one function for each thing that torch has no public way to
     "launch/launcher.py": 365,  # the docstring of run
     "metrics/table.py": 325,  # one row a metric
-    "parsers.py": 335,  # one parser a kind of value
+    "parsers.py": 336,  # one parser a kind of value
     "plugin.py": 350,  # pytest's hooks, and nothing else
     "records/measurement.py": 355,  # the docstrings of what tests hold
     "reports/findings.py": 548,  # one row a finding
     "run/call/rounds.py": 365,  # one class, a measuring from its first round to its diagnosis
-    "settings.py": 610,  # one row a knob
+    "settings.py": 635,  # one row a knob
 }
 LOOKING = {"count", "decisive", "members", "frozenset"}  # functions that are given verdicts to look for
 MAX_DEALING = 3  # files beside run/budget that have to do with how the time is dealt out

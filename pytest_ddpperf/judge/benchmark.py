@@ -11,6 +11,7 @@ from pytest_ddpperf.judge.decision import (
     decide_benchmark,
     decide_failure,
     decide_unfit,
+    decided_anew,
     to_confirm,
     with_stand_in,
 )
@@ -19,11 +20,12 @@ from pytest_ddpperf.metrics.findings import findings_of
 from pytest_ddpperf.metrics.launch_figures import long_steps_of
 from pytest_ddpperf.metrics.scaling import SPEEDUP
 from pytest_ddpperf.metrics.table import counted_series
+from pytest_ddpperf.records.acceptance import Acceptance
 from pytest_ddpperf.records.counts import Counts, count_row
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import BenchmarkId, Measurement, Plan
 from pytest_ddpperf.records.results import PairedRevision, Reference, Result, StoredBaseline
-from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.records.verdict import GREEN, Verdict
 
 LONG_SHARE = 0.1  # of the time of all steps: by how much long steps have to take more of it than the reference's
 
@@ -69,6 +71,27 @@ def unconfirmed(result: Result) -> Result:
     if result.verdict is Verdict.BROKEN:
         return result
     return to_confirm(result, lost=bool(_lost_metrics(result.measurement, result.reference)))
+
+
+def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
+    """Returns the result, in which worsenings that are accepted do not count, with a remark on each acceptance."""
+    known = {each.series.metric: each for each in result.comparisons if each.gated and each.baseline is not None}
+    for acceptance in acceptances:
+        one = known.get(acceptance.metric)
+        if one is None or not (one.verdict is Verdict.REGRESSED or one.verdict in GREEN):
+            continue
+        needed, covered = one.verdict is Verdict.REGRESSED, acceptance.covers(one)
+        remark = Finding(
+            "acceptance", {"worse": one, "reason": acceptance.reason, "needed": needed, "covered": covered}
+        )
+        result = replace(result, findings=(*result.findings, remark))
+        if needed and covered:
+            also = (name for name, each in known.items() if count_row(name).follows == one.series.metric)
+            known |= {name: replace(known[name], gated=False) for name in (one.series.metric, *also)}
+    comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
+    if result.verdict is not Verdict.REGRESSED or result.measurement.unfit:
+        return result  # it is worse as a whole, or could not be measured
+    return decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 
 def broken(test: str, identity: BenchmarkId, reason: str, counts: Counts | None = None) -> Result:

@@ -318,7 +318,13 @@ def to_confirm(result: Result, *, lost: bool) -> Result:
         else each
         for each in result.comparisons
     )
-    return replace(result, comparisons=comparisons, verdict=decide_benchmark(comparisons, result.reference, lost=lost))
+    return decided_anew(result, comparisons, lost=lost)
+
+
+def decided_anew(result: Result, comparisons: tuple[Comparison, ...], *, lost: bool) -> Result:
+    """The result with other comparisons, and the verdict that they make; ``lost``: as in ``decide_benchmark``."""
+    verdict = decide_benchmark(comparisons, result.reference, lost=lost, untimed=result.measurement.untimed)
+    return replace(result, comparisons=comparisons, verdict=verdict)
 
 
 def failing_verdict(result: Result, failing: Collection[Verdict]) -> Verdict | None:

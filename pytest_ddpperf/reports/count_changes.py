@@ -47,9 +47,9 @@ def counts_words(result: Result) -> str:
 
 def _compared(result: Result) -> tuple[int, int]:
     """How many counts are compared, and how many of them changed."""
-    verdicts = [
-        c.verdict for c in result.comparisons if c.gated and c.series.scale == "exact" and c.verdict in _COMPARED
-    ]
+    accepted = [finding.facts["worse"].series.metric for finding in result.findings if finding.code == "acceptance"]
+    gated = [c for c in result.comparisons if c.gated or c.series.metric in accepted]
+    verdicts = [c.verdict for c in gated if c.series.scale == "exact" and c.verdict in _COMPARED]
     return len(verdicts), sum(verdict is not Verdict.UNCHANGED for verdict in verdicts)
 
 

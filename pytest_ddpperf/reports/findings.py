@@ -8,7 +8,7 @@ from pytest_ddpperf.records.finding import APART, Finding
 from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.phases import DATA_WAIT, OTHER
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports import count_changes
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.reports.upgrades import cannot_run, other_environment, tests_differ, told_counts
@@ -95,6 +95,15 @@ def _not_profiled(what: str) -> str:
         f"{what}: torch's profiler saw no work of the GPU. Where steps run kernels, CUPTI is not available (a virtual "
         "GPU, another profiler, a restricted container): end other profilers, or allow profiling on this machine"
     )
+
+
+def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> str:  # noqa: FBT001 - called by name
+    """What became of a worsening that is meant."""
+    before, after, unit = worse.baseline or 0.0, worse.series.value, worse.series.unit
+    values = (f"{before:g}", f"{after:g}") if unit == "1" else format_values((before, after), unit)
+    words = "accepted" if covered else "worse than what is accepted"
+    words = words if needed else "nothing needs this acceptance any more, remove it"
+    return f"{words}: {worse.series.metric} {' -> '.join(values)} ({reason})"
 
 
 def _seen(seen: int, launches: int, node: str = "") -> str:
@@ -441,6 +450,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
         "CPU time stands in for the step time, which remains undecided: "
         "more work takes more CPU time on a busy machine, too"
     ),
+    # What is meant to be worse.
+    "acceptance": _acceptance,
     # What cannot be compared.
     "incomparable": lambda differs: f"the baseline is not comparable: {', '.join(differs)}",
     "other_kind": lambda then, now: f"the baseline has this metric as {then}, not as {now}",

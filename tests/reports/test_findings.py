@@ -17,7 +17,8 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.long_steps import LongSteps
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import WORDS, broken_reason, finding_text
 from tests.factories import make_series
 
@@ -49,7 +50,25 @@ class Case(NamedTuple):
     words: str
 
 
+MEANT = Comparison(
+    series=make_series("step_time", 0.046), tolerance=0.03, verdict=Verdict.REGRESSED, gated=False, baseline=0.04
+)
 CASES = [
+    Case(
+        "acceptance",
+        {"worse": MEANT, "reason": "see #7", "needed": True, "covered": True},
+        "accepted: step_time 40.0 ms -> 46.0 ms (see #7)",
+    ),
+    Case(
+        "acceptance",
+        {"worse": MEANT, "reason": "see #7", "needed": True, "covered": False},
+        "worse than what is accepted: step_time 40.0 ms -> 46.0 ms (see #7)",
+    ),
+    Case(
+        "acceptance",
+        {"worse": MEANT, "reason": "see #7", "needed": False, "covered": True},
+        "nothing needs this acceptance any more, remove it: step_time 40.0 ms -> 46.0 ms (see #7)",
+    ),
     Case("other_base", {"then": "fp32", "now": "bf16"}, "the baseline's speedup is over fp32, this one over bf16"),
     Case(
         "unconfirmed",

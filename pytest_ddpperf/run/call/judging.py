@@ -21,7 +21,7 @@ from pytest_ddpperf.errors import (
     SameCode,
     extended,
 )
-from pytest_ddpperf.judge.benchmark import beside_unfit, broken, unfit
+from pytest_ddpperf.judge.benchmark import beside_unfit, broken, unfit, with_accepted
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
@@ -34,6 +34,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.failure import failures_text, reason_text
 from pytest_ddpperf.reports.findings import broken_reason
 from pytest_ddpperf.reports.time_spent import time_text
+from pytest_ddpperf.run.call.acceptances import acceptances
 from pytest_ddpperf.run.call.benchmark import BenchmarkRun
 from pytest_ddpperf.run.call.benchmark_launches import BenchmarkLaunches
 from pytest_ddpperf.run.call.memory_fit import MemoryFit, under_limit_of
@@ -71,7 +72,8 @@ class JudgedRun(BenchmarkRun):
             self.launches.start(variants)
             if self.settings.calibrate is not None:
                 return self._calibrated(self.settings.calibrate)
-            results = self._with_unfit(variants, self._results())
+            accepts = acceptances(self._test, self.settings, self._session)
+            results = tuple(with_accepted(each, accepts) for each in self._with_unfit(variants, self._results()))
         except DdpperfError as error:
             self.progress.request = None  # whatever an earlier look asked for
             self._list_broken(variants, error)

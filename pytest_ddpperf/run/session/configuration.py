@@ -257,7 +257,7 @@ def require_system() -> None:
 
 
 # Options of one run, which a baseline is not to be stored with: files, what fails, and limits of its time.
-_OF_A_RUN = {"save", "gpu_lock_timeout", "report", "history", "budget", "max_time", "quick", "fail_on"}
+_OF_A_RUN = {"save", "allow", "gpu_lock_timeout", "report", "history", "budget", "max_time", "quick", "fail_on"}
 _OF_A_RUN |= {"require_baseline", "junit_properties", *(name for name in KNOBS if name.startswith("profile"))}
 
 

@@ -1,0 +1,133 @@
+"""Worsenings that are meant do not count, up to what is accepted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddpperf.judge.benchmark import with_accepted
+from pytest_ddpperf.records.acceptance import Acceptance, allowed, worsenings
+from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
+from pytest_ddpperf.records.verdict import Verdict
+from tests.factories import make_measurement, make_series
+
+REASON = "two buckets in place of one"
+
+
+def compared(metric: str, before: float, after: float, verdict: Verdict, **series: str) -> Comparison:
+    exact = series.get("scale") == "exact"
+    return Comparison(
+        series=make_series(metric, after, **series),
+        tolerance=0.0,
+        verdict=verdict,
+        gated=True,
+        baseline=before,
+        change=after - before if exact else after / before - 1,
+    )
+
+
+STEP = compared("step_time", 0.040, 0.046, Verdict.REGRESSED)  # 15 % slower
+RATE = compared("throughput", 100.0, 80.0, Verdict.REGRESSED, better="higher")  # 20 % less
+CALLS = compared("collective_calls", 2.0, 8.0, Verdict.REGRESSED, unit="1", scale="exact")  # 6 more, 300 %
+BYTES = compared("collective_bytes", 100.0, 100.0, Verdict.UNCHANGED, unit="B", scale="exact")
+
+
+def result(*comparisons: Comparison, verdict: Verdict = Verdict.REGRESSED) -> Result:
+    stored = StoredBaseline(record=None, origin="the baseline")
+    return Result(
+        test="test_it", measurement=make_measurement(), comparisons=comparisons, verdict=verdict, reference=stored
+    )
+
+
+def accepting(**limits: object) -> list[Acceptance]:
+    return [Acceptance(name, REASON, limit, share) for name, (limit, share) in worsenings(limits).items()]
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit", "covered"),
+    [
+        (STEP, "+15.1%", True),
+        (STEP, "+14.9%", False),
+        (STEP, "0.0061", True),
+        (STEP, 0.0059, False),
+        (RATE, "-20.1%", True),
+        (RATE, "-19.9%", False),
+        (RATE, "20.1", True),
+        (CALLS, "+6", True),
+        (CALLS, "+5", False),
+        (CALLS, "+300%", True),
+        (CALLS, "299 %", False),
+    ],
+)
+def test_a_worsening_is_accepted_up_to_a_share_or_an_amount(
+    metric: Comparison, limit: object, *, covered: bool
+) -> None:
+    (acceptance,) = accepting(**{metric.series.metric: limit})
+    assert acceptance.covers(metric) is covered
+    judged = with_accepted(result(metric, BYTES), [acceptance])
+    assert judged.verdict is (Verdict.UNCHANGED if covered else Verdict.REGRESSED)
+    assert judged.comparisons == (replace(metric, gated=not covered), BYTES)
+    (remark,) = judged.findings
+    assert (remark.code, remark.facts["reason"]) == ("acceptance", REASON)
+    assert (remark.facts["needed"], remark.facts["covered"]) == (True, covered)
+
+
+def test_what_was_0_is_accepted_as_an_amount_and_without_a_limit() -> None:
+    from_none = compared("synchronisations", 0.0, 3.0, Verdict.REGRESSED, unit="1", scale="exact")
+    assert [one.covers(from_none) for one in accepting(synchronisations="+900%")] == [False]
+    assert [one.covers(from_none) for one in accepting(synchronisations="+3")] == [True]
+    assert Acceptance("synchronisations", REASON).covers(from_none)
+
+
+def test_other_metrics_stay_red() -> None:
+    judged = with_accepted(result(STEP, CALLS), accepting(step_time="+20%"))
+    assert (judged.verdict, judged["step_time"].gated, judged["collective_calls"].gated) == (
+        Verdict.REGRESSED,
+        False,
+        True,
+    )
+
+
+def test_a_count_that_follows_from_an_accepted_one_is_accepted_with_it() -> None:
+    sent = compared("collective_send_bytes", 100.0, 150.0, Verdict.REGRESSED, unit="B", scale="exact")
+    more = replace(sent, series=replace(sent.series, metric="collective_bytes"))
+    judged = result(more, sent, replace(STEP, verdict=Verdict.UNCHANGED))
+    assert with_accepted(judged, accepting(collective_bytes="+50%")).verdict is Verdict.UNCHANGED
+    assert with_accepted(judged, accepting(collective_send_bytes="+50%")).verdict is Verdict.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("verdict", "needed"), [(Verdict.UNCHANGED, [False]), (Verdict.OK, [False]), (Verdict.INCONCLUSIVE, [])]
+)
+def test_an_acceptance_that_nothing_needs_is_reported(verdict: Verdict, needed: list[bool]) -> None:
+    same = replace(STEP, verdict=verdict)
+    judged = with_accepted(result(same, verdict=verdict), accepting(step_time="+20%"))
+    assert (judged.comparisons, judged.verdict, [finding.facts["needed"] for finding in judged.findings]) == (
+        (same,),
+        verdict,
+        needed,
+    )
+
+
+def test_worsenings_and_tests_are_understood() -> None:
+    assert worsenings({"step_time": "+20%", "operators": 6}) == {"step_time": (0.2, True), "operators": (6.0, False)}
+    assert allowed("perf/test_a.py::test_b[x y] step_time\n test_c  operators") == (
+        ("perf/test_a.py::test_b[x y]", "step_time"),
+        ("test_c", "operators"),
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, "step_time", {"step_time": "much"}, {"step_time": math.inf}, {"step_time": True}]
+)
+def test_other_worsenings_are_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"^worsenings by metric, such as "):
+        worsenings(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["", "step_time", 3])
+def test_a_test_without_a_metric_is_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"^a test and a metric, such as "):
+        allowed(wrong)
