@@ -185,6 +185,7 @@ def test_a_suite_that_torchrun_has_started_again_is_refused(tmp_path: Path, laun
     assert "would run until it passes; leave --max-restarts at 0" in controller.err
 
 
+@pytest.mark.slow
 def test_tasks_that_may_be_on_several_nodes_are_told_how_to_meet(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES)
     for ended in launch(of_task=lambda rank: variables(rank, SLURM_STEP_NUM_NODES="2")):
