@@ -55,6 +55,7 @@ def test_asserts_later(ddpperf):
 """
 
 
+@pytest.mark.slow
 def test_an_earlier_attempt_does_not_count(inner: pytest.Pytester) -> None:
     """The second attempt fails by the suite's own fault, which is a plain failure."""
     pytest.importorskip("pytest_rerunfailures")

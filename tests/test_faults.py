@@ -236,6 +236,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return made
 
 
+@pytest.mark.slow
 def test_each_fault_fails_its_own_test_within_its_deadline_and_nothing_is_left(project: Project) -> None:
     before = project.baselines()
     done = project.run("test_stored.py", "test_faults.py", "--ddpperf-counts=only", "--durations=0")

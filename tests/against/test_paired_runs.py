@@ -255,6 +255,7 @@ def test_inner(ddpperf):
 """
 
 
+@pytest.mark.slow
 def test_a_function_inside_another_one_of_a_changed_module_is_not_compared_with_itself(inner: pytest.Pytester) -> None:
     """It travels as it is here, so the other revision's ranks would run it too. Generated methods are of no file."""
     root = project(inner, INNER)

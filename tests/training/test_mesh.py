@@ -40,6 +40,7 @@ def test_it(ddpperf):
 """
 
 
+@pytest.mark.slow
 def test_a_tensor_parallel_group_counts_the_samples_of_one_rank(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_tensor_parallel=SUITE)
     inner.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

@@ -61,11 +61,17 @@ def outcomes(run: pytest.RunResult, outcome: str) -> set[str]:
 @pytest.mark.parametrize(
     ("options", "passed"),
     [
-        ([], {"test_step", "test_both", "test_theirs", "test_plain", "test_ranks"}),
+        pytest.param([], {"test_step", "test_both", "test_theirs", "test_plain", "test_ranks"}, marks=pytest.mark.slow),
         (["--benchmark-only"], {"test_step", "test_both", "test_theirs"}),
         (["--benchmark-skip"], {"test_plain", "test_ranks"}),
-        (["--benchmark-only", "--benchmark-skip"], {"test_step", "test_both", "test_theirs"}),
-        (["--benchmark-disable"], {"test_step", "test_both", "test_theirs", "test_plain", "test_ranks"}),
+        pytest.param(
+            ["--benchmark-only", "--benchmark-skip"], {"test_step", "test_both", "test_theirs"}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ["--benchmark-disable"],
+            {"test_step", "test_both", "test_theirs", "test_plain", "test_ranks"},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["all", "only", "skip", "only and skip", "disable"],
 )
@@ -85,8 +91,8 @@ def test_its_options_pick_ours_as_benchmarks(suite: pytest.Pytester, options: li
     [
         (["--benchmark-disable"], 0),
         (["--benchmark-disable", "--benchmark-enable"], 1),
-        (["--benchmark-disable", "--ddpperf-counts=on"], 1),
-        (["--benchmark-disable", "--ddpperf-max-time=1"], 1),
+        pytest.param(["--benchmark-disable", "--ddpperf-counts=on"], 1, marks=pytest.mark.slow),
+        pytest.param(["--benchmark-disable", "--ddpperf-max-time=1"], 1, marks=pytest.mark.slow),
     ],
     ids=["disabled", "enabled again", "timed all the same", "given time"],
 )

@@ -43,7 +43,9 @@ STANDS = "not measured again: a verdict stands*"
 
 
 @pytest.mark.parametrize(
-    ("options", "mark"), [(["--reruns=2"], ""), ([], "@pytest.mark.flaky(reruns=2)\n")], ids=["option", "marker"]
+    ("options", "mark"),
+    [(["--reruns=2"], ""), pytest.param([], "@pytest.mark.flaky(reruns=2)\n", marks=pytest.mark.slow)],
+    ids=["option", "marker"],
 )
 def test_a_red_benchmark_stays_red_though_it_would_be_green_now(
     inner: pytest.Pytester, run_with: Run, options: list[str], mark: str
@@ -140,6 +142,7 @@ def test_a_verdict_of_a_later_attempt_stands_as_well(inner: pytest.Pytester, run
     run.stdout.fnmatch_lines(["expected 1 all_reduce call per step, counted 2", STANDS])
 
 
+@pytest.mark.slow
 def test_a_budget_has_one_pass_so_that_what_fails_is_tried_again(inner: pytest.Pytester, run_with: Run) -> None:
     tried = CALLS_OF_ATTEMPT.replace("[2, 1, 1]", "[None, 1]")
     timed = "\n\ndef test_timed(ddpperf):\n    ddpperf.check(lambda ctx: lambda: 1.0, counts='on', steps=5)\n"

@@ -697,6 +697,7 @@ def test_it(ddpperf, request, settings):
         assert totals == [13 * d + 4] * 2
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_where_it_is_diagnosed_fails_a_test_that_compares_with_nothing_too(
     inner: pytest.Pytester,
 ) -> None:

@@ -121,6 +121,7 @@ def results(root: Path) -> dict[str, dict[str, Any]]:
     return {result["test"].partition("::")[2]: result for result in found}
 
 
+@pytest.mark.slow
 def test_times_are_those_of_both_commits_and_counts_those_that_are_stored(project: pytest.Pytester) -> None:
     """Beside the stored times alone nothing would be slower: they are 20 times as long."""
     root, saved = project.path, git(project.path, "rev-parse", "--short=7", "HEAD~1")

@@ -71,6 +71,7 @@ def test_baselines_of_simulated_ranks_are_none_of_other_options(inner: pytest.Py
     run.stdout.no_fnmatch_line("*there is a baseline for*")
 
 
+@pytest.mark.slow
 def test_simulated_counts_are_held_to_baselines_of_their_own(inner: pytest.Pytester) -> None:
     """A lost wrap calls less, and 1024 ranks gather more at once for it; a doubled all-gather sends a block twice."""
     inner.makepyfile(test_big=suite())

@@ -127,6 +127,7 @@ def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_wor
     assert 'failures="1"' in report
 
 
+@pytest.mark.slow
 def test_a_follower_starts_nothing_for_a_budget(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(ddpperf): pass\n")
     (tmp_path / "conftest.py").write_text(
@@ -151,6 +152,7 @@ def test_a_suite_of_somebody_else_is_run_by_each_process(tmp_path: Path, launch:
         assert "ddpperf:" not in ended.out
 
 
+@pytest.mark.slow
 def test_a_mixed_suite_is_refused_with_the_option_that_separates_it(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES + PLAIN)
     controller, follower = launch()
@@ -170,6 +172,7 @@ def test_the_option_separates_it(tmp_path: Path, launch: Launch) -> None:
     assert "test_plain" not in chosen.out
 
 
+@pytest.mark.slow
 def test_a_suite_that_torchrun_has_started_again_is_refused(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES)
 
@@ -182,6 +185,7 @@ def test_a_suite_that_torchrun_has_started_again_is_refused(tmp_path: Path, laun
     assert "would run until it passes; leave --max-restarts at 0" in controller.err
 
 
+@pytest.mark.slow
 def test_tasks_that_may_be_on_several_nodes_are_told_how_to_meet(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES)
     for ended in launch(of_task=lambda rank: variables(rank, SLURM_STEP_NUM_NODES="2")):
