@@ -21,11 +21,14 @@ class Acceptance:
 
     def covers(self, worse: Comparison) -> bool:
         """Whether it accepts as much as a metric is worse."""
-        ratio, base = worse.series.scale == "ratio", worse.baseline or 0.0
-        amount = worse.change if ratio and self.share else worse.series.value - base
-        if self.share and not ratio:
-            amount = amount / abs(base) if base else math.inf * bool(amount)
-        return amount is None or (amount if worse.series.better == "lower" else -amount) <= self.limit
+        if self.limit == math.inf:
+            return True
+        base, change = worse.baseline or 0.0, worse.series.value - (worse.baseline or 0.0)
+        if self.share and worse.series.scale == "ratio" and worse.change is not None:
+            change = worse.change
+        elif self.share:
+            change = change / abs(base) if base else math.copysign(math.inf, change) * bool(change)
+        return (change if worse.series.better == "lower" else -change) <= self.limit
 
 
 def worsenings(value: object) -> Mapping[str, tuple[float, bool]]:
