@@ -22,7 +22,7 @@ from pytest_ddpperf.units import (
     signed_percent,
 )
 
-ACCEPT_PAIRED = "where it is meant, give --ddpperf-fail-on=broken for this run, or for times a wider tolerance"
+ACCEPT_PAIRED = "if intended: --ddpperf-allow='TEST METRIC' for this run, or accept={METRIC: LIMIT} for the test"
 SHORT_COMMIT = 7  # characters
 _METRICS = 3  # with the same remark, that are named
 LISTED = 10  # lines, of more than one reads

@@ -424,7 +424,7 @@ def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_
     assert failure_text(beside, accept=ACCEPT).splitlines() == [
         HEAD,
         f"{MEASURED}; revision 3f2a1c0 (main), side by side, 8+8 launches",
-        "  accept: where it is meant, give --ddpperf-fail-on=broken for this run, or for times a wider tolerance",
+        "  accept: if intended: --ddpperf-allow='TEST METRIC' for this run, or accept={METRIC: LIMIT} for the test",
     ]
 
 
