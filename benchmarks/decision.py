@@ -36,7 +36,7 @@ from pytest_ddpperf.parsers import argument, positive_int
 from pytest_ddpperf.reports.table import Table, render
 from pytest_ddpperf.settings import Settings
 
-RESOLUTION = Settings().resolution
+RESOLUTION = Settings().must_detect
 MORE = 5  # times as many comparisons of what is unchanged: false alarms are rare
 PART = 25  # comparisons that a process makes at a time
 PAUSES, EACH = (5.0, 20.0, 100.0), (5, 10, 20)  # typical steps, in one step of so many
