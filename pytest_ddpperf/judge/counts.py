@@ -134,7 +134,8 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
     lost = then is not None and ((drawn and not sliced and then.samples == ()) or (given and then.batches == ()))
     if both or (lost and copies):
         ranks, paired = both or given or drawn, reference.paired if lost else None
-        wrong.append(Finding("same_data", {"ranks": ranks, "drawn": bool(drawn), "paired": paired}))
+        alone = counts.totals.get("collective_calls") == 0
+        wrong.append(Finding("same_data", {"ranks": ranks, "drawn": bool(drawn), "paired": paired, "alone": alone}))
     steady = before is not None and "collective_calls" not in {**counts.unstable, **before.unstable}
     equal_then = then is not None and steady and then.apart == () and then.model == now.model
     if now.apart and (now.wrapped or equal_then):

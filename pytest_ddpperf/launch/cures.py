@@ -91,7 +91,7 @@ _CURES = tuple(
         ("DistBackendError", "unhandled (?:system|cuda) error|internal error|invalid usage", _NCCL_DEBUG),
         ("AcceleratorError|RuntimeError", "busy or unavailable", _BUSY),
         ("RuntimeError", "No CUDA GPUs are available|Found no NVIDIA driver|device string: None", _CPU),
-        ("ValueError", "but got device_ids", f"{_CPU}; DistributedDataParallel takes no device_ids there"),
+        ("ValueError", "but got device_ids", "this rank computes on the CPU: leave device_ids out there"),
         (
             "RuntimeError|ValueError",
             "NCCL built in|NCCL.* no GPUs found",

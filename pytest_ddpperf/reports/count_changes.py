@@ -94,11 +94,13 @@ def ranks_apart(ranks: int, calls: float, paired: bool) -> str:  # noqa: FBT001 
     return f"{ranks} ranks send each other nothing, so each trains alone: {reference_text(paired)} has {made} a step"
 
 
-def same_data(ranks: Sequence[int], drawn: bool, paired: bool | None) -> str:  # noqa: FBT001 - a fact
+def same_data(ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool) -> str:  # noqa: FBT001 - facts
     """Ranks that train on the same data; ``paired`` is None if the reference does not say that they should not."""
     what = "draw the same samples from the dataset" if drawn else "train on the same batches"
     beside = "" if paired is None else f", and those of {reference_text(paired)} do not"
     cure = "let their sampler (DistributedSampler) or their dataset know the rank"
+    if alone:
+        what, cure = f"{what} and send each other nothing", "let them join a process group, or give world_size=1"
     return f"ranks {words_of(list(map(str, ranks)))} {what}{beside}: {cure}"
 
 

@@ -542,6 +542,13 @@ def test_copies_of_a_model_have_data_of_their_own_and_the_same_parameters(
     assert bool(findings(result)) is (broken or now is EQUAL)
 
 
+def test_copies_that_send_each_other_nothing_are_said_to_train_alone() -> None:
+    found = {
+        calls: broken_reason(counted(replace(counts(collective_calls=calls), alike=SAME), None)) for calls in (0.0, 1.0)
+    }
+    assert {calls: "send each other nothing" in reason for calls, reason in found.items()} == {0.0: True, 1.0: False}
+
+
 def test_parameters_that_are_averaged_in_some_steps_only_are_not_compared() -> None:
     plain = counts(collective_calls=1.0)
     now = replace(plain, alike=APART, unstable={"collective_calls": "1 in one step, 0 in the next"})

@@ -529,7 +529,7 @@ CASES = [
     ),
     Case(
         "same_data",
-        {"ranks": (0, 1), "drawn": True, "paired": None},
+        {"ranks": (0, 1), "drawn": True, "paired": None, "alone": False},
         (
             "ranks 0 and 1 draw the same samples from the dataset: let their sampler (DistributedSampler) or their "
             "dataset know the rank"
@@ -537,10 +537,18 @@ CASES = [
     ),
     Case(
         "same_data",
-        {"ranks": (0, 1, 3), "drawn": False, "paired": False},
+        {"ranks": (0, 1, 3), "drawn": False, "paired": False, "alone": False},
         (
             "ranks 0, 1 and 3 train on the same batches, and those of the baseline do not: let their sampler "
             "(DistributedSampler) or their dataset know the rank"
+        ),
+    ),
+    Case(
+        "same_data",
+        {"ranks": (0, 1), "drawn": True, "paired": None, "alone": True},
+        (
+            "ranks 0 and 1 draw the same samples from the dataset and send each other nothing: let them join a process "
+            "group, or give world_size=1"
         ),
     ),
     Case(
