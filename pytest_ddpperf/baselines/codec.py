@@ -165,7 +165,7 @@ _SHAPES = {
             "sites": {metric: sites for metric, sites in counts.sites.items() if metric != "operators"},
         },
     ),
-    Alike: Shape(types={"parameter": AnyText}),
+    Alike: Shape(types={"parameter": AnyText}, absent=("sites",)),
     # A later run computes within and own from its launches, and takes rules from the table of metrics.
     Series: Shape(
         types={"slack": float}, absent=("within", "own", "rules", "min_tolerance"), make=_series, write=_series_fields

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddpperf.judge.decision import decide_compared_count, decide_count
-from pytest_ddpperf.records.counts import Counts, certain, count_row, steps_to_tell
+from pytest_ddpperf.records.counts import COUNTS, Counts, certain, count_row, steps_to_tell
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement, Series
 from pytest_ddpperf.records.results import Comparison, Reference
@@ -92,6 +92,7 @@ def count_findings(
     exact = [comparison for comparison in comparisons if comparison.series.scale == "exact"]
     return (
         *_lost_counts(measurement, reference),
+        *_later_counts(exact, reference),
         *_other_work(exact, reference),
         *_fewer_counts(exact, measurement, reference),
         *_ungated_counts(exact, measurement, reference),
@@ -135,11 +136,14 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
     if both or (lost and copies):
         ranks, paired = both or given or drawn, reference.paired if lost else None
         alone = counts.totals.get("collective_calls") == 0
-        wrong.append(Finding("same_data", {"ranks": ranks, "drawn": bool(drawn), "paired": paired, "alone": alone}))
+        sites = now.sites.get("drawn", ()) if drawn else ()
+        facts = {"ranks": ranks, "drawn": bool(drawn), "paired": paired, "alone": alone, "sites": sites}
+        wrong.append(Finding("same_data", facts))
     steady = before is not None and "collective_calls" not in {**counts.unstable, **before.unstable}
     equal_then = then is not None and steady and then.apart == () and then.model == now.model
     if now.apart and (now.wrapped or equal_then):
-        wrong.append(Finding("parameters_apart", {"ranks": now.apart, "parameter": now.parameter}))
+        apart, parameter, sites = now.apart, now.parameter, now.sites.get("deferred", ())
+        wrong.append(Finding("parameters_apart", {"ranks": apart, "parameter": parameter, "sites": sites}))
     return tuple(wrong)
 
 
@@ -178,6 +182,17 @@ def _lost_counts(measurement: Measurement, reference: Reference) -> tuple[Findin
     if _counts_of(reference) is None or reference.counted_differs or measurement.counts is not None:
         return ()
     return (Finding("lost_counts", {"paired": reference.paired}),)
+
+
+def _later_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
+    """The counts that the baseline lacks though each run has them: they came with a later version."""
+    then = _counts_of(reference)
+    if then is None or reference.paired or reference.counted_differs:
+        return ()
+    always = [metric for metric, row in COUNTS.items() if not (row.profiled or row.guessed)]
+    gated = {each.series.metric for each in exact if each.series.gated} - then.totals.keys()
+    later = [metric for metric in always if metric in gated]
+    return (Finding("not_compared", {"metrics": tuple(later)}),) if later else ()
 
 
 def _fewer_counts(exact: Sequence[Comparison], measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_ddpperf.records.sites import CallSite
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCopy:
@@ -19,6 +21,8 @@ class RankCopy:
     # Of each parameter that is no shard: by how much it may differ, and some sums of it.
     parameters: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     peers: tuple[int, ...] = ()  # the ranks between which DistributedDataParallel keeps them equal; empty without it
+    # What draws its samples ("drawn"), and what defers gradients of the last micro-batch of a step ("deferred").
+    sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +36,7 @@ class Alike:
     parameter: str = ""  # the first that differs; empty if none does
     wrapped: bool = False  # whether DistributedDataParallel keeps parameters equal
     model: int = 0  # as of the first rank
+    sites: Mapping[str, tuple[CallSite, ...]] = field(default_factory=dict)  # the same; only shown
 
 
 def alike(ranks: Sequence[RankCopy]) -> Alike | None:
@@ -47,6 +52,7 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
         parameter=parameter,
         wrapped=all(each.peers for each in ranks),
         model=ranks[0].model,
+        sites=ranks[0].sites,
     )
 
 

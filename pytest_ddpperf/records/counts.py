@@ -49,6 +49,7 @@ COUNTS: Mapping[str, CountRow] = {
     "allocator_calls": CountRow(made_up=True),
     "processes_started": CountRow(),
     "workers_restarted": CountRow(guessed=True),
+    "loaders_kept": CountRow(guessed=True),
     "ddp_buckets": CountRow(made_up=True),
     "graph_breaks": CountRow(),
     "recompiles": CountRow(),

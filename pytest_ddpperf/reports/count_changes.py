@@ -94,22 +94,29 @@ def ranks_apart(ranks: int, calls: float, paired: bool) -> str:  # noqa: FBT001 
     return f"{ranks} ranks send each other nothing, so each trains alone: {reference_text(paired)} has {made} a step"
 
 
-def same_data(ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool) -> str:  # noqa: FBT001 - facts
+def same_data(
+    ranks: Sequence[int],
+    drawn: bool,  # noqa: FBT001 - a fact
+    paired: bool | None,  # noqa: FBT001 - a fact
+    alone: bool,  # noqa: FBT001 - a fact
+    sites: Sequence[CallSite],
+) -> str:
     """Ranks that train on the same data; ``paired`` is None if the reference does not say that they should not."""
     what = "draw the same samples from the dataset" if drawn else "train on the same batches"
     beside = "" if paired is None else f", and those of {reference_text(paired)} do not"
-    cure = "let their sampler (DistributedSampler) or their dataset know the rank"
+    by = [f"the {site.part} at {_place_text(site)}" for site in sites] or ["their sampler (DistributedSampler)"]
+    cure = f"let {by[0]} or their dataset know the rank"
     if alone:
         what, cure = f"{what} and send each other nothing", "let them join a process group, or give world_size=1"
     return f"ranks {words_of(list(map(str, ranks)))} {what}{beside}: {cure}"
 
 
-def parameters_apart(ranks: Sequence[int], parameter: str) -> str:
+def parameters_apart(ranks: Sequence[int], parameter: str, sites: Sequence[CallSite]) -> str:
     """Ranks that no longer train one model."""
-    return (
-        f"parameters of ranks {words_of(list(map(str, ranks)))} differ after a few steps, first {parameter}: not all "
-        "gradients are averaged before each optimizer step; does the last micro-batch of a step synchronise?"
-    )
+    cause = "not all gradients are averaged before each optimizer step; does a step's last micro-batch synchronise?"
+    for site in sites:
+        cause = f"the last micro-batch of a step defers its gradients, by {site.part} at {_place_text(site)}"
+    return f"parameters of ranks {words_of(list(map(str, ranks)))} differ after a few steps, first {parameter}: {cause}"
 
 
 def other_work(metric: str, before: float, now: float, paired: bool) -> str:  # noqa: FBT001 - a fact
@@ -158,13 +165,17 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     on_each = _rank_lines(metric, {"": on_ranks(metric, then, now)})
     if metric == "ddp_buckets":
-        return _bucket_text(before, after) + on_each
+        text = _bucket_text(before, after)
+        return text + _made_at(metric, then, now) * bool(text) + on_each
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     # What may be luck of which steps were looked at is left out, unless that is all there is.
     sure = [name for name in changed if certain(metric, "", then, now, [(before.get(name, 0.0), after.get(name, 0.0))])]
     changed = sure or changed
-    made_up, each = count_row(metric).made_up, "epoch" if metric == "workers_restarted" else "step"
+    made_up, each = (
+        count_row(metric).made_up,
+        "step" if metric not in ("workers_restarted", "loaders_kept") else "epoch",
+    )
     lines = [
         f"{'module ' if name.isdecimal() else ''}{name} "
         f"{_change(metric, before.get(name, 0.0), after.get(name, 0.0), each)}"
@@ -178,7 +189,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
         lines = [f"{metric} {change}{_rhythms(metric, '', then, now)}"]
     renamed = count_row(metric).unit == "FLOP" and 2 * len(before.keys() & after.keys()) < min(len(before), len(after))
     lines = ["most modules have other names now"] if renamed and len(changed) > SHOWN else lines
-    lines = _explained(metric, then, now) + _shortened(lines, "smaller change") + on_each
+    lines = _explained(metric, then, now) + _shortened(lines, "smaller change") + _made_at(metric, then, now) + on_each
     return lines or _rank_lines(metric, parts_on_ranks(metric, then, now))  # of a rank that does as much as before
 
 
@@ -195,6 +206,14 @@ def _explained(metric: str, then: Counts, now: Counts) -> list[str]:
         return []
     grew = "grew" if new > old else "fell"
     return [f"trainable parameters {grew}: {format_percent(new)} of them have gradients, {format_percent(old)} before"]
+
+
+def _made_at(metric: str, then: Counts, now: Counts) -> list[str]:
+    """The lines of code that make buckets, or Python objects that stay, new ones and those with more first."""
+    before, after = (counts.sites.get(metric, ()) for counts in (then, now))
+    sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
+    told = sites and metric in ("ddp_buckets", "python_objects")
+    return [f"made at {words_of(list(map(_place_text, sites)))}"] if told else []
 
 
 def _change(metric: str, before: float, after: float, every: str = "step") -> str:
@@ -259,7 +278,7 @@ def _change_text(change: SiteChange, unit: str, *, alone: bool) -> str:
 def _place_text(site: CallSite) -> str:
     """``train.py:41 in step, under backward``; of a strategy of the plugin its name too."""
     by = f"strategy {site.strategy}" if site.strategy else ""
-    place = f"{site.file}:{site.line} in {site.function}" if site.file else ""
+    place = f"{site.file}:{site.line}{f' in {site.function}' * bool(site.function)}" if site.file else ""
     through, under = f"through {site.through}" * bool(site.through), "under backward" * site.backward
     return ", ".join(filter(None, (by, place, through, under))) or "an unknown place"
 

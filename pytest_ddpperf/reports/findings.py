@@ -490,6 +490,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "ranks_apart": count_changes.ranks_apart,
     "same_data": count_changes.same_data,
     "parameters_apart": count_changes.parameters_apart,
+    "not_compared": lambda metrics: (
+        f"not compared: {words_of(list(metrics))} (the baseline is older); --ddpperf-save renews it"
+    ),
     "equal_batches": lambda ranks: (
         f"ranks {words_of(list(map(str, ranks)))} train on the same batches; a loader that knows the rank gives others"
     ),

@@ -21,7 +21,6 @@ from pytest_ddpperf.records.measurement import SIMULATED
 from pytest_ddpperf.strategies.table import row_of
 from pytest_ddpperf.training.jobs import MIN_WARMUP, PrepareJob, RankPrepared
 from pytest_ddpperf.training.memory_limit import limited
-from pytest_ddpperf.training.preparing import countable
 
 if TYPE_CHECKING:
     from pytest_ddpperf.launch.context import RankContext
@@ -168,6 +167,7 @@ def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts,
     from pytest_ddpperf.instruments.counting.counting import count_warm_step
     from pytest_ddpperf.simulate.group import rank_of
     from pytest_ddpperf.simulate.tensors import without_values
+    from pytest_ddpperf.training.seen import countable
     from pytest_ddpperf.training.step import build_step
 
     warmup = max(MIN_WARMUP, job.plan.warmup if values or job.settings.clip_steps is not None else 0)

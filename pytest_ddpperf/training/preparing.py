@@ -9,13 +9,11 @@ import gc
 import itertools
 import math
 import re
-import sys
 import threading
 import time
 import warnings
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +26,11 @@ from pytest_ddpperf.launch.rank import seed_as_at_the_start
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.training.jobs import MIN_WARMUP, LaunchJob, PrepareJob, RankPrepared, TraceJob, rank_file
 from pytest_ddpperf.training.loop import begin_together, require_within, time_steps, within_limit, works_in_background
-from pytest_ddpperf.training.mesh import OF_DATA
-from pytest_ddpperf.training.timing import checked_run, on_any_rank, warm_up
+from pytest_ddpperf.training.timing import checked_run, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_ddpperf.instruments.counting.counting import Countable
-    from pytest_ddpperf.instruments.counting.steps import Details
     from pytest_ddpperf.records.communication import RankProfile
     from pytest_ddpperf.records.counts import Counts
     from pytest_ddpperf.records.launch import RankLaunch
@@ -45,7 +40,6 @@ if TYPE_CHECKING:
 _SHARED_MEMORY = 2**30  # bytes of /dev/shm; NCCL takes about 10 MB for each pair of ranks, and data workers take more
 # What DDP warns of, once in a process: a gradient of other strides than its place in a bucket.
 _STRIDES = re.compile(r"Grad strides do not match bucket view strides.*?sizes\(\) = (\[[^]]*\])", re.DOTALL)
-_UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not counted
 _MANY = 3  # warm steps at least lie between two looks at what they leave
 
 
@@ -121,9 +115,10 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
 
     ``remarks`` gets what is strange about the step.
     """
+    from pytest_ddpperf.training.seen import Seen
     from pytest_ddpperf.training.step import build_step
 
-    seen = _Seen(job.plan.warmup, steps)
+    seen = Seen(job.plan.warmup, steps)
     with seen.loaders.followed(), within_limit(ctx, job), closing(build_step(ctx, job)) as step:
         progress.stage(progress.WARM_UP)
         made, run = itertools.count(1), checked_run(ctx, step)
@@ -140,46 +135,6 @@ def count_launch(ctx: RankView, job: LaunchJob, remarks: list[Finding] | None = 
         counts = seen.counted(ctx, job, step, compiled, found)
         found += [*step.remarks, *_left_by_steps(before)]
         return counts
-
-
-class _Seen:
-    """What plain steps show before one is counted: Python objects that they leave behind, DataLoaders.
-
-    Objects are counted two steps before the end of the warm-up, at its end, and after the ``steps`` that follow it.
-    """
-
-    def __init__(self, warmup: int, steps: int) -> None:
-        from pytest_ddpperf.instruments.counting.loaders import Loaders
-        from pytest_ddpperf.instruments.counting.python import ObjectCensus
-
-        self.loaders, self.objects, self._steps = Loaders(), ObjectCensus(), warmup + steps
-        self._after = {max(0, warmup - 2), warmup, warmup + steps}
-
-    def look(self, ran: int) -> None:
-        """Looks after so many steps."""
-        if ran in self._after:
-            self.objects.take(ran)
-
-    def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
-        """Returns what a warm step does, with this rank's copy of what it trains; adds to ``remarks``."""
-        from pytest_ddpperf.instruments.counting.copies import CopyWatch
-        from pytest_ddpperf.instruments.counting.counting import count_warm_step, not_counted
-        from pytest_ddpperf.training.step import other_batch_size
-
-        watch, left = CopyWatch(), self.objects.left_behind()
-        shown = {"workers_restarted": self.loaders.restarting(self._steps), "python_objects": left}
-        plain = {**compiled, **{metric: found for metric, found in shown.items() if found is not None}}
-        with watch.watching():
-            any_rank = partial(on_any_rank, ctx, step)
-            counts = count_warm_step(step.run, countable(ctx, step, job), plain, on_any_rank=any_rank)
-        unseen = [name for name in _UNSEEN if name in sys.modules]
-        if unseen and not counts.totals.get("collective_calls"):
-            names, reason = ("calls", "bytes", "send_bytes"), f"calls of {unseen[0]} are not counted"
-            unknown = {f"collective_{name}": reason for name in names}
-            counts = replace(counts, unstable={**counts.unstable, **unknown})
-        remarks += [*not_counted(counts, ctx.device), *other_batch_size(counts, step, job.settings, ctx.mode)]
-        remarks += [Finding("calls_unseen", {"library": name}) for name in unseen]
-        return replace(counts, copy=watch.copy(self.loaders, self._steps, OF_DATA))
 
 
 def small_shared_memory(ctx: RankView) -> list[Finding]:
@@ -201,29 +156,15 @@ def _left_by_steps(before: tuple[int, int]) -> list[Finding]:
     return [Finding("left_by_steps", {"processes": processes, "threads": threads})]
 
 
-def countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
-    """What the counters are told of a step."""
-    from pytest_ddpperf.instruments.counting.counting import Countable
-
-    return Countable(
-        device=ctx.device,
-        modules=step.modules,
-        size=step.size,
-        optimizers=step.optimizers,
-        period=step.work_period,
-        roots=job.roots,
-        strategy="" if job.strategy is None else job.strategy.name,
-    )
-
-
 def _timed_and_counted(
     ctx: RankView, job: PrepareJob, remarks: list[Finding]
 ) -> tuple[RankLaunch, Counts | None, float]:
     """Returns the timed steps, the counts of a later step, and the seconds that counting took; adds to ``remarks``."""
+    from pytest_ddpperf.training.seen import Seen
     from pytest_ddpperf.training.step import build_step
 
     plan = job.training.plan
-    seen = _Seen(plan.warmup, plan.steps)
+    seen = Seen(plan.warmup, plan.steps)
     memory = watch_memory(ctx.device)  # from here on peaks are the step's own
     with seen.loaders.followed(), within_limit(ctx, job.training), closing(build_step(ctx, job.training)) as step:
         first = time.monotonic()

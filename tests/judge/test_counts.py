@@ -571,3 +571,12 @@ def test_loaders_that_start_their_workers_anew_are_compared_if_both_sides_have_w
         return {"optimizer_steps": 1.0, **({} if anew is None else {"workers_restarted": anew})}
 
     assert counted(counts(**totals(now)), counts(**totals(then))).verdict is expected
+
+
+def test_a_count_that_an_older_baseline_lacks_is_said_not_to_be_compared() -> None:
+    """Neither one that not every run is sure of, nor one that is only shown, says that a baseline is older."""
+    later = {"python_objects": 5.0, "backward_passes": 2.0, "workers_restarted": 1.0, "flops_forward": 9.0}
+    result = counted(counts(flops=10.0, **later), counts(flops=10.0))
+    said = "not compared: backward_passes and python_objects (the baseline is older); --ddpperf-save renews it"
+    assert (result.verdict, findings(result)) == (Verdict.UNCHANGED, (said,))
+    assert findings(counted(counts(flops=10.0, **later), counts(flops=10.0), "torch 2.11 -> 2.13")) == ()

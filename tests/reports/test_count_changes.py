@@ -155,6 +155,11 @@ def test_buckets_are_told_by_number_and_size() -> None:
     other = counts({"ddp_buckets": {"bucket 0": 2 * MIB}}, ddp_buckets=1.0)
     assert difference_text("ddp_buckets", then, then) == []
     assert difference_text("ddp_buckets", then, other) == ["1 bucket as before, 4.00 MiB -> 2.00 MiB"]
+    site = CallSite(part="buckets", file="a.py", line=7, function="build", source="", backward=False, value=1.0)
+    assert difference_text("ddp_buckets", then, replace(other, sites={"ddp_buckets": (site,)})) == [
+        "1 bucket as before, 4.00 MiB -> 2.00 MiB",
+        "made at a.py:7 in build",
+    ]
     assert difference_text("ddp_buckets", then, four) == [
         "1 -> 4 buckets, 4.00 MiB -> 1.00 MiB + 1.00 MiB + 1.00 MiB + 1.00 MiB"
     ]
@@ -295,3 +300,15 @@ def test_a_module_that_is_called_by_a_number_is_called_a_module() -> None:
     then, now = (Counts(totals={"flops": n}, details={"flops": {"0": n}}, unstable={}) for n in (1e9, 2e9))
     (line,) = difference_text("flops", then, now)
     assert line.startswith("module 0 1 GFLOP -> 2 GFLOP per step")
+
+
+def test_python_objects_that_stay_have_the_lines_that_make_them() -> None:
+    def objects(number: float, **blocks: float) -> Counts:
+        made = {"part": "", "file": "a.py", "function": "", "backward": False}
+        sites = tuple(CallSite(**made, line=int(line[1:]), source=line, value=n) for line, n in blocks.items())  # type: ignore[arg-type]
+        return replace(counts({"python_objects": {"list": number}}), sites={"python_objects": sites})
+
+    said = "list 16 -> 32 per step (+16)"
+    then, now = objects(16.0, L7=16.0, L9=4.0), objects(32.0, L7=16.0, L9=12.0, L11=12.0)
+    assert difference_text("python_objects", then, now) == [said, "made at a.py:11 and a.py:9"]
+    assert difference_text("python_objects", then, objects(32.0)) == [said]

@@ -18,6 +18,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import WORDS, broken_reason, finding_text
 from tests.factories import make_series
@@ -34,6 +35,7 @@ UNSWEPT = {"most": None, "ranks": 4, "profiled": False}
 SEEN = {"seen": 2, "launches": 3}
 LONG = LongSteps(number=18, steps=180, factor=67.0, share=0.84, period=10)
 NEVER = {"stored": False, "seen": (12, 500.0, 700.0)}
+SITE = CallSite(part="no_sync", file="train.py", line=41, function="step", source="", backward=False, value=1.0)
 GROWTH = {"device": "cpu", "least": MIB, "most": 2 * MIB, "ranks": (1,), "world_size": 4, "steps": 10, "launches": 3}
 
 
@@ -529,7 +531,7 @@ CASES = [
     ),
     Case(
         "same_data",
-        {"ranks": (0, 1), "drawn": True, "paired": None, "alone": False},
+        {"ranks": (0, 1), "drawn": True, "paired": None, "alone": False, "sites": ()},
         (
             "ranks 0 and 1 draw the same samples from the dataset: let their sampler (DistributedSampler) or their "
             "dataset know the rank"
@@ -537,7 +539,7 @@ CASES = [
     ),
     Case(
         "same_data",
-        {"ranks": (0, 1, 3), "drawn": False, "paired": False, "alone": False},
+        {"ranks": (0, 1, 3), "drawn": False, "paired": False, "alone": False, "sites": ()},
         (
             "ranks 0, 1 and 3 train on the same batches, and those of the baseline do not: let their sampler "
             "(DistributedSampler) or their dataset know the rank"
@@ -545,7 +547,7 @@ CASES = [
     ),
     Case(
         "same_data",
-        {"ranks": (0, 1), "drawn": True, "paired": None, "alone": True},
+        {"ranks": (0, 1), "drawn": True, "paired": None, "alone": True, "sites": ()},
         (
             "ranks 0 and 1 draw the same samples from the dataset and send each other nothing: let them join a process "
             "group, or give world_size=1"
@@ -553,10 +555,37 @@ CASES = [
     ),
     Case(
         "parameters_apart",
-        {"ranks": (0, 1), "parameter": "net.0.weight"},
+        {"ranks": (0, 1), "parameter": "net.0.weight", "sites": (SITE,)},
+        (
+            "parameters of ranks 0 and 1 differ after a few steps, first net.0.weight: the last micro-batch of a step "
+            "defers its gradients, by no_sync at train.py:41 in step"
+        ),
+    ),
+    Case(
+        "same_data",
+        {
+            "ranks": (0, 1),
+            "drawn": True,
+            "paired": None,
+            "alone": False,
+            "sites": (replace(SITE, part="DistributedSampler"),),
+        },
+        (
+            "ranks 0 and 1 draw the same samples from the dataset: let the DistributedSampler at train.py:41 in step "
+            "or their dataset know the rank"
+        ),
+    ),
+    Case(
+        "not_compared",
+        {"metrics": ("python_objects", "backward_passes")},
+        "not compared: python_objects and backward_passes (the baseline is older); --ddpperf-save renews it",
+    ),
+    Case(
+        "parameters_apart",
+        {"ranks": (0, 1), "parameter": "net.0.weight", "sites": ()},
         (
             "parameters of ranks 0 and 1 differ after a few steps, first net.0.weight: not all gradients are averaged "
-            "before each optimizer step; does the last micro-batch of a step synchronise?"
+            "before each optimizer step; does a step's last micro-batch synchronise?"
         ),
     ),
     Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,8 +17,10 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from pytest_ddpperf.instruments.torch_internals import SEED
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.records.copies import Alike
 from pytest_ddpperf.records.counts import merged
 from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.jobs import LaunchJob, PrepareJob
 from pytest_ddpperf.training.preparing import count_launch, prepare_launch
@@ -52,24 +55,37 @@ def training(*, shared_out: bool = True, last: bool = True, seed: int = 1) -> Ca
     return build
 
 
+def text_of(site: CallSite) -> str:
+    """The text of a site's line, in this file."""
+    return linecache.getline(__file__, site.line).strip()
+
+
 @pytest.mark.parametrize(
-    ("build", "drawn", "same", "apart"),
+    ("build", "told", "by"),
     [
-        (training(), (), (), ()),
-        (training(shared_out=False), (0, 1), (0, 1), ()),
-        (training(shared_out=False, seed=SEED), None, (0, 1), ()),  # without our seed they would draw others
-        (training(last=False), (), (), (0, 1)),
+        (training(), Alike(samples=(), batches=(), apart=()), "DistributedSampler"),
+        (training(shared_out=False), Alike(samples=(0, 1), batches=(0, 1), apart=()), "DataLoader"),
+        # Without our seed they would draw others.
+        (training(shared_out=False, seed=SEED), Alike(batches=(0, 1), apart=()), "DataLoader"),
+        (training(last=False), Alike(samples=(), batches=(), apart=(0, 1)), "DistributedSampler"),
     ],
 )
-def test_copies_are_compared(
-    launcher: Launcher, build: Any, drawn: tuple[int, ...] | None, same: tuple[int, ...], apart: tuple[int, ...]
-) -> None:
+def test_copies_are_compared(launcher: Launcher, build: Any, told: Alike, by: str) -> None:
     job = PrepareJob(LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2)), counted=True)
     ranks = launcher.run(prepare_launch, job, world_size=2, backend="gloo", device="cpu").values
-    told = merged([rank.counts for rank in ranks if rank.counts is not None]).alike
-    assert told is not None
-    assert (told.samples, told.batches, told.apart) == (drawn, same, apart)
-    assert told.wrapped
+    counts = merged([rank.counts for rank in ranks if rank.counts is not None])
+    found = counts.alike
+    assert found is not None
+    assert (found.samples, found.batches, found.apart) == (told.samples, told.batches, told.apart)
+    assert found.wrapped
+    (site,) = found.sites["drawn"]
+    assert (site.part, f"{by}(" in text_of(site)) == (by, True)
+    deferring = [text_of(site) for site in found.sites.get("deferred", ())]
+    assert ["model.no_sync()" in text for text in deferring] == [True] * bool(told.apart)
+    wrapped = "model = DistributedDataParallel(nn.Linear(4, 2))"
+    assert [text_of(site) for site in counts.sites["ddp_buckets"]] == [wrapped]
+    (site,) = counts.sites["peak_tensor_bytes"]
+    assert (text_of(site), site.part, site.value) == (wrapped, "buckets", 40.0)  # 4 x 2 weights and 2 biases
 
 
 def test_processes_of_a_step_and_workers_of_an_epoch_are_counted(launcher: Launcher) -> None:
@@ -94,7 +110,50 @@ def test_processes_of_a_step_and_workers_of_an_epoch_are_counted(launcher: Launc
         assert rank.counts is not None
         assert rank.counts.details["processes_started"] == {"subprocess.Popen.__init__": 1.0}
         assert rank.counts.totals["workers_restarted"] == 1
+        (site,) = rank.counts.sites["workers_restarted"]
+        assert "DataLoader(data, 2, num_workers=1)" in text_of(site)
         assert rank.counts.copy is None
+
+
+def test_a_type_of_objects_that_each_step_leaves_behind_has_the_line_that_makes_it(launcher: Launcher) -> None:
+    def build(_ctx: Any) -> Callable[[], None]:
+        layer, kept = nn.Linear(4, 2), list[object]()
+
+        def step() -> None:
+            layer(torch.ones(3, 4)).sum().backward()
+            kept.extend({number} for number in range(10))
+
+        return step
+
+    job = PrepareJob(LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2)), counted=True, copied=False)
+    (rank,) = launcher.run(prepare_launch, job, world_size=1, backend="gloo", device="cpu").values
+    assert rank.counts is not None
+    assert rank.counts.details["python_objects"]["set"] == 10.0
+    (site,) = rank.counts.sites["python_objects"]
+    assert text_of(site) == "kept.extend({number} for number in range(10))"
+
+
+def test_loaders_of_earlier_epochs_that_stay_have_the_line_that_makes_them(launcher: Launcher) -> None:
+    """An epoch has two steps."""
+
+    def build(_ctx: Any) -> Callable[[], None]:
+        layer, data, kept = nn.Linear(4, 2), TensorDataset(torch.ones(4, 4)), list[object]()
+
+        def forever() -> Any:
+            while True:
+                kept.append(loader := DataLoader(data, 2))
+                yield from loader
+
+        batches = forever()
+        return lambda: layer(next(batches)[0]).sum().backward()
+
+    job = PrepareJob(LaunchJob(build, None, Settings(), Plan(warmup=2, steps=2)), counted=True, copied=False)
+    (rank,) = launcher.run(prepare_launch, job, world_size=1, backend="gloo", device="cpu").values
+    assert rank.counts is not None
+    assert rank.counts.details["loaders_kept"] == {"DataLoaders": 1.0}
+    assert [text_of(site) for site in rank.counts.sites["loaders_kept"]] == [
+        "kept.append(loader := DataLoader(data, 2))"
+    ]
 
 
 def test_a_recompilation_has_its_function_and_the_guard_that_failed(launcher: Launcher) -> None:

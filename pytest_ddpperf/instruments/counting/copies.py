@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import zlib
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from pytest_ddpperf.instruments.counting.loaders import Loaders
+from pytest_ddpperf.instruments.counting.sites import Place, SiteCounts, Stack, call_sites, made_at
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
 from pytest_ddpperf.records.copies import RankCopy
 
@@ -38,6 +40,9 @@ class CopyWatch:
         self._reduced: dict[DistributedDataParallel, None] = {}  # that reduced gradients
         self._depth, self._calls, self._open = 0, 0, False
         self._batch: int | None = None
+        self._stack = Stack()
+        self._entered: Place | None = None  # where no_sync was called last
+        self._deferred = False  # whether the last forward of a wrapper was inside of it
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -55,7 +60,15 @@ class CopyWatch:
             finally:
                 self._depth -= 1
 
-        with replaced(nn.Module, "__call__", call):
+        defer = DistributedDataParallel.no_sync
+
+        @uncompiled
+        @functools.wraps(defer)
+        def deferring(wrapped: DistributedDataParallel) -> Any:
+            self._entered = self._stack.place()
+            return defer(wrapped)
+
+        with replaced(nn.Module, "__call__", call), replaced(DistributedDataParallel, "no_sync", deferring):
             yield
 
     def _note(self, module: nn.Module, given: Any) -> None:
@@ -64,8 +77,10 @@ class CopyWatch:
             self._open = next(module.parameters(), None) is not None
             if self._open:
                 self._models[module] = None
-        if isinstance(module, DistributedDataParallel) and module.require_backward_grad_sync:
-            self._reduced[module] = None
+        if isinstance(module, DistributedDataParallel):
+            self._deferred = not module.require_backward_grad_sync
+            if not self._deferred:
+                self._reduced[module] = None
         if not self._open or self._calls == _CALLS or torch._C._autograd._profiler_enabled():  # noqa: SLF001  counts copies
             return
         tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and not leaf.requires_grad]
@@ -74,10 +89,20 @@ class CopyWatch:
             with _disable_current_modes(), suppress(RuntimeError, TypeError):  # of a layout without a plain storage
                 self._batch = _checksum(tensors, self._batch or 0)
 
-    def copy(self, loaders: Loaders, steps: int, of_data: tuple[str, ...]) -> RankCopy:
+    def buckets(self, size: float) -> SiteCounts:
+        """Returns the lines that made wrappers with buckets, and those whose buckets, of so many bytes, are copies."""
+        made = {each: place for each in self._reduced if (place := made_at(each)) is not None}
+        copying = {("buckets", place): size for each, place in made.items() if not each.gradient_as_bucket_view}
+        of_one = copying if len(copying) == 1 else {}
+        return {
+            "ddp_buckets": dict.fromkeys((("buckets", place) for place in made.values()), 1.0),
+            "peak_tensor_bytes": of_one,
+        }
+
+    def copy(self, loaders: Loaders, steps: int, of_data: tuple[str, ...], roots: Sequence[str]) -> RankCopy:
         """Returns what this rank shows after so many steps.
 
-        ``of_data``: how the names of dimensions of a mesh begin that share out data.
+        ``of_data``: how the names of dimensions of a mesh begin that share out data; ``roots``: of the project.
         """
         peers = next((_peers(each) for each in self._reduced), ())
         named = {
@@ -86,6 +111,9 @@ class CopyWatch:
             for name, parameter in _own_parameters(model)
             if all(_hooks_reduce(each) and _peers(each) == peers for each in self._reduced)
         }
+
+        deferred = {("no_sync", self._entered): 1.0} if self._deferred and self._entered else {}
+        sites = call_sites([{"drawn": loaders.drawn_by(steps), "deferred": deferred}], roots)
         shapes = repr([(name, tuple(parameter.shape)) for name, parameter in named.items()])
         return RankCopy(
             place=_place(self._models, of_data),
@@ -95,6 +123,7 @@ class CopyWatch:
             parameters={name: _sums(parameter) for name, parameter in named.items()},
             peers=peers,
             loaded=bool(loaders.used(steps)),
+            sites=sites,
         )
 
 

@@ -1,4 +1,4 @@
-"""The DataLoaders of training code, whoever made them: the steps of an epoch, samples, workers."""
+"""The DataLoaders of training code, whoever made them: the steps of an epoch, samples, workers, those that are kept."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from torch.utils.data import IterableDataset, RandomSampler, dataloader
 
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, made_at, making_noted
 from pytest_ddpperf.instruments.torch_internals import SEED, replaced, uncompiled
 
 _DRAWN = 16  # batches whose numbers are kept
+_EARLIER = 2  # loaders before the last one that have to be there: one alone may be a variable's
 _RECORD = "_ddpperf_followed"  # of a loader and of its iterators
 
 
@@ -21,6 +24,8 @@ _RECORD = "_ddpperf_followed"  # of a loader and of its iterators
 class _Followed:
     """One DataLoader."""
 
+    made: Place  # the line that made it, else the one that first asked it for batches
+    by: tuple[str, Place]  # the type of what draws its samples, if the line that made that is known, and that line
     data: tuple[str, int]  # the type of its dataset, and the number of samples; 0 if nobody knows
     length: int  # batches of an epoch; the same
     workers: int
@@ -28,7 +33,7 @@ class _Followed:
     replaces: bool  # another one of such a dataset, of which an epoch had ended
     by_our_seed: bool  # whether it shuffles by numbers that are alike on all ranks only because we seeded them alike
     given: int = 0  # batches
-    ended: bool = False  # whether an epoch has
+    epochs: int = 0  # that ended
     drawn: list[int] = field(default_factory=list)  # checksums of the numbers of each batch's samples
 
 
@@ -36,19 +41,20 @@ class Loaders:
     """Follows the DataLoaders of a training."""
 
     def __init__(self) -> None:
-        self._known: list[_Followed] = []
+        self._known: dict[_Followed, ReferenceType[Any]] = {}  # and the loaders themselves, as long as they are there
 
     @contextmanager
     def followed(self) -> Iterator[Loaders]:
-        """Within, what DataLoaders give is counted."""
+        """Within, what DataLoaders give is counted, and the lines that make them and others are noted."""
         kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  all loaders' iterators are of it
         begun, following, drawing = kind.__init__, kind.__next__, kind._next_index  # noqa: SLF001
+        lines = Stack()
 
         @uncompiled
         def begin(batches: Any, loader: Any) -> None:
             if _RECORD not in vars(loader):
-                self._known.append(_record(loader, self._known))
-                vars(loader)[_RECORD] = self._known[-1]
+                record = _record(loader, [*self._known], made_at(loader) or lines.place())
+                self._known[record], vars(loader)[_RECORD] = ref(loader), record
             vars(batches)[_RECORD] = vars(loader)[_RECORD]
             begun(batches, loader)
 
@@ -59,7 +65,7 @@ class Loaders:
                 batch = following(batches)
             except StopIteration:
                 if known is not None:
-                    known.ended = True
+                    known.epochs += 1
                 raise
             if known is not None:
                 known.given += 1
@@ -72,7 +78,7 @@ class Loaders:
                 known.drawn.append(zlib.crc32(repr(numbers).encode()))
             return numbers
 
-        with ExitStack() as stack:
+        with making_noted(), ExitStack() as stack:
             for name, by in (("__init__", begin), ("__next__", give), ("_next_index", draw)):
                 stack.enter_context(replaced(kind, name, by))
             yield self
@@ -93,14 +99,26 @@ class Loaders:
         known = all(each.drawn and each.data[1] >= ranks for each in used)
         return tuple(zlib.crc32(repr(each.drawn).encode()) for each in used) if known else ()
 
-    def restarting(self, steps: int) -> dict[str, float] | None:
-        """Returns how many loaders start their workers anew at each epoch; None if none has workers.
+    def drawn_by(self, steps: int) -> dict[tuple[str, Place], float]:
+        """Returns what draws the samples of the first of these loaders, and the line that made it."""
+        return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
-        They do not keep them, or each epoch makes another loader.
+    def of_epochs(self, steps: int) -> dict[str, list[Place]]:
+        """Returns the lines of loaders that start their workers anew at each epoch, and of those that stay after it.
+
+        They do not keep their workers, or each epoch makes another loader. Nothing is said of workers where there are
+        none, nor of what stays before three epochs have ended.
         """
-        with_workers = [loaders for loaders in self.used(steps) if loaders[-1].workers]
-        anew = sum(loaders[-1].replaces or not loaders[-1].persistent for loaders in with_workers)
-        return {"DataLoaders": float(anew)} if with_workers else None
+        found: dict[str, list[Place]] = {}
+        with_workers = [loaders[-1] for loaders in self.used(steps) if loaders[-1].workers]
+        if with_workers:
+            found["workers_restarted"] = [each.made for each in with_workers if each.replaces or not each.persistent]
+        used = [loaders for loaders in self.used(steps) if sum(each.epochs for each in loaders) > _EARLIER]
+        if used:
+            earlier = [[each for each in loaders if each.epochs][:-1] for loaders in used]
+            kept = [[each for each in loaders if self._known[each]() is not None] for loaders in earlier]
+            found["loaders_kept"] = [loaders[0].made for loaders in kept if len(loaders) >= _EARLIER]
+        return found
 
     def epoch_steps(self, steps: int) -> float | None:
         """Returns the steps of an epoch, after so many steps; None without a loader that gives each step a batch.
@@ -111,7 +129,7 @@ class Loaders:
         return max((length / round(given / steps) for length, given in told), default=None)
 
 
-def _record(loader: Any, others: Sequence[_Followed]) -> _Followed:
+def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
     data, size, length = loader.dataset, 0, 0
     with suppress(Exception):  # a sampler or dataset may have no length; asked for it, a stream would warn later
         if not isinstance(data, IterableDataset):
@@ -121,5 +139,8 @@ def _record(loader: Any, others: Sequence[_Followed]) -> _Followed:
     shuffles = isinstance(loader.sampler, RandomSampler) and loader.sampler.generator is None
     ours = shuffles and torch.initial_seed() == SEED
     alike = (type(data).__qualname__, size)
-    replaces = any(each.data == alike and each.ended for each in others)
-    return _Followed(alike, max(0, length), loader.num_workers, kept, replaces, ours)
+    replaces = any(each.data == alike and each.epochs for each in others)
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    drawing = made_at(sampler)
+    by = (type(loader).__name__, made) if drawing is None else (type(sampler).__name__, drawing)
+    return _Followed(made, by, alike, max(0, length), loader.num_workers, kept, replaces, ours)

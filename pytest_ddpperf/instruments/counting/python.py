@@ -7,10 +7,11 @@ import gc
 import os
 import subprocess
 import threading
+import tracemalloc
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from itertools import pairwise
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise, takewhile
 from multiprocessing import process
 from typing import Any
 from weakref import ReferenceType, ref
@@ -19,10 +20,16 @@ import torch
 from torch import Tensor, autograd, nn
 from torch.utils._pytree import tree_leaves
 
+from pytest_ddpperf.errors import TrainingEnded
+from pytest_ddpperf.instruments.clock import collector_paused
+from pytest_ddpperf.instruments.counting.sites import Place, place_of
 from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced, uncompiled
 
 IMAGE = 3  # dimensions of a single image, of which a list may hold a batch
 LEAST = 1.0  # objects of a type a step; less is none of the step's own
+_TRACED = 3  # steps whose memory has its lines
+_BLOCKS = 4  # of memory that a line has to leave behind in each
+_FRAMES = 40  # of a stack that are kept: torch's own lie above those of the user
 
 _COSTLY = (  # functions that wait for a device, give memory back, walk through all objects, or start a process
     (gc, "gc", ("collect",)),
@@ -108,6 +115,27 @@ class ObjectCensus:
             return None
         least = {kind: min(each.get(kind, 0.0) for each in grown) for kind in grown[-1]}
         return {kind.removeprefix("builtins."): growth for kind, growth in least.items() if growth >= LEAST}
+
+
+def lines_of_left(run: Callable[[], object], *, traces: bool) -> dict[Place, float]:
+    """Runs a few steps more, if there are more; returns the lines whose memory stays after each, with its blocks.
+
+    ``traces``: whether this rank looks for lines.
+    """
+    taken, traces, found = list[tracemalloc.Snapshot](), traces and not tracemalloc.is_tracing(), Counter[Place]()
+    with collector_paused(), ExitStack() as stack, suppress(TrainingEnded, StopIteration):
+        if traces:
+            tracemalloc.start(_FRAMES)
+            stack.callback(tracemalloc.stop)
+        for _ in range(_TRACED):
+            run()
+            gc.collect()
+            taken += [tracemalloc.take_snapshot()] if traces else []
+    for grown in taken[-1].compare_to(taken[0], "traceback") if taken else ():
+        inside = takewhile(lambda frame: frame.filename != __file__, reversed(grown.traceback))  # of the call of a step
+        frames = ((frame.filename, frame) for frame in inside)
+        found[place_of(frames, lambda frame: (frame.lineno, ""), backward=False)] += grown.count_diff
+    return {at: more / (_TRACED - 1) for at, more in found.items() if at.file and more >= _BLOCKS * (_TRACED - 1)}
 
 
 def shape_of(*given: Any) -> tuple[int, ...]:

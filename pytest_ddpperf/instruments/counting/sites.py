@@ -1,7 +1,8 @@
-"""The lines of the user's code that operators are called from."""
+"""The lines of the user's code that operators are called from, and that make loaders, samplers and wrappers."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import linecache
 import os
@@ -9,22 +10,26 @@ import sys
 import sysconfig
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
 
-from pytest_ddpperf.instruments.torch_internals import compilations, graph_breaks
+from pytest_ddpperf.instruments.torch_internals import compilations, graph_breaks, replaced, uncompiled
 from pytest_ddpperf.records.rhythm import rhythm_of
 from pytest_ddpperf.records.sites import STRATEGIES, CallSite
 
 _DIGITS = 12  # of a digest
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _PLUGIN = Path(__file__).parents[2]
+_MADE = "_ddpperf_made_at"  # of an object whose making was noted
 
 
 class Place(NamedTuple):
@@ -42,6 +47,7 @@ class Place(NamedTuple):
         return self.through or (self.file, self.line, self.function)
 
 
+T = TypeVar("T")
 SiteCounts = Mapping[str, Mapping[tuple[str, Place], float]]
 """What was counted by metric, and by part and place."""
 
@@ -70,14 +76,7 @@ class Stack:
         Without any line of the user's it is that of the other package.
         """
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
-        package: FrameType | None = None
-        for frame in self._frames():
-            owner = _owner(frame.f_code.co_filename)
-            if owner is _Owner.USER:
-                return _place(frame, package, backward=backward)
-            if owner is _Owner.PACKAGE and package is None:
-                package = frame
-        return Place("", 0, "", backward) if package is None else _place(package, None, backward=backward)
+        return place_of(((frame.f_code.co_filename, frame) for frame in self._frames()), _line_of, backward=backward)
 
     def _frames(self) -> Iterator[FrameType]:
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
@@ -93,12 +92,10 @@ def break_sites() -> dict[tuple[str, Place], float]:
     """The places of the graph breaks of all steps so far, by the first line of their reason."""
     found: defaultdict[tuple[str, Place], float] = defaultdict(float)
     for reason, stack in graph_breaks():
-        users = [frame for frame in stack if _owner(frame.filename) is _Owner.USER] or list(stack)
-        if users:
-            last = users[-1]
-            inside = [frame for frame in stack[stack.index(last) :] if _owner(frame.filename) is _Owner.PACKAGE]
-            through = (inside[-1].filename, inside[-1].lineno or 0, inside[-1].name) if inside and users else None
-            found[reason, Place(last.filename, last.lineno or 0, last.name, False, through)] += 1  # noqa: FBT003 - a fact
+        frames = ((frame.filename, frame) for frame in reversed(stack))
+        place = place_of(frames, lambda frame: (frame.lineno or 0, frame.name), backward=False)
+        if place.file:
+            found[reason, place] += 1
     return dict(found)
 
 
@@ -106,6 +103,31 @@ def compiled_sites(reasons: Iterable[str]) -> dict[tuple[str, Place], float]:
     """The functions that torch.compile has compiled for these reasons."""
     found = Counter((said, Place(at.filename, at.lineno or 0, at.name, backward=False)) for said, at in compilations())
     return {key: float(times) for key, times in found.items() if key[0] in reasons}
+
+
+@contextmanager
+def making_noted() -> Iterator[None]:
+    """Within, loaders, samplers and wrappers of models remember the line that makes them, for ``made_at``."""
+    stack = Stack()
+
+    def noting(init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def make(made: Any, *args: Any, **kwargs: Any) -> None:
+            init(made, *args, **kwargs)
+            vars(made)[_MADE] = tuple(stack.place())  # it may be pickled with the object
+
+        return uncompiled(make)
+
+    with ExitStack() as opened:
+        for kind in (DataLoader, DistributedSampler, DistributedDataParallel):
+            opened.enter_context(replaced(kind, "__init__", noting(vars(kind)["__init__"])))
+        yield
+
+
+def made_at(made: object) -> Place | None:
+    """Returns the line that made an object; None if nobody noted that."""
+    found = getattr(made, "__dict__", {}).get(_MADE)
+    return None if found is None else Place(*found)
 
 
 def call_sites(
@@ -145,9 +167,23 @@ def _sites(
     )
 
 
-def _place(frame: FrameType, inside: FrameType | None, *, backward: bool) -> Place:
-    through = None if inside is None else (inside.f_code.co_filename, inside.f_lineno, inside.f_code.co_name)
-    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, backward, through)
+def _line_of(frame: FrameType) -> tuple[int, str]:
+    return frame.f_lineno, frame.f_code.co_name
+
+
+def place_of(frames: Iterable[tuple[str, T]], line_of: Callable[[T], tuple[int, str]], *, backward: bool) -> Place:
+    """Returns the place that a stack shows, as ``Stack.place`` does.
+
+    ``frames``: the innermost first, each with its file; ``line_of`` gives the line and the function of one.
+    """
+    through: tuple[str, int, str] | None = None
+    for file, frame in frames:
+        owner = _owner(file)
+        if owner is _Owner.USER:
+            return Place(file, *line_of(frame), backward, through)
+        if owner is _Owner.PACKAGE and through is None:
+            through = (file, *line_of(frame))
+    return Place(*(through or ("", 0, "")), backward)
 
 
 @cache

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, dataloader
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, TensorDataset, dataloader
 
 from pytest_ddpperf.instruments.counting.loaders import Loaders
+from pytest_ddpperf.instruments.counting.sites import made_at
 
 ITERATOR = dataloader._BaseDataLoaderIter
 
@@ -116,20 +120,41 @@ def test_a_loader_that_does_not_give_each_step_a_batch_is_left_out() -> None:
         assert loaders.samples(7, 2) == ()
 
 
-@pytest.mark.parametrize(("persistent", "anew"), [(False, 1.0), (True, 0.0)])
-def test_each_epoch_starts_workers_that_a_loader_does_not_keep(persistent: bool, anew: float) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(("persistent", "anew"), [(False, 1), (True, 0)])
+def test_each_epoch_starts_workers_that_a_loader_does_not_keep(persistent: bool, anew: int) -> None:  # noqa: FBT001
     with Loaders().followed() as loaders:
         data = TensorDataset(torch.zeros(2))
         assert len(list(DataLoader(data, num_workers=1, persistent_workers=persistent))) == 2
-        assert loaders.restarting(2) == {"DataLoaders": anew}
+        assert len(loaders.of_epochs(2)["workers_restarted"]) == anew
         assert len(list(DataLoader(data, num_workers=1, persistent_workers=persistent))) == 2
-        assert loaders.restarting(2) == {"DataLoaders": 1.0}  # a second loader replaces them
+        assert len(loaders.of_epochs(2)["workers_restarted"]) == 1  # a second loader replaces them
+
+
+@pytest.mark.parametrize(("kept", "found"), [(0, 0), (1, 0), (2, 1), (9, 1)])
+def test_loaders_of_earlier_epochs_that_are_still_there_are_kept(kept: int, found: int) -> None:
+    """Each of four epochs makes a loader; a registry holds the last ones, beside that of the last epoch."""
+    registry: deque[object] = deque(maxlen=kept + 1)
+    with Loaders().followed() as loaders:
+        for epoch in range(4):
+            assert ("loaders_kept" in loaders.of_epochs(epoch)) is (epoch >= 3)
+            batches = loader(1)
+            registry.append(batches)
+            assert len(list(batches)) == 1
+        del batches
+        assert [place.function for place in loaders.of_epochs(4)["loaders_kept"]] == ["loader"] * found
+
+
+def test_one_loader_of_three_epochs_keeps_no_other() -> None:
+    with Loaders().followed() as loaders:
+        batches = loader(1)
+        assert [len(list(batches)) for _ in range(3)] == [1, 1, 1]
+        assert loaders.of_epochs(3) == {"loaders_kept": []}
 
 
 def test_a_loader_without_workers_starts_none() -> None:
     with Loaders().followed() as loaders:
         assert len(list(loader(6))) == 6
-        assert loaders.restarting(6) is None
+        assert loaders.of_epochs(6) == {}
 
 
 def test_two_loaders_of_one_kind_side_by_side_replace_none() -> None:
@@ -137,4 +162,19 @@ def test_two_loaders_of_one_kind_side_by_side_replace_none() -> None:
         data = TensorDataset(torch.zeros(2))
         pair = [DataLoader(data, num_workers=1, persistent_workers=True) for _ in range(2)]
         assert len(list(zip(*pair, strict=False))) == 2
-        assert loaders.restarting(2) == {"DataLoaders": 0.0}
+        assert loaders.of_epochs(2)["workers_restarted"] == []
+
+
+def test_the_lines_of_a_loader_and_of_what_draws_its_samples_are_known() -> None:
+    data = TensorDataset(torch.zeros(2))
+    with Loaders().followed() as loaders:
+        assert len(list(DataLoader(data, num_workers=1))) == 2
+        assert loaders.drawn_by(2) == {("DataLoader", loaders.of_epochs(2)["workers_restarted"][0]): 1.0}
+    with Loaders().followed() as loaders:
+        sampler: DistributedSampler[Any] = DistributedSampler(data, 1, 0)
+        batches = DataLoader(data, batch_sampler=BatchSampler(sampler, 1, drop_last=False))
+        assert len(list(batches)) == 2
+        assert loaders.drawn_by(2) == {("DistributedSampler", made_at(sampler)): 1.0}
+        assert len(pickle.loads(pickle.dumps(batches))) == 2
+    assert made_at(sampler) != made_at(batches)
+    assert made_at(DistributedSampler(data, 1, 0)) is None

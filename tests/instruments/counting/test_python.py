@@ -4,14 +4,17 @@ import gc
 import multiprocessing
 import subprocess
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from pytest_ddpperf.instruments.counting.python import ObjectCensus, calls_counted
+from pytest_ddpperf.errors import TrainingEnded
+from pytest_ddpperf.instruments.counting.python import ObjectCensus, calls_counted, lines_of_left
 
 
 class Spec:
@@ -91,6 +94,42 @@ def test_an_object_of_a_type_without_a_module_is_counted() -> None:
     for steps in (0, 1, 2):
         census.take(steps)
     assert census.left_behind() is not None
+
+
+@pytest.mark.usefixtures("frozen")
+def test_what_each_step_leaves_behind_has_its_line_and_what_the_last_one_holds_has_none() -> None:
+    kept, held = list[Spec](), list[Spec]()
+
+    def step() -> None:
+        kept.extend(Spec() for _ in range(4))
+        held[:] = [Spec() for _ in range(9)]
+
+    found = lines_of_left(step, traces=True)
+    first = step.__code__.co_firstlineno
+    assert {(Path(place.file), place.line - first) for place in found} == {(Path(__file__), 1)}
+    assert min(found.values()) >= 4.0
+    assert len(kept) == 3 * 4
+    assert not tracemalloc.is_tracing()
+
+
+@pytest.mark.parametrize("error", [TrainingEnded("it has ended"), StopIteration()])
+def test_no_line_is_known_if_training_ends_in_the_second_step(error: Exception) -> None:
+    kept = list[Spec]()
+
+    def step() -> None:
+        kept.extend(Spec() for _ in range(4))
+        if len(kept) > 4:
+            raise error
+
+    assert lines_of_left(step, traces=True) == {}  # one step tells nothing
+    assert len(kept) == 2 * 4
+    assert not tracemalloc.is_tracing()
+
+
+def test_a_rank_that_leaves_nothing_behind_takes_as_many_steps_as_the_others() -> None:
+    made = list[int]()
+    assert lines_of_left(lambda: made.append(1), traces=False) == {}
+    assert len(made) == 3
 
 
 def test_a_process_counts_once_however_it_is_started() -> None:

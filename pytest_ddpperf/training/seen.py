@@ -1,0 +1,90 @@
+"""What steps show beside their counts: objects that they leave behind, loaders, and the lines that all that comes from.
+
+Needs torch.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+from pytest_ddpperf.instruments.counting.copies import CopyWatch
+from pytest_ddpperf.instruments.counting.counting import Countable, count_warm_step, not_counted
+from pytest_ddpperf.instruments.counting.loaders import Loaders
+from pytest_ddpperf.instruments.counting.python import ObjectCensus, lines_of_left
+from pytest_ddpperf.instruments.counting.sites import SiteCounts, call_sites
+from pytest_ddpperf.instruments.counting.steps import Details
+from pytest_ddpperf.records.counts import COUNTS, Counts
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.strategies.parallel import RankView
+from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.mesh import OF_DATA
+from pytest_ddpperf.training.step import Step, other_batch_size
+from pytest_ddpperf.training.timing import on_any_rank
+
+_UNSEEN = ("torchcomms", "horovod")  # libraries whose collectives are not counted
+
+
+class Seen:
+    """What plain steps show before one is counted: Python objects that they leave behind, DataLoaders.
+
+    Objects are counted two steps before the end of the warm-up, at its end, and after the ``steps`` that follow it.
+    """
+
+    def __init__(self, warmup: int, steps: int) -> None:
+        self.loaders, self.objects, self._steps = Loaders(), ObjectCensus(), warmup + steps
+        self._after = {max(0, warmup - 2), warmup, warmup + steps}
+
+    def look(self, ran: int) -> None:
+        """Looks after so many steps."""
+        if ran in self._after:
+            self.objects.take(ran)
+
+    def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
+        """Returns what a warm step does, with this rank's copy of what it trains; adds to ``remarks``."""
+        watch, left, subject = CopyWatch(), self.objects.left_behind(), countable(ctx, step, job)
+        plain, any_rank = (
+            {**compiled, **({} if left is None else {"python_objects": left})},
+            partial(on_any_rank, ctx, step),
+        )
+        with watch.watching():
+            counts = count_warm_step(step.run, subject, plain, on_any_rank=any_rank)
+        gc.collect()
+        made = self.loaders.of_epochs(self._steps + counts.steps)
+        sites = {metric: Counter(("DataLoaders", place) for place in places) for metric, places in made.items()}
+        totals = {metric: float(len(places)) for metric, places in made.items()}
+        details = {metric: {"DataLoaders": number} for metric, number in totals.items()}
+        placed: SiteCounts = {**sites, **watch.buckets(counts.details["peak_tensor_bytes"].get("buckets", 0.0))}
+        if any_rank(many := sum((left or {}).values()) > COUNTS["python_objects"].floor):
+            left_at = lines_of_left(step.run, traces=many)
+            placed = {**placed, "python_objects": {("", place): blocks for place, blocks in left_at.items()}}
+        counts = replace(
+            counts,
+            totals={**counts.totals, **totals},
+            details={**counts.details, **details},
+            sites={**counts.sites, **call_sites([placed], subject.roots, subject.strategy)},
+        )
+        unseen = [name for name in _UNSEEN if name in sys.modules]
+        if unseen and not counts.totals.get("collective_calls"):
+            names, reason = ("calls", "bytes", "send_bytes"), f"calls of {unseen[0]} are not counted"
+            unknown = {f"collective_{name}": reason for name in names}
+            counts = replace(counts, unstable={**counts.unstable, **unknown})
+        remarks += [*not_counted(counts, ctx.device), *other_batch_size(counts, step, job.settings, ctx.mode)]
+        remarks += [Finding("calls_unseen", {"library": name}) for name in unseen]
+        return replace(counts, copy=watch.copy(self.loaders, self._steps, OF_DATA, subject.roots))
+
+
+def countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
+    """What the counters are told of a step."""
+    return Countable(
+        device=ctx.device,
+        modules=step.modules,
+        size=step.size,
+        optimizers=step.optimizers,
+        period=step.work_period,
+        roots=job.roots,
+        strategy="" if job.strategy is None else job.strategy.name,
+    )
