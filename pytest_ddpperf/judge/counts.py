@@ -137,8 +137,11 @@ def copies_apart(measurement: Measurement, reference: Reference) -> tuple[Findin
         ranks, paired = both or given or drawn, reference.paired if lost else None
         alone = counts.totals.get("collective_calls") == 0
         sites = now.sites.get("drawn", ()) if drawn else ()
-        facts = {"ranks": ranks, "drawn": bool(drawn), "paired": paired, "alone": alone, "sites": sites}
-        wrong.append(Finding("same_data", facts))
+        wrong.append(
+            Finding(
+                "same_data", {"ranks": ranks, "drawn": bool(drawn), "paired": paired, "alone": alone, "sites": sites}
+            )
+        )
     steady = before is not None and "collective_calls" not in {**counts.unstable, **before.unstable}
     equal_then = then is not None and steady and then.apart == () and then.model == now.model
     if now.apart and (now.wrapped or equal_then):
