@@ -99,8 +99,8 @@ def colour_of(made: Outputs) -> str:
     """The colour of the first line: red if a test failed, yellow if anything is open, or the session has a fault."""
     if any(one.red for one in made.results) and not made.accepting:
         return "red"
-    least = Verdict.DOES_NOT_FIT.severity
-    return "yellow" if made.complaints or any(one.verdict.severity >= least for one in made.results) else "green"
+    is_open = any(one.verdict.severity >= Verdict.DOES_NOT_FIT.severity for one in made.results)
+    return "yellow" if made.complaints or is_open else "green"
 
 
 def _accepted(made: Outputs) -> set[str]:
