@@ -37,6 +37,11 @@ class DdpperfError(Exception):
         first, *others = str(self).split("\n")
         return f"{first} {next(filter(None, map(str.strip, others)), '')}".rstrip() if first.endswith(":") else first
 
+    @property
+    def summary(self) -> str:
+        """The cause in a line, with the line of code if one is known: for lists of failed tests."""
+        return self.headline
+
 
 def in_a_line(error: BaseException) -> str:
     """Class and message of an exception of anybody's, for a sentence: the first line, cut, whatever its methods do."""
@@ -90,6 +95,19 @@ class IncorrectTraining(FoundWrong):
         super().__init__(message)
         self.wrong: Mapping[tuple[str, int], str] = wrong or {}  # by benchmark, the reason in one line
 
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The likely cause, empty if none is known, and what differs, of the first benchmark that is wrong."""
+        seen, _, cause = self.headline.removeprefix("broken: ").partition("; likely cause: ")
+        cause, _, extent = cause.partition("; ")
+        return cause, "; ".join(filter(None, (seen, extent)))
+
+    @property
+    def summary(self) -> str:
+        """What differs, and the likely cause."""
+        cause, seen = self.parts
+        return f"{seen.partition(':')[0]}: {cause}" if cause else seen
+
 
 class LaunchError(DdpperfError):
     """The ranks could not be started at all (torch cannot be imported, no such backend, too few devices)."""
@@ -100,6 +118,9 @@ class RankFailed(DdpperfError):
 
     Attributes:
         rank: the global rank that failed first, or None where no single one is to blame.
+        where: the user's innermost line there, as ``file:line in function``; empty where it is not known.
+        stack: the part of the message that is the traceback or the stack of the rank that comes first.
+        others: the part that is the stacks of other ranks.
         out_of_memory: whether a rank failed for want of memory, on its own or by the kernel's hand.
         shared: whether other launches used the memory at the same time.
     """
@@ -113,10 +134,18 @@ class RankFailed(DdpperfError):
         rank: int | None = None,
         sections: Sequence[tuple[str, str]] = (),
         out_of_memory: bool = False,
+        where: str = "",
+        stack: str = "",
+        others: str = "",
     ) -> None:
         super().__init__(message, sections=sections)
-        self.rank = rank
+        self.rank, self.where, self.stack, self.others = rank, where, stack, others
         self.out_of_memory = out_of_memory
+
+    @property
+    def summary(self) -> str:
+        """The rank and its reason, with its line of code."""
+        return f"{self.headline} ({self.where.partition(' ')[0]})" if self.where else self.headline
 
 
 class RanksTimedOut(RankFailed):
@@ -177,3 +206,9 @@ class TraceError(DdpperfError):
 
 class Regression(FoundWrong):
     """A verdict that fails the test (see ``--ddpperf-fail-on``); the message is the failure text of the result."""
+
+    summary = ""
+
+    def __init__(self, message: str, *, summary: str = "") -> None:
+        super().__init__(message)
+        self.summary = summary or self.headline

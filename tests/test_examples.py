@@ -120,7 +120,7 @@ def test_it(ddpperf):
         environment.setenv("MOST", "12")
         run = plugin.runpytest("-q", "--ddpperf-report=json:results.json", fails)
     run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["sample_imbalance regressed: 1.00 -> 1.20, +20.0 %*"])
+    run.stdout.fnmatch_lines(["sample_imbalance *1.00 *1.20 *+20.0 %*FAIL"])
     (result,) = results(plugin)
     assert result["metrics"]["sample_imbalance"]["verdict"] == "regressed"
 

@@ -100,9 +100,12 @@ class LateRanks:
         if threads:
             more = f"{threads} more {'threads' if threads > 1 else 'thread'}: a lock that one of them held"
             hints.append(f"the process that ranks are forked from has {more} stays locked on the ranks")
+        first, _, others = (listing := stacks.listing(standing, guilty)).partition("\n\n")
         return RanksTimedOut(
-            "\n\n".join(filter(None, (first_line, *hints, stacks.listing(standing, guilty)))),
+            "\n\n".join(filter(None, (first_line, *hints, listing))),
             rank=guilty,
+            stack=first,
+            others=others,
             sections=(*titled((end.rank, end.output) for end in ends), *([("NCCL RAS", self.ras)] if self.ras else [])),
         )
 

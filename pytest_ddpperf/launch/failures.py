@@ -143,10 +143,12 @@ def failure(
     if root.failure is not None and root.failure.kind == "refused":
         return _refusal(root.failure, ends)
     heading = f"rank {root.rank} of {world_size} {_fate(root)}"
-    parts = (heading, _details(root), _others(ends, root))
+    details, position = _details(root), None if root.failure is None else root.failure.position
     return RankFailed(
-        "\n\n".join(filter(None, parts)),
+        "\n\n".join(filter(None, (heading, details, _others(ends, root)))),
         rank=root.rank,
+        where="" if position is None else position.line,
+        stack=details,
         sections=_sections(ends),
         out_of_memory=any(map(_wanted_memory, failed)),
     )

@@ -11,9 +11,17 @@ from pytest_ddpperf.records.rhythm import rhythm_text
 from pytest_ddpperf.records.sites import CallSite, SiteChange, changed_sites
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import words_of
-from pytest_ddpperf.units import exact_texts, format_count, format_difference, format_number, format_percent
+from pytest_ddpperf.units import (
+    exact_texts,
+    format_change,
+    format_count,
+    format_difference,
+    format_number,
+    format_percent,
+)
 
 _SHARE = 0.01  # of the parameters: a change that is told
+_LEAST_SHARE = 0.001  # of a count: a change of less is told in bytes or FLOPs
 _SITES = 3  # lines of code that are named, one of an operator; of the others only the number is told
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
@@ -155,6 +163,15 @@ def ungated_counts(
     if "flops" in varied and not varied & {"operators", "collective_calls"}:  # the same operators on other shapes
         cure += "; if batches are padded to their longest sequence, pad them to one length, or pack them"
     return f"not gated, for not all steps do the same: {', '.join(told(*count) for count in counts)}{cure}"
+
+
+def count_difference(metric: str, before: float, after: float) -> str:
+    """By how much a count changed: ``+6``, of bytes and FLOPs ``+300.0 %``; ``other`` if it is as many of another."""
+    unit, difference = count_row(metric).unit, after - before
+    if not difference:
+        return "other"
+    telling = unit != "1" and abs(difference) >= _LEAST_SHARE * before > 0
+    return format_change(difference / before) if telling else _difference(unit, difference)
 
 
 def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:

@@ -1,244 +1,305 @@
-"""What a failing test says: the fact, where the baseline comes from, what else is known, how to accept it."""
+"""What a failing test says, on one screen: verdict, cause, what changed, how that was confirmed, what to do."""
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.metrics.communication import EXPOSED, OVERHEAD
-from pytest_ddpperf.records.measurement import Measurement
-from pytest_ddpperf.records.phases import PHASES
+from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, RankFailed, RanksTimedOut
+from pytest_ddpperf.metrics.communication import OVERHEAD
+from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.findings import broken_reason, finding_text
-from pytest_ddpperf.reports.lines import printable, words_of
+from pytest_ddpperf.reports.causes import (
+    EXPLAINING,
+    PARTS,
+    cause_in_words,
+    causes,
+    general_cause,
+    heads_of,
+    open_text,
+    parts_text,
+)
+from pytest_ddpperf.reports.count_changes import count_difference
+from pytest_ddpperf.reports.findings import MACHINE, finding_text, words_of_note
+from pytest_ddpperf.reports.lines import INDENT, command, cut_after, folded, labelled, printable, words_of
 from pytest_ddpperf.reports.phrases import (
-    ACCEPT_PAIRED,
-    change_text,
     commit_text,
-    comparison_text,
-    could_be,
+    confidence_text,
     counts_origin,
     decisive,
-    find,
-    findings,
-    incomparable_changes,
-    names_by_remark,
-    note_text,
+    every_finding,
+    interval_text,
+    judges,
     seen_in,
-    short_text,
+    signed,
+    size_text,
     without_derived,
 )
-from pytest_ddpperf.units import format_count, format_value
+from pytest_ddpperf.units import format_count, format_values
 
-_MOVED = (Verdict.REGRESSED, Verdict.IMPROVED)
-# The metrics that take a step apart, in words. Exposed communication is inside the phases.
-_PARTS = {EXPOSED: "exposed communication", **{f"phase_{phase}": phase.replace("_", " ") for phase in PHASES}}
-# What may be stored in answer to the failure, and the word for it. An undecided benchmark may hide a slowdown.
-_ACCEPT = {
-    Verdict.REGRESSED: "accept",
-    Verdict.IMPROVED: "accept",
-    Verdict.UNCHANGED: "accept",
-    Verdict.OK: "accept",
-    Verdict.NEW: "save one",
-    Verdict.INCOMPATIBLE: "save one that is comparable",
+WIDTH = 80  # of a terminal that nobody knows
+LINES = 20  # of a failure, with the line of the test, which is added to it
+MORE = "-v, --ddpperf-report=html:FILE"
+_ROWS, _FEW_ROWS = 8, 4  # at most, and so few that blank lines are left out first
+_CAUSES, _PARAGRAPH = 3, 2  # causes, and lines of a paragraph
+_BENCHMARKS = 2  # of one test that are shown; others are named
+MOST_OF_RANKS = 12  # lines on what ranks did, their stacks apart
+_APART = 0.005  # of the quotient of both values: a change that differs more from it is marked
+_MARK = "* mean change of the {}; both values are means of all launches"
+# The label of the command that stores the result. An undecided benchmark may hide a slowdown, so it has none.
+_CURES = {
+    **dict.fromkeys((Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK), "Intended?"),
+    **dict.fromkeys((Verdict.NEW, Verdict.INCOMPATIBLE), "Save one"),
 }
+_BROKEN: Mapping[type[DdpperfError], str] = {
+    IncorrectTraining: "the training is not that of a single process",
+    RanksTimedOut: "the ranks have not finished in time",
+    RankFailed: "a rank failed",
+}
+_INTENDED_PAIRED = "raise the test's tolerance, or give --ddpperf-fail-on=broken for this run"
 
 
-def failures_text(failed: Sequence[tuple[Result, Verdict]], *, accept: str, failing: Collection[Verdict] = ()) -> str:
-    """Why benchmarks fail their test: each by itself, then once what several have in common, with their names."""
-    told = {result.name: _told(result, verdict, accept, failing) for result, verdict in failed}
-    names = names_by_remark((name, detail) for name, (_, details) in told.items() for detail in details)
-    common = {detail: whose for detail, whose in names.items() if len(whose) > 1}
-    texts = [
-        [*lines, *(f"  {detail}" for detail in details if detail not in common)] for lines, details in told.values()
+def failures_text(
+    failed: Sequence[tuple[Result, Verdict]],
+    *,
+    accept: str,
+    failing: Collection[Verdict] = (),
+    width: int = WIDTH,
+    verbose: bool = False,
+) -> str:
+    """Why benchmarks fail their test, the worst first: on one screen, or with all that is known."""
+    ordered = sorted(failed, key=lambda one: -one[1].severity)
+    shown = ordered if verbose else ordered[:_BENCHMARKS]
+    others = [result.name for result, _ in ordered[len(shown) :]]
+    tail = cut_after(1, labelled("As well", f"{words_of(others)}: -v", width), width) if others else []
+    cures = dict.fromkeys(tuple(_cure(result, verdict, accept, width)) for result, verdict in ordered)
+    tail += [*(line for cure in cures for line in cure), *labelled("More", MORE.removeprefix("-v, " * verbose), width)]
+
+    def sections(rows: int | None) -> list[list[str]]:
+        blocks = [_sections(*one, failing, width, rows, alone=len(shown) == 1) for one in shown]
+        if len(shown) == 1:
+            return [*blocks[0], tail]
+        return [[*(line for section in block for line in section), ""] for block in blocks] + [tail]
+
+    text = _joined(sections(None), "\n\n")
+    for gap, least in () if verbose else (("\n\n", _FEW_ROWS), ("\n", 1)):
+        for rows in range(_ROWS, least - 1, -1):
+            text = _joined(sections(rows), gap)
+            if text.count("\n") + 1 < LINES:
+                return text
+    return text
+
+
+def failures_summary(failed: Sequence[tuple[Result, Verdict]], failing: Collection[Verdict] = ()) -> str:
+    """The cause of the worst failure in a few words, for lists of failed tests."""
+    (result, verdict), *others = sorted(failed, key=lambda one: -one[1].severity)
+    text = cause_in_words(result, verdict, failing)
+    return f"{result.name}: {text}; and {format_count(len(others), 'other benchmark')}" if others else text
+
+
+def error_text(error: IncorrectTraining | RankFailed, width: int = WIDTH, *, verbose: bool = False) -> str:
+    """What ranks did that failed or train something else: title, cause, each rank, and the stack of the guilty one."""
+    stack, others = (error.stack, error.others) if isinstance(error, RankFailed) else ("", "")
+    prose = str(error).replace(others or "\0", "").replace(stack or "\0", "")
+    first, *ranks = [line for line in prose.split("\n") if line.strip()]
+    told = [first, *([f"at {error.where}"] if isinstance(error, RankFailed) and error.where else [])]
+    if isinstance(error, IncorrectTraining):
+        told = [part for part in error.parts if part]
+    kind = next(words for kind, words in _BROKEN.items() if isinstance(error, kind))
+    title = "out of memory" if isinstance(error, RankFailed) and error.out_of_memory else kind
+    measured = isinstance(error, IncorrectTraining) or error.benchmark is not None  # else a test asks for ranks alone
+    cause = [line for i, text in enumerate(told) for line in labelled("" if i else "Cause", text, width)]
+    label = "Ranks" if isinstance(error, RankFailed) else "Which"
+    lines = [line for i, text in enumerate(ranks) for line in labelled("" if i else label, text.strip(), width)]
+    more = labelled("More", "-v: the stacks of the other ranks", width) if others and not verbose else []
+    told_of_ranks = cut_after(None if verbose else MOST_OF_RANKS, lines, width)
+    parts = [[f"BROKEN: {title}"] * measured, [*cause, *told_of_ranks], [stack], [others] * verbose, more]
+    return _joined([part for part in parts if any(part)], "\n\n")
+
+
+def _joined(sections: Sequence[Sequence[str]], gap: str) -> str:
+    return gap.join("\n".join(section) for section in sections if section)
+
+
+def _sections(
+    result: Result, verdict: Verdict, failing: Collection[Verdict], width: int, rows: int | None, *, alone: bool
+) -> list[list[str]]:
+    """Title, causes, table and paragraphs on one benchmark; without all ``rows`` what is longest is cut."""
+    most = None if rows is None else _PARAGRAPH if alone else 1
+    heads = heads_of(result, verdict, failing)
+    told = causes(result, verdict, heads)
+    shown, more = _in_table(result, heads, rows)
+    table = failure_table(shown, heads, width, detectable=rows is None) if shown else []
+    paragraphs = _paragraphs(result, heads) if alone else []
+    if rows is None:
+        paragraphs = [*_paragraphs(result, heads), *_details(result, heads, {general_cause(result, verdict), *told})]
+    begun = told if rows is None else told[:_CAUSES]
+    lines = [line for i, text in enumerate(begun) for line in labelled("" if i else "Cause", text, width)]
+    return [
+        cut_after(most, folded(printable(_title(result, verdict)), width, INDENT), width),
+        cut_after(most and most * (1 + alone), lines, width),
+        [*table, *([f"{more} more: -v"] if more else [])],
+        [line for label, text in paragraphs for line in cut_after(most, labelled(label, text, width), width)],
     ]
-    shared = [detail if len(whose) == len(told) else f"{words_of(whose)}: {detail}" for detail, whose in common.items()]
-    texts.append([f"  {detail}" for detail in shared])
-    return "\n\n".join("\n".join(map(printable, text)) for text in texts if text)
 
 
-def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:
-    """The first lines of why a benchmark fails its test, for reports; each metric with its note."""
-    general, heads = _general(result, verdict), _heads(result, verdict, failing)
-    if general:
-        return "\n".join([general, *incomparable_changes(result)])
-    return "\n".join("; ".join(filter(None, (comparison_text(one, seen_in(one)), note_text(one)))) for one in heads)
-
-
-def _heads(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
-    """The metrics that fail the test, the worst first."""
-    return tuple(sorted(decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
-
-
-def _told(result: Result, verdict: Verdict, accept: str, failing: Collection[Verdict]) -> tuple[list[str], list[str]]:
-    """The first lines on a benchmark, and the details below them."""
-    heads = _heads(result, verdict, failing)
-    general = _general(result, verdict)
-    lines = [comparison_text(comparison, seen_in(comparison)) for comparison in heads]
-    if general:
-        worse = decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
-        lines = [general, *(comparison_text(each, seen_in(each)) for each in worse), *incomparable_changes(result)]
-    remarks = findings(result, without={"broken", "does_not_fit"})
-    details = [
-        _measured(result),
-        *([] if general else _about_metrics(result, heads)),
-        *(text for text in remarks if not general.endswith(text)),  # the first line
-        *_cure(result, verdict, accept),
-    ]
-    return lines, list(dict.fromkeys(details))
-
-
-def _cure(result: Result, verdict: Verdict, accept: str) -> list[str]:
-    """How to accept what is meant; nothing is stored beside another revision."""
-    if result.paired is None and result.measurement.unfit:
-        return [f"accept: {accept} --ddpperf-force-save"]
-    if result.paired is None:
-        return [f"{_ACCEPT[verdict]}: {accept}"] if verdict in _ACCEPT else []
-    return [f"accept: {ACCEPT_PAIRED}"] if verdict is Verdict.REGRESSED else []
-
-
-def _general(result: Result, verdict: Verdict) -> str:
-    """The first line where the benchmark as a whole fails, not one of its metrics; else empty."""
-    if verdict is Verdict.BROKEN or result.measurement.unfit:
-        return f"{verdict.value}: {broken_reason(result)}"
-    if verdict is Verdict.NEW and result.baseline is None:
-        return f"new: {result.origin}"
-    lost = [finding_text(finding) for finding in result.findings if finding.code == "lost_metric"]
-    if verdict is Verdict.INCOMPATIBLE and lost and not decisive(result, {Verdict.INCOMPATIBLE}):
-        return f"incompatible: {lost[0]}"
-    if verdict is Verdict.INCOMPATIBLE and result.differs:
-        return f"incompatible: the baseline is not comparable: {', '.join(result.differs)}"
-    return ""
-
-
-def _measured(result: Result) -> str:
+def _title(result: Result, verdict: Verdict) -> str:
+    """The name of the benchmark, its verdict, what it is compared with, and its ranks."""
     measured, baseline = result.measurement, result.baseline
-    parts = [
-        *([] if measured.name in {measured.training, measured.mode} else [f"benchmark {measured.name}"]),
-        f"strategy {measured.strategy}",
-        *(f"{name} {value}" for name, value in measured.recipe.items()),
-        *([] if measured.mode is None else [f"{measured.mode} scaling"]),
-        format_count(measured.world_size, "rank"),
-        measured.environment.backend,
-    ]
-    if measured.launches:
-        steps = format_count(measured.plan.steps, "step")
-        parts.append(f"{format_count(len(measured.launches), 'launch')} x {steps}")
-    text = ", ".join(parts)
-    if result.paired is not None and result.verdict is not Verdict.NEW:
-        return f"{text}; {result.origin}"
-    if baseline is None:
-        return text
-    origin = [environment_key(baseline.environment), baseline.date]
-    if baseline.commit:
-        origin.append(commit_text(baseline.commit, dirty=baseline.dirty))
-    if baseline.counted is not None:
-        origin.append(counts_origin(baseline))
-    if result.pair is not None:
-        origin.append(f"times side by side with {result.pair.revision}")
-    return f"{text}; baseline {', '.join(origin)}"
+    against = ""
+    if result.paired is not None:
+        against = f" compared with {result.paired.named}"
+    elif baseline is not None:
+        commit = f" {commit_text(baseline.commit, dirty=baseline.dirty)}" if baseline.commit else ""
+        counts = f" ({counts_origin(baseline)})" if baseline.counted is not None else ""
+        against = f" compared with baseline{commit} of {baseline.date}{counts}"
+    name = f"{measured.training}, {measured.mode} scaling" if measured.name == measured.mode else measured.name
+    group = f"{format_count(measured.world_size, 'rank')}, {measured.environment.backend}"
+    return f"{name}: {verdict.value.upper().replace('_', ' ')}{against}, {group}"
 
 
-def _about_metrics(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
-    """The notes of the failing metrics, each once, the other metrics that changed, and those that are undecided.
+def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> tuple[list[Comparison], int]:
+    """The metrics in so many rows, those that fail first, and how many more ``-v`` shows.
 
-    Of several failing metrics a note names those that it concerns.
+    A time that fails has a row, however many counts do.
     """
-    noted = names_by_remark((head.series.metric, note) for head in heads if (note := note_text(head)))
-    notes = [note if len(heads) == 1 else f"{words_of(metrics)}: {note}" for note, metrics in noted.items()]
-    return [*notes, *_moved(result, heads), *_undecided(result, heads)]
+    changed = [c for c in result.comparisons if c.verdict in {Verdict.REGRESSED, Verdict.IMPROVED} and c not in heads]
+    told = without_derived([c for c in result.comparisons if c in heads or c in changed])
+    hints = [c for c in told if c in changed and (c.gated or not (c.series.scale == "exact" or _of_step(c)))]
+    undecided = [c for c in decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
+    first = [c for c in (*heads, *hints, *undecided) if not _of_calls(c, heads)]
+    every = [*first, *(c for c in (*heads, *changed) if c not in first)]
+    if rows is None:
+        return every, 0
+    timed = [c for c in heads if c.series.scale != "exact"][:1]
+    shown = first[:rows]
+    if len(first) > rows > 1 and timed and timed[0] not in shown:
+        shown[-1:] = timed
+    return shown, len(every) - len(shown)
 
 
-def _moved(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
-    """The other metrics that changed: hints at the cause."""
-    told = {head.series.metric for head in heads}
-    parts = parts_text(result) if "step_time" in told else ""
-    told |= {*_PARTS, OVERHEAD} if parts or not _parts_explain(result) else set()
-    moved = without_derived([c for c in result.comparisons if c in heads or c.verdict in _MOVED])
-    lines = [parts] if parts else []
-    for comparison in moved:
-        if comparison.series.metric in told or comparison.series.scale == "exact":
-            continue  # of the counts those that failed are among the heads, and those that fell among the findings
-        line = comparison_text(comparison)
-        if comparison.series.metric == "straggler_skew" and comparison.verdict is Verdict.REGRESSED:
-            line += f": {_slowest(result.measurement)}"
-        lines.append(line)
-    return lines
+def _of_step(comparison: Comparison) -> bool:
+    """Whether a metric is part of the step time, or made of it."""
+    return comparison.series.rules.repeats_step_time or comparison.series.metric in {*PARTS, OVERHEAD}
 
 
-def parts_text(result: Result) -> str:
-    """Which parts of a step changed together with its time, and which did not, as far as their intervals tell.
-
-    A part has changed if the interval of its change lies on one side of 0 and the change exceeds what the tolerance of
-    the step time comes to. The part that changed most comes first. A part is unchanged if its whole interval lies
-    within that limit. Nothing is said of other parts, nor of those that are below the limit on both sides. Nothing is
-    said at all where the phases do not add up to the change of the step time.
-    """
-    step = find(result, "step_time")
-    if step is None or step.baseline is None or not _parts_explain(result):
-        return ""
-    limit = step.tolerance * step.baseline
-    found = {words: find(result, metric) for metric, words in _PARTS.items()}
-    parts = {
-        words: part
-        for words, part in found.items()
-        if part and part.baseline is not None and max(abs(part.baseline), abs(part.series.value)) > limit
-    }
-    moved = {words: part for words, part in parts.items() if _has_changed(part, limit)}
-    largest_first = sorted(moved, key=lambda words: -abs(moved[words].change or 0.0))
-    changed = [f"{words} {change_text(moved[words])}" for words in largest_first]
-    unchanged = [words for words, part in parts.items() if _is_unchanged(part, limit)]
-    within = f"{'each ' if len(unchanged) > 1 else ''}within {format_value(limit, 's')}"
-    return "; ".join([*changed, *([f"{words_of(unchanged)} unchanged, {within}"] if unchanged else [])])
-
-
-def _parts_explain(result: Result) -> bool:
-    """Whether phases, which one launch shows, add up to about the change of the step time, which all launches show.
-
-    Their sum has to lie in its interval, widened by its own width on both sides, and on its side of 0: that of all, or
-    of those whose own interval lies on one side of 0, for one uncertain phase is no reason to hide a certain one.
-    """
-    phases = [phase for name in PHASES if (phase := find(result, f"phase_{name}")) and phase.change is not None]
-    step = find(result, "step_time")
-    if step is None or not phases:
-        return True
-    if step.baseline is None or step.change is None or (interval := step.change_interval) is None:
+def _of_calls(comparison: Comparison, heads: Sequence[Comparison]) -> bool:
+    """Whether bytes are a mean over steps that differ, and the calls that they follow from have a row."""
+    facts = {} if comparison.note is None else comparison.note.facts
+    if comparison.series.metric != "collective_bytes" or "then" not in facts:
         return False
-    certain = [each for each in phases if (own := each.change_interval) is not None and not own.low <= 0 <= own.high]
-    width = interval.high - interval.low
-    sums = [sum(each.change or 0.0 for each in some) / step.baseline for some in (phases, certain) if some]
-    return any(share * step.change >= 0 and interval.low - width <= share <= interval.high + width for share in sums)
+    rate = any(comparison.series.metric in facts[side].varying for side in ("then", "now"))
+    return rate and any(head.series.metric == "collective_calls" for head in heads)
 
 
-def _has_changed(part: Comparison, limit: float) -> bool:
-    change, interval = part.change, part.change_interval
-    return (
-        change is not None and interval is not None and abs(change) > limit and not interval.low <= 0 <= interval.high
-    )
+def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, str]]:
+    """How a worse time or size was confirmed, and what the machine did; counts need neither."""
+    red = [head for head in heads if head.verdict is Verdict.REGRESSED and head.series.scale != "exact"]
+    if not red:
+        return []
+    metric, seen = red[0].series.metric, seen_in(red[0])
+    told = [f"{f'{metric} ' * (metric != 'step_time')}{seen}{', side by side' * red[0].paired}" if seen else ""]
+    for each in every_finding(result):
+        if each.code == "suspected" and any(head.series.metric in " ".join(each.facts["metrics"]) for head in red):
+            launches = format_count(each.facts["launches"], "launch")
+            told.append(f"suspected after {launches}, confirmed by later ones")
+    told += [words_of_note(head.note) for head in red if head.note is not None and head.note.code not in EXPLAINING]
+    machine = [finding_text(each) for each in every_finding(result) if each.code in MACHINE]
+    labels = {"Confirmed": "; ".join(filter(None, dict.fromkeys(told))), "Machine": "; ".join(machine)}
+    return [(label, text) for label, text in labels.items() if text]
 
 
-def _is_unchanged(part: Comparison, limit: float) -> bool:
-    interval = part.change_interval
-    return interval is not None and -limit <= interval.low and interval.high <= limit
+def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
+    """What only ``-v`` shows, but for what is ``told`` already."""
+    measured, baseline = result.measurement, result.baseline
+    how = [f"strategy {measured.training}"]
+    if measured.launches:
+        how.append(f"{format_count(len(measured.launches), 'launch')} x {format_count(measured.plan.steps, 'step')}")
+    how += [f"baseline {environment_key(baseline.environment)}"] if baseline is not None else [result.origin]
+    undecided = [c for c in decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
+    said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
+    notes = [finding_text(each) for each in every_finding(result, without=said)]
+    labels = ("Measured", ", ".join(how)), ("Phases", parts_text(result))
+    every = [*labels, *(("Open", open_text(c)) for c in undecided), *(("Note", note) for note in dict.fromkeys(notes))]
+    return [(label, text) for label, text in every if text and text not in told]
 
 
-def _undecided(result: Result, heads: tuple[Comparison, ...]) -> list[str]:
-    """The gated metrics that were still open when the failure was known."""
-    undecided = [comparison for comparison in decisive(result, {Verdict.INCONCLUSIVE}) if comparison not in heads]
-    figures = [short_text(c) + (f" {could_be([c])}" if c.bound is not None else "") for c in undecided]
-    others = [": ".join(filter(None, (text, note_text(c)))) for text, c in zip(figures, undecided, strict=True)]
-    return [f"undecided: {'; '.join(others)}"] if others else []
+def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str]:
+    """How to accept what is intended; nothing is stored beside another revision."""
+    if result.paired is not None:
+        return labelled("Intended?", _INTENDED_PAIRED, width) if verdict is Verdict.REGRESSED else []
+    if result.measurement.unfit:
+        return command("Intended?", f"{accept} --ddpperf-force-save", width)
+    return command(_CURES[verdict], accept, width) if verdict in _CURES else []
 
 
-def _slowest(measurement: Measurement) -> str:
-    """Which rank was the slowest (by its median step) in most launches."""
-    slowest = Counter(
-        max(launch.ranks, key=lambda rank: statistics.median(rank.step_times)).rank for launch in measurement.launches
-    )
-    if not slowest:
-        return "no launch tells which rank"
-    rank, times = slowest.most_common(1)[0]
-    return f"rank {rank} was the slowest in {times} of {format_count(len(measurement.launches), 'launch')}"
+def failure_table(
+    rows: Sequence[Comparison], failing: Collection[Comparison], width: int, *, detectable: bool
+) -> list[str]:
+    """A line for each metric, in as many columns as there is room for; ``detectable``: with what would have shown."""
+    marked = [row for row in rows if _apart(row)]
+    levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
+    values = [_values(row) for row in rows]
+    columns = {
+        "": [row.series.metric for row in rows],
+        "reference": [before for before, _ in values],
+        "now": [after for _, after in values],
+        "change": [_change(row) + ("*" if row in marked else " " * bool(marked)) for row in rows],
+        ", ".join(map(confidence_text, sorted(levels))) or "interval": list(map(_interval, rows)),
+        "limit": list(map(_limit, rows)),
+        "detectable": [size_text(row.mde, row) if detectable and row.mde else "" for row in rows],
+        " ": ["FAIL" if row in failing else row.verdict.value if row.gated else "" for row in rows],
+    }
+    columns = {header: [header, *cells] for header, cells in columns.items() if any(map(str.strip, cells))}
+    rooms = {header: max(map(len, cells)) for header, cells in columns.items()}
+    while sum(rooms.values()) + 2 * len(rooms) - 2 > width and len(rooms) > 4:  # noqa: PLR2004 - name, values, verdict
+        del rooms[list(rooms)[-2]]
+    lines = [
+        "  ".join(
+            columns[header][number].ljust(room) if not header.strip() else columns[header][number].rjust(room)
+            for header, room in rooms.items()
+        ).rstrip()
+        for number in range(len(rows) + 1)
+    ]
+    by = "rounds" if any(row.paired for row in marked) else "usual launches"
+    return [*lines, *(folded(_MARK.format(by), width, INDENT) if marked else [])]
+
+
+def _apart(row: Comparison) -> bool:
+    """Whether a reader who divides both values gets another change."""
+    if row.series.scale != "ratio" or not row.baseline or row.change is None or not judges(row):
+        return False
+    return abs(row.series.value / row.baseline / (1 + row.change) - 1) > _APART
+
+
+def _values(row: Comparison) -> tuple[str, str]:
+    """The value of the reference, empty if there is none, and the value now, in one unit."""
+    known = [value for value in (row.baseline, row.series.value) if value is not None]
+    exact = row.series.scale == "exact"
+    texts = quantity_texts(row.series.metric, known) if exact else format_values(known, row.series.unit)
+    return (texts[0] if len(texts) > 1 else ""), texts[-1]
+
+
+def _change(row: Comparison) -> str:
+    if row.change is None or row.baseline is None or not judges(row):
+        return ""
+    if row.series.scale == "exact":
+        return count_difference(row.series.metric, row.baseline, row.series.value)
+    return signed(row.change, row)
+
+
+def _interval(row: Comparison) -> str:
+    exact = row.series.scale == "exact" and row.baseline is not None
+    return "exact" if exact else interval_text(row) if judges(row) else ""
+
+
+def _limit(row: Comparison) -> str:
+    """The change that is accepted: the tolerance, or the floor of a count."""
+    if row.baseline is None:
+        return ""
+    if row.series.scale == "exact":
+        floor = count_row(row.series.metric)
+        least = max(floor.floor, 0.0 if floor.floor_alone else floor.floor_share * row.baseline)
+        return f"+{quantity_texts(row.series.metric, [least])[0]}" if least else "0"
+    return f"{'+' if row.series.better == 'lower' else '-'}{size_text(row.tolerance, row)}"

@@ -26,6 +26,13 @@ from pytest_ddpperf.units import (
 CONFIRMED = "those after them had to confirm it"  # launches that follow a suspicion
 
 
+MACHINE = frozenset(
+    {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
+    | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
+)
+"""The codes of findings on the machine, which may explain times."""
+
+
 def finding_text(finding: Finding) -> str:
     """A finding as a sentence; one with a code that is not in the table by its code and its facts."""
     words = WORDS.get(finding.code)

@@ -11,6 +11,7 @@ JOINED = "\u00a0"  # a space that no line is broken at
 CUT = "..."
 _LONGEST = 600  # characters of a remark: none of our own is longer, and what a rank raises is told in full elsewhere
 _NUMBER = re.compile(r"(?<=\d) (?=[%A-Za-z])")  # the space between a number and what it counts
+LABEL = 11  # columns of the label of a paragraph
 _NAMED = 3  # benchmarks with the same remark
 
 
@@ -61,6 +62,31 @@ def folded(line: str, width: int, indent: str = "") -> list[str]:
             fits = next(end for end in range(width, 0, -1) if columns(parts[-1][:end]) <= width)
             parts[-1:] = [parts[-1][:fits], indent + parts[-1][fits:]]
     return parts
+
+
+def labelled(label: str, text: str, width: int) -> list[str]:
+    """A paragraph behind its label, below which its other lines leave room."""
+    kept = _NUMBER.sub(JOINED, f"{label:<{LABEL}}{printable(text)}")
+    return [part.replace(JOINED, " ") for part in folded(kept, width, " " * LABEL)]
+
+
+def command(label: str, text: str, width: int) -> list[str]:
+    """A command behind its label, in lines that a shell takes as one."""
+    first, *options = printable(text).split(" --")
+    lines = [f"{label:<{LABEL}}{first}"]
+    for option in options:
+        if len(f"{lines[-1]} --{option} \\") <= width:
+            lines[-1] += f" --{option}"
+        else:
+            lines[-1:] = [f"{lines[-1]} \\", f"{'':{LABEL}}--{option}"]
+    return lines
+
+
+def cut_after(most: int | None, lines: Sequence[str], width: int) -> list[str]:
+    """The first lines of a paragraph, with dots where more follow; None: all."""
+    if most is None or len(lines) <= most:
+        return list(lines)
+    return [*lines[: most - 1], f"{folded(lines[most - 1], width - len(CUT) - 1)[0]} {CUT}"]
 
 
 def _broken(line: str, width: int) -> list[str]:

@@ -9,7 +9,7 @@ from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Interval
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, Result
-from pytest_ddpperf.records.verdict import OPEN, Verdict
+from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import finding_text, words_of_note
 from pytest_ddpperf.stats.intervals import WIDEST
 from pytest_ddpperf.units import (
@@ -22,7 +22,6 @@ from pytest_ddpperf.units import (
     signed_percent,
 )
 
-ACCEPT_PAIRED = "if intended: --ddpperf-allow='TEST METRIC' for this run, or accept={METRIC: LIMIT} for the test"
 SHORT_COMMIT = 7  # characters
 _METRICS = 3  # with the same remark, that are named
 LISTED = 10  # lines, of more than one reads
@@ -116,15 +115,19 @@ def values_text(comparison: Comparison) -> str:
 
 def change_text(comparison: Comparison) -> str:
     """The change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty where there is none."""
-    ratio = comparison.series.scale == "ratio"
-    text, interval = _change(comparison), comparison.change_interval
+    text, interval, ends = _change(comparison), comparison.change_interval, interval_text(comparison)
     if interval is None:
         return text
-    if ratio and is_noisy(interval):
-        return f"{text} ({NOISY})"
+    return f"{text} ({NOISY})" if ends == NOISY else f"{text} [{confidence_text(interval.confidence)} {ends}]"
+
+
+def interval_text(comparison: Comparison) -> str:
+    """Where the change lies: ``+11.9 .. +14.6``; ``noisy`` if that may be anywhere, empty if it is not known."""
+    ratio, interval = comparison.series.scale == "ratio", comparison.change_interval
+    if interval is None or (ratio and is_noisy(interval)):
+        return "" if interval is None else NOISY
     ends = (interval.low, interval.high)
-    low, high = (signed_percent(end) if ratio else signed(end, comparison) for end in ends)
-    return f"{text} [{confidence_text(interval.confidence)} {low} .. {high}]"
+    return " .. ".join(signed_percent(end) if ratio else signed(end, comparison) for end in ends)
 
 
 def is_noisy(change_interval: Interval) -> bool:
@@ -200,36 +203,22 @@ def seen_in(comparison: Comparison) -> str:
     return f"{how} {'' if in_rounds else f'than {whose} median '}in {comparison.worse_in} of {of}"
 
 
-def tolerance_text(comparison: Comparison) -> str:
-    """What the test accepts: ``tolerance 3 %``, and what is proven where nothing got worse: ``margin 5 %``."""
-    tolerance = f"tolerance {size_text(comparison.tolerance, comparison)}"
-    proof = comparison.verdict in {Verdict.UNCHANGED, *OPEN}
-    if not proof or comparison.margin is None or comparison.margin <= comparison.tolerance:
-        return tolerance
-    return f"{tolerance}, margin {size_text(comparison.margin, comparison)}"
-
-
-def comparison_text(comparison: Comparison, seen: str = "") -> str:
-    """One judged metric in one line, up to what this run could have seen; ``seen`` stands beside its change."""
+def change_line(comparison: Comparison) -> str:
+    """What became of a judged metric, in one line with its note."""
+    note = words_of_note(comparison.note)
     if comparison.series.scale == "exact":
-        changed = "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
-        return f"{comparison.series.metric} {comparison.verdict.value}, counted: {_values_and(changed, comparison)}"
-    parts, mde = [values_text(comparison)], comparison.mde
-    if comparison.change is not None and judges(comparison):
-        parts += [change_text(comparison), *filter(None, [seen]), tolerance_text(comparison)]
+        changed = "; ".join(filter(None, (note, words_of_note(comparison.difference))))
+        return f"{comparison.series.metric}: {_values_and(changed, comparison)}"
+    told = [values_text(comparison), change_text(comparison) if judges(comparison) else "", seen_in(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
-        parts.append(could_be([comparison]))
+        told.append(could_be([comparison]))
     elif comparison.bound is not None and comparison.verdict in {Verdict.UNCHANGED, Verdict.OK}:
-        parts.append(f"at most {bound_text(comparison)}")
-    # Of a regression that is smaller than what the run would have found for sure, that says nothing more.
-    elif mde is not None and (comparison.verdict is not Verdict.REGRESSED or mde < abs(comparison.change or 0.0)):
-        parts.append(f"could have seen {size_text(mde, comparison)}")
-    verdict = f" {comparison.verdict.value}" if comparison.gated else ""
-    return f"{comparison.series.metric}{verdict}: {', '.join(parts)}"
+        told.append(f"at most {bound_text(comparison)}")
+    return "; ".join(filter(None, (f"{comparison.series.metric}: {', '.join(filter(None, told))}", note)))
 
 
 def note_text(comparison: Comparison) -> str:
-    """What there is to be said besides ``comparison_text``; empty for nothing."""
+    """What there is to be said besides the figures; empty for nothing."""
     return "" if comparison.series.scale == "exact" else words_of_note(comparison.note)
 
 
@@ -245,7 +234,7 @@ def _values_and(changed: str, comparison: Comparison) -> str:
 def incomparable_changes(result: Result) -> tuple[str, ...]:
     """The counts that differ from those of a baseline that cannot judge them, and in what."""
     return tuple(
-        f"{comparison.series.metric}, counted: {_values_and(words_of_note(comparison.difference), comparison)}"
+        f"{comparison.series.metric}: {_values_and(words_of_note(comparison.difference), comparison)}"
         for comparison in decisive(result, {Verdict.INCOMPATIBLE})
         if comparison.difference
     )

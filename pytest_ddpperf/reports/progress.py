@@ -72,6 +72,12 @@ class LiveLine:
         return self._terminal is not None and self._terminal.config.get_verbosity() > 0
 
     @property
+    def width(self) -> int:
+        """The columns of the terminal; 80 where there is none."""
+        with self.uncaptured():  # what is captured has the width of no terminal
+            return 80 if self._terminal is None else self._terminal.config.get_terminal_writer().fullwidth
+
+    @property
     def echoes(self) -> bool:
         """Whether pytest shows what tests print while they run (``-s``)."""
         return self._terminal is not None and self._terminal.config.getoption("capture") == "no"

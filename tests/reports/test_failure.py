@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from pytest_ddpperf.errors import RankFailed
 from pytest_ddpperf.judge.decision import failing_verdict
+from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.measurement import Interval, Plan
 from pytest_ddpperf.records.results import (
     BaselineRecord,
@@ -17,20 +21,17 @@ from pytest_ddpperf.records.results import (
     StoredBaseline,
 )
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.failure import failures_text, parts_text
+from pytest_ddpperf.reports.causes import cause_in_words, parts_text, reason_text
+from pytest_ddpperf.reports.failure import error_text, failures_summary, failures_text
 from pytest_ddpperf.reports.findings import finding_text
-from pytest_ddpperf.reports.phrases import seen_in
 from tests.factories import failure_text
 from tests.reports.conftest import comparison
+from tests.reports.failing import BOTH, COUNTS, CRASH, FAILURES, HANG, INCORRECT, STACKS, STACKS_OF, TIMES
 
 ACCEPT = 'pytest "perf_tests/test_strategies.py::test_step[bucketed]" --ddpperf-save'
-HEAD = "step_time regressed: 41.8 ms -> 47.3 ms, +13.2 % [95 % CI +11.9 .. +14.6], tolerance 3 %, could have seen 2.1 %"
-MEASURED = "  strategy bucketed, 2 ranks, gloo, 8 launches x 60 steps"
-SKEW = (
-    "straggler_skew: 0.030 -> 0.150, +0.120 [95 % CI +0.090 .. +0.150], tolerance 0.030: "
-    "rank 1 was the slowest in 8 of 8 launches"
-)
-ORIGIN = "baseline cpu-amd-epyc-2c-t1-gloo-w2-torch2.13, 2026-01-12, 3f2a1c0"
+TITLE = "bucketed: REGRESSED compared with baseline 3f2a1c0 of 2026-01-12, 2 ranks, gloo"
+MORE = "More       -v, --ddpperf-report=html:FILE"
+MIB = 2.0**20
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
 
@@ -40,186 +41,326 @@ def stored(result: Result) -> BaselineRecord:
     return result.baseline
 
 
-def test_a_regression_names_fact_origin_and_cure(make_result: Make) -> None:
+def counted(make_comparison: Compare, metric: str, base: float, value: float, note: str, **fields: bool) -> Comparison:
+    verdict = Verdict.REGRESSED if value > base else Verdict.IMPROVED
+    made = make_comparison(metric, value, verdict, baseline=base, change=value - base, note=note, **fields)
+    return replace(made, series=replace(made.series, scale="exact"))
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """The cells of the table by metric, without its header."""
+    lines = text.splitlines()
+    (start,) = [number for number, line in enumerate(lines) if line.split()[:2] in (["reference", "now"], ["now"])]
+    rows = [line.split("  ") for line in lines[start + 1 :]]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    return {name: values for name, *values in cells[: cells.index([])]}
+
+
+def paragraph(text: str, label: str) -> str:
+    """What stands behind a label, in one line."""
+    lines = iter(text.splitlines())
+    told = [line[11:] for line in lines if line.startswith(f"{label:<11}")]
+    following = text.partition(f"{label:<11}")[2].splitlines()[1:]
+    for line in following:
+        if not line.startswith(" " * 11):
+            break
+        told.append(line.strip())
+    return " ".join(told)
+
+
+# The whole.
+
+
+def test_a_regression_names_verdict_cause_figures_and_cure(make_result: Make) -> None:
     assert failure_text(make_result(), accept=ACCEPT).splitlines() == [
-        HEAD,
-        f"{MEASURED}; {ORIGIN}",
-        f"  accept: {ACCEPT}",
+        TITLE,
+        "",
+        "Cause      not known",
+        "",
+        "           reference      now   change         95 % CI  limit",
+        "step_time    41.8 ms  47.3 ms  +13.2 %  +11.9 .. +14.6   +3 %  FAIL",
+        "",
+        'Intended?  pytest "perf_tests/test_strategies.py::test_step[bucketed]" \\',
+        "           --ddpperf-save",
+        MORE,
     ]
 
 
-def test_a_failure_names_the_commit_that_times_were_measured_beside(make_result: Make) -> None:
-    side = PairedRevision(revision="3f2a1c0", commit=None, launches=4)
-    result = make_result()
-    beside = replace(result, reference=StoredBaseline(record=stored(result), origin="", pair=side))
-    assert f"{MEASURED}; {ORIGIN}, times side by side with 3f2a1c0" in failure_text(beside, accept="")
+@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize("width", [*range(60, 201, 7), 80, 100])
+def test_no_line_is_wider_than_the_terminal_and_a_failure_is_one_screen(kind: str, width: int) -> None:
+    text = FAILURES[kind](width)
+    own = text.replace(STACKS_OF.get(kind, "\0"), "")
+    assert [line for line in own.splitlines() if len(line) > width] == []
+    assert len(own.splitlines()) <= 19  # and the line of the test
+    assert len(text.splitlines()) <= len(FAILURES[kind](width, verbose=True).splitlines())
 
 
-@pytest.mark.parametrize("stored", [False, True])
-def test_in_how_many_rounds_a_step_was_slower_stands_beside_its_change(make_result: Make, *, stored: bool) -> None:
-    side = PairedRevision(revision="3f2a1c0", commit=None, launches=4)
-    then, now = (0.041, 0.042, 0.048, 0.041), (0.047, 0.043, 0.047, 0.049)
-    step = comparison("step_time", 0.047, Verdict.REGRESSED, samples=now)
-    step = replace(step, change=0.1, base_samples=then, worse_in=3, paired=True)
-    reference = StoredBaseline(record=None, origin="", pair=side) if stored else side
-    result = make_result(comparisons=(step,), reference=reference)
-    assert failure_text(result, accept="").splitlines()[0] == (
-        "step_time regressed: 47.0 ms, +10.0 %, slower in 3 of 4 rounds, tolerance 3 %"
+@pytest.mark.parametrize("width", range(60, 201, 10))
+def test_a_command_in_several_lines_is_one_for_the_shell(make_result: Make, width: int) -> None:
+    accept = f"{ACCEPT[:-15]} --ddpperf-world-size=2 --ddpperf-tolerance=900% --ddpperf-max-time=20 --ddpperf-save"
+    text = failures_text([(make_result(), Verdict.REGRESSED)], accept=accept, width=width)
+    command = text.partition("Intended?")[2].partition("More ")[0].replace("\\\n", "")
+    assert shlex.split(command) == shlex.split(accept)
+
+
+def test_many_counts_do_not_push_out_the_time(make_result: Make, make_comparison: Compare) -> None:
+    """Of 9 counts and a time, all red, 8 have a row."""
+    every = [counted(make_comparison, f"count_{number}", 1, 2, "") for number in range(9)]
+    result = make_result(comparisons=(*every, *make_result().comparisons))
+    text = failures_text([(result, Verdict.REGRESSED)], accept="pytest --ddpperf-save", width=100)
+    assert list(rows_of(text)) == [*(f"count_{number}" for number in range(7)), "step_time", "2 more: -v"]
+    whole = failures_text([(result, Verdict.REGRESSED)], accept="", verbose=True)
+    assert list(rows_of(whole)) == [*(f"count_{number}" for number in range(9)), "step_time"]
+
+
+def test_v_shows_what_is_known_besides(make_result: Make) -> None:
+    result = make_result(findings=(Finding("slow disk"),))
+    text, whole = (
+        failures_text([(result, Verdict.REGRESSED)], accept=ACCEPT, width=120, verbose=verbose)
+        for verbose in (False, True)
     )
-
-
-def test_beside_separate_launches_a_step_is_slower_than_the_median_one(make_result: Make) -> None:
-    then, now = (0.041, 0.042, 0.090), (0.047, 0.0419, 0.047, 0.049)
-    step = comparison("step_time", 0.047, Verdict.REGRESSED, samples=now)
-    step = replace(step, change=0.1, base_samples=then, worse_in=3)
-    rate = comparison("throughput", 30.0, Verdict.REGRESSED, samples=(30.0, 29.0))
-    rate = replace(rate, base_samples=(34.0,), worse_in=2)
-    stored, other = (make_result(comparisons=(one,)) for one in (step, rate))
-    assert ", slower than the baseline's median in 3 of 4 launches, tolerance" in failure_text(stored, accept="")
-    assert seen_in(other["throughput"]) == "worse than the baseline's median in 2 of 2 launches"
-    side = PairedRevision(revision="3f2a1c0", commit=None, launches=3)
-    assert "slower than the reference's median in 3 of 4 launches" in failure_text(
-        make_result(comparisons=(replace(step, paired=True),), reference=side), accept=""
+    assert "slow disk" not in text
+    assert paragraph(whole, "Note") == "slow disk"
+    assert paragraph(whole, "Measured") == (
+        "strategy bucketed, 8 launches x 60 steps, baseline cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
     )
+    assert rows_of(whole)["step_time"] == ["41.8 ms", "47.3 ms", "+13.2 %", "+11.9 .. +14.6", "+3 %", "2.1 %", "FAIL"]
+    assert paragraph(whole, "More") == "--ddpperf-report=html:FILE"
 
 
-def test_a_change_that_was_found_by_luck_says_nothing_of_what_could_have_been_seen(
+def test_of_several_benchmarks_the_two_worst_are_shown_and_the_others_named() -> None:
+    text = FAILURES["several"](100)
+    assert [line.partition(":")[0] for line in text.splitlines() if "compared with" in line] == [
+        "custom",
+        "static graph",
+    ]
+    assert "As well    naive: -v" in text
+    assert sum("compared with" in line for line in FAILURES["several"](100, verbose=True).splitlines()) == 3
+
+
+def test_what_is_worse_for_certain_comes_first(make_result: Make, make_comparison: Compare) -> None:
+    open_step = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, baseline=0.04, change=0.0)
+    broken = make_result(verdict=Verdict.BROKEN, findings=(Finding("broken", {"reason": "killed"}),))
+    undecided = make_result(verdict=Verdict.INCONCLUSIVE, comparisons=(open_step,))
+    text = failures_text([(undecided, Verdict.INCONCLUSIVE), (broken, Verdict.BROKEN)], accept="")
+    assert text.index("BROKEN") < text.index("INCONCLUSIVE")
+    red = make_comparison("final_loss", 2.7, Verdict.REGRESSED, baseline=2.2)
+    result = make_result(comparisons=(open_step, red))
+    text = failure_text(result, accept="", failing={Verdict.INCONCLUSIVE, Verdict.REGRESSED})
+    assert list(rows_of(text)) == ["final_loss", "step_time"]
+    assert all(cells[-1] == "FAIL" for cells in rows_of(text).values())
+    assert rows_of(failure_text(result, accept=""))["step_time"][-1] == "inconclusive"
+
+
+# The title.
+
+
+def test_a_baseline_of_changed_code_is_marked(make_result: Make) -> None:
+    changed = replace(stored(make_result()), dirty=True)
+    assert "baseline 3f2a1c0+changes of 2026-01-12, 2" in failure_text(make_result(baseline=changed), accept=ACCEPT)
+
+
+def test_counts_of_another_day_are_told_apart(make_result: Make) -> None:
+    renewed = replace(
+        stored(make_result()), counted=Provenance(date="2026-02-01", commit="9c1e2aa" + "0" * 33, dirty=True)
+    )
+    text = " ".join(failure_text(make_result(baseline=renewed), accept=ACCEPT).split())
+    assert "of 2026-01-12 (counts of 2026-02-01, 9c1e2aa+changes), 2 ranks" in text
+
+
+def test_a_scaling_point_and_a_named_variant_are_told_apart(make_result: Make) -> None:
+    weak = make_result(measured={"name": "weak", "mode": "weak", "strategy": "ddp"})
+    assert failure_text(weak, accept=ACCEPT).startswith("ddp, weak scaling: REGRESSED compared with")
+    named = make_result(measured={"name": "big batch", "strategy": "ddp"})
+    assert failure_text(named, accept=ACCEPT).startswith("big batch: REGRESSED compared with")
+
+
+def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_result: Make) -> None:
+    side = PairedRevision(
+        revision="3f2a1c0 (main)", commit="3f2a1c0", record=make_result().baseline, launches=8, candidate_launches=8
+    )
+    text = failure_text(make_result(paired=side), accept=ACCEPT)
+    assert text.startswith("bucketed: REGRESSED compared with revision 3f2a1c0 (main), 2 ranks, gloo\n")
+    assert paragraph(text, "Intended?") == "raise the test's tolerance, or give --ddpperf-fail-on=broken for this run"
+
+
+# The cause.
+
+
+def test_a_count_is_explained_by_its_lines_and_followers_are_not_causes() -> None:
+    text = FAILURES["counts"](120)
+    assert paragraph(text, "Cause") == (
+        "all_reduce 2 -> 8 calls per step (+6): all at trainer.py:16 in step, under backward"
+    )
+    assert rows_of(text) == {
+        "collective_calls": ["2", "8", "+6", "exact", "0", "FAIL"],
+        "collective_bytes": ["2.00 MiB", "8.00 MiB", "+300.0 %", "exact", "0", "FAIL"],
+        "operators": ["100", "124", "+24", "exact", "0", "FAIL"],
+    }
+
+
+def test_a_count_that_only_shows_what_others_name_is_a_cause_if_it_is_alone(
     make_result: Make, make_comparison: Compare
 ) -> None:
-    facts = {"baseline": 0.03, "change": 0.373, "mde": 0.538}
-    step = make_comparison("step_time", 0.0412, Verdict.REGRESSED, **facts)
-    first = failure_text(make_result(comparisons=(step,)), accept=ACCEPT).splitlines()[0]
-    assert first == "step_time regressed: 30.0 ms -> 41.2 ms, +37.3 %, tolerance 3 %"
+    operators = counted(make_comparison, "operators", 15, 19, "aten.mul 5 -> 8 per step (+3)")
+    calls = counted(make_comparison, "synchronisations", 1, 2, "item 1 -> 2 waits for the device per step (+1)")
+    for comparisons, cause in (
+        ((operators,), "aten.mul 5 -> 8 per step (+3)"),
+        ((operators, calls), "item 1 -> 2 waits for the device per step (+1)"),
+    ):
+        assert paragraph(failure_text(make_result(comparisons=comparisons), accept=""), "Cause") == cause
 
 
-def test_what_several_benchmarks_have_in_common_is_said_once_with_their_names(make_result: Make) -> None:
-    note = Finding("suspected", {"metrics": ("step_time of naive and flat",), "launches": 6})
-    own, alone = Finding("not_diagnosed", {"reason": "no ranks"}), make_result(findings=(note,))
-    results = [
-        replace(alone, measurement=replace(alone.measurement, name=name), findings=(note, *findings))
-        for name, findings in (("naive", (own,)), ("flat", (own,)), ("ddp", ()))
-    ]
-    text = failures_text([(result, Verdict.REGRESSED) for result in results], accept=ACCEPT)
-    common = "step_time of naive and flat looked worse in the first 6 launches; those after them had to confirm it"
-    measured = [f"  benchmark {name}, {MEASURED.strip()}; {ORIGIN}" for name in ("naive", "flat", "ddp")]
-    assert text.split("\n\n") == [
-        *(f"{HEAD}\n{line}" for line in measured),
-        f"  {common}\n  naive and flat: not diagnosed: no ranks\n  accept: {ACCEPT}",
-    ]
+def test_as_many_of_something_else_is_no_change_in_number(make_result: Make, make_comparison: Compare) -> None:
+    buckets = counted(make_comparison, "ddp_buckets", 1, 1, "1 bucket as before, 4.00 MiB -> 5.00 MiB")
+    buckets = replace(buckets, verdict=Verdict.REGRESSED)
+    text = failure_text(make_result(comparisons=(buckets,)), accept="")
+    assert rows_of(text)["ddp_buckets"] == ["1", "1", "other", "exact", "0", "FAIL"]
+    assert paragraph(text, "Cause") == "1 bucket as before, 4.00 MiB -> 5.00 MiB"
 
 
-def test_what_follows_from_the_step_time_is_not_told_twice(make_result: Make, make_comparison: Compare) -> None:
-    step_time = make_result().comparisons[0]
-    throughput = make_comparison("throughput", 676.0, Verdict.REGRESSED, baseline=765.0, change=-0.116)
-    epoch, longest = (
-        make_comparison(metric, 1 + change, Verdict.REGRESSED, baseline=1.0, change=change, gated=False)
-        for metric, change in (("epoch_time", 0.132), ("step_time_max", 0.8))
+def test_bytes_that_follow_from_calls_of_some_steps_have_no_row_of_their_own() -> None:
+    """8 B in each 15th step: 0.533 B a step say no more than 0.067 calls do."""
+
+    def rate(calls: float) -> Counts:
+        totals = {"collective_calls": 1 + calls, "collective_bytes": 16 + 8 * calls}
+        varying = {metric: {"": ()} for metric in totals}
+        return Counts(totals=totals, details={}, unstable={}, varying=varying)
+
+    then, now = rate(0.0), rate(1 / 15)
+    comparisons = tuple(
+        replace(
+            each,
+            baseline=then.totals[metric],
+            series=replace(each.series, value=now.totals[metric]),
+            note=Finding("count_changed", {"metric": metric, "then": then, "now": now}),
+        )
+        for each in COUNTS.comparisons
+        if (metric := each.series.metric) in then.totals
     )
-    every = (throughput, step_time, epoch, longest)
-    lines = failure_text(make_result(comparisons=every), accept=ACCEPT).splitlines()
-    assert lines[0] == HEAD
-    assert not {"throughput", "epoch_time"} & set(" ".join(lines).split())
-    assert "step_time_max" in "".join(lines)  # which changed otherwise
+    text = failures_text([(replace(COUNTS, comparisons=comparisons), Verdict.REGRESSED)], accept="")
+    assert list(rows_of(text)) == ["collective_calls", "1 more: -v"]
+    alone = failures_text([(replace(COUNTS, comparisons=comparisons[1:]), Verdict.REGRESSED)], accept="")
+    assert list(rows_of(alone)) == ["collective_bytes"]
 
 
-def test_what_remained_undecided_is_told(make_result: Make, make_comparison: Compare) -> None:
-    memory = make_comparison("peak_resident", 400 * 2.0**20, Verdict.REGRESSED, baseline=380 * 2.0**20, change=0.053)
+def test_a_straggler_a_leak_and_long_steps_are_causes(make_result: Make, make_comparison: Compare) -> None:
+    skew = make_comparison("straggler_skew", 0.15, Verdict.REGRESSED, baseline=0.03, change=0.12, gated=False)
+    text = failure_text(make_result(comparisons=(*make_result().comparisons, skew)), accept=ACCEPT)
+    assert paragraph(text, "Cause") == "rank 1 was the slowest in 8 of 8 launches"
+    leak = make_comparison("memory_growth", 391 * 1024.0, Verdict.REGRESSED, baseline=0.0, change=391 * 1024.0)
+    grows = Finding(
+        "memory_growth",
+        {"device": "cpu", "least": 4e5, "most": 4e5, "ranks": (0,), "world_size": 2, "steps": 60, "launches": 8},
+    )
+    text = failure_text(make_result(comparisons=(leak,), findings=(grows,)), accept="")
+    assert paragraph(text, "Cause").startswith("memory grows by 391 KiB a step on rank 0, seen in 60 steps")
+    long = LongSteps(number=6, steps=60, factor=9.0, share=0.5, period=10, phase="data_wait")
+    stalls = make_result(findings=(Finding("long_steps", {"now": long, "before": None}),))
+    assert paragraph(failure_text(stalls, accept=""), "Cause").startswith(
+        "6 of 60 steps are on average 9 times as long"
+    )
+
+
+def test_growth_of_memory_comes_before_times(make_result: Make, make_comparison: Compare) -> None:
+    step = make_comparison("step_time", 2.0, Verdict.REGRESSED, baseline=1.0)
+    leak = make_comparison("memory_growth", 391 * 1024.0, Verdict.REGRESSED, baseline=0.0, change=391 * 1024.0)
+    leak = replace(leak, series=replace(leak.series, rules=replace(leak.series.rules, diagnosed=True, drifts=False)))
+    assert list(rows_of(failure_text(make_result(comparisons=(step, leak)), accept=""))) == [
+        "memory_growth",
+        "step_time",
+    ]
+
+
+def test_counts_come_before_times_and_these_before_losses(make_result: Make, make_comparison: Compare) -> None:
+    """A count names the cause. Operators, which all others are made of, are the last of them."""
+    comparisons = (
+        *(make_comparison(name, 2.0, Verdict.REGRESSED, baseline=1.0) for name in ("final_loss", "step_time")),
+        *(make_comparison(name, 2.0, Verdict.REGRESSED, baseline=1.0) for name in ("cpu_time", "peak_resident")),
+        counted(make_comparison, "operators", 88, 112, ""),
+        counted(make_comparison, "collective_calls", 2, 4, ""),
+    )
+    assert list(rows_of(failure_text(make_result(comparisons=comparisons), accept=""))) == [
+        *("collective_calls", "operators", "step_time", "cpu_time", "peak_resident", "final_loss")
+    ]
+
+
+def test_if_the_counts_are_the_same_the_failure_says_so(make_result: Make, make_comparison: Compare) -> None:
+    same = counted(make_comparison, "collective_calls", 2, 2, "")
+    same = replace(same, verdict=Verdict.UNCHANGED)
+    text = failure_text(make_result(comparisons=(*make_result().comparisons, same)), accept="")
+    assert paragraph(text, "Cause") == "not known: by its counts a step does the same as before"
+
+
+def test_a_time_that_is_not_the_codes_says_so_as_its_cause(make_result: Make) -> None:
+    step = replace(make_result().comparisons[0], note=Finding("not_the_code", {"change": 0.8}))
+    text = failure_text(make_result(comparisons=(step,)), accept="")
+    assert paragraph(text, "Cause").startswith("not this repository's code: the commit of the baseline takes as long")
+
+
+def test_an_undecided_metric_that_fails_says_what_it_would_take_and_is_not_to_be_accepted(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    note = "about 30 launches would decide it"
+    step = make_comparison(
+        "step_time", 0.043, Verdict.INCONCLUSIVE, baseline=0.042, change=0.024, bound=0.135, note=note
+    )
+    text = failure_text(make_result(comparisons=(step,), verdict=Verdict.INCONCLUSIVE), accept=ACCEPT)
+    assert paragraph(text, "Cause") == f"step_time could be +13.5 % slower: {note}"
+    assert "--ddpperf-save" not in text
+
+
+def test_an_undecided_metric_beside_a_red_one_has_a_row_and_its_note_is_behind_v(
+    make_result: Make, make_comparison: Compare
+) -> None:
+    memory = make_comparison("peak_resident", 400 * MIB, Verdict.REGRESSED, baseline=380 * MIB, change=0.053)
     note = "about 30 launches would decide it"
     step = make_comparison(
         "step_time", 0.043, Verdict.INCONCLUSIVE, baseline=0.042, change=0.024, bound=0.135, note=note
     )
     hint = make_comparison("forward_time", 0.02, Verdict.INCONCLUSIVE, baseline=0.01, gated=False)
     result = make_result(comparisons=(memory, step, hint))
-    lines = failure_text(result, accept=ACCEPT).splitlines()
-    assert lines[2] == f"  undecided: step_time 42.0 ms -> 43.0 ms (+2.4 %) could be +13.5 % slower: {note}"
-    failing = failure_text(result, accept=ACCEPT, failing={Verdict.INCONCLUSIVE}).splitlines()
-    assert not [line for line in failing if "undecided" in line]
+    text = failure_text(result, accept=ACCEPT)
+    assert {name: cells[-1] for name, cells in rows_of(text).items()} == {
+        "peak_resident": "FAIL",
+        "step_time": "inconclusive",
+    }
+    assert note not in text
+    whole = failures_text([(result, Verdict.REGRESSED)], accept="", width=120, verbose=True)
+    assert paragraph(whole, "Open") == f"step_time could be +13.5 % slower: {note}"
 
 
-def test_a_note_names_its_metrics_where_several_fail(make_result: Make, make_comparison: Compare) -> None:
-    few, many = "about 27 launches would decide it", "about 149 launches (max_time 205 s) would decide it"
-    open_ones = [
-        make_comparison(metric, 1.1, Verdict.INCONCLUSIVE, baseline=1.0, change=0.1, bound=0.3, note=note)
-        for metric, note in (("step_time", many), ("peak_resident", few), ("final_loss", few))
-    ]
-
-    def told(*comparisons: Comparison) -> list[str]:
-        result = make_result(comparisons=comparisons, verdict=Verdict.INCONCLUSIVE)
-        return [line for line in failure_text(result, accept=ACCEPT).splitlines() if "would decide it" in line]
-
-    assert told(*open_ones) == [f"  step_time: {many}", f"  peak_resident and final_loss: {few}"]
-    assert told(open_ones[0]) == [f"  {many}"]
-
-
-def test_throughput_alone_is_told(make_result: Make, make_comparison: Compare) -> None:
-    throughput = make_comparison("throughput", 676.0, Verdict.REGRESSED, baseline=765.0, change=-0.116)
-    text = failure_text(make_result(comparisons=(throughput,)), accept=ACCEPT)
-    assert text.startswith("throughput regressed: 765 samples/s -> 676 samples/s, -11.6 %, tolerance 3 %\n")
-
-
-def test_every_failing_metric_has_its_line_and_others_that_moved_are_hints(
-    make_result: Make, make_comparison: Compare
-) -> None:
-    memory = make_comparison(
-        "peak_resident", 463 * 2.0**20, Verdict.REGRESSED, baseline=412 * 2.0**20, change=0.124, tolerance=0.1
-    )
-    skew = make_comparison(
-        "straggler_skew",
-        0.15,
-        Verdict.REGRESSED,
-        baseline=0.03,
-        change=0.12,
-        change_interval=Interval(low=0.09, high=0.15, confidence=0.95),
-        gated=False,
-    )
-    loss = make_comparison("final_loss", 1.2, Verdict.UNCHANGED, baseline=1.2, change=0.0)
-    result = make_result(comparisons=(*make_result().comparisons, memory, skew, loss), findings=(Finding("slow disk"),))
-    assert failure_text(result, accept=ACCEPT).splitlines() == [
-        HEAD,
-        "peak_resident regressed: 412 MiB -> 463 MiB, +12.4 %, tolerance 10 %",
-        f"{MEASURED}; {ORIGIN}",
-        f"  {SKEW}",
-        "  slow disk",
-        f"  accept: {ACCEPT}",
+def test_a_missing_baseline_is_named_once(make_result: Make, make_comparison: Compare) -> None:
+    metrics = tuple(make_comparison(name, 1.0, Verdict.NEW) for name in ("step_time", "peak_resident"))
+    reason = "no baseline for bucketed of x in baselines"
+    result = make_result(comparisons=metrics, verdict=Verdict.NEW, baseline=None, origin=reason)
+    assert failures_text([(result, Verdict.NEW)], accept=ACCEPT, width=100).splitlines() == [
+        "bucketed: NEW, 2 ranks, gloo",
+        "",
+        f"Cause      {reason}",
+        "",
+        f"Save one   {ACCEPT}",
+        MORE,
     ]
 
 
-def test_an_undecided_benchmark_tells_what_it_would_take_and_is_not_to_be_accepted(
-    make_result: Make, make_comparison: Compare
-) -> None:
-    step_time = make_comparison(
-        "step_time",
-        0.0429,
-        Verdict.INCONCLUSIVE,
-        baseline=0.0418,
-        change=0.026,
-        change_interval=Interval(low=-0.01, high=0.063, confidence=0.95),
-        mde=0.05,
-        note="about 30 launches would decide",
-    )
-    text = failure_text(make_result(comparisons=(step_time,), verdict=Verdict.INCONCLUSIVE), accept=ACCEPT)
-    assert text.splitlines() == [
-        "step_time inconclusive: 41.8 ms -> 42.9 ms, +2.6 % [95 % CI -1.0 .. +6.3], tolerance 3 %, could have seen 5 %",
-        f"{MEASURED}; {ORIGIN}",
-        "  about 30 launches would decide",
-    ]
+def test_a_metric_that_the_baseline_lacks_is_named(make_result: Make, make_comparison: Compare) -> None:
+    loss = make_comparison("final_loss", 1.2, Verdict.NEW, note="the baseline has no such metric")
+    text = failure_text(make_result(comparisons=(loss,), verdict=Verdict.NEW), accept=ACCEPT)
+    assert paragraph(text, "Cause") == "final_loss new: the baseline has no such metric"
+    assert "final_loss  1.20  FAIL" in text
 
 
-def test_what_is_worse_for_certain_comes_before_what_is_undecided(make_result: Make, make_comparison: Compare) -> None:
-    open_ones = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE), make_comparison("cpu_time", 0.04, Verdict.OK)
-    red = make_comparison("final_loss", 2.7, Verdict.REGRESSED, baseline=2.2)
-    result = make_result(comparisons=(*open_ones, red))
-    failing = {Verdict.INCONCLUSIVE, Verdict.REGRESSED}
-    lines = failure_text(result, accept="", failing=failing).splitlines()
-    assert [line.partition(":")[0] for line in lines[:2]] == ["final_loss regressed", "step_time inconclusive"]
-
-
-def test_several_failing_verdicts_are_all_told(make_result: Make, make_comparison: Compare) -> None:
-    loss = make_comparison("final_loss", 1.25, Verdict.INCONCLUSIVE, baseline=1.2, change=0.042)
-    result = make_result(comparisons=(*make_result().comparisons, loss))
-    assert "final_loss inconclusive" not in failure_text(result, accept=ACCEPT)
-    lines = failure_text(result, accept=ACCEPT, failing={Verdict.INCONCLUSIVE}).splitlines()
-    assert lines[1] == "final_loss inconclusive: 1.20 -> 1.25, +4.2 %, tolerance 3 %"
+def test_a_foreign_baseline_names_the_facts_that_differ(make_result: Make) -> None:
+    baseline = stored(make_result())
+    foreign = replace(baseline, environment=replace(baseline.environment, torch="2.11", cores=64), commit=None)
+    differs = ("cores 64 -> 2", "torch 2.11 -> 2.13")
+    result = make_result(verdict=Verdict.INCOMPATIBLE, baseline=foreign, differs=differs)
+    text = failures_text([(result, Verdict.INCOMPATIBLE)], accept=ACCEPT, width=100)
+    assert text.startswith("bucketed: INCOMPATIBLE compared with baseline of 2026-01-12, 2 ranks, gloo\n")
+    assert paragraph(text, "Cause") == "the baseline is not comparable: cores 64 -> 2, torch 2.11 -> 2.13"
+    assert paragraph(text, "Save one") == ACCEPT
 
 
 def test_an_undecided_metric_does_not_hide_one_without_a_reference(make_result: Make, make_comparison: Compare) -> None:
@@ -231,50 +372,20 @@ def test_an_undecided_metric_does_not_hide_one_without_a_reference(make_result: 
 
     added = make_result(comparisons=(step, loss), verdict=Verdict.INCONCLUSIVE)
     assert failing_verdict(added, missing) is Verdict.NEW
-    lines = failure_text(added, Verdict.NEW, accept=ACCEPT, failing=missing).splitlines()
-    assert lines[0].startswith("final_loss new: ")
-    assert lines[-1] == f"  save one: {ACCEPT}"
+    text = failure_text(added, Verdict.NEW, accept=ACCEPT, failing=missing)
+    assert paragraph(text, "Cause") == "final_loss new"
+    assert "Save one   pytest" in text
 
     less = make_result(comparisons=(step,), verdict=Verdict.INCONCLUSIVE, findings=(lost,))
     assert failing_verdict(less, missing) is Verdict.INCOMPATIBLE
-    first = failure_text(less, Verdict.INCOMPATIBLE, accept=ACCEPT, failing=missing).splitlines()[0]
-    assert first == f"incompatible: {finding_text(lost)}"
+    text = failure_text(less, Verdict.INCOMPATIBLE, accept=ACCEPT, failing=missing)
+    assert paragraph(text, "Cause") == finding_text(lost)
 
     for result in (added, less):
         assert failing_verdict(result, {Verdict.REGRESSED}) is None
         assert failing_verdict(result, {Verdict.INCONCLUSIVE, *missing}) is Verdict.INCONCLUSIVE
     paired = replace(added, reference=PairedRevision(revision="main", commit="c", launches=2, modules={}))
     assert failing_verdict(paired, missing) is None  # the candidate alone has it
-
-
-def test_a_missing_baseline_is_one_line_not_one_for_each_metric(make_result: Make, make_comparison: Compare) -> None:
-    metrics = tuple(make_comparison(name, 1.0, Verdict.NEW) for name in ("step_time", "peak_resident"))
-    reason = "no baseline for bucketed of x in baselines"
-    result = make_result(comparisons=metrics, verdict=Verdict.NEW, baseline=None, origin=reason)
-    assert failure_text(result, accept=ACCEPT).splitlines() == [f"new: {reason}", MEASURED, f"  save one: {ACCEPT}"]
-
-
-def test_a_metric_that_the_baseline_lacks_is_named(make_result: Make, make_comparison: Compare) -> None:
-    loss = make_comparison("final_loss", 1.2, Verdict.NEW, note="the baseline has no such metric")
-    lines = failure_text(make_result(comparisons=(loss,), verdict=Verdict.NEW), accept=ACCEPT).splitlines()
-    assert lines == [
-        "final_loss new: 1.20",
-        f"{MEASURED}; {ORIGIN}",
-        "  the baseline has no such metric",
-        f"  save one: {ACCEPT}",
-    ]
-
-
-def test_a_foreign_baseline_names_the_facts_that_differ(make_result: Make) -> None:
-    baseline = stored(make_result())
-    foreign = replace(baseline, environment=replace(baseline.environment, torch="2.11", cores=64), commit=None)
-    differs = ("cores 64 -> 2", "torch 2.11 -> 2.13")
-    result = make_result(verdict=Verdict.INCOMPATIBLE, baseline=foreign, differs=differs)
-    assert failure_text(result, accept=ACCEPT).splitlines() == [
-        "incompatible: the baseline is not comparable: cores 64 -> 2, torch 2.11 -> 2.13",
-        f"{MEASURED}; baseline cpu-amd-epyc-64c-t1-gloo-w2-torch2.11, 2026-01-12",
-        f"  save one that is comparable: {ACCEPT}",
-    ]
 
 
 def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
@@ -292,104 +403,17 @@ def test_counts_that_differ_from_those_of_a_foreign_baseline_are_shown(
     differs = ("torch 2.11 -> 2.13",)
     result = make_result(verdict=Verdict.INCOMPATIBLE, comparisons=(calls, operators, same), differs=differs)
     changes = [
-        "collective_calls, counted: all_reduce 2 -> 9 calls per step (+7)",
-        "operators, counted: 5 -> 9 per step; aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)",
+        "collective_calls: all_reduce 2 -> 9 calls per step (+7)",
+        "operators: 5 -> 9 per step; aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)",
     ]
-    assert failure_text(result, accept=ACCEPT).splitlines()[:3] == [f"incompatible: {obstacle}", *changes]
-    # Where only kernels differ, it is told metric by metric.
+    text = failures_text([(result, Verdict.INCOMPATIBLE)], accept=ACCEPT, width=120)
+    assert paragraph(text, "Cause") == " ".join([obstacle, *changes])
+    assert reason_text(result, Verdict.INCOMPATIBLE, ()).splitlines() == [f"incompatible: {obstacle}", *changes]
+    # If only kernels differ, it is told metric by metric.
     alike = replace(result, reference=StoredBaseline(record=result.baseline, origin=""))
-    assert failure_text(alike, accept=ACCEPT).splitlines()[2] == (
-        f"operators incompatible, counted: 5 -> 9 per step; {obstacle}; "
-        "aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)"
+    assert reason_text(alike, Verdict.INCOMPATIBLE, ()).splitlines()[-1] == (
+        f"operators: 5 -> 9 per step; {obstacle}; aten.mul 5 -> 8 per step (+3); aten.add 0 -> 1 per step (+1)"
     )
-
-
-def test_a_baseline_of_changed_code_is_marked(make_result: Make) -> None:
-    changed = replace(stored(make_result()), dirty=True)
-    assert f"{ORIGIN}+changes" in failure_text(make_result(baseline=changed), accept=ACCEPT)
-
-
-def test_counts_of_another_day_are_told_apart(make_result: Make) -> None:
-    renewed = replace(
-        stored(make_result()), counted=Provenance(date="2026-02-01", commit="9c1e2aa" + "0" * 33, dirty=True)
-    )
-    assert f"{ORIGIN}, counts of 2026-02-01, 9c1e2aa+changes" in failure_text(
-        make_result(baseline=renewed), accept=ACCEPT
-    )
-
-
-def counted(make_comparison: Compare, metric: str, base: float, value: float, note: str, **fields: bool) -> Comparison:
-    verdict = Verdict.REGRESSED if value > base else Verdict.IMPROVED
-    made = make_comparison(metric, value, verdict, baseline=base, change=value - base, note=note, **fields)
-    return replace(made, series=replace(made.series, scale="exact"))
-
-
-def test_a_count_that_failed_is_told_once(make_result: Make, make_comparison: Compare) -> None:
-    """Where one thing makes the whole change its line has all the numbers; else those of the sum come first.
-
-    What moves with a count that failed is not told; what fell is a finding, and told there. Operators, which all others
-    are made of, come last.
-    """
-    counts = (
-        counted(make_comparison, "collective_calls", 5, 9, "all_reduce 5 -> 9 calls per step (+4), bytes unchanged"),
-        counted(make_comparison, "operators", 15, 19, "aten.mul 5 -> 8 per step (+3); aten.add 4 -> 5 per step (+1)"),
-        replace(
-            counted(make_comparison, "ddp_buckets", 1, 1, "1 bucket as before, 4.00 MiB -> 5.00 MiB"),
-            verdict=Verdict.REGRESSED,
-        ),
-        counted(make_comparison, "flops_forward", 1, 2, "head 1 -> 2 per step (+1)", gated=False),
-        counted(make_comparison, "synchronisations", 2, 1, "item 2 -> 1 waits for the device per step (-1)"),
-    )
-    lines = failure_text(make_result(comparisons=counts, findings=(Finding("synchronisations fell"),)), accept=ACCEPT)
-    assert lines.splitlines() == [
-        "collective_calls regressed, counted: all_reduce 5 -> 9 calls per step (+4), bytes unchanged",
-        "ddp_buckets regressed, counted: 1 bucket as before, 4.00 MiB -> 5.00 MiB",
-        (
-            "operators regressed, counted: 15 -> 19 per step; aten.mul 5 -> 8 per step (+3); "
-            "aten.add 4 -> 5 per step (+1)"
-        ),
-        f"{MEASURED}; {ORIGIN}",
-        "  synchronisations fell",
-        f"  accept: {ACCEPT}",
-    ]
-
-
-def test_growth_of_memory_comes_before_times(make_result: Make, make_comparison: Compare) -> None:
-    step = make_comparison("step_time", 2.0, Verdict.REGRESSED, baseline=1.0)
-    leak = make_comparison("memory_growth", 391 * 1024.0, Verdict.REGRESSED, baseline=0.0, change=391 * 1024.0)
-    leak = replace(leak, series=replace(leak.series, rules=replace(leak.series.rules, diagnosed=True, drifts=False)))
-    lines = failure_text(make_result(comparisons=(step, leak)), accept=ACCEPT).splitlines()
-    assert [line.partition(" ")[0] for line in lines[:2]] == ["memory_growth", "step_time"]
-
-
-def test_a_figure_that_is_not_gated_has_no_word_of_a_verdict(make_result: Make, make_comparison: Compare) -> None:
-    step = make_comparison("step_time", 2.0, Verdict.REGRESSED, baseline=1.0, change=1.0)
-    rate = make_comparison("flops_rate", 2.58, Verdict.IMPROVED, baseline=1.0, change=1.58, gated=False)
-    lines = failure_text(make_result(comparisons=(step, rate)), accept=ACCEPT).splitlines()
-    (told,) = [line for line in lines if "flops_rate" in line]
-    assert told.startswith("  flops_rate: ")
-    assert "improved" not in told
-
-
-def test_counts_come_before_times_and_these_before_losses(make_result: Make, make_comparison: Compare) -> None:
-    """A count names the cause. Operators, which all others are made of, are the last of them."""
-    comparisons = (
-        *(make_comparison(name, 2.0, Verdict.REGRESSED, baseline=1.0) for name in ("final_loss", "step_time")),
-        *(make_comparison(name, 2.0, Verdict.REGRESSED, baseline=1.0) for name in ("cpu_time", "peak_resident")),
-        counted(make_comparison, "operators", 88, 112, ""),
-        counted(make_comparison, "collective_calls", 2, 4, ""),
-    )
-    lines = failure_text(make_result(comparisons=comparisons), accept=ACCEPT).splitlines()
-    assert [line.partition(" ")[0] for line in lines[:6]] == [
-        *("collective_calls", "operators", "step_time", "cpu_time", "peak_resident", "final_loss")
-    ]
-
-
-def test_an_incomparable_metric_says_why(make_result: Make, make_comparison: Compare) -> None:
-    loss = make_comparison("final_loss", 1.2, Verdict.INCOMPATIBLE, note="after 60 steps, the baseline's after 30")
-    text = failure_text(make_result(comparisons=(loss,), verdict=Verdict.INCOMPATIBLE), accept=ACCEPT)
-    assert text.startswith("final_loss incompatible: 1.20\n")
-    assert "  after 60 steps, the baseline's after 30\n" in text
 
 
 def test_a_broken_benchmark_tells_its_reason_once(make_result: Make) -> None:
@@ -401,31 +425,12 @@ def test_a_broken_benchmark_tells_its_reason_once(make_result: Make) -> None:
         findings=findings,
         measured={"launches": (), "plan": Plan(warmup=0, steps=0), "findings": findings[1:]},
     )
-    assert failure_text(result, accept=ACCEPT).splitlines() == [
-        "broken: rank 1 was killed by SIGKILL",
-        "  strategy bucketed, 2 ranks, gloo",
-        "  slow disk",
-    ]
+    told = ["bucketed: BROKEN, 2 ranks, gloo", "", "Cause      rank 1 was killed by SIGKILL", ""]
+    assert failure_text(result, accept=ACCEPT).splitlines() == [*told, MORE]
+    assert failures_text([(result, Verdict.BROKEN)], accept="", verbose=True).count("SIGKILL") == 1
 
 
-def test_a_scaling_point_and_a_named_variant_are_told_apart(make_result: Make) -> None:
-    weak = make_result(measured={"name": "weak", "mode": "weak", "strategy": "ddp"})
-    assert "  strategy ddp, weak scaling, 2 ranks, gloo, 8 launches" in failure_text(weak, accept=ACCEPT)
-    named = make_result(measured={"name": "big batch", "strategy": "ddp"})
-    assert "  benchmark big batch, strategy ddp, 2 ranks" in failure_text(named, accept=ACCEPT)
-
-
-def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_result: Make) -> None:
-    beside = make_result(
-        paired=PairedRevision(
-            revision="3f2a1c0 (main)", commit="3f2a1c0", record=make_result().baseline, launches=8, candidate_launches=8
-        )
-    )
-    assert failure_text(beside, accept=ACCEPT).splitlines() == [
-        HEAD,
-        f"{MEASURED}; revision 3f2a1c0 (main), side by side, 8+8 launches",
-        "  accept: if intended: --ddpperf-allow='TEST METRIC' for this run, or accept={METRIC: LIMIT} for the test",
-    ]
+# The parts of a step.
 
 
 @pytest.fixture
@@ -442,103 +447,201 @@ def part(make_comparison: Compare) -> Compare:
     return make
 
 
-def test_a_step_time_that_regressed_names_what_changed_and_what_did_not(make_result: Make, part: Compare) -> None:
-    """Of a step of 41.8 ms 3 % are 1.254 ms. Nothing can be said of backward, and other takes less than that.
-
-    The phases change by 0.1 + 4.7 - 0.5 + 0.1 ms, and the step by 4.97 to 6.1 ms.
-    """
-    result = make_result(
-        comparisons=(
-            *make_result().comparisons,
-            part("exposed_communication", 0.0012, 0.0063, 0.004, 0.0062),
-            part("phase_forward", 0.012, 0.0121, -0.0009, 0.0011),
-            part("phase_backward", 0.02, 0.0247, -0.001, 0.011),
-            part("phase_optimizer", 0.005, 0.0045, -0.001, -0.0001),  # significant, and less than what is tolerated
-            part("phase_other", 0.0001, 0.0002, 0.00009, 0.00011),
-        )
-    )
-    line = (
-        "exposed communication +5.10 ms [95 % CI +4.00 ms .. +6.20 ms]; "
-        "forward and optimizer unchanged, each within 1.25 ms"
-    )
-    assert parts_text(result) == line
-    assert failure_text(result, accept="pytest").splitlines()[2] == f"  {line}"
-
-
-def test_communication_that_did_not_change_points_at_the_computation(make_result: Make, part: Compare) -> None:
-    result = make_result(
-        comparisons=(
-            *make_result().comparisons,
-            part("exposed_communication", 0.004, 0.0041, -0.0009, 0.0011),
-            part("phase_gradient_sync", 0.009, 0.0115, 0.002, 0.003),
-            part("phase_backward", 0.02, 0.023, 0.002, 0.004),
-        )
-    )
-    assert parts_text(result) == (
-        "backward +3.00 ms [95 % CI +2.00 ms .. +4.00 ms]; gradient sync +2.50 ms [95 % CI +2.00 ms .. +3.00 ms]; "
-        "exposed communication unchanged, within 1.25 ms"
-    )
-
-
-def test_the_part_that_changed_most_comes_first(make_result: Make, part: Compare) -> None:
+def test_a_longer_step_names_the_parts_that_are_longer_for_certain(make_result: Make, part: Compare) -> None:
+    """Of a step of 41.8 ms 3 % are 1.254 ms. The largest change comes first."""
     result = make_result(
         comparisons=(
             *make_result().comparisons,
             part("exposed_communication", 0.0012, 0.0034, 0.0001, 0.0043),
-            part("phase_forward", 0.012, 0.020, 0.007, 0.009),
-            part("phase_optimizer", 0.009, 0.0065, -0.0035, -0.0015),
+            part("phase_forward", 0.012, 0.0132, 0.001, 0.0014),  # for certain, and less than what is tolerated
+            part("phase_backward", 0.02, 0.0247, -0.001, 0.011),  # may be chance
+            part("phase_gradient_sync", 0.009, 0.0115, 0.002, 0.003),
+            part("phase_optimizer", 0.009, 0.0065, -0.0035, -0.0015),  # shorter, which makes no step longer
         )
     )
-    assert parts_text(result) == (
-        "forward +8.00 ms [95 % CI +7.00 ms .. +9.00 ms]; optimizer -2.50 ms [95 % CI -3.50 ms .. -1.50 ms]; "
+    line = (
+        "gradient sync +2.50 ms [95 % CI +2.00 ms .. +3.00 ms]; "
         "exposed communication +2.20 ms [95 % CI +100 us .. +4.30 ms]"
     )
+    assert parts_text(result) == line
+    text = failures_text([(result, Verdict.REGRESSED)], accept="", width=120)
+    assert paragraph(text, "Cause") == line
+    assert "gradient_sync" not in text  # each fact once
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(-0.025, False), (0.0038, False), (0.0039, True), (0.0072, True), (0.0073, False)]
-)
-def test_phases_are_told_where_they_add_up_to_the_change_of_the_step(
-    make_result: Make,
-    make_comparison: Compare,
-    part: Compare,
-    seconds: float,
-    told: bool,  # noqa: FBT001 - a parameter
+def test_no_part_is_named_without_a_change_of_the_step(
+    make_result: Make, make_comparison: Compare, part: Compare
 ) -> None:
-    """The step changed by 11.9 % to 14.6 % of 41.8 ms: 4.97 to 6.10 ms. Widened by 1.13 ms that is 3.85 to 7.23 ms."""
-    backward = part("phase_backward", 0.03, 0.03 + seconds, seconds - 0.001, seconds + 0.001)
-    backward = replace(backward, verdict=Verdict.IMPROVED if seconds < 0 else Verdict.REGRESSED)
-    result = make_result(comparisons=(*make_result().comparisons, backward))
-    assert ("backward" in failure_text(result, accept="")) is told
-    calls = counted(make_comparison, "collective_calls", 2, 4, "")
-    alone = replace(result, comparisons=(calls, *(replace(c, gated=False) for c in result.comparisons)))
-    assert ("backward" in failure_text(alone, accept="")) is told
-
-
-def test_phases_that_became_shorter_do_not_explain_a_longer_step(make_result: Make, part: Compare) -> None:
-    """Though the interval of a busy machine, widened, reaches there: from 1 % - 60 % on."""
-    step = replace(make_result().comparisons[0], change_interval=Interval(low=0.01, high=0.61, confidence=0.95))
-    shorter = part("phase_backward", 0.03, 0.02, -0.011, -0.009)
-    assert parts_text(make_result(comparisons=(step, shorter))) == ""
-
-
-def test_an_uncertain_phase_does_not_hide_a_certain_one(make_result: Make, part: Compare) -> None:
-    """The step changed by 3.85 to 7.23 ms, widened: all phases by 9.8 ms, and the one that is certain by 5.5."""
-    result = make_result(
-        comparisons=(
-            *make_result().comparisons,
-            part("phase_backward", 0.02, 0.0243, -0.002, 0.0106),
-            part("phase_other", 0.001, 0.0065, 0.0044, 0.0066),
-        )
-    )
-    assert parts_text(result) == "other +5.50 ms [95 % CI +4.40 ms .. +6.60 ms]"
-
-
-def test_what_may_be_chance_is_not_named(make_result: Make, make_comparison: Compare, part: Compare) -> None:
-    chance = part("exposed_communication", 0.0012, 0.0063, -0.001, 0.0112)
-    result = make_result(comparisons=(*make_result().comparisons, chance))
-    assert parts_text(result) == ""
-    assert "exposed" not in failure_text(result, accept="pytest")
     assert parts_text(make_result()) == ""
     new = make_comparison("step_time", 0.04, Verdict.NEW)
     assert parts_text(make_result(comparisons=(new, part("phase_forward", 0.012, 0.02, 0.007, 0.009)))) == ""
+
+
+def test_parts_are_behind_v_if_a_count_is_the_cause(make_result: Make, make_comparison: Compare, part: Compare) -> None:
+    calls = counted(make_comparison, "collective_calls", 2, 4, "all_reduce 2 -> 4 calls per step (+2)")
+    backward = part("phase_backward", 0.02, 0.025, 0.004, 0.006)
+    result = make_result(comparisons=(calls, *make_result().comparisons, backward))
+    assert "backward" not in failure_text(result, accept="")
+    whole = failures_text([(result, Verdict.REGRESSED)], accept="", width=100, verbose=True)
+    assert paragraph(whole, "Phases") == "backward +5.00 ms [95 % CI +4.00 ms .. +6.00 ms]"
+
+
+# The table.
+
+
+def test_what_follows_from_the_step_time_is_not_told_twice(make_result: Make, make_comparison: Compare) -> None:
+    step_time = make_result().comparisons[0]
+    throughput = make_comparison("throughput", 676.0, Verdict.REGRESSED, baseline=765.0, change=-0.116)
+    epoch, longest = (
+        make_comparison(metric, 1 + change, Verdict.REGRESSED, baseline=1.0, change=change, gated=False)
+        for metric, change in (("epoch_time", 0.132), ("step_time_max", 0.8))
+    )
+    text = failure_text(make_result(comparisons=(throughput, step_time, epoch, longest)), accept=ACCEPT)
+    assert list(rows_of(text)) == ["step_time", "3 more: -v"]
+    alone = failure_text(make_result(comparisons=(throughput,)), accept=ACCEPT)
+    assert rows_of(alone)["throughput"] == ["765 samples/s", "676 samples/s", "-11.6 %", "-3 %", "FAIL"]
+
+
+def test_others_that_moved_are_rows_without_a_verdict(make_result: Make, make_comparison: Compare) -> None:
+    rate = make_comparison("cpu_time", 2.58, Verdict.REGRESSED, baseline=1.0, change=1.58, gated=False)
+    fewer = counted(make_comparison, "synchronisations", 2, 1, "")
+    result = make_result(comparisons=(*make_result().comparisons, rate, fewer))
+    rows = rows_of(failures_text([(result, Verdict.REGRESSED)], accept="", width=100))
+    assert rows["cpu_time"][-1] == "+3 %"
+    assert rows["synchronisations"] == ["2", "1", "-1", "exact", "0", "improved"]
+
+
+def test_a_change_that_is_not_the_quotient_of_both_values_is_marked() -> None:
+    """36.7 / 23.8 is 1.542, and the mean change of the rounds +57 %."""
+    text = FAILURES["counts_and_times"](100)
+    assert rows_of(text)["step_time"][:3] == ["23.8 ms", "36.7 ms", "+57.0 %*"]
+    assert "* mean change of the rounds; both values are means of all launches" in text
+    step = next(c for c in BOTH.comparisons if c.series.metric == "step_time")
+    agreeing = replace(step, baseline=0.0367 / 1.5699)  # 57.0 % in the digits that are shown
+    text = failures_text([(replace(BOTH, comparisons=(agreeing,)), Verdict.REGRESSED)], accept="")
+    assert "+57.0 %" in text
+    assert "*" not in text
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "told"),
+    [
+        ("collective_bytes", (1e6, 1e6 + 4), ["+4 B", "0"]),
+        ("peak_tensor_bytes", (1e6, 2e6), ["+100.0 %", "+4.00 KiB"]),
+        ("peak_tensor_bytes", (1e8, 2e8), ["+100.0 %", "+97.7 KiB"]),  # 0.1 % of 100,000,000
+        ("python_objects", (0.0, 20.0), ["+20", "+8"]),
+        ("graph_breaks", (0.0, 2.0), ["+2", "0"]),
+    ],
+)
+def test_the_limit_of_a_count_is_its_floor(
+    make_result: Make, make_comparison: Compare, metric: str, values: tuple[float, float], told: list[str]
+) -> None:
+    made = counted(make_comparison, metric, *values, "")
+    text = failures_text([(make_result(comparisons=(made,)), Verdict.REGRESSED)], accept="", width=120)
+    assert rows_of(text)[metric][2:5:2] == told
+
+
+# How it was confirmed.
+
+
+@pytest.mark.parametrize(("paired", "told"), [(True, "slower in 3 of 4 rounds, side by side"), (False, "")])
+def test_in_how_many_rounds_a_step_was_slower(make_result: Make, *, paired: bool, told: str) -> None:
+    then, now = (0.041, 0.042, 0.048, 0.041), (0.047, 0.043, 0.047, 0.049)
+    step = comparison("step_time", 0.047, Verdict.REGRESSED, samples=now)
+    step = replace(step, change=0.1, base_samples=then, worse_in=3, paired=paired)
+    text = failure_text(make_result(comparisons=(step,)), accept="")
+    assert paragraph(text, "Confirmed") == (told or "slower than the baseline's median in 3 of 4 launches")
+
+
+def test_a_suspicion_that_fresh_launches_confirmed_is_told(make_result: Make, make_comparison: Compare) -> None:
+    suspected = Finding("suspected", {"metrics": ("step_time of naive and flat",), "launches": 6})
+    text = failure_text(make_result(findings=(suspected,)), accept=ACCEPT)
+    assert paragraph(text, "Confirmed") == "suspected after 6 launches, confirmed by later ones"
+    loss = make_comparison("final_loss", 2.7, Verdict.REGRESSED, baseline=2.2)  # nobody suspected it
+    other = make_result(comparisons=(loss,), findings=(suspected,))
+    assert "suspected" not in failure_text(other, accept=ACCEPT)
+
+
+def test_a_gross_slowdown_says_what_it_rests_on(make_result: Make) -> None:
+    step = replace(make_result().comparisons[0], note=Finding("gross"))
+    text = failures_text([(make_result(comparisons=(step,)), Verdict.REGRESSED)], accept="", width=120)
+    assert paragraph(text, "Confirmed") == (
+        "a gross slowdown compared with the stored times, on a machine that was not busy"
+    )
+
+
+def test_the_machine_is_told_of_times_and_not_of_counts(make_result: Make) -> None:
+    busy = Finding("cores_used_by_others", {"least": 0.35, "most": 0.474, "seen": 3, "launches": 12})
+    told = "other processes used 35 % to 47.4 % of the cores in 3 of 12 launches"
+    assert paragraph(failure_text(make_result(findings=(busy,)), accept=""), "Machine") == told
+    counts_alone = replace(COUNTS, findings=(busy,))
+    assert "Machine" not in failures_text([(counts_alone, Verdict.REGRESSED)], accept="")
+
+
+# In a line.
+
+
+def test_the_summary_says_the_cause_with_its_line(make_result: Make, make_comparison: Compare) -> None:
+    def words(result: Result, verdict: Verdict = Verdict.REGRESSED) -> str:
+        return failures_summary([(result, verdict)])
+
+    assert words(BOTH) == "all_reduce 2 -> 8 calls (trainer.py:16), step time +57.0 %"
+    assert words(TIMES) == "step time +13.2 %"
+    flops = counted(make_comparison, "flops", 1e9, 2e9, "head 1 GFLOP -> 2 GFLOP per step (+1 GFLOP, +100 %)")
+    assert words(make_result(comparisons=(flops,))) == "head 1 GFLOP -> 2 GFLOP"
+    plain = counted(make_comparison, "collective_calls", 2, 8, "")
+    assert words(make_result(comparisons=(plain,))) == "collective calls 2 -> 8"
+    through = "all_reduce 1 -> 2 calls per step (+1): the new one at a.py:4 in main, through lib/b.py:24 in train"
+    library = counted(make_comparison, "collective_calls", 1, 2, through)
+    assert words(make_result(comparisons=(library,))) == "all_reduce 1 -> 2 calls (a.py:4)"
+    assert failures_summary([(TIMES, Verdict.REGRESSED), (BOTH, Verdict.REGRESSED)]) == (
+        "bucketed: step time +13.2 %; and 1 other benchmark"
+    )
+    undecided = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE)
+    result = make_result(comparisons=(undecided,), verdict=Verdict.INCONCLUSIVE)
+    assert cause_in_words(result, Verdict.INCONCLUSIVE, ()) == "step time inconclusive"
+
+
+# Ranks that fail.
+
+
+def test_a_rank_that_fails_is_told_with_its_line_and_the_traceback() -> None:
+    assert error_text(CRASH).splitlines() == [
+        "BROKEN: a rank failed",
+        "",
+        "Cause      rank 1 of 2 raised ValueError: boom",
+        "           at trainer.py:12 in __init__",
+        "Ranks      rank 0: stopped (victims: RuntimeError: Connection closed by peer)",
+        "",
+        *STACKS_OF["crash"].splitlines(),
+    ]
+    assert CRASH.summary == "rank 1 of 2 raised ValueError: boom (trainer.py:12)"
+    asked_for = RankFailed(str(CRASH), stack=CRASH.stack)  # by ddpperf_group, which measures nothing
+    assert error_text(asked_for).startswith("Cause      rank 1 of 2 raised")
+
+
+def test_the_stacks_of_other_ranks_are_behind_v() -> None:
+    text = error_text(HANG)
+    assert text.startswith("BROKEN: the ranks have not finished in time\n\nCause      ranks 0, 2, 3 of 4 blocked")
+    assert STACKS[0] in text
+    assert STACKS[1] not in text
+    assert text.endswith("More       -v: the stacks of the other ranks")
+    assert error_text(HANG, verbose=True).endswith(STACKS[1])
+
+
+def test_many_ranks_that_end_differently_are_cut() -> None:
+    fates = "\n".join(f"rank {rank}: exited with status {rank}" for rank in range(1, 40))
+    error = RankFailed(f"rank 0 of 40 exited with status 9\n\n{fates}", rank=0)
+    assert len(error_text(error).splitlines()) <= 19
+    assert "rank 39: exited with status 39" in error_text(error, verbose=True)
+
+
+def test_a_wrong_gradient_says_its_likely_cause_first() -> None:
+    text = error_text(INCORRECT, 100)
+    assert paragraph(text, "Cause").startswith(
+        "it is this rank's own gradient: it was not synchronised gradients differ"
+    )
+    assert paragraph(text, "Which") == "benchmark forgetful(), 2 ranks, gloo"
+    assert INCORRECT.summary == (
+        "gradients differ from a single process: it is this rank's own gradient: it was not synchronised"
+    )

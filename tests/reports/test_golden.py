@@ -21,6 +21,7 @@ from pytest_ddpperf.reports.lines import columns
 from pytest_ddpperf.reports.outputs import Outputs, Stored
 from pytest_ddpperf.reports.screen import summary_parts
 from tests.factories import failure_text
+from tests.reports.failing import FAILURES
 from tests.reports.golden_runs import NEW, RUNS, SCREENS, UNCHANGED, UNDECIDED, result
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -48,6 +49,15 @@ def text_of(made: Outputs, width: int | None, verbosity: int = 0) -> str:
     """The parts with their titles, as pytest separates them."""
     parts = summary_parts(made, width, verbosity=verbosity)
     return "\n".join(f"{f' {title} ':=^{width or 80}}\n{text}" for title, text in parts) + "\n"
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_failure_reads_as_before(kind: str) -> None:
+    file = GOLDEN / f"failure_{kind}.txt"
+    text = FAILURES[kind]() + "\n"
+    if os.environ.get("DDPPERF_GOLDEN") == "write":
+        file.write_text(text)
+    assert text == file.read_text()
 
 
 @pytest.mark.parametrize("name", SCREENS)

@@ -18,7 +18,7 @@ from pytest_ddpperf.reports.documents.judged import full_name, results_of
 from pytest_ddpperf.reports.documents.reading import typed
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.overall import overall
-from pytest_ddpperf.reports.phrases import comparison_text, findings
+from pytest_ddpperf.reports.phrases import change_line, findings
 from pytest_ddpperf.reports.summary import benchmark_table
 from tests.factories import make_results_document
 
@@ -34,7 +34,7 @@ def again(*results: Result) -> tuple[Result, ...]:
 def test_the_words_and_the_table_are_those_of_the_run(make_result: Make) -> None:
     result = replace(make_result(), findings=(Finding("stale_baseline"),))
     (read,) = again(result)
-    assert comparison_text(read["step_time"]) == comparison_text(result["step_time"])
+    assert change_line(read["step_time"]) == change_line(result["step_time"])
     assert findings(read) == findings(result)
     assert benchmark_table([read]) == benchmark_table([result])
     assert read.measurement.launches[0].step_times == result.measurement.launches[0].step_times

@@ -9,14 +9,7 @@ from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment, Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.phrases import (
-    change_text,
-    environment_text,
-    findings,
-    first_of,
-    tolerance_text,
-    values_text,
-)
+from pytest_ddpperf.reports.phrases import change_text, environment_text, findings, first_of, values_text
 from tests.factories import make_environment
 
 
@@ -46,22 +39,6 @@ def test_an_interval_of_more_than_a_factor_of_three_says_nothing(
     interval = Interval(low=low, high=high, confidence=0.95)
     step = make_comparison("step_time", 0.042, Verdict.OK, baseline=0.04, change=0.05, change_interval=interval)
     assert change_text(step) == told
-
-
-@pytest.mark.parametrize(
-    ("verdict", "margin", "expected"),
-    [
-        (Verdict.UNCHANGED, 0.05, "tolerance 3 %, margin 5 %"),
-        (Verdict.INCONCLUSIVE, 0.05, "tolerance 3 %, margin 5 %"),
-        (Verdict.REGRESSED, 0.05, "tolerance 3 %"),  # it takes no proof of the contrary
-        (Verdict.UNCHANGED, 0.03, "tolerance 3 %"),
-        (Verdict.UNCHANGED, None, "tolerance 3 %"),
-    ],
-)
-def test_the_margin_is_told_where_it_counts(
-    make_comparison: Callable[..., Comparison], verdict: Verdict, margin: float | None, expected: str
-) -> None:
-    assert tolerance_text(make_comparison("step_time", 0.1, verdict, margin=margin)) == expected
 
 
 def test_findings_are_told_once(make_result: Callable[..., Result]) -> None:

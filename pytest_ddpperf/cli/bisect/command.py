@@ -28,7 +28,7 @@ from pytest_ddpperf.cli.bisect.target import Target, compared, not_compared, obs
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import INDENT, wrapped
-from pytest_ddpperf.reports.phrases import comparison_text, first_of, note_text
+from pytest_ddpperf.reports.phrases import change_line, first_of
 from pytest_ddpperf.reports.table import terminal_width
 from pytest_ddpperf.run.session.probe import Outcome, Probe
 from pytest_ddpperf.units import format_count, format_number, format_percent
@@ -154,7 +154,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
         return f"{bad} cannot be held against {good}: {reason}"
     # Counts that are equal are left out, unless one was asked for.
     lines = [
-        f"{result.test} {result.name}: {comparison_text(comparison)}"
+        f"{result.test} {result.name}: {change_line(comparison)}"
         for result, comparison in compared(outcome, metric)
         if metric is not None or comparison.series.scale != "exact" or comparison.change
     ]
@@ -174,7 +174,7 @@ def _ends_text(endpoints: Endpoints, worse: list[Target]) -> str:
     target, (name, ranks) = endpoints.target, endpoints.target.benchmark
     others = dict.fromkeys(other.metric for other in worse if other.metric != target.metric)
     also = f"\nalso worse: {', '.join(others)}; --metric follows one of them" if others else ""
-    return f"{target.test} {name}, {format_count(ranks, 'rank')}: {comparison_text(endpoints.comparison)}{also}"
+    return f"{target.test} {name}, {format_count(ranks, 'rank')}: {change_line(endpoints.comparison)}{also}"
 
 
 def _duration_lines(endpoints: Endpoints) -> list[str]:
@@ -215,12 +215,12 @@ def _conclude(bisector: Bisector) -> int:
         _tell(*(f"  {line}" for line in first_of([*map(commits.short, suspects)])), _sureness(bisector))
         return NOT_FOUND
     parent, comparison = bisector.confirm(suspects[0])
-    text, notes, found = str(comparison), [], True
+    text, found = str(comparison), True
     if not isinstance(comparison, str):
-        text, notes = comparison_text(comparison), list(filter(None, [note_text(comparison)]))
+        text = change_line(comparison)
         found = comparison.verdict in {Verdict.REGRESSED, Verdict.INCONCLUSIVE}
     _tell("\n  ".join([f"{suspects[0]} is the first bad commit", *commits.details(suspects[0])]))
-    _tell("\n    ".join([f"  against {parent[:SHORT]}, which came before: {text}", *notes]))
+    _tell(f"  against {parent[:SHORT]}, which came before: {text}")
     _tell(_sureness(bisector))
     if not found:
         _tell("  not so against the one before: the change came with several commits, or a probe was wrong")

@@ -10,15 +10,13 @@ from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.phrases import (
+    change_line,
     commit_text,
-    comparison_text,
     decisive,
     environment_text,
     every_finding,
     find,
     findings,
-    note_text,
-    seen_in,
 )
 from pytest_ddpperf.reports.remarks import remark_of, told_once
 
@@ -31,10 +29,8 @@ def reasons(result: Result) -> list[str]:
     if result.failure and result.verdict is not Verdict.BROKEN:
         return result.failure.splitlines()
     if not result.red:
-        return [comparison_text(step) for step in (find(result, "step_time"),) if step is not None]
-    worse = decisive(result, {Verdict.REGRESSED})
-    lines = ["; ".join(filter(None, (comparison_text(metric, seen_in(metric)), note_text(metric)))) for metric in worse]
-    return lines or list(findings(result))
+        return [change_line(step) for step in (find(result, "step_time"),) if step is not None]
+    return list(map(change_line, decisive(result, {Verdict.REGRESSED}))) or list(findings(result))
 
 
 def remarks(results: Sequence[Result]) -> list[str]:

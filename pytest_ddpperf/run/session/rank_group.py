@@ -48,7 +48,8 @@ class RankResults(Generic[T]):
         """What the function returned on ``rank``; RankFailed where it raised."""
         error = self.errors.get(rank)
         if error is not None:
-            raise RankFailed(f"rank {rank} of {len(self._values)} raised {error}\n\n{error.traceback}", rank=rank)
+            told = f"rank {rank} of {len(self._values)} raised {error}\n\n{error.traceback}"
+            raise RankFailed(told, rank=rank, stack=error.traceback)
         if not 0 <= rank < len(self._values):
             raise IndexError(f"rank {rank} of {len(self._values)}: they are 0 to {len(self._values) - 1}")
         return self._values[rank]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.errors import DdpperfError, RankSkipped, Regression, extended
-from pytest_ddpperf.reports.lines import wrapped
+from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, RankFailed, RankSkipped, extended
+from pytest_ddpperf.reports.failure import WIDTH, error_text
 
 _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 _STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
@@ -59,23 +59,18 @@ def place(error: BaseException, file: str, test: str) -> str:
     return f"  in {test}"
 
 
-def text_alone(error: DdpperfError, file: str, test: str, width: int | None) -> Any:
+def text_alone(error: DdpperfError, file: str, test: str, width: int, *, verbose: bool) -> Any:
     """What pytest shows of an error of ours: its text and the line of the test, without a traceback.
 
-    A verdict is told in lines of the terminal, but for the command that accepts it: that one is copied. Other errors
-    quote stacks and what ranks say, which are left as they are. pytest's short summary has the first line in full.
+    pytest's short summary and JUnit's message have the cause in a line.
     """
-    placed = extended(error, after=f"\n{place(error, file, test)}")
-    shown = pytest.ExceptionInfo.from_exception(placed).getrepr(style="value", chain=False)
+    shown = pytest.ExceptionInfo.from_exception(error).getrepr(style="value", chain=False)
     if shown.reprcrash is not None:
-        shown.reprcrash.message = str(placed)  # by itself it has the name of our class
-    if isinstance(error, Regression):
-        for entry in shown.reprtraceback.reprentries:
-            copied = [f'pytest "{test}"' in line for line in entry.lines]
-            parts = [
-                [line] if whole else wrapped([line], width) for line, whole in zip(entry.lines, copied, strict=True)
-            ]
-            entry.lines = [part for line in parts for part in line]
+        shown.reprcrash.message = error.summary
+    formed = isinstance(error, (RankFailed, IncorrectTraining))
+    text = error_text(error, width, verbose=verbose) if formed else str(error)
+    for entry in shown.reprtraceback.reprentries:
+        entry.lines = [*text.split("\n"), place(error, file, test)]
     return shown
 
 
@@ -84,8 +79,9 @@ def show(report: pytest.TestReport, error: BaseException, item: pytest.Item) -> 
     if not isinstance(error, DdpperfError):
         return
     shown = item.config.pluginmanager.has_plugin("terminalreporter")
-    width = item.config.get_terminal_writer().fullwidth if shown else None
-    report.longrepr = text_alone(error, str(item.path), item.nodeid, width)
+    width = item.config.get_terminal_writer().fullwidth if shown else WIDTH
+    verbose = item.config.get_verbosity() > 0
+    report.longrepr = text_alone(error, str(item.path), item.nodeid, width, verbose=verbose)
     report.sections.extend(error.sections)
 
 

@@ -213,7 +213,7 @@ def test_the_commit_among_sixteen_that_communicates_more(project: Callable[..., 
     assert f"\n{git('rev-parse', 'v6')} is the first bad commit\n  commit 6\n  Ada, " in done.stdout
     assert "commit 8 ... skipped: rank " in done.stdout
     assert "ImportError: half done" in done.stdout
-    assert "collective_calls regressed, counted: all_reduce 2 -> 3 calls per step" in done.stdout
+    assert "collective_calls: all_reduce 2 -> 3 calls per step" in done.stdout
     assert untouched(git)
 
 

@@ -89,7 +89,7 @@ def test_disagree(ddpperf_group):
     run.assert_outcomes(passed=2, failed=2)
     run.stdout.fnmatch_lines(
         [
-            "rank 1 of 2 raised *Odd: one is odd",
+            "Cause      rank 1 of 2 raised *Odd: one is odd",
             "ddpperf_group.agree: what the ranks returned first differs at ?'loss'??1?",
             "  ranks 0, 1 have 0.0",
             "  rank 2 has 0.25",
@@ -179,7 +179,7 @@ def test_unsent(ddpperf_group):
             "not every rank raised Odd with a message like 'rank 0'",
             "  rank 1 raised *Odd: rank 1 is odd",
             "not every rank raised Odd: rank 0 of 2 *",
-            "rank 0 of 2 was killed*",
+            "Cause      rank 0 of 2 was killed*",
             "ddpperf_group.raises_all: expected a class of exceptions, not 'Odd'",
             "ddpperf_group.raises_all: match='(' is no regular expression: *",
             "*cannot be sent to the ranks: closure variable 'lock' of <lambda> (test_group.py:*",

@@ -1,0 +1,152 @@
+"""Why a benchmark fails its test: the metrics that fail, and what made them worse."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from pytest_ddpperf.metrics.communication import EXPOSED
+from pytest_ddpperf.records.counts import count_row
+from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.phases import PHASES
+from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.count_changes import counts_words
+from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_of_note
+from pytest_ddpperf.reports.phrases import (
+    change_line,
+    change_text,
+    could_be,
+    decisive,
+    every_finding,
+    find,
+    incomparable_changes,
+    signed,
+    values_text,
+)
+from pytest_ddpperf.units import format_count
+
+# The metrics that take a step apart, in words. Exposed communication is inside the phases.
+PARTS = {EXPOSED: "exposed communication", **{f"phase_{phase}": phase.replace("_", " ") for phase in PHASES}}
+EXPLAINING = frozenset({"not_the_code", "rare_long_steps"})  # notes on a change that say where it comes from
+_LINE = re.compile(r"(?:^|[ ,])at (\S+:\d+) in |, through (\S+:\d+) in ")
+
+
+def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> tuple[Comparison, ...]:
+    """The metrics that fail the test, the worst first; none if the benchmark as a whole does."""
+    if general_cause(result, verdict):
+        return decisive(result, {Verdict.REGRESSED}) if result.measurement.unfit else ()
+    return tuple(sorted(decisive(result, {verdict, *failing}), key=lambda head: -head.verdict.severity))
+
+
+def general_cause(result: Result, verdict: Verdict) -> str:
+    """Why the benchmark as a whole fails; empty if one of its metrics does."""
+    if verdict is Verdict.BROKEN or result.measurement.unfit:
+        return broken_reason(result)
+    if verdict is Verdict.NEW and result.baseline is None:
+        return result.origin
+    lost = [finding_text(finding) for finding in result.findings if finding.code == "lost_metric"]
+    if verdict is Verdict.INCOMPATIBLE and lost and not decisive(result, {Verdict.INCOMPATIBLE}):
+        return lost[0]
+    if verdict is Verdict.INCOMPATIBLE and result.differs:
+        return f"the baseline is not comparable: {', '.join(result.differs)}"
+    return ""
+
+
+def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
+    """What made the metrics worse, the likeliest first: the lines behind counts, else the parts of a step."""
+    general = general_cause(result, verdict)
+    if general:
+        return [general, *incomparable_changes(result)]
+    counts = leading_counts(heads)
+    if counts:
+        return list(map(_of_count, counts))
+    metrics = {head.series.metric for head in heads}
+    skew, timed = find(result, "straggler_skew"), "step_time" in metrics
+    codes = {"long_steps"} | ({"memory_growth"} & metrics)
+    told = [finding_text(each) for each in every_finding(result) if each.code in codes]
+    told += [_slowest(result.measurement)] if skew is not None and skew.verdict is Verdict.REGRESSED else []
+    told += [parts] if timed and (parts := parts_text(result)) else []
+    told += [words_of_note(head.note) for head in heads if head.note is not None and head.note.code in EXPLAINING]
+    told += [open_text(head) for head in heads if head.verdict is not Verdict.REGRESSED]
+    same = counts_words(result) == "counts same"
+    return told or [f"not known{': by its counts a step does the same as before' if same else ''}"]
+
+
+def cause_in_words(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:
+    """The cause in a few words: ``all_reduce 2 -> 8 calls (train.py:16), step time +53.1 %``."""
+    heads = heads_of(result, verdict, failing)
+    general = general_cause(result, verdict)
+    if general or not heads:
+        return general or verdict.value
+    told, counts = [], leading_counts(heads)
+    if counts:
+        first = causes(result, verdict, heads)[0]
+        place = _LINE.search(first)
+        at = f" ({place[1] or place[2]})" if place else ""
+        told.append(f"{re.split(r' per | [(]|[:;,] ', first)[0].replace('_calls', ' calls')}{at}")
+    for head in [head for head in heads if head.series.scale != "exact"][:1]:
+        change = signed(head.change, head) if head.change is not None else head.verdict.value
+        told.append(f"{head.series.metric.replace('_', ' ')} {change}")
+    return ", ".join(told)
+
+
+def leading_counts(heads: Sequence[Comparison]) -> list[Comparison]:
+    """The counts that name causes; those that only show what others name if there are no others."""
+    counts = [head for head in heads if head.series.scale == "exact"]
+    metrics = {head.series.metric for head in counts}
+    said = {"collective_bytes"} if "collective_calls" in metrics else set()
+    return [c for c in counts if not count_row(c.series.metric).symptom and c.series.metric not in said] or counts
+
+
+def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:
+    """Why a benchmark fails its test, for reports: a line for each metric, or for the benchmark as a whole."""
+    general = general_cause(result, verdict)
+    if general:
+        return "\n".join([f"{verdict.value}: {general}", *incomparable_changes(result)])
+    return "\n".join(map(change_line, heads_of(result, verdict, failing)))
+
+
+def _of_count(head: Comparison) -> str:
+    """What the change of a count is made of, with its lines of code."""
+    told = "; ".join(filter(None, map(words_of_note, (head.note, head.difference))))
+    return told or f"{head.series.metric} {values_text(head)} per step"
+
+
+def open_text(head: Comparison) -> str:
+    """Why a metric is not judged, or what may hide in it."""
+    undecided = could_be([head]) if head.verdict is Verdict.INCONCLUSIVE else head.verdict.value
+    return ": ".join(filter(None, (f"{head.series.metric} {undecided}", words_of_note(head.note))))
+
+
+def parts_text(result: Result) -> str:
+    """The parts of a step that became longer together with it, or shorter, the largest change first.
+
+    A part is named if the interval of its change lies on one side of 0, the side of the step's, and the change exceeds
+    what the tolerance of the step time comes to.
+    """
+    step = find(result, "step_time")
+    if step is None or step.baseline is None or step.change is None:
+        return ""
+    limit = step.tolerance * step.baseline
+    found = [(part, words) for metric, words in PARTS.items() if (part := find(result, metric)) is not None]
+    moved = [
+        (part.change, f"{words} {change_text(part)}")
+        for part, words in found
+        if part.change is not None and (interval := part.change_interval) is not None
+        if part.change * step.change > 0 and abs(part.change) > limit and not interval.low <= 0 <= interval.high
+    ]
+    return "; ".join(text for _, text in sorted(moved, key=lambda one: -abs(one[0])))
+
+
+def _slowest(measurement: Measurement) -> str:
+    """Which rank was the slowest (by its median step) in most launches."""
+    slowest = Counter(
+        max(launch.ranks, key=lambda rank: statistics.median(rank.step_times)).rank for launch in measurement.launches
+    )
+    if not slowest:
+        return "ranks differ more than before; no launch says which one is slow"
+    rank, times = slowest.most_common(1)[0]
+    return f"rank {rank} was the slowest in {times} of {format_count(len(measurement.launches), 'launch')}"
