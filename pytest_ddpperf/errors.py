@@ -91,22 +91,24 @@ class TrainingEnded(WorkloadError):
 class IncorrectTraining(FoundWrong):
     """A strategy does not compute what a single process computes; the message names parameter, rank and error."""
 
+    kind = "the training is not that of a single process"
+
     def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str] | None = None) -> None:
         super().__init__(message)
         self.wrong: Mapping[tuple[str, int], str] = wrong or {}  # by benchmark, the reason in one line
 
     @property
-    def parts(self) -> tuple[str, str]:
-        """The likely cause, empty if none is known, and what differs, of the first benchmark that is wrong."""
+    def causes(self) -> list[str]:
+        """The likely cause, if one is known, and what differs, of the first benchmark that is wrong."""
         seen, _, cause = self.headline.removeprefix("broken: ").partition("; likely cause: ")
         cause, _, extent = cause.partition("; ")
-        return cause, "; ".join(filter(None, (seen, extent)))
+        return [*filter(None, [cause]), "; ".join(filter(None, (seen, extent)))]
 
     @property
     def summary(self) -> str:
         """What differs, and the likely cause."""
-        cause, seen = self.parts
-        return f"{seen.partition(':')[0]}: {cause}" if cause else seen
+        *likely, seen = self.causes
+        return ": ".join([seen.partition(":")[0], *likely]) if likely else seen
 
 
 class LaunchError(DdpperfError):
@@ -126,6 +128,7 @@ class RankFailed(DdpperfError):
     """
 
     shared = False
+    kind = "a rank failed"
 
     def __init__(
         self,
@@ -143,6 +146,11 @@ class RankFailed(DdpperfError):
         self.out_of_memory = out_of_memory
 
     @property
+    def causes(self) -> list[str]:
+        """The rank and its reason, and the line of code."""
+        return [str(self).partition("\n")[0], *([f"at {self.where}"] if self.where else [])]
+
+    @property
     def summary(self) -> str:
         """The rank and its reason, with its line of code."""
         return f"{self.headline} ({self.where.partition(' ')[0]})" if self.where else self.headline
@@ -150,6 +158,8 @@ class RankFailed(DdpperfError):
 
 class RanksTimedOut(RankFailed):
     """The deadline passed before every rank had finished; the message holds the stacks of all ranks."""
+
+    kind = "the ranks have not finished in time"
 
 
 class ReferenceFailed(DdpperfError):

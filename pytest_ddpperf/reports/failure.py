@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.errors import DdpperfError, IncorrectTraining, RankFailed, RanksTimedOut
+from pytest_ddpperf.errors import IncorrectTraining, RankFailed
 from pytest_ddpperf.metrics.communication import OVERHEAD
 from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.results import Comparison, Result
@@ -42,7 +42,7 @@ WIDTH = 80  # of a terminal that nobody knows
 LINES = 20  # of a failure, with the line of the test, which is added to it
 MORE = "-v, --ddpperf-report=html:FILE"
 _ROWS, _FEW_ROWS = 8, 4  # at most, and so few that blank lines are left out first
-_CAUSES, _PARAGRAPH = 3, 2  # causes, and lines of a paragraph
+_PARAGRAPH = 2  # lines; twice as many of the cause
 _BENCHMARKS = 2  # of one test that are shown; others are named
 MOST_OF_RANKS = 12  # lines on what ranks did, their stacks apart
 _APART = 0.005  # of the quotient of both values: a change that differs more from it is marked
@@ -52,12 +52,7 @@ _CURES = {
     **dict.fromkeys((Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK), "Intended?"),
     **dict.fromkeys((Verdict.NEW, Verdict.INCOMPATIBLE), "Save one"),
 }
-_BROKEN: Mapping[type[DdpperfError], str] = {
-    IncorrectTraining: "the training is not that of a single process",
-    RanksTimedOut: "the ranks have not finished in time",
-    RankFailed: "a rank failed",
-}
-_INTENDED_PAIRED = "raise the test's tolerance, or give --ddpperf-fail-on=broken for this run"
+_INTENDED_PAIRED = "--ddpperf-allow='TEST METRIC' for this run, or accept={METRIC: LIMIT} for the test"
 
 
 def failures_text(
@@ -100,22 +95,24 @@ def failures_summary(failed: Sequence[tuple[Result, Verdict]], failing: Collecti
 
 def error_text(error: IncorrectTraining | RankFailed, width: int = WIDTH, *, verbose: bool = False) -> str:
     """What ranks did that failed or train something else: title, cause, each rank, and the stack of the guilty one."""
-    stack, others = (error.stack, error.others) if isinstance(error, RankFailed) else ("", "")
-    prose = str(error).replace(others or "\0", "").replace(stack or "\0", "")
-    first, *ranks = [line for line in prose.split("\n") if line.strip()]
-    told = [first, *([f"at {error.where}"] if isinstance(error, RankFailed) and error.where else [])]
-    if isinstance(error, IncorrectTraining):
-        told = [part for part in error.parts if part]
-    kind = next(words for kind, words in _BROKEN.items() if isinstance(error, kind))
-    title = "out of memory" if isinstance(error, RankFailed) and error.out_of_memory else kind
-    measured = isinstance(error, IncorrectTraining) or error.benchmark is not None  # else a test asks for ranks alone
-    cause = [line for i, text in enumerate(told) for line in labelled("" if i else "Cause", text, width)]
-    label = "Ranks" if isinstance(error, RankFailed) else "Which"
-    lines = [line for i, text in enumerate(ranks) for line in labelled("" if i else label, text.strip(), width)]
-    more = labelled("More", "-v: the stacks of the other ranks", width) if others and not verbose else []
-    told_of_ranks = cut_after(None if verbose else MOST_OF_RANKS, lines, width)
-    parts = [[f"BROKEN: {title}"] * measured, [*cause, *told_of_ranks], [stack], [others] * verbose, more]
+    failed = error if isinstance(error, RankFailed) else RankFailed("")
+    prose = str(error)
+    for part in filter(None, (failed.stack, failed.others)):
+        prose = prose.replace(part, "")
+    told = [line.strip() for line in prose.split("\n")[1:] if line.strip()]
+    label = "Which" if error is not failed else "Ranks"
+    measured = error is not failed or failed.benchmark is not None  # else a test asks for ranks alone
+    title = [f"BROKEN: {'out of memory' if failed.out_of_memory else error.kind}"] * measured
+    ranks = cut_after(None if verbose else MOST_OF_RANKS, _under(label, told, width), width)
+    more = labelled("More", "-v: the stacks of the other ranks", width) if failed.others and not verbose else []
+    cause = _under("Cause", error.causes, width)
+    parts = [title, [*cause, *ranks], [failed.stack], [failed.others] * verbose, more]
     return _joined([part for part in parts if any(part)], "\n\n")
+
+
+def _under(label: str, texts: Sequence[str], width: int) -> list[str]:
+    """Paragraphs under one label."""
+    return [line for i, text in enumerate(texts) for line in labelled("" if i else label, text, width)]
 
 
 def _joined(sections: Sequence[Sequence[str]], gap: str) -> str:
@@ -134,11 +131,9 @@ def _sections(
     paragraphs = _paragraphs(result, heads) if alone else []
     if rows is None:
         paragraphs = [*_paragraphs(result, heads), *_details(result, heads, {general_cause(result, verdict), *told})]
-    begun = told if rows is None else told[:_CAUSES]
-    lines = [line for i, text in enumerate(begun) for line in labelled("" if i else "Cause", text, width)]
     return [
         cut_after(most, folded(printable(_title(result, verdict)), width, INDENT), width),
-        cut_after(most and most * (1 + alone), lines, width),
+        cut_after(most and most * (1 + alone), _under("Cause", told, width), width),
         [*table, *([f"{more} more: -v"] if more else [])],
         [line for label, text in paragraphs for line in cut_after(most, labelled(label, text, width), width)],
     ]
@@ -212,11 +207,11 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
 
 def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
     """What only ``-v`` shows, but for what is ``told`` already."""
-    measured, baseline = result.measurement, result.baseline
+    measured = result.measurement
     how = [f"strategy {measured.training}"]
     if measured.launches:
         how.append(f"{format_count(len(measured.launches), 'launch')} x {format_count(measured.plan.steps, 'step')}")
-    how += [f"baseline {environment_key(baseline.environment)}"] if baseline is not None else [result.origin]
+    how += [] if result.baseline is None else [f"baseline {environment_key(result.baseline.environment)}"]
     undecided = [c for c in decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
     notes = [finding_text(each) for each in every_finding(result, without=said)]

@@ -105,11 +105,11 @@ def test_a_command_in_several_lines_is_one_for_the_shell(make_result: Make, widt
 
 
 def test_many_counts_do_not_push_out_the_time(make_result: Make, make_comparison: Compare) -> None:
-    """Of 9 counts and a time, all red, 8 have a row."""
+    """Of 9 counts and a time, all red, 7 have a row below four lines of causes."""
     every = [counted(make_comparison, f"count_{number}", 1, 2, "") for number in range(9)]
     result = make_result(comparisons=(*every, *make_result().comparisons))
     text = failures_text([(result, Verdict.REGRESSED)], accept="pytest --ddpperf-save", width=100)
-    assert list(rows_of(text)) == [*(f"count_{number}" for number in range(7)), "step_time", "2 more: -v"]
+    assert list(rows_of(text)) == [*(f"count_{number}" for number in range(6)), "step_time", "3 more: -v"]
     whole = failures_text([(result, Verdict.REGRESSED)], accept="", verbose=True)
     assert list(rows_of(whole)) == [*(f"count_{number}" for number in range(9)), "step_time"]
 
@@ -182,7 +182,9 @@ def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_
     )
     text = failure_text(make_result(paired=side), accept=ACCEPT)
     assert text.startswith("bucketed: REGRESSED compared with revision 3f2a1c0 (main), 2 ranks, gloo\n")
-    assert paragraph(text, "Intended?") == "raise the test's tolerance, or give --ddpperf-fail-on=broken for this run"
+    assert paragraph(text, "Intended?") == (
+        "--ddpperf-allow='TEST METRIC' for this run, or accept={METRIC: LIMIT} for the test"
+    )
 
 
 # The cause.

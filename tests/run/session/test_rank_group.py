@@ -178,7 +178,7 @@ def test_unsent(ddpperf_group):
             "  rank 0 raised KeyError: 'key'",
             "not every rank raised Odd with a message like 'rank 0'",
             "  rank 1 raised *Odd: rank 1 is odd",
-            "not every rank raised Odd: rank 0 of 2 *",
+            "Cause      not every rank raised Odd: rank 0 of 2 *",
             "Cause      rank 0 of 2 was killed*",
             "ddpperf_group.raises_all: expected a class of exceptions, not 'Odd'",
             "ddpperf_group.raises_all: match='(' is no regular expression: *",
