@@ -19,12 +19,12 @@ from pytest_ddpperf.reports.phrases import (
     change_line,
     change_text,
     could_be,
+    count_text,
     decisive,
     every_finding,
     find,
     incomparable_changes,
     signed,
-    values_text,
 )
 from pytest_ddpperf.units import format_count
 
@@ -62,7 +62,7 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
         return [general, *incomparable_changes(result)]
     counts = leading_counts(heads)
     if counts:
-        return list(map(_of_count, counts))
+        return [count_text(c) if c.note or c.difference else f"{c.series.metric} {count_text(c)}" for c in counts]
     metrics = {head.series.metric for head in heads}
     skew, timed = find(result, "straggler_skew"), "step_time" in metrics
     codes = {"long_steps"} | ({"memory_growth"} & metrics)
@@ -107,12 +107,6 @@ def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) 
     if general:
         return "\n".join([f"{verdict.value}: {general}", *incomparable_changes(result)])
     return "\n".join(map(change_line, heads_of(result, verdict, failing)))
-
-
-def _of_count(head: Comparison) -> str:
-    """What the change of a count is made of, with its lines of code."""
-    told = "; ".join(filter(None, map(words_of_note, (head.note, head.difference))))
-    return told or f"{head.series.metric} {values_text(head)} per step"
 
 
 def open_text(head: Comparison) -> str:

@@ -207,8 +207,7 @@ def change_line(comparison: Comparison) -> str:
     """What became of a judged metric, in one line with its note."""
     note = words_of_note(comparison.note)
     if comparison.series.scale == "exact":
-        changed = "; ".join(filter(None, (note, words_of_note(comparison.difference))))
-        return f"{comparison.series.metric}: {_values_and(changed, comparison)}"
+        return f"{comparison.series.metric}: {count_text(comparison)}"
     told = [values_text(comparison), change_text(comparison) if judges(comparison) else "", seen_in(comparison)]
     if comparison.bound is not None and comparison.verdict is Verdict.INCONCLUSIVE:
         told.append(could_be([comparison]))
@@ -217,24 +216,21 @@ def change_line(comparison: Comparison) -> str:
     return "; ".join(filter(None, (f"{comparison.series.metric}: {', '.join(filter(None, told))}", note)))
 
 
+def count_text(comparison: Comparison) -> str:
+    """What the change of a count is made of, with its lines of code."""
+    told = "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
+    return told or f"{values_text(comparison)} per step"
+
+
 def note_text(comparison: Comparison) -> str:
     """What there is to be said besides the figures; empty for nothing."""
     return "" if comparison.series.scale == "exact" else words_of_note(comparison.note)
 
 
-def _values_and(changed: str, comparison: Comparison) -> str:
-    """A count's values and what is said of their change: once where that is one thing with the same numbers."""
-    values = values_text(comparison)
-    as_many = comparison.series.value == comparison.baseline  # of something else, or on another rank
-    if changed and (as_many or f" {values} " in changed):
-        return changed
-    return f"{values} per step" + (f"; {changed}" if changed else "")
-
-
 def incomparable_changes(result: Result) -> tuple[str, ...]:
     """The counts that differ from those of a baseline that cannot judge them, and in what."""
     return tuple(
-        f"{comparison.series.metric}: {_values_and(words_of_note(comparison.difference), comparison)}"
+        f"{comparison.series.metric}: {words_of_note(comparison.difference)}"
         for comparison in decisive(result, {Verdict.INCOMPATIBLE})
         if comparison.difference
     )
