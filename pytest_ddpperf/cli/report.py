@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.parsers import argument
+from pytest_ddpperf.reports.causes import cause_in_words
 from pytest_ddpperf.reports.document import write_text
 from pytest_ddpperf.reports.documents.reading import read_results
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from pytest_ddpperf.reports.names import names_of
-from pytest_ddpperf.reports.remarks import red_text
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.reports.two_runs import judged, two_runs_table
 from pytest_ddpperf.settings import KNOBS
@@ -78,7 +78,10 @@ def compare(options: argparse.Namespace) -> int:
     verdicts = [failing_verdict(result, options.fail_on) for result in results]
     for name, result, verdict in zip(names_of(results), results, verdicts, strict=True):
         if verdict is not None:
-            print(f"{verdict.value}: {name}: {red_text(result, verdict)}", file=sys.stdout if printed else sys.stderr)
+            print(
+                f"{verdict.value}: {name}: {cause_in_words(result, verdict)}",
+                file=sys.stdout if printed else sys.stderr,
+            )
     return int(any(verdicts))
 
 

@@ -75,7 +75,7 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
     return told or [f"not known{': by its counts a step does the same as before' if same else ''}"]
 
 
-def cause_in_words(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:
+def cause_in_words(result: Result, verdict: Verdict, failing: Collection[Verdict] = ()) -> str:
     """The cause in a few words: ``all_reduce 2 -> 8 calls (train.py:16), step time +53.1 %``."""
     heads = heads_of(result, verdict, failing)
     general = general_cause(result, verdict)

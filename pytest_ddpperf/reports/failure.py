@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.errors import IncorrectTraining, RankFailed
 from pytest_ddpperf.metrics.communication import OVERHEAD
 from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.causes import (
-    EXPLAINING,
-    PARTS,
-    cause_in_words,
-    causes,
-    general_cause,
-    heads_of,
-    open_text,
-    parts_text,
-)
+from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, general_cause, heads_of, open_text, parts_text
 from pytest_ddpperf.reports.count_changes import count_difference
 from pytest_ddpperf.reports.findings import MACHINE, finding_text, words_of_note
 from pytest_ddpperf.reports.lines import INDENT, command, cut_after, folded, labelled, printable, words_of
@@ -43,7 +33,6 @@ LINES = 20  # of a failure, with the line of the test, which is added to it
 MORE = "-v, --ddpperf-report=html:FILE"
 _ROWS, _FEW_ROWS = 8, 4  # at most, and so few that blank lines are left out first
 _PARAGRAPH = 2  # lines; twice as many of the cause
-_BENCHMARKS = 2  # of one test that are shown; others are named
 MOST_OF_RANKS = 12  # lines on what ranks did, their stacks apart
 _APART = 0.005  # of the quotient of both values: a change that differs more from it is marked
 _MARK = "* mean change of the {}; both values are means of all launches"
@@ -63,34 +52,21 @@ def failures_text(
     width: int = WIDTH,
     verbose: bool = False,
 ) -> str:
-    """Why benchmarks fail their test, the worst first: on one screen, or with all that is known."""
-    ordered = sorted(failed, key=lambda one: -one[1].severity)
-    shown = ordered if verbose else ordered[:_BENCHMARKS]
-    others = [result.name for result, _ in ordered[len(shown) :]]
-    tail = cut_after(1, labelled("As well", f"{words_of(others)}: -v", width), width) if others else []
-    cures = dict.fromkeys(tuple(_cure(result, verdict, accept, width)) for result, verdict in ordered)
-    tail += [*(line for cure in cures for line in cure), *labelled("More", MORE.removeprefix("-v, " * verbose), width)]
-
-    def sections(rows: int | None) -> list[list[str]]:
-        blocks = [_sections(*one, failing, width, rows, alone=len(shown) == 1) for one in shown]
-        if len(shown) == 1:
-            return [*blocks[0], tail]
-        return [[*(line for section in block for line in section), ""] for block in blocks] + [tail]
-
-    text = _joined(sections(None), "\n\n")
-    for gap, least in () if verbose else (("\n\n", _FEW_ROWS), ("\n", 1)):
+    """Why the worst benchmark fails its test, with the names of others: on one screen, or with all that is known."""
+    worst, *others = ordered = sorted(failed, key=lambda one: -one[1].severity)
+    tail = [*_cure(*worst, accept, width), *labelled("More", MORE.removeprefix("-v, " * verbose), width)]
+    if verbose:
+        return _joined([*(part for one in ordered for part in _sections(*one, failing, width, None)), tail], "\n\n")
+    if others:
+        names = labelled("As well", f"{words_of([result.name for result, _ in others])}: -v", width)
+        tail = [*cut_after(_PARAGRAPH, names, width), *tail]
+    text = ""
+    for gap, least in ("\n\n", _FEW_ROWS), ("\n", 1):
         for rows in range(_ROWS, least - 1, -1):
-            text = _joined(sections(rows), gap)
+            text = _joined([*_sections(*worst, failing, width, rows), tail], gap)
             if text.count("\n") + 1 < LINES:
                 return text
     return text
-
-
-def failures_summary(failed: Sequence[tuple[Result, Verdict]], failing: Collection[Verdict] = ()) -> str:
-    """The cause of the worst failure in a few words, for lists of failed tests."""
-    (result, verdict), *others = sorted(failed, key=lambda one: -one[1].severity)
-    text = cause_in_words(result, verdict, failing)
-    return f"{result.name}: {text}; and {format_count(len(others), 'other benchmark')}" if others else text
 
 
 def error_text(error: IncorrectTraining | RankFailed, width: int = WIDTH, *, verbose: bool = False) -> str:
@@ -120,20 +96,19 @@ def _joined(sections: Sequence[Sequence[str]], gap: str) -> str:
 
 
 def _sections(
-    result: Result, verdict: Verdict, failing: Collection[Verdict], width: int, rows: int | None, *, alone: bool
+    result: Result, verdict: Verdict, failing: Collection[Verdict], width: int, rows: int | None
 ) -> list[list[str]]:
     """Title, causes, table and paragraphs on one benchmark; without all ``rows`` what is longest is cut."""
-    most = None if rows is None else _PARAGRAPH if alone else 1
+    most = None if rows is None else _PARAGRAPH
     heads = heads_of(result, verdict, failing)
     told = causes(result, verdict, heads)
     shown, more = _in_table(result, heads, rows)
     table = failure_table(shown, heads, width, detectable=rows is None) if shown else []
-    paragraphs = _paragraphs(result, heads) if alone else []
-    if rows is None:
-        paragraphs = [*_paragraphs(result, heads), *_details(result, heads, {general_cause(result, verdict), *told})]
+    details = _details(result, heads, {general_cause(result, verdict), *told}) if rows is None else []
+    paragraphs = [*_paragraphs(result, heads), *details]
     return [
         cut_after(most, folded(printable(_title(result, verdict)), width, INDENT), width),
-        cut_after(most and most * (1 + alone), _under("Cause", told, width), width),
+        cut_after(most and 2 * most, _under("Cause", told, width), width),
         [*table, *([f"{more} more: -v"] if more else [])],
         [line for label, text in paragraphs for line in cut_after(most, labelled(label, text, width), width)],
     ]
@@ -208,14 +183,11 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
 def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
     """What only ``-v`` shows, but for what is ``told`` already."""
     measured = result.measurement
-    how = [f"strategy {measured.training}"]
-    if measured.launches:
-        how.append(f"{format_count(len(measured.launches), 'launch')} x {format_count(measured.plan.steps, 'step')}")
-    how += [] if result.baseline is None else [f"baseline {environment_key(result.baseline.environment)}"]
+    how = f"{format_count(len(measured.launches), 'launch')} x {format_count(measured.plan.steps, 'step')}"
     undecided = [c for c in decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
     notes = [finding_text(each) for each in every_finding(result, without=said)]
-    labels = ("Measured", ", ".join(how)), ("Phases", parts_text(result))
+    labels = ("Measured", f"strategy {measured.training}, {how}"), ("Phases", parts_text(result))
     every = [*labels, *(("Open", open_text(c)) for c in undecided), *(("Note", note) for note in dict.fromkeys(notes))]
     return [(label, text) for label, text in every if text and text not in told]
 

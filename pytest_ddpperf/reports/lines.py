@@ -75,10 +75,8 @@ def command(label: str, text: str, width: int) -> list[str]:
     first, *options = printable(text).split(" --")
     lines = [f"{label:<{LABEL}}{first}"]
     for option in options:
-        if len(f"{lines[-1]} --{option} \\") <= width:
-            lines[-1] += f" --{option}"
-        else:
-            lines[-1:] = [f"{lines[-1]} \\", f"{'':{LABEL}}--{option}"]
+        longer = f"{lines[-1]} --{option}"
+        lines[-1:] = [longer] if len(longer) + 2 <= width else [f"{lines[-1]} \\", f"{'':{LABEL}}--{option}"]
     return lines
 
 

@@ -30,16 +30,13 @@ _STALE = "better than its baseline by more than the tolerance: the baseline is s
 _FEWER = "the baseline has more counts: if less is meant, --ddpperf-save renews it"
 
 
-def red_text(result: Result, verdict: Verdict, *, timed: bool = True) -> str:
-    """Why a benchmark fails with a verdict: what could not be measured, or the metrics that have it.
-
-    Without ``timed`` the change of its step time is left out.
-    """
+def red_text(result: Result) -> str:
+    """Why a benchmark is red, apart from its step time: what could not be measured, or the metrics that got worse."""
     if result.verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result).partition("\n")[0]
-    if result.failure and verdict is not Verdict.REGRESSED:
-        return result.failure.partition("\n")[0].removeprefix(f"{verdict.value}: ")
-    worse = [c for c in decisive(result, {verdict}) if timed or c.series.metric != "step_time" or _shared(c)]
+    if result.failure and result.verdict is not Verdict.REGRESSED:
+        return result.failure.partition("\n")[0].removeprefix(f"{result.verdict.value}: ")
+    worse = [c for c in decisive(result, {result.verdict}) if c.series.metric != "step_time" or _shared(c)]
     return _few(list(map(_worse_text, worse)), _TOLD_OF_RED) or ", ".join(result.differs)
 
 

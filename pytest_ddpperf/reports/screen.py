@@ -14,7 +14,7 @@ from pytest_ddpperf.reports.calibration import calibration_table
 from pytest_ddpperf.reports.convergence import convergence_table
 from pytest_ddpperf.reports.count_changes import counts_words
 from pytest_ddpperf.reports.diagnosis import diagnosis_lines
-from pytest_ddpperf.reports.findings import finding_text, words_of_note
+from pytest_ddpperf.reports.findings import MACHINE, finding_text, words_of_note
 from pytest_ddpperf.reports.lines import clipped, columns, whom, wrapped
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.outputs import Outputs
@@ -30,9 +30,7 @@ from pytest_ddpperf.units import span
 _TOLD = 5  # lines of one kind: warnings, and what is undecided
 _WARNINGS = frozenset(
     {
-        # The machine.
-        *("cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"),
-        *("gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"),
+        *MACHINE,
         # What was trained, and how.
         *("ranks_send_nothing", "equal_batches", "evaluating", "other_batch_size", "memory_growth", "full_gpu_memory"),
         *("faster_than_network", "unseen_work", "negative_scaling", "calls_unseen", "no_time_to_measure"),

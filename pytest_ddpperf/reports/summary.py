@@ -199,7 +199,7 @@ def brief_table(results: Sequence[Result], accepted: Collection[str] = (), *, mo
             name = names[id(one)]
             short = INDENT + name.partition(function)[2].strip() if len(several) > 1 else name
             rows.append((short, *(cell(one) or NOTHING for _, cell in columns)))
-            if (one.red or one.measurement.unfit) and (why := red_text(one, one.verdict, timed=False)):
+            if (one.red or one.measurement.unfit) and (why := red_text(one)):
                 rows.append((INDENT * 2 + why, *nothing))
         if rest:
             told = "; ".join(filter(None, (kinds_text(rest), ruled_out(rest))))

@@ -22,7 +22,7 @@ from pytest_ddpperf.records.results import (
 )
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.causes import cause_in_words, parts_text, reason_text
-from pytest_ddpperf.reports.failure import error_text, failures_summary, failures_text
+from pytest_ddpperf.reports.failure import error_text, failures_text
 from pytest_ddpperf.reports.findings import finding_text
 from tests.factories import failure_text
 from tests.reports.conftest import comparison
@@ -122,20 +122,15 @@ def test_v_shows_what_is_known_besides(make_result: Make) -> None:
     )
     assert "slow disk" not in text
     assert paragraph(whole, "Note") == "slow disk"
-    assert paragraph(whole, "Measured") == (
-        "strategy bucketed, 8 launches x 60 steps, baseline cpu-amd-epyc-2c-t1-gloo-w2-torch2.13"
-    )
+    assert paragraph(whole, "Measured") == ("strategy bucketed, 8 launches x 60 steps")
     assert rows_of(whole)["step_time"] == ["41.8 ms", "47.3 ms", "+13.2 %", "+11.9 .. +14.6", "+3 %", "2.1 %", "FAIL"]
     assert paragraph(whole, "More") == "--ddpperf-report=html:FILE"
 
 
-def test_of_several_benchmarks_the_two_worst_are_shown_and_the_others_named() -> None:
+def test_of_several_benchmarks_the_worst_is_shown_and_the_others_named() -> None:
     text = FAILURES["several"](100)
-    assert [line.partition(":")[0] for line in text.splitlines() if "compared with" in line] == [
-        "custom",
-        "static graph",
-    ]
-    assert "As well    naive: -v" in text
+    assert [line.partition(":")[0] for line in text.splitlines() if "compared with" in line] == ["custom"]
+    assert paragraph(text, "As well") == "static graph and naive: -v"
     assert sum("compared with" in line for line in FAILURES["several"](100, verbose=True).splitlines()) == 3
 
 
@@ -144,7 +139,7 @@ def test_what_is_worse_for_certain_comes_first(make_result: Make, make_compariso
     broken = make_result(verdict=Verdict.BROKEN, findings=(Finding("broken", {"reason": "killed"}),))
     undecided = make_result(verdict=Verdict.INCONCLUSIVE, comparisons=(open_step,))
     text = failures_text([(undecided, Verdict.INCONCLUSIVE), (broken, Verdict.BROKEN)], accept="")
-    assert text.index("BROKEN") < text.index("INCONCLUSIVE")
+    assert text.startswith("bucketed: BROKEN")
     red = make_comparison("final_loss", 2.7, Verdict.REGRESSED, baseline=2.2)
     result = make_result(comparisons=(open_step, red))
     text = failure_text(result, accept="", failing={Verdict.INCONCLUSIVE, Verdict.REGRESSED})
@@ -585,7 +580,7 @@ def test_the_machine_is_told_of_times_and_not_of_counts(make_result: Make) -> No
 
 def test_the_summary_says_the_cause_with_its_line(make_result: Make, make_comparison: Compare) -> None:
     def words(result: Result, verdict: Verdict = Verdict.REGRESSED) -> str:
-        return failures_summary([(result, verdict)])
+        return cause_in_words(result, verdict)
 
     assert words(BOTH) == "all_reduce 2 -> 8 calls (trainer.py:16), step time +57.0 %"
     assert words(TIMES) == "step time +13.2 %"
@@ -596,9 +591,6 @@ def test_the_summary_says_the_cause_with_its_line(make_result: Make, make_compar
     through = "all_reduce 1 -> 2 calls per step (+1): the new one at a.py:4 in main, through lib/b.py:24 in train"
     library = counted(make_comparison, "collective_calls", 1, 2, through)
     assert words(make_result(comparisons=(library,))) == "all_reduce 1 -> 2 calls (a.py:4)"
-    assert failures_summary([(TIMES, Verdict.REGRESSED), (BOTH, Verdict.REGRESSED)]) == (
-        "bucketed: step time +13.2 %; and 1 other benchmark"
-    )
     undecided = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE)
     result = make_result(comparisons=(undecided,), verdict=Verdict.INCONCLUSIVE)
     assert cause_in_words(result, Verdict.INCONCLUSIVE, ()) == "step time inconclusive"

@@ -31,8 +31,8 @@ from pytest_ddpperf.records.launch import TimeSpent
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.results import PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.causes import reason_text
-from pytest_ddpperf.reports.failure import failures_summary, failures_text
+from pytest_ddpperf.reports.causes import cause_in_words, reason_text
+from pytest_ddpperf.reports.failure import failures_text
 from pytest_ddpperf.reports.findings import broken_reason
 from pytest_ddpperf.reports.time_spent import time_text
 from pytest_ddpperf.run.call.acceptances import acceptances
@@ -97,7 +97,8 @@ class JudgedRun(BenchmarkRun):
             line = self._session.line
             look = {"width": line.width, "verbose": line.tells_more}
             text = failures_text(failed, accept=self._accept_command(), failing=failing, **look)
-            raise Regression(text, summary=failures_summary(failed, failing))
+            worst = max(failed, key=lambda one: one[1].severity)
+            raise Regression(text, summary=cause_in_words(*worst, failing))
         return measured
 
     def _tell_measured(self, measured: Sequence[Measurement]) -> None:
