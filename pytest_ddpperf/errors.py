@@ -37,11 +37,6 @@ class DdpperfError(Exception):
         first, *others = str(self).split("\n")
         return f"{first} {next(filter(None, map(str.strip, others)), '')}".rstrip() if first.endswith(":") else first
 
-    @property
-    def summary(self) -> str:
-        """The cause in a line, with the line of code if one is known: for lists of failed tests."""
-        return self.headline
-
 
 def in_a_line(error: BaseException) -> str:
     """Class and message of an exception of anybody's, for a sentence: the first line, cut, whatever its methods do."""
@@ -91,8 +86,6 @@ class TrainingEnded(WorkloadError):
 class IncorrectTraining(FoundWrong):
     """A strategy does not compute what a single process computes; the message names parameter, rank and error."""
 
-    kind = "the training is not that of a single process"
-
     def __init__(self, message: str, *, wrong: Mapping[tuple[str, int], str] | None = None) -> None:
         super().__init__(message)
         self.wrong: Mapping[tuple[str, int], str] = wrong or {}  # by benchmark, the reason in one line
@@ -128,7 +121,6 @@ class RankFailed(DdpperfError):
     """
 
     shared = False
-    kind = "a rank failed"
 
     def __init__(
         self,
@@ -158,8 +150,6 @@ class RankFailed(DdpperfError):
 
 class RanksTimedOut(RankFailed):
     """The deadline passed before every rank had finished; the message holds the stacks of all ranks."""
-
-    kind = "the ranks have not finished in time"
 
 
 class ReferenceFailed(DdpperfError):
@@ -217,8 +207,6 @@ class TraceError(DdpperfError):
 class Regression(FoundWrong):
     """A verdict that fails the test (see ``--ddpperf-fail-on``); the message is the failure text of the result."""
 
-    summary = ""
-
     def __init__(self, message: str, *, summary: str = "") -> None:
         super().__init__(message)
-        self.summary = summary or self.headline
+        self.summary = summary or self.headline  # the cause in a line

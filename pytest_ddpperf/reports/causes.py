@@ -116,11 +116,7 @@ def open_text(head: Comparison) -> str:
 
 
 def parts_text(result: Result) -> str:
-    """The parts of a step that became longer together with it, or shorter, the largest change first.
-
-    A part is named if the interval of its change lies on one side of 0, the side of the step's, and the change exceeds
-    what the tolerance of the step time comes to.
-    """
+    """The parts of a step that changed as it did: for certain, and by more than its tolerance in seconds."""
     step = find(result, "step_time")
     if step is None or step.baseline is None or step.change is None:
         return ""

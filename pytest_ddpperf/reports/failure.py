@@ -30,7 +30,6 @@ from pytest_ddpperf.units import format_count, format_values
 
 WIDTH = 80  # of a terminal that nobody knows
 LINES = 20  # of a failure, with the line of the test, which is added to it
-MORE = "-v, --ddpperf-report=html:FILE"
 _ROWS, _FEW_ROWS = 8, 4  # at most, and so few that blank lines are left out first
 _PARAGRAPH = 2  # lines; twice as many of the cause
 MOST_OF_RANKS = 12  # lines on what ranks did, their stacks apart
@@ -54,7 +53,10 @@ def failures_text(
 ) -> str:
     """Why the worst benchmark fails its test, with the names of others: on one screen, or with all that is known."""
     worst, *others = ordered = sorted(failed, key=lambda one: -one[1].severity)
-    tail = [*_cure(*worst, accept, width), *labelled("More", MORE.removeprefix("-v, " * verbose), width)]
+    tail = [
+        *_cure(*worst, accept, width),
+        *labelled("More", "-v, " * (not verbose) + "--ddpperf-report=html:FILE", width),
+    ]
     if verbose:
         return _joined([*(part for one in ordered for part in _sections(*one, failing, width, None)), tail], "\n\n")
     if others:
@@ -76,9 +78,9 @@ def error_text(error: IncorrectTraining | RankFailed, width: int = WIDTH, *, ver
     for part in filter(None, (failed.stack, failed.others)):
         prose = prose.replace(part, "")
     told = [line.strip() for line in prose.split("\n")[1:] if line.strip()]
-    label = "Which" if error is not failed else "Ranks"
-    measured = error is not failed or failed.benchmark is not None  # else a test asks for ranks alone
-    title = [f"BROKEN: {'out of memory' if failed.out_of_memory else error.kind}"] * measured
+    label, title = "Which", ["BROKEN: it does not train as a single process does"]
+    if error is failed:  # without a benchmark a test asks for ranks alone
+        label, title = "Ranks", ["BROKEN: it could not be measured"] * (failed.benchmark is not None)
     ranks = cut_after(None if verbose else MOST_OF_RANKS, _under(label, told, width), width)
     more = labelled("More", "-v: the stacks of the other ranks", width) if failed.others and not verbose else []
     cause = _under("Cause", error.causes, width)
@@ -103,7 +105,7 @@ def _sections(
     heads = heads_of(result, verdict, failing)
     told = causes(result, verdict, heads)
     shown, more = _in_table(result, heads, rows)
-    table = failure_table(shown, heads, width, detectable=rows is None) if shown else []
+    table = failure_table(shown, heads, width) if shown else []
     details = _details(result, heads, {general_cause(result, verdict), *told}) if rows is None else []
     paragraphs = [*_paragraphs(result, heads), *details]
     return [
@@ -136,7 +138,9 @@ def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> 
     """
     changed = [c for c in result.comparisons if c.verdict in {Verdict.REGRESSED, Verdict.IMPROVED} and c not in heads]
     told = without_derived([c for c in result.comparisons if c in heads or c in changed])
-    hints = [c for c in told if c in changed and (c.gated or not (c.series.scale == "exact" or _of_step(c)))]
+    of_step = {c.series.metric for c in changed if c.series.rules.repeats_step_time} | {*PARTS, OVERHEAD}
+    others = [c for c in told if c in changed and c.series.scale != "exact" and c.series.metric not in of_step]
+    hints = [c for c in told if c in others or (c in changed and c.gated)]
     undecided = [c for c in decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     first = [c for c in (*heads, *hints, *undecided) if not _of_calls(c, heads)]
     every = [*first, *(c for c in (*heads, *changed) if c not in first)]
@@ -149,17 +153,9 @@ def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> 
     return shown, len(every) - len(shown)
 
 
-def _of_step(comparison: Comparison) -> bool:
-    """Whether a metric is part of the step time, or made of it."""
-    return comparison.series.rules.repeats_step_time or comparison.series.metric in {*PARTS, OVERHEAD}
-
-
 def _of_calls(comparison: Comparison, heads: Sequence[Comparison]) -> bool:
     """Whether bytes are a mean over steps that differ, and the calls that they follow from have a row."""
-    facts = {} if comparison.note is None else comparison.note.facts
-    if comparison.series.metric != "collective_bytes" or "then" not in facts:
-        return False
-    rate = any(comparison.series.metric in facts[side].varying for side in ("then", "now"))
+    rate = comparison.series.metric == "collective_bytes" and not comparison.series.value.is_integer()
     return rate and any(head.series.metric == "collective_calls" for head in heads)
 
 
@@ -182,13 +178,11 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
 
 def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
     """What only ``-v`` shows, but for what is ``told`` already."""
-    measured = result.measurement
-    how = f"{format_count(len(measured.launches), 'launch')} x {format_count(measured.plan.steps, 'step')}"
     undecided = [c for c in decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
     notes = [finding_text(each) for each in every_finding(result, without=said)]
-    labels = ("Measured", f"strategy {measured.training}, {how}"), ("Phases", parts_text(result))
-    every = [*labels, *(("Open", open_text(c)) for c in undecided), *(("Note", note) for note in dict.fromkeys(notes))]
+    opened = [("Open", open_text(c)) for c in undecided]
+    every = [("Phases", parts_text(result)), *opened, *(("Note", note) for note in dict.fromkeys(notes))]
     return [(label, text) for label, text in every if text and text not in told]
 
 
@@ -201,10 +195,8 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
     return command(_CURES[verdict], accept, width) if verdict in _CURES else []
 
 
-def failure_table(
-    rows: Sequence[Comparison], failing: Collection[Comparison], width: int, *, detectable: bool
-) -> list[str]:
-    """A line for each metric, in as many columns as there is room for; ``detectable``: with what would have shown."""
+def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], width: int) -> list[str]:
+    """A line for each metric, in as many columns as there is room for."""
     marked = [row for row in rows if _apart(row)]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
     values = [_values(row) for row in rows]
@@ -215,7 +207,6 @@ def failure_table(
         "change": [_change(row) + ("*" if row in marked else " " * bool(marked)) for row in rows],
         ", ".join(map(confidence_text, sorted(levels))) or "interval": list(map(_interval, rows)),
         "limit": list(map(_limit, rows)),
-        "detectable": [size_text(row.mde, row) if detectable and row.mde else "" for row in rows],
         " ": ["FAIL" if row in failing else row.verdict.value if row.gated else "" for row in rows],
     }
     columns = {header: [header, *cells] for header, cells in columns.items() if any(map(str.strip, cells))}

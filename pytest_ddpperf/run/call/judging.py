@@ -94,9 +94,8 @@ class JudgedRun(BenchmarkRun):
         reasons = {result.measurement.key: reason_text(result, verdict, failing) for result, verdict in failed}
         self._session.add([replace(each, failure=reasons.get(each.measurement.key, "")) for each in results])
         if failed:
-            line = self._session.line
-            look = {"width": line.width, "verbose": line.tells_more}
-            text = failures_text(failed, accept=self._accept_command(), failing=failing, **look)
+            line, accept = self._session.line, self._accept_command()
+            text = failures_text(failed, accept=accept, failing=failing, width=line.width, verbose=line.tells_more)
             worst = max(failed, key=lambda one: one[1].severity)
             raise Regression(text, summary=cause_in_words(*worst, failing))
         return measured

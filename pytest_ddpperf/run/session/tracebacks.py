@@ -66,7 +66,7 @@ def text_alone(error: DdpperfError, file: str, test: str, width: int, *, verbose
     """
     shown = pytest.ExceptionInfo.from_exception(error).getrepr(style="value", chain=False)
     if shown.reprcrash is not None:
-        shown.reprcrash.message = error.summary
+        shown.reprcrash.message = getattr(error, "summary", error.headline)
     formed = isinstance(error, (RankFailed, IncorrectTraining))
     text = error_text(error, width, verbose=verbose) if formed else str(error)
     for entry in shown.reprtraceback.reprentries:

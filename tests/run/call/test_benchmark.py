@@ -185,7 +185,7 @@ def test_wrong_and_not_to_fail(ddpperf):
     run.assert_outcomes(passed=2, failed=2, skipped=1)
     run.stdout.fnmatch_lines(
         [
-            "BROKEN: the training is not that of a single process",
+            "BROKEN: it does not train as a single process does",
             "Cause      it is this rank's own gradient: it was not synchronised",
             " * gradients differ from a single process: * on rank * at step 1,*",
             "Which      benchmark forgetful(), 2 ranks, gloo",

@@ -14,15 +14,7 @@ from pytest_ddpperf.reports.documents.results import ResultData
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.formats.page.page import Block, PageSection, filled
 from pytest_ddpperf.reports.formats.words import reasons
-from pytest_ddpperf.reports.phrases import (
-    bound_text,
-    change_text,
-    findings,
-    names_by_remark,
-    note_text,
-    size_text,
-    values_text,
-)
+from pytest_ddpperf.reports.phrases import bound_text, change_text, findings, names_by_remark, size_text, values_text
 from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import format_count, format_number, format_percent, format_value, significant
 
@@ -86,7 +78,7 @@ def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
         "could have seen": ["" if exact or each.mde is None else size_text(each.mde, each) for each in comparisons],
     }
     columns = {header: cells for header, cells in columns.items() if any(cells)}
-    texts = [words_of_note(each.note) if exact else note_text(each) for each in comparisons]
+    texts = [words_of_note(each.note) for each in comparisons]
     notes = names_by_remark((each.series.metric, text) for each, text in zip(comparisons, texts, strict=True) if text)
     return Table(
         title=title,
