@@ -53,10 +53,8 @@ def failures_text(
 ) -> str:
     """Why the worst benchmark fails its test, with the names of others: on one screen, or with all that is known."""
     worst, *others = ordered = sorted(failed, key=lambda one: -one[1].severity)
-    tail = [
-        *_cure(*worst, accept, width),
-        *labelled("More", "-v, " * (not verbose) + "--ddpperf-report=html:FILE", width),
-    ]
+    more = "-v, " * (not verbose) + "--ddpperf-report=html:FILE"
+    tail = [*_cure(*worst, accept, width), *labelled("More", more, width)]
     if verbose:
         return _joined([*(part for one in ordered for part in _sections(*one, failing, width, None)), tail], "\n\n")
     if others:
@@ -83,8 +81,7 @@ def error_text(error: IncorrectTraining | RankFailed, width: int = WIDTH, *, ver
         label, title = "Ranks", ["BROKEN: it could not be measured"] * (failed.benchmark is not None)
     ranks = cut_after(None if verbose else MOST_OF_RANKS, _under(label, told, width), width)
     more = labelled("More", "-v: the stacks of the other ranks", width) if failed.others and not verbose else []
-    cause = _under("Cause", error.causes, width)
-    parts = [title, [*cause, *ranks], [failed.stack], [failed.others] * verbose, more]
+    parts = [title, [*_under("Cause", error.causes, width), *ranks], [failed.stack], [failed.others] * verbose, more]
     return _joined([part for part in parts if any(part)], "\n\n")
 
 
@@ -168,8 +165,7 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
     told = [f"{f'{metric} ' * (metric != 'step_time')}{seen}{', side by side' * red[0].paired}" if seen else ""]
     for each in every_finding(result):
         if each.code == "suspected" and any(head.series.metric in " ".join(each.facts["metrics"]) for head in red):
-            launches = format_count(each.facts["launches"], "launch")
-            told.append(f"suspected after {launches}, confirmed by later ones")
+            told.append(f"suspected after {format_count(each.facts['launches'], 'launch')}, confirmed by later ones")
     told += [words_of_note(head.note) for head in red if head.note is not None and head.note.code not in EXPLAINING]
     machine = [finding_text(each) for each in every_finding(result) if each.code in MACHINE]
     labels = {"Confirmed": "; ".join(filter(None, dict.fromkeys(told))), "Machine": "; ".join(machine)}
