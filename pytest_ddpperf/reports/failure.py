@@ -98,8 +98,7 @@ def _sections(
     result: Result, verdict: Verdict, failing: Collection[Verdict], width: int, rows: int | None
 ) -> list[list[str]]:
     """Title, causes, table and paragraphs on one benchmark; without all ``rows`` what is longest is cut."""
-    most = None if rows is None else _PARAGRAPH
-    heads = heads_of(result, verdict, failing)
+    most, heads = None if rows is None else _PARAGRAPH, heads_of(result, verdict, failing)
     told = causes(result, verdict, heads)
     shown, more = _in_table(result, heads, rows)
     table = failure_table(shown, heads, width) if shown else []
@@ -143,8 +142,7 @@ def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> 
     every = [*first, *(c for c in (*heads, *changed) if c not in first)]
     if rows is None:
         return every, 0
-    timed = [c for c in heads if c.series.scale != "exact"][:1]
-    shown = first[:rows]
+    shown, timed = first[:rows], [c for c in heads if c.series.scale != "exact"][:1]
     if len(first) > rows > 1 and timed and timed[0] not in shown:
         shown[-1:] = timed
     return shown, len(every) - len(shown)
@@ -163,12 +161,14 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
         return []
     metric, seen = red[0].series.metric, seen_in(red[0])
     told = [f"{f'{metric} ' * (metric != 'step_time')}{seen}{', side by side' * red[0].paired}" if seen else ""]
-    for each in every_finding(result):
-        if each.code == "suspected" and any(head.series.metric in " ".join(each.facts["metrics"]) for head in red):
-            told.append(f"suspected after {format_count(each.facts['launches'], 'launch')}, confirmed by later ones")
+    told += [
+        f"suspected after {format_count(each.facts['launches'], 'launch')}, confirmed by later ones"
+        for each in every_finding(result)
+        if each.code == "suspected" and any(head.series.metric in " ".join(each.facts["metrics"]) for head in red)
+    ]
     told += [words_of_note(head.note) for head in red if head.note is not None and head.note.code not in EXPLAINING]
-    machine = [finding_text(each) for each in every_finding(result) if each.code in MACHINE]
-    labels = {"Confirmed": "; ".join(filter(None, dict.fromkeys(told))), "Machine": "; ".join(machine)}
+    machine = "; ".join(finding_text(each) for each in every_finding(result) if each.code in MACHINE)
+    labels = {"Confirmed": "; ".join(filter(None, dict.fromkeys(told))), "Machine": machine}
     return [(label, text) for label, text in labels.items() if text]
 
 
