@@ -110,9 +110,9 @@ def test_the_status_says_whether_the_second_run_is_worse(tmp_path: Path, capsys:
     assert main(["compare", few, few]) == 0
     capsys.readouterr()
     assert main(["compare", few, many]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "regressed: test_a ddp: collective calls 2 -> 3"
+    assert capsys.readouterr().out.splitlines()[-1] == "regressed: test_a ddp: all_reduce 2 -> 3 calls"
     assert main(["compare", few, many, "--markdown", "-"]) == 1
-    assert capsys.readouterr().err == "regressed: test_a ddp: collective calls 2 -> 3\n"
+    assert capsys.readouterr().err == "regressed: test_a ddp: all_reduce 2 -> 3 calls\n"
     assert main(["compare", few, many, "--fail-on=none"]) == 0
     assert main(["compare", many, few]) == 0
     assert main(["compare", many, few, "--fail-on=+improved"]) == 1
