@@ -67,8 +67,9 @@ def text_alone(error: DdpperfError, file: str, test: str, width: int, *, verbose
     shown = pytest.ExceptionInfo.from_exception(error).getrepr(style="value", chain=False)
     if shown.reprcrash is not None:
         shown.reprcrash.message = getattr(error, "summary", error.headline)
-    formed = isinstance(error, (RankFailed, IncorrectTraining))
-    text = error_text(error, width, verbose=verbose) if formed else str(error)
+    text = str(error)
+    if isinstance(error, (RankFailed, IncorrectTraining)):
+        text = error_text(error, width, verbose=verbose)
     for entry in shown.reprtraceback.reprentries:
         entry.lines = [*text.split("\n"), place(error, file, test)]
     return shown
