@@ -53,6 +53,7 @@ class Case:
     script: bool = False  # whether the program is a script for torchrun; else its function build() gives a step
     ranks: int = 2
     check: str = ""  # further arguments of ddpperf.check
+    clock: bool = False  # whether only times can tell; it is run side by side with the better version then
     needs: tuple[str, ...] = ()  # modules without which it cannot run
     left_out: str = ""  # why it cannot be shown by counts
     blind: str = ""  # what the plugin cannot see yet
@@ -94,6 +95,7 @@ class Row:
     cause: bool = False
     line: bool = False
     seconds: float = 0.0
+    clock: bool = False  # whether times told it, and not counts
     twin: str = ""
     twin_red: tuple[str, ...] = ()
     back: str = ""  # the verdict when the change is taken back

@@ -19,19 +19,20 @@ Which regressions of real projects does it find, and how are they told?
 
 Somebody reported each of these regressions on GitHub. `benchmarks/regressions/cases/` rebuilds each as two versions of
 a program of some twenty lines, which two ranks (in one case four) train on a CPU. pytest saves a baseline of the better
-version, and judges the worse one with `--ddpperf-counts=only`: by counts, without a clock. `python
-benchmarks/regressions/run.py` runs all of them and writes this page.
+version, and judges the worse one with `--ddpperf-counts=only`: by counts, without a clock. If only times can tell, the
+versions run side by side with `--ddpperf-against`. `python benchmarks/regressions/run.py` runs all of them and writes
+this page.
 
 {summary}
 """
 ROWS = """
 ## What is red
 
-*Red* has the metrics that turned the test red, without those that follow from others. *Line* says whether the failure
-names the guilty line, and *s* is the test's time; to start pytest and import torch takes some seconds more, once a
-session. *Harmless* is the verdict on a version with a renamed function, a moved line or another seed. *Back* is the
-verdict if the change is taken back; where both ways are `regressed` one count is worse and another one better, and the
-report names both.
+*Red* has the metrics that turned the test red, without those that follow from others. *Clock* says whether times told
+it. *Line* says whether the failure names the guilty line, and *s* is the test's time; to start pytest and import torch
+takes some seconds more, once a session. *Harmless* is the verdict on a version with a renamed function, a moved line or
+another seed. *Back* is the verdict if the change is taken back; where both ways are `regressed` one count is worse and
+another one better, and the report names both.
 
 {table}
 """
@@ -75,14 +76,15 @@ def page(cases: Mapping[int, Case], rows: Sequence[Row]) -> str:
     others = [row for row in rows if not caught(row)]
     twins = [row for row in rows if row.twin]
     quiet = [row for row in twins if row.twin not in ("regressed", "broken")]
-    slowest = max((row.seconds for row in red), default=0.0)
+    counted = [row.seconds for row in red if not row.clock]
     summary = (
-        f"{len(red)} of {len(rows)} are red, each within {slowest:.0f} s. The failure names the guilty line in "
+        f"{len(red)} of {len(rows)} are red, {len(counted)} of them by counts alone, each of these within "
+        f"{max(counted, default=0.0):.0f} s. The failure names the guilty line in "
         f"{sum(row.line for row in red)} of them. Of {len(twins)} harmless changes {len(twins) - len(quiet)} are red."
     )
     text = TOP.format(summary=textwrap.fill(summary, 120))
     if red:
-        heads = ("what the change did", "reported in", "red", "line", "s", "harmless", "back")
+        heads = ("what the change did", "reported in", "red", "clock", "line", "s", "harmless", "back")
         text += ROWS.format(table=_markdown(heads, [_red_row(cases[row.number], row) for row in red]))
     if others:
         why = ("what the change did", "reported in", "why")
@@ -93,7 +95,8 @@ def page(cases: Mapping[int, Case], rows: Sequence[Row]) -> str:
 def _red_row(case: Case, row: Row) -> Sequence[str]:
     metrics = [name for name in row.red if name not in FOLLOWS] or [row.verdict]
     red = ", ".join(f"`{name}`" for name in metrics)
-    return (*(case.title, _threads(case), red), *(_yes(row.line), f"{row.seconds:.1f}", row.twin or "-", row.back))
+    told = (_yes(row.clock), _yes(row.line), f"{row.seconds:.1f}", row.twin or "-", row.back)
+    return (case.title, _threads(case), red, *told)
 
 
 def _open_row(case: Case, row: Row) -> Sequence[str]:

@@ -5,7 +5,8 @@
     python benchmarks/regressions/run.py --missing    those that benchmarks/results/regressions.json lacks
 
 For each case pytest saves a baseline of the better version, and then judges the worse one, a harmless twin if there is
-one, and the better version by a baseline of the worse one. All runs count only: no clock decides anything.
+one, and the better version by a baseline of the worse one. These runs count only: no clock decides anything. If only
+times can tell a case, its versions are timed side by side, each with the commit of the other one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -50,6 +51,7 @@ def test_{name}(ddpperf):
     {imported}
     ddpperf.check({subject}, samples_per_step=8, world_size={ranks}{more})
 """
+TIMED = ("-o", "ddpperf_counts=on", "--ddpperf-against=HEAD", "--ddpperf-max-time=60")
 FIRST = "def test_first(ddpperf):\n    ddpperf.check(lambda ctx: lambda: None, verify=False)\n"  # ranks start once
 
 
@@ -119,7 +121,8 @@ def judged(folder: Path, cases: Sequence[Case], *options: str) -> dict[int, Judg
 def run(cases: Sequence[Case]) -> list[Row]:
     """Run these cases, in one session a version."""
     rows = [Row(case.number, skipped=reason) for case in cases if (reason := left_out(case))]
-    cases = [case for case in cases if not left_out(case)]
+    rows += [run_timed(case) for case in cases if case.clock and not left_out(case)]
+    cases = [case for case in cases if not (case.clock or left_out(case))]
     if not cases:
         return rows
     with tempfile.TemporaryDirectory(prefix="ddpperf-regressions-") as aside:
@@ -136,6 +139,22 @@ def run(cases: Sequence[Case]) -> list[Row]:
         write(folder, with_twin, "twin")
         twins = judged(folder, with_twin, f"--ddpperf-baseline-dir={BETTER}") if with_twin else {}
     return rows + [row(case, worse[case.number], back[case.number], twins.get(case.number)) for case in cases]
+
+
+def run_timed(case: Case) -> Row:
+    """Run a case that only times can tell, each version side by side with the commit of the other one."""
+    with tempfile.TemporaryDirectory(prefix="ddpperf-regressions-") as aside:
+        folder, found = Path(aside), list[Judged]()
+        make(folder, [case])
+        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+        for committed, version in (("better", "worse"), ("worse", "better")):
+            write(folder, [case], committed)
+            for command in (("add", "."), ("commit", "-qm", committed)):
+                who = ("-c", "user.name=corpus", "-c", "user.email=corpus@example.com")
+                subprocess.run(["git", *who, *command], cwd=folder, check=True)
+            write(folder, [case], version)
+            found.append(judged(folder, [case], *TIMED)[case.number])
+    return replace(row(case, found[0], found[1], None), clock=True)
 
 
 def row(case: Case, worse: Judged, back: Judged, twin: Judged | None) -> Row:

@@ -24,6 +24,7 @@ _SHARE = 0.01  # of the parameters: a change that is told
 _LEAST_SHARE = 0.001  # of a count: a change of less is told in bytes or FLOPs
 _SITES = 3  # lines of code that are named, one of an operator; of the others only the number is told
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
+_MADE = ("ddp_buckets", "python_objects")
 _NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
@@ -102,18 +103,12 @@ def ranks_apart(ranks: int, calls: float, paired: bool) -> str:  # noqa: FBT001 
     return f"{ranks} ranks send each other nothing, so each trains alone: {reference_text(paired)} has {made} a step"
 
 
-def same_data(
-    ranks: Sequence[int],
-    drawn: bool,  # noqa: FBT001 - a fact
-    paired: bool | None,  # noqa: FBT001 - a fact
-    alone: bool,  # noqa: FBT001 - a fact
-    sites: Sequence[CallSite],
-) -> str:
+def same_data(*, ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool, sites: Sequence[CallSite]) -> str:
     """Ranks that train on the same data; ``paired`` is None if the reference does not say that they should not."""
     what = "draw the same samples from the dataset" if drawn else "train on the same batches"
     beside = "" if paired is None else f", and those of {reference_text(paired)} do not"
-    by = [f"the {site.part} at {_place_text(site)}" for site in sites] or ["their sampler (DistributedSampler)"]
-    cure = f"let {by[0]} or their dataset know the rank"
+    by = [f"the {site.part} at {_place_text(site)}" for site in sites]
+    cure = f"let {words_of(by) if by else 'their sampler (DistributedSampler)'} or their dataset know the rank"
     if alone:
         what, cure = f"{what} and send each other nothing", "let them join a process group, or give world_size=1"
     return f"ranks {words_of(list(map(str, ranks)))} {what}{beside}: {cure}"
@@ -182,8 +177,7 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     before, after = then.details.get(metric, {}), now.details.get(metric, {})
     on_each = _rank_lines(metric, {"": on_ranks(metric, then, now)})
     if metric == "ddp_buckets":
-        text = _bucket_text(before, after)
-        return text + _made_at(metric, then, now) * bool(text) + on_each
+        return (_bucket_text(before, after) + _made_at(metric, then, now)) * (before != after) + on_each
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     changed = sorted((name for name in changes if changes[name]), key=lambda name: (-abs(changes[name]), name))
     # What may be luck of which steps were looked at is left out, unless that is all there is.
@@ -229,8 +223,7 @@ def _made_at(metric: str, then: Counts, now: Counts) -> list[str]:
     """The lines of code that make buckets, or Python objects that stay, new ones and those with more first."""
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
-    told = sites and metric in ("ddp_buckets", "python_objects")
-    return [f"made at {words_of(list(map(_place_text, sites)))}"] if told else []
+    return [f"made at {words_of(list(map(_place_text, sites)))}"] if sites and metric in _MADE else []
 
 
 def _change(metric: str, before: float, after: float, every: str = "step") -> str:
@@ -301,8 +294,6 @@ def _place_text(site: CallSite) -> str:
 
 
 def _bucket_text(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    if before == after:
-        return []
     layouts = _layout(before), _layout(after)
     if len(before) != len(after):
         return [f"{len(before)} -> {format_count(len(after), 'bucket')}, {' -> '.join(layouts)}"]

@@ -60,7 +60,7 @@ class Seen:
         placed: SiteCounts = {**sites, **watch.buckets(counts.details["peak_tensor_bytes"].get("buckets", 0.0))}
         if any_rank(many := sum((left or {}).values()) > COUNTS["python_objects"].floor):
             left_at = lines_of_left(step.run, traces=many)
-            placed = {**placed, "python_objects": {("", place): blocks for place, blocks in left_at.items()}}
+            placed = {**placed, "python_objects": {("memory", place): blocks for place, blocks in left_at.items()}}
         counts = replace(
             counts,
             totals={**counts.totals, **totals},

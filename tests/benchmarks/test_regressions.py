@@ -47,7 +47,8 @@ def test_a_case_has_two_versions_a_guilty_line_and_what_has_to_be_red(case: Case
     assert case.cause
     assert case.red or case.verdict == "broken"
     assert not case.red & case.same
-    assert case.blind or case.red | case.same | case.trade <= set(COUNTS)
+    assert case.blind or case.red | case.same | case.trade <= {"step_time"} | set(COUNTS)
+    assert case.clock is ("step_time" in case.red)
 
 
 def test_there_are_enough_cases_and_a_third_has_a_harmless_twin() -> None:

@@ -32,7 +32,7 @@ if __name__ == "__main__":
     main()
 """,
     worse=((", persistent_workers=True", ""),),
-    line="for batch in loader:",
+    line="DataLoader(data, 8",
     red=frozenset({"workers_restarted"}),
     same=frozenset({"optimizer_steps", "flops", "collective_calls"}),
     cause="workers_restarted",
