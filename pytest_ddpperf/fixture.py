@@ -16,15 +16,7 @@ from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Environment, Measurement, Mode
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.run.call.benchmark import BenchmarkRun
-from pytest_ddpperf.run.call.requests import (
-    VerbCall,
-    by_size,
-    grows,
-    of_size,
-    powers_of_two,
-    require_consistent,
-    several_sizes,
-)
+from pytest_ddpperf.run.call.requests import VerbCall, by_size, grows, of_size, require_consistent, several_sizes
 from pytest_ddpperf.run.call.time_sheet import TimeSheet
 from pytest_ddpperf.run.call.variant import Variant
 from pytest_ddpperf.run.session.session import Session
@@ -191,7 +183,8 @@ class Ddpperf:
         call = self._call("scaling", knobs, samples_per_step, tokens_per_step, counts=grows(subject))
         sizes = self._session.world_sizes(call.settings)
         if world_sizes is None and len(sizes) == 1:
-            sizes = powers_of_two(sizes[0])
+            largest = sizes[0]
+            sizes = tuple(sorted({*(2**i for i in range(largest.bit_length())), largest}))
         subjects = by_size(subject, sizes, mode, counted=call.settings.counts != "off")
         variants = [
             call.variant(

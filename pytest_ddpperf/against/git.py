@@ -111,9 +111,8 @@ def code_of(root: Path, commit: str | None = None) -> str:
     else:
         listed = git(top, "ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard", seconds=_STATUS_SECONDS)
         tagged = {entry[2:]: entry[0] for entry in listed.split("\0") if entry}
-        names = sorted(
-            name for name, tag in tagged.items() if _of_code(name, tracked=tag != "?") and _plain(top / name)
-        )
+        of_code = (name for name, tag in tagged.items() if _of_code(name, tracked=tag != "?"))
+        names = sorted(name for name in of_code if (top / name).is_file() and not (top / name).is_symlink())
         given = "".join(f"{name}\n" for name in names)
         hashes = git(top, "hash-object", "--stdin-paths", seconds=_STATUS_SECONDS, words=given).splitlines()
         hashed = list(zip(names, hashes, strict=True))
@@ -124,10 +123,6 @@ def _of_code(name: str, *, tracked: bool) -> bool:
     """Whether a file is code or configuration; a name with a line break is none that git could be asked about."""
     json = tracked and _JSON.fullmatch(name) is not None and _BASELINE.fullmatch(name) is None
     return json or _CODE.fullmatch(name) is not None
-
-
-def _plain(file: Path) -> bool:
-    return file.is_file() and not file.is_symlink()
 
 
 def fetch(root: Path, commit: str) -> None:
@@ -284,18 +279,15 @@ def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:
     if revision is None:
         return None
     try:
-        dirty = _dirty(path, top_folder(path), apart_from)
+        top = top_folder(path)
+        aside = None if apart_from is None else Path(os.path.relpath(apart_from.resolve(), top.resolve()))
+        exclusion = [] if aside is None or aside.parts[:1] == ("..",) else [":/", f":(top,exclude,literal){aside}"]
+        # Untracked files do not count: baselines that are saved for the first time do not change the code.
+        words = ("status", "--porcelain", "--untracked-files=no", "--", *exclusion)
+        dirty = git(path, *words, seconds=_STATUS_SECONDS) != ""
     except GitError:
         return None
     return Checkout(revision, _branch(path, revision, os.environ), dirty, _commit_date(path, revision))
-
-
-def _dirty(path: Path, top: Path, apart_from: Path | None) -> bool:
-    """Whether tracked files outside of ``apart_from`` differ from the commit."""
-    aside = None if apart_from is None else Path(os.path.relpath(apart_from.resolve(), top.resolve()))
-    exclusion = [] if aside is None or aside.parts[:1] == ("..",) else [":/", f":(top,exclude,literal){aside}"]
-    # Untracked files do not count: baselines that are saved for the first time do not change the code.
-    return git(path, "status", "--porcelain", "--untracked-files=no", "--", *exclusion, seconds=_STATUS_SECONDS) != ""
 
 
 def _branch(path: Path, revision: str, environ: Mapping[str, str]) -> str | None:

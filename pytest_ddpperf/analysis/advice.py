@@ -175,7 +175,6 @@ def _fewer_steps(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]
 
 
 def _largest(diagnosis: Diagnosis, *among: Bottleneck) -> Bottleneck:
-    """The largest of some causes."""
     return next((cause.bottleneck for cause in diagnosis.causes if cause.bottleneck in among), among[0])
 
 
@@ -188,7 +187,6 @@ def _synchronises_each(measurement: Measurement) -> bool:
 
 
 def _kept(measurement: Measurement) -> bool:
-    """Whether parameters stay gathered between forward and backward."""
     return re.search(_KEPT, measurement.strategy) is not None
 
 

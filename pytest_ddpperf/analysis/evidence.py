@@ -79,7 +79,10 @@ def evidence_of(measurement: Measurement) -> StepEvidence | None:
         return None
     step = median(map(mean_step, measurement.launches))
     shares = _shares(measurement, launches)
-    rates = _rates(launches) if _fits_products(measurement) else None
+    # Of products in the precision of the step's; the CPU knows one.
+    asked = measurement.recipe.get("precision", "fp32")
+    of_step = measurement.environment.device == "cpu" or precision_of_products(measurement) == asked
+    rates = _rates(launches) if of_step else None
     slow = _slow_rank(launches, step) or _rank_with_most_work(measurement, launches, step, rates)
     communication, whole = _communication(measurement, shares, step)
     cpu_times = complete(rank.cpu_time for launch in measurement.launches for rank in launch.ranks)
@@ -207,12 +210,6 @@ def _slow_phase(launches: Sequence[Launch], rank: int) -> str:
         for phase in more:
             more[phase] += seconds[rank][phase] - median(own[phase] for i, own in enumerate(seconds) if i != rank)
     return max(more, key=more.__getitem__)
-
-
-def _fits_products(measurement: Measurement) -> bool:
-    """Whether the rates are of products in the precision of the step's; on the CPU, which knows one, always."""
-    asked = measurement.recipe.get("precision", "fp32")
-    return measurement.environment.device == "cpu" or precision_of_products(measurement) == asked
 
 
 def _rates(launches: Sequence[Launch]) -> MachineRates | None:

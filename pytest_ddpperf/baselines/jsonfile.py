@@ -127,7 +127,6 @@ def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
 
 
 def _complaint(text: str, error: json.JSONDecodeError) -> str:
-    """Why a text is no JSON."""
     content = text.rstrip()
     if not content:
         return "is empty"

@@ -93,7 +93,11 @@ def written(value: Any, shapes: Shapes) -> Any:
 def read(kind: Any, value: Any, shapes: Shapes) -> Any:
     """JSON data as a type has it: a record, tuple, mapping, literal or scalar; Misfit tells what does not fit."""
     if kind in _SCALARS:
-        return _scalar(kind, value)
+        expected, holds = _SCALARS[kind]
+        base = getattr(kind, "__supertype__", kind)
+        if type(value) not in ((int, float) if base is float else (base,)) or not holds(value):
+            _refuse(expected, value)
+        return base(value)
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Literal:
         return value if value in parts else _refuse(f"one of {', '.join(parts)}", value)
@@ -125,14 +129,6 @@ def _record(kind: type, data: Mapping[str, Any], shapes: Shapes) -> Any:
         if name not in types:
             raise Misfit("is not known here", f".{name}")
     return (shape.make or kind)(**{name: _part(f".{name}", types[name], item, shapes) for name, item in data.items()})
-
-
-def _scalar(kind: Any, value: Any) -> Any:
-    expected, holds = _SCALARS[kind]
-    base = getattr(kind, "__supertype__", kind)
-    if type(value) not in ((int, float) if base is float else (base,)) or not holds(value):
-        _refuse(expected, value)
-    return base(value)
 
 
 def _refuse(expected: str, value: Any) -> NoReturn:

@@ -173,7 +173,6 @@ def _store(options: argparse.Namespace) -> Store:
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
-    """Declares what ``ddpperf calibrate`` takes; all else is pytest's."""
     parser.usage = "ddpperf calibrate [-h] [--runs N] [TESTS and options of pytest, such as -k small ...]"
     parser.add_argument(
         "--runs",
@@ -189,7 +188,6 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 
 def _add_simulate(parser: argparse.ArgumentParser) -> None:
-    """Declares what ``ddpperf simulate`` takes; all else is pytest's."""
     parser.usage = "ddpperf simulate [-h] --world-size N[,N...] [options] [TESTS and options of pytest ...]"
     parser.add_argument(
         "--world-size",
@@ -229,7 +227,6 @@ def _with_folder(add_arguments: Callable[[argparse.ArgumentParser], None]) -> Ca
 
 
 def _in_folder(run: Callable[[argparse.Namespace, Path], int]) -> Callable[[argparse.Namespace], int]:
-    """Runs a command that is given the folder of the baselines."""
     return lambda options: run(options, _place(options)[0])
 
 

@@ -105,13 +105,6 @@ def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environ.items() if _READ_AT_IMPORT.match(name)}
 
 
-def _nccl_defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """NCCL says what goes wrong. For ranks of one machine it probes no InfiniBand and no plugin, unless asked to."""
-    defaults = {"NCCL_DEBUG": "WARN", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
-    asked = {"NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN"} & environ.keys()
-    return {"NCCL_DEBUG": "WARN"} if asked else defaults
-
-
 def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: str = "") -> dict[str, str]:
     """Give ranks ``environ`` without the variables of another launcher, with NCCL's defaults, and ``fixed`` on top.
 
@@ -123,10 +116,14 @@ def inherited(environ: Mapping[str, str], fixed: Mapping[str, str], interface: s
         for name, value in environ.items()
         if name not in LAUNCHER_VARIABLES and not TASK_VARIABLES.match(name)
     }
+    defaults = {"NCCL_DEBUG": "WARN"}  # it says what goes wrong
     if not interface:
-        return {**_nccl_defaults(environ), **kept, **fixed}
+        if not {"NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN"} & environ.keys():
+            # For ranks of one machine it probes no InfiniBand and no plugin, unless asked to.
+            defaults |= {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
+        return {**defaults, **kept, **fixed}
     chosen = {name: environ.get(name) or interface for name in _INTERFACES}
-    return {"NCCL_DEBUG": "WARN", **kept, **fixed, **chosen}
+    return {**defaults, **kept, **fixed, **chosen}
 
 
 def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -137,7 +137,10 @@ def failure(
     causes = [end for end in failed if not end.lost_peer and end.failure not in skips]
     if skips and not causes:
         return RankSkipped(skips[0].text)
-    root = _first(causes or failed)
+    causes = causes or failed
+    # Aborts come in any order: of those by CUDA errors the root is the earliest error.
+    aborts = [end for end in causes if _CUDA_ERROR.match(end.last_words)]
+    root = min(aborts, key=lambda end: end.noticed) if causes[0] in aborts else causes[0]
     if root.failure is not None and root.failure.stage in {"load", "send"}:
         return PayloadError(_undelivered(root.rank, root.failure), sections=_sections(ends))
     if root.failure is not None and root.failure.kind == "refused":
@@ -152,12 +155,6 @@ def failure(
         sections=_sections(ends),
         out_of_memory=any(map(_wanted_memory, failed)),
     )
-
-
-def _first(causes: Sequence[RankEnd]) -> RankEnd:
-    """The earliest of some ends. Aborts come in any order: of those by CUDA errors it is the earliest error."""
-    aborts = [end for end in causes if _CUDA_ERROR.match(end.last_words)]
-    return min(aborts, key=lambda end: end.noticed) if causes[0] in aborts else causes[0]
 
 
 def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stacks: Mapping[int, str]) -> RankFailed:

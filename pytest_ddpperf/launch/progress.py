@@ -143,8 +143,5 @@ def told(ranks: Mapping[int, Progress]) -> str:
 
 def advanced(before: Mapping[int, Progress], after: Mapping[int, Progress]) -> bool:
     """Whether a rank has come further: then the launch is slow, and does not hang."""
-    return any(rank in before and (each.stage, each.step) != _place(before[rank]) for rank, each in after.items())
-
-
-def _place(progress: Progress) -> tuple[str, int]:
-    return progress.stage, progress.step
+    both = ((before[rank], each) for rank, each in after.items() if rank in before)
+    return any((old.stage, old.step) != (new.stage, new.step) for old, new in both)

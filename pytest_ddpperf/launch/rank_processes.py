@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from pytest_ddpperf.launch.messages import Job, ZygoteEvent
+    from pytest_ddpperf.launch.messages import Job
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
     Echo = Callable[[int, list[str]], None]  # takes a rank and lines that it has printed
@@ -172,20 +172,17 @@ class RankProcesses:
                 selector.register(rank.channel, selectors.EVENT_READ, partial(self._collect, rank, selector))
 
     def _hear(self, zygote: ZygoteProcess) -> None:
-        self._note(zygote.events(0))
+        for event in zygote.events(0):
+            if isinstance(event, Refused):
+                raise LaunchError(f"rank {event.rank} could not be forked: {event.reason}")
+            if isinstance(event, Ended):
+                self.ranks[event.rank].ended(event)
 
     @staticmethod
     def _collect(rank: _RankProcess, selector: selectors.BaseSelector) -> None:
         rank.collect()
         if rank.channel.closed:
             selector.unregister(rank.channel)
-
-    def _note(self, events: list[ZygoteEvent]) -> None:
-        for event in events:
-            if isinstance(event, Refused):
-                raise LaunchError(f"rank {event.rank} could not be forked: {event.reason}")
-            if isinstance(event, Ended):
-                self.ranks[event.rank].ended(event)
 
     def signal(self, ranks: Sequence[int], number: int) -> None:
         """Send a signal to those of these ranks that still run."""

@@ -19,16 +19,12 @@ HELD_BACK = 0.10  # share of a launch's readings in which a GPU's clocks were he
 CLOCK_FALL = 0.05  # by how much a GPU's clock in one launch may lie below that in another
 
 
-def health_findings(measurement: Measurement) -> tuple[Finding, ...]:
+def health_findings(measurement: Measurement) -> Iterator[Finding]:
     """A finding for each thing that went on in the machine and could have moved the result."""
-    return (*_cpu_findings(measurement), *_gpu_findings(measurement))
-
-
-def _cpu_findings(measurement: Measurement) -> Iterator[Finding]:
-    """The findings on cores and memory of each node."""
     for node in dict.fromkeys(name for launch in measurement.launches for name in launch.processors):
         for found in _of_node(measurement, node):
             yield replace(found, facts={**found.facts, "node": node}) if node else found
+    yield from _gpu_findings(measurement)
 
 
 def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
@@ -67,7 +63,6 @@ def _throttled(cpu: CpuHealth, seconds: float, cores: int) -> float | None:
 
 
 def _gpu_findings(measurement: Measurement) -> Iterator[Finding]:
-    """The findings on the GPUs that ranks computed on."""
     launches = [gpus for gpus in map(gpus_of, measurement.launches) if gpus]
     number = len(measurement.launches)
     unread = [each for each in measurement.launches if each.health and len(gpus_of(each)) < len(used_gpus(each))]

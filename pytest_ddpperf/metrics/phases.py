@@ -122,5 +122,4 @@ def _diagnosed(measurement: Measurement) -> list[tuple[PhaseTimes, ...]]:
 
 
 def _mean(ranks: Sequence[Sequence[float]]) -> float:
-    """The mean over ranks and steps."""
     return fmean(seconds for of_rank in ranks for seconds in of_rank)

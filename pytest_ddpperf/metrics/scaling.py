@@ -216,7 +216,6 @@ def _partners(base: Measurement, other: Measurement) -> list[tuple[Launch, Launc
 
 
 def _peak(launch: Launch) -> float | None:
-    """Bytes that a launch took at most, of the rank that took most."""
     for kind in _PEAKS:
         known = [rank.memory[kind] for rank in launch.ranks if kind in rank.memory]
         if known:

@@ -55,7 +55,9 @@ def align(traces: Sequence[RankTrace]) -> ClockAlignment:
         raise TraceError(f"not merged: two traces are of one rank ({', '.join(map(str, numbers))})")
     meetings = [_meetings(trace, len(traces)) for trace in traces]
     _require_alike(traces, meetings)
-    common = [key for key in meetings[0] if all(_apart(own[key]) for own in meetings)]
+    # Those are in the same order on all ranks of which none begins before the one before it has ended.
+    pairs = {key: [pair for own in meetings for pair in pairwise(own[key])] for key in meetings[0]}
+    common = [key for key, found in pairs.items() if all(before[1] <= after[0] for before, after in found)]
     if others and not common:
         raise TraceError(
             "not merged: in the steps of these ranks there is no all_reduce, all_gather, reduce_scatter, all_to_all or "
@@ -93,11 +95,6 @@ def _meetings(trace: RankTrace, ranks: int) -> _Meetings:
         if kind in _MEETING and step is not None and everyone:
             found[step, kind, -1.0 if event.nbytes is None else event.nbytes].append(event.span)
     return found
-
-
-def _apart(spans: Sequence[Span]) -> bool:
-    """Whether no span begins before the one before it has ended: then they are in the same order on all ranks."""
-    return all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 def _require_alike(traces: Sequence[RankTrace], meetings: Sequence[_Meetings]) -> None:

@@ -121,7 +121,8 @@ def _uses(trace: RankTrace) -> Iterator[tuple[Name, float]]:
         if what is None or event.name.startswith(_MARKS) or in_steps(trace, event) is None:
             continue
         if communicates:
-            yield (what, _collective(event)), event.end - event.start
+            size = "" if event.nbytes is None else f" of {int(event.nbytes)} B"
+            yield (what, f"{event.kind or kind_of(event.name)}{size}"), event.end - event.start
         elif what == "operator":
             operators[event.place].append(event)
         else:
@@ -129,12 +130,6 @@ def _uses(trace: RankTrace) -> Iterator[tuple[Name, float]]:
     for of_thread in operators.values():
         for event, own in _own_seconds(of_thread):
             yield ("operator", event.name), own
-
-
-def _collective(event: TraceEvent) -> str:
-    """The name of a collective: its kind, and the bytes that a rank puts into it where they are told."""
-    size = "" if event.nbytes is None else f" of {int(event.nbytes)} B"
-    return f"{event.kind or kind_of(event.name)}{size}"
 
 
 def _own_seconds(events: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, float]]:

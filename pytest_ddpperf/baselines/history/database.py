@@ -19,7 +19,7 @@ from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.baselines.codec import data_of
 from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
-from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, has_plan, make_tables, open_history
+from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, make_tables, open_history, version_of
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import FINAL_LOSS, rules_of
 from pytest_ddpperf.records.measurement import BenchmarkId, Better, Interval, Measurement, Mode, Scale
@@ -180,7 +180,7 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
     try:
         with open_history(file) as connection:
             # A loss falls from step to step; no other metric depends on the number of steps.
-            planned = has_plan(connection)
+            planned = version_of(connection) > 1  # the tables have the columns for the plan of a result
             query = f"""
                 SELECT test, name, strategy, mode, recipe, world_size, key, metric, unit, better, scale,
                        {"warmup + steps" if planned and metric == FINAL_LOSS else "NULL"} AS total_steps,
@@ -237,7 +237,6 @@ def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:
 
 @functools.lru_cache
 def _is_object(text: str) -> bool:
-    """Whether a text is a JSON object."""
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -245,7 +244,6 @@ def _is_object(text: str) -> bool:
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    """The entry of a row, by the names of its columns."""
     code = {name: row[name] for name in ("date", "commit_date", "branch")}
     run = HistoryRun(**code, commit=row["commit_hash"], dirty=bool(row["dirty"]))
     benchmark = Benchmark(

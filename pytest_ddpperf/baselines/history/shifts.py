@@ -203,7 +203,6 @@ def _near(n: int, creep: Shift, reach: float) -> tuple[Indices, Indices]:
 
 
 def _best(gains: Gains, before: Indices, after: Indices) -> Shift:
-    """The candidate with the largest gain."""
     i = int(gains(before, after).argmax())
     return Shift(int(before[i]), int(after[i]))
 

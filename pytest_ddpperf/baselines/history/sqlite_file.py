@@ -88,14 +88,9 @@ class NoRunYet(HistoryError):
     """The file is empty: no run was recorded in it yet."""
 
 
-def has_plan(connection: sqlite3.Connection) -> bool:
-    """Whether the tables have the columns for the plan of a result."""
-    return _version(connection) > 1
-
-
 def make_tables(connection: sqlite3.Connection) -> None:
     """Makes the tables of a new file, or adds the new columns to those of an older one, in the caller's transaction."""
-    version = _version(connection)
+    version = version_of(connection)
     if version >= VERSION:
         return
     for statement in _MIGRATION if version else _SCHEMA:
@@ -138,7 +133,7 @@ def broken(file: Path, problem: str) -> HistoryError:
     return HistoryError(f"history file {file}: {problem}; {_RECOVERY}")
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def version_of(connection: sqlite3.Connection) -> int:
     """The version of the tables; 0 if there are none."""
     return cast("int", connection.execute("PRAGMA user_version").fetchone()[0])
 

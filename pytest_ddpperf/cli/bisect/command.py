@@ -235,7 +235,6 @@ def _conclude_packages(bisector: Bisector) -> int:
 
 
 def _sureness(bisector: Bisector) -> str:
-    """How far the result can be trusted."""
     if bisector.endpoints.target.counted:
         return "  sure: counts have no noise"
     error = bisector.error

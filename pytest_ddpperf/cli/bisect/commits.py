@@ -109,7 +109,6 @@ def commits_between(good: str, bad: str, folder: Path, *, first_parent: bool = F
 
 
 def _rev_list(root: Path, ends: str, *arguments: str) -> list[str]:
-    """The lines that ``git rev-list`` prints."""
     try:
         return git(root, "rev-list", *arguments, seconds=_HISTORY_SECONDS).splitlines()
     except GitError as error:

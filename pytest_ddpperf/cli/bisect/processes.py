@@ -49,7 +49,10 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
         printed = (folder / "output").read_text(encoding="utf-8", errors="replace")
         outcome = folder / OUTCOME_FILE
         if status in _UNUSABLE or not outcome.exists():
-            raise SettingError(f"{command_line(arguments)}: {_complaint(printed, status)}")
+            error = _ERROR.search(printed)
+            lines = [line for line in printed.splitlines() if line.strip()]
+            complaint = error[1] if error is not None else next(reversed(lines), f"it ended with status {status}")
+            raise SettingError(f"{command_line(arguments)}: {complaint}")
         found: Outcome = pickle.loads(outcome.read_bytes())
         return found
 
@@ -57,10 +60,3 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
 def command_line(arguments: Sequence[str]) -> str:
     """What the user would type to run pytest with these arguments: ``pytest perf -k small``."""
     return shlex.join(("pytest", *arguments))
-
-
-def _complaint(printed: str, status: int) -> str:
-    """The line in which pytest rejects its arguments."""
-    error = _ERROR.search(printed)
-    lines = [line for line in printed.splitlines() if line.strip()]
-    return error[1] if error is not None else next(reversed(lines), f"it ended with status {status}")

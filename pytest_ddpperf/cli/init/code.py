@@ -125,7 +125,10 @@ def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST
             if called == "add_argument" and names:
                 found.options.insert(0, (names, _is_needed(names, here)))
             elif called in {"Trainer", "Fabric"}:
-                found.processes = max(found.processes, _processes(here))
+                values = [word.value for word in here.keywords if word.arg in {"devices", "num_nodes"}]
+                numbers = [each.value for each in values if isinstance(each, ast.Constant)]
+                named = math.prod(number for number in numbers if isinstance(number, int))
+                found.processes = max(found.processes, named)
     return found
 
 
@@ -136,13 +139,6 @@ def _dotted(node: ast.AST) -> str:
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) and node.id != "self" else ""
-
-
-def _processes(call: ast.Call) -> int:
-    """The number of processes that a Trainer of Lightning names; 1 if it names none."""
-    values = [word.value for word in call.keywords if word.arg in {"devices", "num_nodes"}]
-    numbers = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, int)]
-    return math.prod(numbers)
 
 
 def _is_needed(names: Sequence[str], call: ast.Call) -> bool:

@@ -156,18 +156,15 @@ def _script_remarks(script: TrainingScript) -> list[str]:
 
 
 def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[str]:
-    words = [_literal(_path(script, project, folder)), *(f'"{word}"' for word in script.longer[:1])]
+    path = _path(script, project, folder)
+    literal = json.dumps(path, ensure_ascii=False) if path.isprintable() else repr(path)
+    words = [literal, *(f'"{word}"' for word in script.longer[:1])]
     words += script.longer[1:]
     single = script.framework in _LIGHTNING
     if single and script.devices:
         words += [f'"{script.devices}"', "2"]
     ranks = [f"world_size={2 if single and script.devices else script.processes}"] * (single or not script.joins)
     return [f"Script({', '.join(words)})", *ranks, *([] if script.longer else [f"steps={STEPS}"])]
-
-
-def _literal(text: str) -> str:
-    """Text as code; what is not printable is escaped."""
-    return json.dumps(text, ensure_ascii=False) if text.isprintable() else repr(text)
 
 
 def _path(script: TrainingScript, project: Project, folder: Path) -> str:

@@ -36,7 +36,10 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
                 whole[path][step] += duration
             if place.sections:
                 own[place.sections[-1]][step] += duration
-    counts = _entries(trace)
+    counts: dict[str, int] = defaultdict(int)  # of each section: how often it was entered from the node just outside
+    for outside, place in pairwise(trace.places):
+        if place.parent is outside and len(place.sections) > len(outside.sections):
+            counts[place.sections[-1]] += 1
     of_phases, of_sections = ({}, {}) if memory is None else _memory_uses(*memory)
     return PhaseTimes(
         seconds={phase: tuple(times) for phase, times in phases.items()},
@@ -52,15 +55,6 @@ def break_down(trace: Trace, seconds: Sequence[float], memory: tuple[MemoryKind,
         ),
         memory=of_phases,
     )
-
-
-def _entries(trace: Trace) -> dict[str, int]:
-    """Counts how often each section was entered from the node just outside of it."""
-    counts: dict[str, int] = defaultdict(int)
-    for outside, place in pairwise(trace.places):
-        if place.parent is outside and len(place.sections) > len(outside.sections):
-            counts[place.sections[-1]] += 1
-    return counts
 
 
 def _memory_uses(kind: MemoryKind, trace: Trace) -> tuple[dict[str, MemoryUse], dict[str, MemoryUse]]:

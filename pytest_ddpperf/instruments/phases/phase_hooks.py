@@ -162,7 +162,6 @@ def followed(recorder: Follower, hooks: Sequence[PhaseHook]) -> Iterator[None]:
 
 
 def _within(recorder: Follower, hook: PhaseHook, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, called within a phase."""
     enter, go, phase, name = recorder.enter, recorder.go, hook.phase, hook.range
 
     @uncompiled

@@ -142,17 +142,14 @@ def marks_of(events: Iterable[ProfilerEvent]) -> list[Span]:
     return found
 
 
-def is_computation(event: ProfilerEvent, device: str) -> bool:
-    """Whether an event is computation on this kind of device; operators on the CPU only launch that of ``cuda``."""
-    return class_of(event) == "computation" and (event.activity == "kernel") == (device == "cuda")
-
-
 def steps_of(
     events: Sequence[ProfilerEvent], *, device: str, marks: Sequence[Span] | None = None
 ) -> tuple[ProfiledStep, ...]:
     """The steps of one rank's profile, each with its communication and computation; ``marks``: where they are."""
     communication = [event for event in events if class_of(event) == "communication"]
-    computation = [event.span for event in events if is_computation(event, device)]
+    # Operators on the CPU only launch the computation of ``cuda``.
+    of_device = (event for event in events if (event.activity == "kernel") == (device == "cuda"))
+    computation = [event.span for event in of_device if class_of(event) == "computation"]
     return tuple(_step(mark, communication, computation) for mark in (marks_of(events) if marks is None else marks))
 
 

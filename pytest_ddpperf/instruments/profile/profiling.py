@@ -79,15 +79,10 @@ def profile_steps(
     events += unended(results.kineto_results.experimental_event_tree(), began, events)
     exported(trace)
     windows = [window_of(module) for module in modules if isinstance(module, DistributedDataParallel)]
-    return RankProfile(
-        steps=steps_of(events, device=device.type), window=next(iter(windows), None), subgroups=subgroups_made()
-    )
-
-
-def subgroups_made() -> bool:
-    """Whether this rank knows of process groups with fewer ranks than the world."""
     groups = dist.distributed_c10d._world.pg_group_ranks.values()  # noqa: SLF001  there is no other list of them
-    return any(len(group) < dist.get_world_size() for group in groups)
+    subgroups = any(len(group) < dist.get_world_size() for group in groups)
+    steps_seen = steps_of(events, device=device.type)
+    return RankProfile(steps=steps_seen, window=next(iter(windows), None), subgroups=subgroups)
 
 
 def window_of(module: DistributedDataParallel) -> Window | None:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.instruments.health import Watch
     from pytest_ddpperf.launch.failures import RankEnd
-    from pytest_ddpperf.launch.messages import Job, SeenImport
+    from pytest_ddpperf.launch.messages import Job
     from pytest_ddpperf.launch.nodes.meeting import Card
 
     CheckOut = Callable[[Redirection], "CheckedOut | None"]  # has its target on this node, and gives what was made
@@ -174,7 +174,9 @@ class _Host(threading.Thread):
                 if isinstance(message, AskReady):
                     self._link.send(NodeReady(self._get_ready(message)))
                 elif isinstance(message, AskPreload):
-                    self._preload(message.modules)
+                    # Those that read the number of their rank stay with the ranks, whose numbers here change.
+                    with contextlib.suppress(LaunchError):  # the next launch tells
+                        self.launcher.preload(Wanted(asked=(), seen=message.modules, ranks=0), self._judged)
                     self._link.send(NodeReady())
                 elif isinstance(message, Begin):
                     self._launch(message)
@@ -215,11 +217,6 @@ class _Host(threading.Thread):
         except LaunchError as error:
             return str(error)
         return ""
-
-    def _preload(self, modules: tuple[SeenImport, ...]) -> None:
-        # Those that read the number of their rank stay with the ranks, whose numbers here change with the launch.
-        with contextlib.suppress(LaunchError):  # the next launch tells
-            self.launcher.preload(Wanted(asked=(), seen=modules, ranks=0), self._judged)
 
     def _launch(self, begin: Begin) -> None:
         try:

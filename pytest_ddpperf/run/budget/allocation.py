@@ -39,11 +39,6 @@ class TimeRequest:
     wanted: float = math.inf  # more would be of no use
     explains: float = 0.0  # the part that rounds leave for the diagnosis
 
-    @property
-    def divisible(self) -> bool:
-        """Whether a part of the seconds is of use: half of a proof is none."""
-        return self.priority < Priority.PROVE
-
 
 def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
     """The seconds that each request gets, 0 for none: all have their least, whatever is left.
@@ -54,7 +49,8 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
     left = max(0.0, seconds - math.fsum(shares))
     for i in sorted(range(len(requests)), key=lambda i: (requests[i].priority, requests[i].wanted)):
         missing = max(0.0, requests[i].wanted - requests[i].least)
-        given = missing if missing <= left else left * requests[i].divisible
+        # A part of the seconds is of use, but half of a proof is none.
+        given = missing if missing <= left else left * (requests[i].priority < Priority.PROVE)
         shares[i] += given
         left -= given
     return shares

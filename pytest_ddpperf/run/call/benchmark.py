@@ -86,7 +86,10 @@ class BenchmarkRun:
             begun, whole = self.launches.times.now(), replace(job, training=training)
             launched: LaunchResult[RankPrepared]
             launched = self.launches.launch(variant, PREPARE_LAUNCH, whole, patience=job.parts)
-            self.launches.times.note_launch(begun, **_worked(launched.values))
+            measuring = [0.0 if rank.timed is None else rank.timed.worked for rank in launched.values]
+            spent = zip(measuring, ((rank.counting, rank.verifying) for rank in launched.values), strict=True)
+            measured, (counting, verifying) = max(spent, key=lambda seconds: seconds[0] + sum(seconds[1]))
+            self.launches.times.note_launch(begun, measuring=measured, counting=counting, verifying=verifying)
             if not job.timed:  # no other launch tells what its ranks print
                 self.sections.extend((f"{variant.label}, {title}", text) for title, text in launched.sections)
             counts = [rank.counts for rank in launched.values if rank.counts is not None]
@@ -246,10 +249,3 @@ class BenchmarkRun:
 def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
     """What is measured, and of which side, whatever its functions are: each run of a test makes them anew."""
     return [(variant.identity_fields, variant.of_reference) for variant in variants]
-
-
-def _worked(ranks: Sequence[RankPrepared]) -> dict[str, float]:
-    """The seconds of a preparing launch's tasks, on the rank that worked longest."""
-    measuring = [0.0 if rank.timed is None else rank.timed.worked for rank in ranks]
-    longest, seconds = max(zip(ranks, measuring, strict=True), key=lambda r: r[0].counting + r[0].verifying + r[1])
-    return {"measuring": seconds, "counting": longest.counting, "verifying": longest.verifying}

@@ -68,7 +68,6 @@ class BenchmarkLaunches:
 
     @property
     def _own(self) -> Launchers:
-        """Those of the candidate."""
         return (self.paired and self.paired.opposite) or self._session.sides.launchers
 
     @property

@@ -158,8 +158,11 @@ class JudgedRun(BenchmarkRun):
         """The results of the candidates that fit; after an error without what is to blame, if others are left."""
         __tracebackhide__ = True
         references = self._references(self._fit.left)
+        session = self._session
+        # A probe of a bisection asks on which side of its tolerance a commit is.
+        margin = EQUIVALENCE_MARGIN if session.probe is None else 1.0
         while True:
-            judge = self._judge(references)
+            judge = Judge(self._test, self.settings, references, references.derive, session.tests, margin=margin)
             try:
                 self.measure(self.prepared(references.both_sides), judge, compared=references.timed)
             except DdpperfError as error:
@@ -251,13 +254,6 @@ class JudgedRun(BenchmarkRun):
         times = self.launches.times
         self.launches = BenchmarkLaunches(self._session, self.settings, paired, test=self._test, times=times)
         self.launches.start(variants)
-
-    def _judge(self, references: ComparedWith) -> Judge:
-        """A judge of the benchmarks that are compared with these references."""
-        session = self._session
-        # A probe of a bisection asks on which side of its tolerance a commit is.
-        margin = EQUIVALENCE_MARGIN if session.probe is None else 1.0
-        return Judge(self._test, self.settings, references, references.derive, session.tests, margin=margin)
 
     def _calibrated(self, number: int) -> tuple[Measurement, ...]:
         """Measures the candidates ``number`` times side by side with themselves; gives the last measurements."""

@@ -91,11 +91,6 @@ def of_size(function: Callable[[int], object], size: int, what: str) -> Workload
     return workload
 
 
-def powers_of_two(largest: int) -> tuple[int, ...]:
-    """1, 2, 4 and so on, up to ``largest``, which is the last."""
-    return tuple(sorted({*(2**i for i in range(largest.bit_length())), largest}))
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerbCall:
     """What a call of a verb says of every variant that it measures."""
@@ -156,6 +151,7 @@ class VerbCall:
             recipe = {**recipe, LIMIT: f"{limit}B" if limit % MIB else f"{limit // MIB}MiB"}
         said = {word: text for word, text in named(recipe).items() if word not in self.own}
         words = CUSTOM if resolved is None else str(resolved)
+        unchecked = resolved is None and reference is None and environment.world_size > 1 and self.settings.verify
         return Variant(
             name=training_text(name or words, said),
             subject=self._found(subject),
@@ -163,11 +159,7 @@ class VerbCall:
             strategy=words,
             resolved=resolved,
             recipe=recipe,
-            findings=(
-                *findings,
-                *of_mesh,
-                *([_UNCHECKED] * self._unchecked(resolved, reference, environment.world_size)),
-            ),
+            findings=(*findings, *of_mesh, *([_UNCHECKED] * unchecked)),
             mode=mode,
             environment=environment,
             samples_per_step=self.samples_per_step,
@@ -176,10 +168,6 @@ class VerbCall:
             own=self.own,
             variables=self.variables,
         )
-
-    def _unchecked(self, resolved: Strategy | None, reference: Subject | None, world_size: int) -> bool:
-        """Whether nothing tells that ranks train what a single process trains, though it is to be checked."""
-        return resolved is None and reference is None and world_size > 1 and self.settings.verify
 
     def _require_mesh(self, subject: Subject, world_size: int) -> tuple[Finding, ...]:
         """Refuses a mesh that nobody asks for, and one of more or fewer ranks than the group has.

@@ -28,7 +28,7 @@ from pytest_ddpperf.against.git import (
 )
 from pytest_ddpperf.baselines.fingerprint import training_differences
 from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network
-from pytest_ddpperf.baselines.store import SavedRecord, Store, baseline_record, warned
+from pytest_ddpperf.baselines.store import Store, baseline_record, warned
 from pytest_ddpperf.errors import BaselineError, HistoryError
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
@@ -175,16 +175,14 @@ class Archive:
                 self._stored.removed.append(result)
         by_key = {result.measurement.key: result for result, _ in accepted}
         for saved in store.save(test, [record for _, record in accepted]):
-            first = self._saved_before(test, saved.new.name, saved.file)
-            shown = replace(saved, file=self._shown(saved.file), old=saved.old if first is None else first[1].old)
+            file, benchmark = saved.file, (test, saved.new.name)
+            file = file.relative_to(self._root) if file.is_relative_to(self._root) else file
+            of_benchmark = (each for each in self._stored.saved if (each[0].test, each[1].new.name) == benchmark)
+            first = next((each for each in of_benchmark if each[1].file == file), None)  # of an earlier run of the test
+            shown = replace(saved, file=file, old=saved.old if first is None else first[1].old)
             self._stored.saved[:] = [each for each in self._stored.saved if each is not first]
             self._stored.saved.append((by_key[saved.new.key], shown))
         return {id(result): warned(result) for result, _ in accepted}
-
-    def _saved_before(self, test: str, name: str, file: Path) -> tuple[Result, SavedRecord] | None:
-        """What this session has saved of a benchmark in an earlier run."""
-        named = (each for each in self._stored.saved if (each[0].test, each[1].new.name) == (test, name))
-        return next((each for each in named if each[1].file == self._shown(file)), None)
 
     def never_met(self, test: str, measured: Measurement, series: Series, wanted: float | None = None) -> list[Finding]:
         """A finding if no run in the history has a metric's stored value, or a value as good as the one ``wanted``."""
@@ -204,6 +202,3 @@ class Archive:
         from pytest_ddpperf.baselines.history.database import record, run_of
 
         return record(self._root / history, replace(run_of(self.code), date=ended), results)
-
-    def _shown(self, path: Path) -> Path:
-        return path.relative_to(self._root) if path.is_relative_to(self._root) else path

@@ -35,7 +35,10 @@ class Passes:
         if not measuring or (session.testsfailed and not session.config.option.continue_on_collection_errors):
             return (yield)
         ours = self._session_of()
-        _start(ours)
+        with contextlib.suppress(DdpperfError):  # the first launch raises it
+            ours.sides.launchers[0].machine(gpus=ours.settings.device != "cpu")
+            if ours.sides.reference is not None:
+                ours.sides.reference.launchers.wait(1)
         ours.budget.start()
         ours.budget.two_passes = self._first = _may_run_again(ours, session, measuring)
         try:
@@ -46,8 +49,13 @@ class Passes:
             return ran
         finally:  # also of a session that was ended
             self._first = False
-            for item in [*self._held]:
-                self._report(ours, item)
+            for item, reports in self._held.items():  # as the first pass left them
+                try:
+                    ours.extensions.tell(item.nodeid)
+                except SettingError as problem:  # of a hook
+                    reports[-1].outcome, reports[-1].longrepr = "failed", str(problem)
+                _log(item, reports)
+            self._held.clear()
 
     def _run_again(self, ours: Session, session: pytest.Session) -> None:
         by_id = {item.nodeid: item for item in self._held}
@@ -58,15 +66,6 @@ class Passes:
             del self._held[item]
             ours.run_again(item.nodeid)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)  # which one follows depends on it
-
-    def _report(self, ours: Session, item: pytest.Item) -> None:
-        """Report a test as the first pass left it."""
-        reports = self._held.pop(item)
-        try:
-            ours.extensions.tell(item.nodeid)
-        except SettingError as problem:  # of a hook
-            reports[-1].outcome, reports[-1].longrepr = "failed", str(problem)
-        _log(item, reports)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -98,14 +97,6 @@ def _measures(item: pytest.Item) -> bool:
     """Whether a test measures, and reports nothing before it has ended, as subtests do."""
     names = set(getattr(item, "fixturenames", ()))
     return "ddpperf" in names and "subtests" not in names
-
-
-def _start(ours: Session) -> None:
-    """Start what all benchmarks share, and wait for it; the first launch raises what prevents that."""
-    with contextlib.suppress(DdpperfError):
-        ours.sides.launchers[0].machine(gpus=ours.settings.device != "cpu")
-        if ours.sides.reference is not None:
-            ours.sides.reference.launchers.wait(1)
 
 
 def _may_run_again(ours: Session, session: pytest.Session, measuring: Sequence[pytest.Item]) -> bool:

@@ -36,8 +36,7 @@ from pytest_ddpperf.training.model import build_model
 from pytest_ddpperf.training.verification import Discrepancy, Verification
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.settings import Settings
-    from pytest_ddpperf.strategies.parallel import Parallel, RankView
+    from pytest_ddpperf.strategies.parallel import RankView
     from pytest_ddpperf.training.jobs import VerifyJob
 
 T = TypeVar("T")
@@ -59,7 +58,9 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
         parallel = verifier.run.trainer.parallel
         leniency = tolerances.leniency(job.settings.precision, parallel)
         verifier.compare_start()
-        for step in range(_exact_steps(parallel, job.settings)):
+        synchronisations = 1 if job.settings.no_sync else job.settings.accumulation_steps
+        exact_steps = min(STEPS, parallel.exact_steps // synchronisations) if parallel.lossy else STEPS
+        for step in range(exact_steps):
             verifier.compare_step(step)
         if parallel.lossy:
             verifier.compare_training()
@@ -70,12 +71,6 @@ def verify_launch(ctx: RankView, job: VerifyJob) -> Verification:
     return Verification(
         discrepancy=discrepancy, unverified=unverified, agreements=consensus.agreements, leniency=leniency
     )
-
-
-def _exact_steps(parallel: Parallel, settings: Settings) -> int:
-    """How many steps can be compared gradient by gradient."""
-    synchronisations = 1 if settings.no_sync else settings.accumulation_steps
-    return min(STEPS, parallel.exact_steps // synchronisations) if parallel.lossy else STEPS
 
 
 class StrategyVerifier:
