@@ -58,13 +58,14 @@ def other_interpreter(given: str, invoked: Path, needed: Iterable[str] = ()) -> 
         inside = Path(python, "bin", "python")
         hint = f"give {Path(given, 'bin', 'python')}" if inside.exists() else "it has no bin/python"
         raise SettingError(f"{said}: expected the interpreter of a virtual environment, and this is a folder: {hint}")
+    make = f"{Path(sys.executable).name} -m venv NEW"
     if not Path(python).exists():
-        raise SettingError(f"{said}: there is no such file; make an environment with {_venv('NEW')}")
+        raise SettingError(f"{said}: there is no such file; make an environment with {make}")
     found, own = _asked(given, python, (*_NEEDED, *needed)), own_interpreter()
     if found.tag != own.tag:
         raise SettingError(
             f"{said}: it is Python {found.version} ({found.tag}) and this is {own.version} ({own.tag}): functions "
-            f"travel to ranks as the code of one minor version; make the other environment with {_venv('NEW')}"
+            f"travel to ranks as the code of one minor version; make the other environment with {make}"
         )
     if found.lacking:
         names = " ".join(found.lacking)
@@ -96,10 +97,6 @@ def _torch_of_both(own: Interpreter) -> str | None:
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     specs = (PathFinder.find_spec("torch", [entry]) for entry in entries if entry and entry not in own.path)
     return next((spec.origin for spec in specs if spec is not None and spec.origin is not None), None)
-
-
-def _venv(folder: str) -> str:
-    return f"{Path(sys.executable).name} -m venv {folder}"
 
 
 @cache

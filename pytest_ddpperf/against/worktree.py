@@ -135,7 +135,21 @@ class Guarded:
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self._root = folder, root
-        self._guard: subprocess.Popen[bytes] = _start_guard(folder / TREE, root)
+        tree = folder / TREE
+        with (folder / _LOCK).open("wb") as lock:
+            with contextlib.suppress(OSError):  # a file system without locks, on which nobody takes it for left over
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.write(_lock_text(tree))
+            lock.flush()
+            self._guard = subprocess.Popen(  # noqa: S603  our own interpreter and file
+                [sys.executable, "-I", "-S", guard.__file__, str(tree), str(root)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                pass_fds=[lock.fileno()],
+                start_new_session=True,  # Ctrl-C is for the tests
+            )
 
     def close(self) -> None:
         """Let the guard remove the files, and wait a bounded time for it; may be called again."""
@@ -228,24 +242,6 @@ def _temporary() -> Path:
 def _lock_text(tree: Path) -> bytes:
     """The content of a lock, which names the plugin and the checkout."""
     return b"pytest-ddpperf " + os.fsencode(tree)
-
-
-def _start_guard(tree: Path, root: Path) -> subprocess.Popen[bytes]:
-    """Start the process that holds the lock of ``tree`` and removes ``tree`` when this process is done or gone."""
-    with (tree.parent / _LOCK).open("wb") as lock:
-        with contextlib.suppress(OSError):  # a file system without locks, on which nobody takes it for left over
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        lock.write(_lock_text(tree))
-        lock.flush()
-        return subprocess.Popen(  # noqa: S603  our own interpreter and file
-            [sys.executable, "-I", "-S", guard.__file__, str(tree), str(root)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            pass_fds=[lock.fileno()],
-            start_new_session=True,  # Ctrl-C is for the tests
-        )
 
 
 def _elsewhere(given: str, folder: Path, root: Path) -> Revision:

@@ -79,7 +79,6 @@ def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _standing(candidate: Candidate, first: Candidate) -> Standing:
-    """The standing of a candidate beside the first one."""
     if candidate.prediction is None or first.prediction is None:
         return "not timed" if candidate.fits else "does not fit"
     if candidate is first:

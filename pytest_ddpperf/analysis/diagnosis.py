@@ -47,8 +47,13 @@ def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
 
 def diagnosed(evidence: StepEvidence, environment: Environment) -> Diagnosis:
     """The diagnosis that evidence makes, without advice."""
-    step = evidence.step
-    waits = _waits(evidence)
+    step, slow = evidence.step, evidence.slow
+    facts: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent}
+    waits = [_cause("data", evidence.data, step), _cause("communication", evidence.communication, step, **facts)]
+    possible = slow is not None and slow.own <= (1 + SCATTER) * step
+    if slow is not None and possible and slow.own - slow.others >= SLOW_RANK * step:
+        told = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
+        waits.append(_cause("straggler", slow.own - slow.others, step, **told))
     computing = max(0.0, step - sum(cause.seconds for cause in waits))
     queued = _queued(evidence, environment, computing)
     causes = [*waits, *queued, *_computing(evidence, environment, computing - sum(cause.seconds for cause in queued))]
@@ -72,18 +77,6 @@ def _bottleneck(largest_first: tuple[Cause, ...], evidence: StepEvidence, enviro
 
 def _cause(bottleneck: Bottleneck, seconds: float, step: float, **facts: Any) -> Cause:
     return Cause(bottleneck=bottleneck, seconds=seconds, share=seconds / step if step > 0 else 0.0, facts=facts)
-
-
-def _waits(evidence: StepEvidence) -> list[Cause]:
-    """The times in which a rank waits, as measured: for data, for collectives, for another rank."""
-    step, slow = evidence.step, evidence.slow
-    facts: dict[str, Any] = {"collectives": evidence.collectives, "sent": evidence.sent}
-    causes = [_cause("data", evidence.data, step), _cause("communication", evidence.communication, step, **facts)]
-    possible = slow is not None and slow.own <= (1 + SCATTER) * step
-    if slow is not None and possible and slow.own - slow.others >= SLOW_RANK * step:
-        told = {"rank": slow.rank, "own": slow.own, "others": slow.others, "phase": slow.phase}
-        causes.append(_cause("straggler", slow.own - slow.others, step, **told))
-    return causes
 
 
 def _queued(evidence: StepEvidence, environment: Environment, computing: float) -> list[Cause]:

@@ -7,10 +7,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_ddpperf.analysis.costs import TABLE, algorithm_bandwidth, bus_bandwidth
+from pytest_ddpperf.analysis.costs import algorithm_bandwidth, bus_bandwidth
 from pytest_ddpperf.analysis.inputs import require_number
 from pytest_ddpperf.errors import SettingError
-from pytest_ddpperf.metrics.profile import bus_factor
 from pytest_ddpperf.records.network import CollectiveTimes, RankSweep, Timing
 from pytest_ddpperf.units import format_count, format_value, power_of_two
 
@@ -81,23 +80,6 @@ class CollectiveFit:
     def bus_bandwidth(self) -> float:
         """Bytes per second of the largest size, as nccl-tests' busbw has it."""
         return bus_bandwidth(self.collective, self.max_bytes, self.world_size, self.seconds(self.max_bytes))
-
-    @property
-    def message_latency(self) -> float:
-        """Seconds of one message of the ring: the latency of the smallest sizes over the ring's messages."""
-        return self.segments[0].latency / TABLE[self.collective, "ring"].terms(self.world_size).messages
-
-    @property
-    def link_bandwidth(self) -> float:
-        """Bytes per second of a link that the last segment's slope means, without any latency; inf without a slope."""
-        slope = self.segments[-1].seconds_per_byte
-        return bus_factor(self.collective, self.world_size) / slope if slope else math.inf
-
-    @property
-    def half_bandwidth_bytes(self) -> float:
-        """The size at which the last segment's latency takes as long as its bytes; inf without a slope."""
-        last = self.segments[-1]
-        return last.latency / last.seconds_per_byte if last.seconds_per_byte else math.inf
 
 
 def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:

@@ -7,10 +7,10 @@ import importlib
 import re
 import sys
 import traceback
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.analysis.candidates import StrategyAdvice
 from pytest_ddpperf.analysis.links import CLUSTERS
 from pytest_ddpperf.analysis.rooflines import ACCELERATORS
 from pytest_ddpperf.errors import SettingError, in_a_line
@@ -82,7 +82,14 @@ def _numbers(text: object) -> list[int]:
 
 def run(options: argparse.Namespace, folder: Path) -> int:
     """Prints a table of all candidates; ``folder`` is that of the baselines. The status is 1 where none is best."""
-    found = _advice(options, folder)
+    subject = _found(options.workload)
+    names = ("world_size", "timeout", *CLUSTER)
+    given = {"baseline_dir": folder.resolve(), **{name: getattr(options, name) for name in names}}
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")
+    asked = asked_of(options.strategies, options.precisions, options.batch_sizes, options.memory, options.accelerator)
+    with closing(Session(settings, Path.cwd(), command_line())) as session:
+        found = advised(Predictor(session, "", []), VerbCall(settings=settings, knobs=given), subject, asked)
     print(render(advice_table(found), terminal_width()))
     if found.best is None:
         if any(candidate.fits for candidate in found.candidates):
@@ -92,20 +99,6 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         return 1
     print(best_line(found))
     return 0
-
-
-def _advice(options: argparse.Namespace, folder: Path) -> StrategyAdvice:
-    subject = _found(options.workload)
-    names = ("world_size", "timeout", *CLUSTER)
-    given = {"baseline_dir": folder.resolve(), **{name: getattr(options, name) for name in names}}
-    given = {name: value for name, value in given.items() if value is not None}
-    settings = overlay(Settings(), given, lambda knob, raw: f"{knob.name}={raw}")
-    asked = asked_of(options.strategies, options.precisions, options.batch_sizes, options.memory, options.accelerator)
-    session = Session(settings, Path.cwd(), command_line())
-    try:
-        return advised(Predictor(session, "", []), VerbCall(settings=settings, knobs=given), subject, asked)
-    finally:
-        session.close()
 
 
 def _reason(error: BaseException) -> str:

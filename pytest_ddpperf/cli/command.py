@@ -183,10 +183,6 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _calibrate(options: argparse.Namespace) -> int:
-    _become_pytest({"calibrate": options.runs}, options.rest)
-
-
 def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.usage = "ddpperf simulate [-h] --world-size N[,N...] [options] [TESTS and options of pytest ...]"
     parser.add_argument(
@@ -216,8 +212,6 @@ def _become_pytest(settings: Mapping[str, object], arguments: Sequence[str]) -> 
 
 
 def _with_folder(add_arguments: Callable[[argparse.ArgumentParser], None]) -> Callable[[argparse.ArgumentParser], None]:
-    """Declares the folder of the baselines, too."""
-
     def declare(parser: argparse.ArgumentParser) -> None:
         add_arguments(parser)
         _add_folder(parser)
@@ -272,7 +266,7 @@ COMMANDS = (
         name="calibrate",
         help="measure benchmarks side by side with themselves: false alarms, and which slowdowns they find",
         add_arguments=_add_calibrate,
-        run=_calibrate,
+        run=lambda options: _become_pytest({"calibrate": options.runs}, options.rest),
         passes_on=True,
     ),
     Command(

@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ddpperf.baselines.history.database import Entry, HistoryRun, entries, has_run, record, recorded
+from pytest_ddpperf.baselines.history.database import HistoryRun, entries, has_run, record, recorded
 from pytest_ddpperf.cli.trend import history_file, tests_named
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.parsers import argument, positive_int
@@ -75,7 +75,6 @@ def _add(options: argparse.Namespace) -> None:
 
 
 def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
-    """The run that a file is of, and its results."""
     document = read_results(file)
     if document.date is None:
         raise RESULTS.error(file, "field date: is null, and a history needs it")
@@ -84,7 +83,7 @@ def _run_of(file: Path) -> tuple[HistoryRun, Sequence[Result]]:
 
 
 def _print_csv(options: argparse.Namespace) -> None:
-    """Columns are time, commit, branch and the metrics: what change detectors such as apache-otava read."""
+    """Prints the runs that have all metrics asked for, oldest first, as change detectors (apache-otava) read them."""
     history = history_file(options.history)
     filters = {"name": options.name, "world_size": options.world_size, "branch": options.branch}
     found = [
@@ -102,22 +101,15 @@ def _print_csv(options: argparse.Namespace) -> None:
         raise HistoryError(
             f"history file {history}: expected one benchmark, found {known}; give --name and --world-size"
         )
-    write_text(options.output, _csv_text(found, options.metric or ()), "--output")
-
-
-def _csv_text(found: Sequence[Entry], wanted: Sequence[str]) -> str:
-    """The runs that have all ``wanted`` metrics, oldest first."""
     rows: dict[HistoryRun, dict[str, float]] = {}
     for entry in found:
         rows.setdefault(entry.run, {})[entry.benchmark.metric] = entry.value
-    metrics = wanted or sorted({metric for values in rows.values() for metric in values})
+    metrics = options.metric or sorted({metric for values in rows.values() for metric in values})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["time", "commit", "branch", *map(no_formula, metrics)])
     for run_, values in sorted(rows.items(), key=lambda row: row[0].commit_date or row[0].date):
-        when = run_.commit_date or run_.date
-        if not set(wanted) <= values.keys():
-            continue
-        facts = (no_formula(fact or "") for fact in (when, run_.commit, run_.branch))
-        writer.writerow([*facts, *(values.get(metric, "") for metric in metrics)])
-    return text.getvalue()
+        if set(options.metric or ()) <= values.keys():
+            facts = (no_formula(fact or "") for fact in (run_.commit_date or run_.date, run_.commit, run_.branch))
+            writer.writerow([*facts, *(values.get(metric, "") for metric in metrics)])
+    write_text(options.output, text.getvalue(), "--output")

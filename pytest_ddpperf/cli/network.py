@@ -91,7 +91,12 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         raise SettingError("--check measures, and --predict tells what is stored: give one of them")
     if options.predict is not None:
         for here in _environments(options):
-            _predict(here, options, folder)
+            file = network_file(folder, here)
+            if (stored := read_network(file)) is None:
+                measure = f"ddpperf network --world-size={here.world_size}"
+                raise BaselineError(f"there is no {file}; measure the network here with {measure}")
+            fits = map(stored.fit, dict.fromkeys(options.collectives)) if options.collectives else stored.fits
+            print(*prediction_lines([*fits], options.predict), sep="\n")
         return 0
     found: list[str] = []
     with Launcher(threads=thread_variables(os.environ)) as launcher:
@@ -113,13 +118,6 @@ def _environments(options: argparse.Namespace) -> list[Environment]:
     with Launcher(threads=thread_variables(os.environ)) as launcher:
         sizes = _sizes(options, launcher)
         return [network_environment(launcher, ranks, options.device, options.backend) for ranks in sizes]
-
-
-def _predict(here: Environment, options: argparse.Namespace, folder: Path) -> None:
-    """Prints what is stored of so many ranks says of a size."""
-    stored = _stored(folder, here)
-    fits = map(stored.fit, dict.fromkeys(options.collectives)) if options.collectives else stored.fits
-    print(*prediction_lines([*fits], options.predict), sep="\n")
 
 
 def _measured(
@@ -195,15 +193,6 @@ def _slow_lines(measured: MeasuredNetwork) -> list[str]:
     if links or here.oversubscribed:
         return [*map(link_line, links)]
     return [*map(late_line, late_ranks(measured.ranks))]
-
-
-def _stored(folder: Path, here: Environment) -> NetworkFile:
-    file = network_file(folder, here)
-    content = read_network(file)
-    if content is None:
-        size = here.world_size
-        raise BaselineError(f"there is no {file}; measure the network here with ddpperf network --world-size={size}")
-    return content
 
 
 def _save(folder: Path, measured: MeasuredNetwork) -> Path:

@@ -59,10 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the trends that the arguments select, or writes them as JSON or as a page."""
-    if options.test is None and options.json not in {None, "-"} and _names_a_test(options.json):
-        raise SettingError(
-            f"--json {options.json}: a file would be FILE.json; for a test: ddpperf trend {options.json} --json"
-        )
+    file = options.json
+    no_file = file not in {None, "-"} and ("::" in file or (os.sep not in file and not Path(file).suffix))
+    if options.test is None and no_file:
+        raise SettingError(f"--json {file}: a file would be FILE.json; for a test: ddpperf trend {file} --json")
     found = _trends(options, history_file(options.history))
     if options.html is not None:
         write_text(options.html, trends_page(found, options.metric), "--html")
@@ -76,11 +76,6 @@ def run(options: argparse.Namespace) -> int:
         else:
             print("\n\n".join(render(trend_table(trend), terminal_width()) for trend in found))
     return 0
-
-
-def _names_a_test(file: str) -> bool:
-    """Whether the argument of ``--json`` looks like a test and not like a file."""
-    return "::" in file or (os.sep not in file and not Path(file).suffix)
 
 
 def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:

@@ -117,7 +117,6 @@ def _means(launch: Launch) -> dict[str, float] | None:
 
 
 def _diagnosed(measurement: Measurement) -> list[tuple[PhaseTimes, ...]]:
-    """The ranks' phases of each launch that took steps apart."""
     return [phases for phases in map(phases_of, measurement.every) if phases is not None]
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-from pytest_ddpperf.records.communication import Bandwidth, Collective, CommunicationProfile, ProfiledStep, RankProfile
+from pytest_ddpperf.records.communication import Bandwidth, Collective, CommunicationProfile, RankProfile
 
 Instance = tuple[Collective, ...]  # one collective, on each rank
 
@@ -31,6 +31,8 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
     unplaced = any(rank.subgroups for rank in ranks) and any(collective.ranks != len(ranks) for collective in sent)
     instances = None if unplaced else _instances(ranks)
     busy, overlapped = fmean(step.busy for step in steps), fmean(step.overlapped for step in steps)
+    computed = sum(step.computed - step.overlapped for step in steps)
+    between = sum(step.seconds - step.busy - step.computed + step.overlapped for step in steps)
     number = len(ranks[0].steps)
     transfers = [min(collective.seconds for collective in instance) for instance in instances or ()]
     waits = [
@@ -41,7 +43,8 @@ def merged(ranks: Sequence[RankProfile]) -> CommunicationProfile:
         step=fmean(step.seconds for step in steps),
         busy=busy,
         overlapped=overlapped,
-        gaps=_gaps(steps, overlapped, busy),
+        # As much of the busy time as may be the host between two operators, in the proportion of times without sending.
+        gaps=min(overlapped * between / computed, busy - overlapped) if computed > 0 else 0.0,
         transfer=None if instances is None else sum(transfers) / number,
         wait=None if instances is None else sum(waits) / number,
         slowest=_slowest(instances or ()),
@@ -58,13 +61,6 @@ def bus_factor(kind: str, ranks: int) -> float:
     if kind in {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}:
         return (ranks - 1) / ranks
     return 1.0
-
-
-def _gaps(steps: Sequence[ProfiledStep], overlapped: float, busy: float) -> float:
-    """How much of the busy time may be the host between two operators, in the proportion of times without sending."""
-    computed = sum(step.computed - step.overlapped for step in steps)
-    between = sum(step.seconds - step.busy - step.computed + step.overlapped for step in steps)
-    return min(overlapped * between / computed, busy - overlapped) if computed > 0 else 0.0
 
 
 def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:

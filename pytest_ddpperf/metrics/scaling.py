@@ -42,9 +42,10 @@ def with_efficiency(
     other = base_size not in {0, base.world_size}
     scaled = [_over_base(base, before, point, mode, grows=grows) for before, point in pairwise(points)]
     if grows:
-        more = [work_of_rank(point) / work_of_rank(base) for point in others]
-        scaled = [_told(point, base, work) for point, work in zip(scaled, more, strict=True)]
-    return (base, *(_ungated(point, {EFFICIENCY}) if other else point for point in scaled))
+        more = [{"work": work_of_rank(point) / work_of_rank(base), "base_size": base.world_size} for point in others]
+        grown = [Finding("grown_work", facts) for facts in more]
+        scaled = [replace(point, findings=(*point.findings, one)) for point, one in zip(scaled, grown, strict=True)]
+    return (base, *(_ungated(point) if other else point for point in scaled))
 
 
 def with_speedup(measured: Sequence[Measurement], over: str, *, gated: bool = False) -> tuple[Measurement, ...]:
@@ -164,7 +165,8 @@ def memory_series(base: Measurement, other: Measurement) -> tuple[Series, ...]:
     """
     if base.environment.device != other.environment.device:
         return ()
-    samples = complete(_quotient(_peak(new), _peak(old)) for old, new in _partners(base, other))
+    peaks = [(_peak(old), _peak(new)) for old, new in _partners(base, other)]
+    samples = complete(new / old if new and old else None for old, new in peaks)
     if not samples:
         return ()
     series = _relative(MEMORY, samples, None, gated=False)
@@ -178,12 +180,6 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
         for series in scaling
         if series.metric == SPEEDUP and series.interval is not None and series.interval.high < 1
     )
-
-
-def _told(point: Measurement, base: Measurement, work: float) -> Measurement:
-    """A point with a remark on how much more a rank does there than at the base."""
-    grown = Finding("grown_work", {"work": work, "base_size": base.world_size})
-    return replace(point, findings=(*point.findings, grown))
 
 
 def _over_base(
@@ -204,8 +200,8 @@ def _over_base(
     return replace(point, series=(*own, *series), findings=(*point.findings, *findings))
 
 
-def _ungated(point: Measurement, metrics: set[str]) -> Measurement:
-    series = (replace(each, gated=each.gated and each.metric not in metrics) for each in point.series)
+def _ungated(point: Measurement) -> Measurement:
+    series = (replace(each, gated=each.gated and each.metric != EFFICIENCY) for each in point.series)
     return replace(point, series=tuple(series))
 
 
@@ -221,10 +217,6 @@ def _peak(launch: Launch) -> float | None:
         if known:
             return max(known)
     return None
-
-
-def _quotient(new: float | None, old: float | None) -> float | None:
-    return new / old if new and old else None
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:

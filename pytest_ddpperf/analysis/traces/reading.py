@@ -126,20 +126,15 @@ def read_trace(document: object, name: str) -> RankTrace:
     for number in (rank, size):
         if isinstance(number, int) and not 0 <= number <= _MOST_RANKS:
             raise TraceError(f"{name} is no Chrome trace of ranks: it has the rank or the world size {number}")
+    listed = groups if isinstance(groups, list) else []
+    sizes = [group.get("pg_size") for group in listed if isinstance(group, dict)]
     return RankTrace(
         rank=rank if isinstance(rank, int) else 0,
         world_size=size if isinstance(size, int) else None,
         events=found,
         device="cuda" if any(event.activity == "kernel" for event in found) else "cpu",
-        subgroups=_has_subgroups(groups, size),
+        subgroups=isinstance(size, int) and any(isinstance(each, int) and each < size for each in sizes),
     )
-
-
-def _has_subgroups(groups: object, world_size: object) -> bool:
-    """Whether torch's list of process groups has one of fewer ranks than all."""
-    listed = groups if isinstance(groups, list) else []
-    sizes = [group.get("pg_size") for group in listed if isinstance(group, dict)]
-    return any(isinstance(size, int) and isinstance(world_size, int) and size < world_size for size in sizes)
 
 
 def _event(raw: Mapping[str, Any]) -> TraceEvent | None:

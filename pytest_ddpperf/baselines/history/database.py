@@ -23,7 +23,7 @@ from pytest_ddpperf.baselines.history.sqlite_file import NoRunYet, broken, make_
 from pytest_ddpperf.errors import HistoryError
 from pytest_ddpperf.metrics.table import FINAL_LOSS, rules_of
 from pytest_ddpperf.records.measurement import BenchmarkId, Better, Interval, Measurement, Mode, Scale
-from pytest_ddpperf.records.results import Comparison, Result
+from pytest_ddpperf.records.results import Result
 
 if TYPE_CHECKING:
     import sqlite3
@@ -288,16 +288,11 @@ def _insert_result(connection: sqlite3.Connection, run: int, result: Result) -> 
         beside=measured.turns,
     )
     for comparison in result.comparisons:
-        _insert(connection, "metric", **_metric_row(comparison), result=number)
-
-
-def _metric_row(comparison: Comparison) -> dict[str, Any]:
-    """A series as a baseline file has it, judged; None for numbers that are not finite."""
-    series = data_of(comparison.series)
-    interval = series.pop("interval") or {}
-    row = {**series, **interval, "gated": comparison.gated, "verdict": comparison.verdict.value}
-    row["samples"] = _json([_finite(sample) for sample in series["samples"]])
-    return {column: _finite(value) for column, value in row.items()}
+        series = data_of(comparison.series)
+        interval = series.pop("interval") or {}
+        row = {**series, **interval, "gated": comparison.gated, "verdict": comparison.verdict.value}
+        row["samples"] = _json([_finite(sample) for sample in series["samples"]])
+        _insert(connection, "metric", **{column: _finite(value) for column, value in row.items()}, result=number)
 
 
 def _insert(connection: sqlite3.Connection, table: str, **row: object) -> int:

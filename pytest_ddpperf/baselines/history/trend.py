@@ -77,7 +77,11 @@ class _AnalysisScale:
 
 
 def _trend(benchmark: Benchmark, recorded: Sequence[Entry], min_change: float, last: int | None) -> Trend:
-    commits = _by_commit(recorded)[-(last or 0) :]
+    by_commit: dict[object, list[Entry]] = {}
+    for number, entry in enumerate(recorded):
+        clean = entry.run.commit is not None and not entry.run.dirty  # others stay alone
+        by_commit.setdefault(entry.run.commit if clean else number, []).append(entry)
+    commits = [*by_commit.values()][-(last or 0) :]
     scale = _analysis_scale(benchmark, [entry.value for commit in commits for entry in commit])
     values = [_mean([scale.forward(entry.value) for entry in commit]) for commit in commits]
     # A count that differs from step to step has noise.
@@ -114,15 +118,6 @@ def _analysis_scale(benchmark: Benchmark, values: Sequence[float]) -> _AnalysisS
         return _AnalysisScale(math.log, math.exp, from_log)
     typical = fmean(map(abs, values)) or 1.0
     return _AnalysisScale(float, float, lambda difference: difference / typical)
-
-
-def _by_commit(recorded: Sequence[Entry]) -> list[list[Entry]]:
-    """The entries of each commit, in the order of the first ones; an entry without a clean commit stays alone."""
-    commits: dict[object, list[Entry]] = {}
-    for number, entry in enumerate(recorded):
-        clean = entry.run.commit is not None and not entry.run.dirty
-        commits.setdefault(entry.run.commit if clean else number, []).append(entry)
-    return list(commits.values())
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -48,7 +48,8 @@ def read(file: Path, code: bytes) -> Module | None:
     imports, relative = _imports(tree, file)
     tops = {target.partition(".")[0] for target in imports.values()}
     parts = {name: Code(uses={target}) for name, target in imports.items()} | {"": Code(uses=set(tops))}
-    guarded = any(isinstance(node, ast.If) and _is_guard(node.test) for node in tree.body)
+    conditions = (node.test for node in tree.body if isinstance(node, ast.If))
+    guarded = any(getattr(each, "value", "") == "__main__" for test in conditions for each in ast.walk(test))
     for node in tree.body:
         later: frozenset[ast.AST] = frozenset()
         if isinstance(node, ast.ClassDef):
@@ -74,10 +75,6 @@ def _parsed(code: bytes) -> ast.Module | None:
             return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of code that is nested too deep
         return None
-
-
-def _is_guard(test: ast.expr) -> bool:
-    return any(getattr(each, "value", "") == "__main__" for each in ast.walk(test))
 
 
 def _imports(tree: ast.Module, file: Path) -> tuple[dict[str, str], bool]:
