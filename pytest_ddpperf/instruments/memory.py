@@ -59,7 +59,20 @@ def watch_memory(device: torch.device) -> Callable[[], dict[str, float]]:
     Without a system that reports memory there are none, nor with an allocator of CUDA memory that has no statistics.
     """
     if device.type != "cuda":
-        return _watch_resident(_PROC)
+        try:
+            (_PROC / "clear_refs").write_text("5", encoding="ascii")  # the command to reset VmHWM (proc(5), clear_refs)
+            reset = True
+        except OSError:  # the kernel does not let us
+            reset = False
+        before = read_resident(_PROC)
+
+        def peaks() -> dict[str, float]:
+            after = read_resident(_PROC)
+            if before is None or after is None:
+                return {}
+            return {"peak_resident": float(peak_above(before, after, reset=reset))}
+
+        return peaks
     if not peaks_reset(device):
         return dict
     import torch
@@ -120,23 +133,6 @@ def allocator_figures(statistics: Mapping[str, Any], backend: str = "native") ->
     }
 
 
-def _watch_resident(proc: Path) -> Callable[[], dict[str, float]]:
-    try:
-        (proc / "clear_refs").write_text("5", encoding="ascii")  # the command to reset VmHWM (proc(5), clear_refs)
-        reset = True
-    except OSError:  # the kernel does not let us
-        reset = False
-    before = read_resident(proc)
-
-    def peaks() -> dict[str, float]:
-        after = read_resident(proc)
-        if before is None or after is None:
-            return {}
-        return {"peak_resident": float(peak_above(before, after, reset=reset))}
-
-    return peaks
-
-
 def most_taken(proc: Path = _PROC) -> int | None:
     """The most bytes that this process has taken from the machine; None if the system does not report them.
 
@@ -182,8 +178,6 @@ _FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks"
 
 
 class _MallInfo(ctypes.Structure):
-    """What malloc says of its heaps."""
-
     _fields_ = tuple((name, ctypes.c_size_t) for name in _FIELDS)
 
 

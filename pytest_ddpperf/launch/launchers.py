@@ -133,15 +133,13 @@ class Launchers:
         running = sum(pid is not None for pid in self.pids)
         missing = max(0, number - running)
         copies = max(0, missing - (not running)) if HAS_PIDFD else 0
-        return LAUNCHER_BYTES * (missing - copies) + COPY_BYTES * copies + self._preloading(number, scope, ranks)
-
-    def _preloading(self, number: int, scope: str, ranks: int) -> int:
-        """The same for copies that import: those of the first launcher do, and all others are copies of them."""
+        # The copies of the first launcher import, and all others are copies of them.
         wanted = self._wanted(scope, ranks)
         each = self._judged.copies(wanted) if HAS_PIDFD else 0
         ready = [launcher.has_preloaded(wanted) for launcher in self._made[:number]]
-        imports = LAUNCHER_BYTES if each and not any(ready[:1]) else 0
-        return imports + COPY_BYTES * each * (number - sum(ready))
+        importing = LAUNCHER_BYTES if each and not any(ready[:1]) else 0
+        copied = copies + each * (number - sum(ready))
+        return LAUNCHER_BYTES * (missing - copies) + importing + COPY_BYTES * copied
 
     @property
     def pids(self) -> tuple[int | None, ...]:

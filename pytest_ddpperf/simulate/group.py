@@ -44,16 +44,11 @@ def rank_of(
     os.environ.update(RANK=number, WORLD_SIZE=ranks, LOCAL_RANK=number, LOCAL_WORLD_SIZE=ranks)
     dist.init_process_group(SIMULATED, rank=rank, world_size=world_size)
     try:
-        with _kernels(kernels, recorder) if kernels else _dispatched(recorder):
+        answered: Any = _kernels(kernels, recorder) if kernels else _Collectives(recorder)
+        with answered:
             yield
     finally:
         dist.destroy_process_group()
-
-
-@contextmanager
-def _dispatched(recorder: TimelineRecorder | None) -> Iterator[None]:
-    with _Collectives(recorder):
-        yield
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
@@ -109,23 +104,18 @@ def _kernels(devices: tuple[str, ...], recorder: TimelineRecorder | None) -> Ite
     """Within, and for what is compiled within, collectives of tensors on these devices are answered here."""
     library: Any = torch.library.Library(_BACKENDS, "IMPL")  # type: ignore[no-untyped-call]  # torch's
     try:
-        _register(library, devices, recorder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch tells that kernels are replaced
+            for schema in torch._C._jit_get_all_schemas():  # noqa: SLF001  torch lists them nowhere else
+                namespace, _, name = schema.name.partition("::")
+                if namespace != _BACKENDS or not schema.returns:
+                    continue
+                func = getattr(getattr(torch.ops.c10d, name), schema.overload_name or "default")
+                for device in devices:
+                    library.impl(name, partial(_in_place_of_backend, func, recorder), device)
         yield
     finally:
         library._destroy()  # noqa: SLF001  there is no public way
-
-
-def _register(library: Any, devices: tuple[str, ...], recorder: TimelineRecorder | None) -> None:
-    """Puts our kernels in place of those of the backends."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch tells that kernels are replaced
-        for schema in torch._C._jit_get_all_schemas():  # noqa: SLF001  torch lists them nowhere else
-            namespace, _, name = schema.name.partition("::")
-            if namespace != _BACKENDS or not schema.returns:
-                continue
-            func = getattr(getattr(torch.ops.c10d, name), schema.overload_name or "default")
-            for device in devices:
-                library.impl(name, partial(_in_place_of_backend, func, recorder), device)
 
 
 def _in_place_of_backend(func: Any, recorder: TimelineRecorder | None, *args: Any, **kwargs: Any) -> Any:

@@ -134,19 +134,15 @@ def _timed(
         opened.enter_context(recorder.watching_waits())
         if accelerator is not None:
             opened.enter_context(roofline)
+
+        def goes_on(steps: int, seconds: float) -> bool:
+            if accelerator is not None:  # whose operators always take the same, as it is not there
+                return False
+            return steps < MIN_TIMED or (steps < MAX_TIMED and seconds < TIMED_SECONDS)
+
         with collector_paused():
-            timeline = timeline_of(recorder, run, _goes_on if accelerator is None else _once, step.work_period)
+            timeline = timeline_of(recorder, run, goes_on, step.work_period)
         return RankTimeline(timeline=timeline, samples=step.samples_per_step)
-
-
-def _goes_on(steps: int, seconds: float) -> bool:
-    """Whether steps of this machine go on: until they tell enough."""
-    return steps < MIN_TIMED or (steps < MAX_TIMED and seconds < TIMED_SECONDS)
-
-
-def _once(_steps: int, _seconds: float) -> bool:
-    """Operators of an accelerator that is not there always take the same."""
-    return False
 
 
 def needs_values(job: LaunchJob) -> str:

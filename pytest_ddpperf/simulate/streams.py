@@ -61,29 +61,21 @@ def streamed(moments: Sequence[Moment], sharded: Sequence[Sharded]) -> tuple[Mom
     found = list(moments)
     gathered = [one for one in sharded if one.gathers]
     for before, one in itertools.pairwise(gathered):
-        if before.forward or not one.forward:
-            _hand_over_behind(found, one.transfer, before.transfer)
+        if one.forward and not before.forward:
+            continue
+        place, begin = _place(found, one.transfer, waits=False), _place(found, before.transfer, waits=True)
+        if begin < place:
+            _take(found, place)
+            found.insert(begin + 1, Moment(computed=0.0, transfer=one.transfer, waits=False))
     reduced = [one for one in sharded if not one.gathers]
     for one, after in itertools.pairwise(reduced):
-        _wait_before(found, one.transfer, after.transfer)
+        place = _place(found, one.transfer, waits=True)
+        if place < _place(found, after.transfer, waits=False):
+            _take(found, place)
+            end = _place(found, after.transfer, waits=False)
+            found.insert(end, Moment(computed=found[end].computed, transfer=one.transfer, waits=True))
+            found[end + 1] = replace(found[end + 1], computed=0.0)
     return tuple(found)
-
-
-def _hand_over_behind(found: list[Moment], transfer: int, other: int) -> None:
-    """Hands a transfer over where another one has been waited for, unless that is later than it is."""
-    place, begin = _place(found, transfer, waits=False), _place(found, other, waits=True)
-    if begin < place:
-        _take(found, place)
-        found.insert(begin + 1, Moment(computed=0.0, transfer=transfer, waits=False))
-
-
-def _wait_before(found: list[Moment], transfer: int, other: int) -> None:
-    """Waits for a transfer where another one is handed over, unless that is earlier than it does."""
-    if _place(found, transfer, waits=True) < _place(found, other, waits=False):
-        _take(found, _place(found, transfer, waits=True))
-        end = _place(found, other, waits=False)
-        found.insert(end, Moment(computed=found[end].computed, transfer=transfer, waits=True))
-        found[end + 1] = replace(found[end + 1], computed=0.0)
 
 
 def _take(found: list[Moment], place: int) -> None:

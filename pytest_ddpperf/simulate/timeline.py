@@ -65,7 +65,9 @@ class TimelineRecorder:
         now, before = self._now, self._clock.mark()
         first = len(now.transfers)
         for call in collectives_of(func, args, kwargs):
-            stride = _stride(group_of(func, args, kwargs))
+            group = group_of(func, args, kwargs)
+            members = [] if group is None else dist.get_process_group_ranks(group)
+            stride = members[1] - members[0] if len(members) > 1 else 1  # from one neighbour to the next
             now.transfers.append(Transfer(name=call.name, nbytes=call.nbytes, ranks=call.ranks, stride=stride))
             now.backward.append(backward_under_way())
         numbers = [*range(first, len(now.transfers))]
@@ -114,12 +116,6 @@ class TimelineRecorder:
                 now.marks += [mark, mark]
                 now.events.append((number, True))
                 now.waited.add(number)
-
-
-def _stride(group: dist.ProcessGroup | None) -> int:
-    """How far the numbers of two neighbours in a group are apart."""
-    ranks = [] if group is None else dist.get_process_group_ranks(group)
-    return ranks[1] - ranks[0] if len(ranks) > 1 else 1
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -223,21 +219,18 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         kwargs = kwargs or {}
         if any(has_a_say(kind) for kind in types):
             return NotImplemented  # it calls its parts, which come here again
-        if getattr(func, "namespace", "") in NAMESPACES - {"c10d"}:
-            return self._functional(func, args, kwargs)  # what it calls passes no mode
+        if getattr(func, "namespace", "") in NAMESPACES - {"c10d"}:  # what it calls passes no mode
+            if not collectives_of(func, args, kwargs):
+                return func(*args, **kwargs)
+            assert self._recorder is not None  # noqa: S101  it is made before a step runs
+            with self._recorder.handing_over(func, args, kwargs) as numbers:
+                out = func(*args, **kwargs)
+                self._recorder.results(out, numbers)
+            return out
         out = func(*args, **kwargs)
         if operator_name(func) not in _ON_HOST:
             tensors = [*tensors_in((args, tuple(kwargs.values()))), *tensors_in(out)]
             low = any(tensor.dtype in {torch.bfloat16, torch.float16} for tensor in tensors)
             flops, moved = flops_of(func, args, kwargs, out), moved_bytes(tensors)
             self._now += self._accelerator.seconds(flops, moved, low=low, tf32=self._tf32)
-        return out
-
-    def _functional(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        assert self._recorder is not None  # noqa: S101  it is made before a step runs
-        if not collectives_of(func, args, kwargs):
-            return func(*args, **kwargs)
-        with self._recorder.handing_over(func, args, kwargs) as numbers:
-            out = func(*args, **kwargs)
-            self._recorder.results(out, numbers)
         return out

@@ -129,7 +129,10 @@ def _endless(
     workload: Workload, loader: Iterable[Any], source: str, first_epoch: int
 ) -> Generator[tuple[Any, Any], None, None]:
     """Yields batches, and begins again at the end, as a training over several epochs does."""
-    set_epoch = _epoch_setter(loader)
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    holders = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    setters = (getattr(holder, "set_epoch", None) for holder in holders)
+    set_epoch = next((setter for setter in setters if setter is not None), None)
     size = None
     epoch = first_epoch
     while True:
@@ -155,14 +158,6 @@ def _endless(
                 "times, such as a DataLoader, instead of an iterator"
             )
         epoch += 1
-
-
-def _epoch_setter(loader: object) -> Callable[[int], object] | None:
-    """The ``set_epoch`` of the loader's sampler, of its batch sampler, or of the sampler in that."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    holders = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    setters = (getattr(holder, "set_epoch", None) for holder in holders)
-    return next((setter for setter in setters if setter is not None), None)
 
 
 def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:

@@ -75,11 +75,18 @@ def _prepared(ctx: RankView, job: PrepareJob) -> RankPrepared:
         counts = count_launch(ctx, job.training, remarks, steps=job.training.plan.steps)
         counting = time.monotonic() - begun
     if job.verified is not None:
+        import torch
+
         from pytest_ddpperf.training.correctness.verifier import verify_launch
 
         begun = time.monotonic()
-        if job.parts > 1:
-            _clean_up(ctx)
+        if job.parts > 1:  # random numbers, memory and compilers get the state of a fresh process
+            gc.collect()  # a model and its wrapper hold each other
+            if ctx.device.type == "cuda":
+                torch.cuda.empty_cache()
+            if compiled_graphs():
+                torch.compiler.reset()  # else shapes that differ from earlier ones would be compiled as dynamic
+            seed_as_at_the_start()
         progress.stage("the comparison with a single process")
         verification = verify_launch(ctx, job.verified)
         verifying = time.monotonic() - begun
@@ -200,18 +207,6 @@ def _timed_and_counted(
             counts = seen.counted(ctx, job.training, step, compiled, remarks)
         remarks += [*step.remarks, *(_left_by_steps(before) if warmup else ())]
         return timed, counts, (time.monotonic() - begun) * job.counted
-
-
-def _clean_up(ctx: RankView) -> None:
-    """Restores random numbers, memory and compilers to the state of a fresh process."""
-    import torch
-
-    gc.collect()  # a model and its wrapper hold each other
-    if ctx.device.type == "cuda":
-        torch.cuda.empty_cache()
-    if compiled_graphs():
-        torch.compiler.reset()  # else shapes that differ from earlier ones would be compiled as dynamic
-    seed_as_at_the_start()
 
 
 def profile_launch(ctx: RankView, job: LaunchJob, trace: TraceJob | None = None) -> RankProfile:

@@ -48,8 +48,16 @@ class Script:
         object.__setattr__(self, "target", target if callable(target) else os.fspath(target))
         object.__setattr__(self, "arguments", tuple(map(str, arguments)))
         object.__setattr__(self, "keep_files", keep_files)
-        if callable(target):
-            _require_call_alone(target, arguments)
+        if not callable(target):
+            return
+        # A function is called without arguments: what is given after it goes to ``sys.argv``, where it might be missed.
+        problem = unfit(target)
+        if problem is None and arguments and unfit(target, *map(str, arguments)) is None:
+            problem = f"{located(target)} takes arguments, and what follows a function is for sys.argv"
+        if problem is not None:
+            given = ", ".join(map(repr, arguments)) or "..."
+            name = getattr(target, "__name__", "function")
+            raise WorkloadError(f"Script(function): {problem}; give Script(lambda: {name}({given}))")
 
     @property
     def name(self) -> str:
@@ -101,14 +109,3 @@ class Script:
 
 Subject: TypeAlias = "Workload | Script | Callable[[Any], Any]"
 """What is measured: factories, training code as it is, or a function ``build(ctx)`` that returns one step."""
-
-
-def _require_call_alone(function: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    """A function is called without arguments; what is given after it goes to ``sys.argv``, where it might be missed."""
-    problem = unfit(function)
-    if problem is None and arguments and unfit(function, *map(str, arguments)) is None:
-        problem = f"{located(function)} takes arguments, and what follows a function is for sys.argv"
-    if problem is not None:
-        given = ", ".join(map(repr, arguments)) or "..."
-        name = getattr(function, "__name__", "function")
-        raise WorkloadError(f"Script(function): {problem}; give Script(lambda: {name}({given}))")

@@ -197,24 +197,20 @@ class Trainer:
         with self._forward_context():
             loss = self.loss(self.forward(self.parallel.module, inputs), targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            raise self._no_loss(loss)
+            arguments = {"loss": "outputs, targets", "forward": "model, batch"}[self.computes_loss]
+            scalar = isinstance(loss, torch.Tensor) and loss.numel() == 1
+            found = "a loss that does not depend on the parameters" if scalar else describe_value(loss)
+            cure = ", with its gradient: no detach(), no_grad(), argmax() or item() on the way" if scalar else ""
+            raise WorkloadError(
+                f"{located(getattr(self, self.computes_loss))} gave {found}: "
+                f"{self.computes_loss}({arguments}) must give a scalar tensor{cure}"
+            )
         if weight is not None:
             loss = loss * weight
         if self._micro_steps > 1:
             loss = loss / self._micro_steps
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         return loss.detach()
-
-    def _no_loss(self, value: Any) -> WorkloadError:
-        """The error for what cannot be trained on."""
-        arguments = {"loss": "outputs, targets", "forward": "model, batch"}[self.computes_loss]
-        scalar = isinstance(value, torch.Tensor) and value.numel() == 1
-        found = "a loss that does not depend on the parameters" if scalar else describe_value(value)
-        cure = ", with its gradient: no detach(), no_grad(), argmax() or item() on the way" if scalar else ""
-        return WorkloadError(
-            f"{located(getattr(self, self.computes_loss))} gave {found}: "
-            f"{self.computes_loss}({arguments}) must give a scalar tensor{cure}"
-        )
 
     def clip(self, max_norm: float) -> None:
         """Clips the gradients to a global norm."""
@@ -269,7 +265,15 @@ def prepare_precision(precision: str, device: torch.device) -> Callable[[], Abst
 
     A device without the precision raises RankSkipped.
     """
-    _require_precision(precision, device)
+    if precision == "tf32" and device.type != "cuda":
+        raise RankSkipped("precision tf32 is a mode of NVIDIA GPUs; this rank computes on the CPU")
+    if precision in {"tf32", "bf16"} and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < _AMPERE:
+            raise RankSkipped(
+                f"precision {precision} needs a GPU of compute capability {_AMPERE}.0 or newer; "
+                f"{torch.cuda.get_device_name(device)} has {major}.{minor}"
+            )
     dtype = _AUTOCAST.get(precision)
     return nullcontext if dtype is None else partial(torch.autocast, device.type, dtype=dtype)
 
@@ -299,15 +303,3 @@ def scaler_for(precision: str, device: torch.device, parallel: Parallel) -> torc
     if precision != "fp16":
         return None
     return torch.amp.GradScaler(device.type) if parallel.make_scaler is None else parallel.make_scaler()
-
-
-def _require_precision(precision: str, device: torch.device) -> None:
-    if precision == "tf32" and device.type != "cuda":
-        raise RankSkipped("precision tf32 is a mode of NVIDIA GPUs; this rank computes on the CPU")
-    if precision in {"tf32", "bf16"} and device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        if major < _AMPERE:
-            raise RankSkipped(
-                f"precision {precision} needs a GPU of compute capability {_AMPERE}.0 or newer; "
-                f"{torch.cuda.get_device_name(device)} has {major}.{minor}"
-            )

@@ -267,16 +267,14 @@ class _Conducted:
                 for key, _ in selector.select(_TEND_SECONDS):
                     key.data()
                 self._ranks.tend()
-                self._tell()
-
-    def _tell(self) -> None:
-        new = [state for state in self._ranks.states if state.over and self._told.get(state.rank) is not state]
-        if not new:
-            return
-        known = {rank for rank, told in self._told.items() if told.report is not None}
-        self._told.update({state.rank: state for state in new})
-        ends = [end for end in self._ranks.ends if end.rank in {state.rank for state in new}]
-        self._link.send(States(tuple(replace(end, report=None) if end.rank in known else end for end in ends)))
+                over = (state for state in self._ranks.states if state.over)
+                new = {state.rank: state for state in over if self._told.get(state.rank) is not state}
+                if new:
+                    known = {rank for rank, told in self._told.items() if told.report is not None}
+                    self._told.update(new)
+                    ends = (end for end in self._ranks.ends if end.rank in new)
+                    told = tuple(replace(end, report=None) if end.rank in known else end for end in ends)
+                    self._link.send(States(told))
 
     def _hear(self) -> None:
         for message in self._link.received():

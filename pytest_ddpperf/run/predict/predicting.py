@@ -165,7 +165,13 @@ class Predictor:
         """What is to be timed for a way to train; ``ranks``: as many as its call asks for by default."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
         require_fit(call.settings, way, ranks)
-        here = self._here(call, ranks, way.variables)
+        session, settings = self.session, call.settings
+        if settings.accelerator is not None and settings.network != HERE:
+            settings = replace(settings, counts="only")  # nothing is timed, whoever measures beside
+        here = session.environment(settings, 1, way.variables)
+        if settings.accelerator is None and not here.simulated:
+            together = min(ranks, self._room(here))  # what this machine runs without sharing cores or GPUs
+            here = here if together <= 1 else session.environment(settings, together, way.variables)
         asked = replace(here, world_size=ranks)
         require_network(call.settings, asked, self._room(here), self.session.archive.network)
         variant = call.variant(way.subject, asked, strategy=way.strategy, name=name)
@@ -183,16 +189,6 @@ class Predictor:
             samples=None if samples is None else samples * ranks,
             lost=lost,
         )
-
-    def _here(self, call: VerbCall, ranks: int, variables: Any) -> Environment:
-        """The environment of as many ranks as this machine runs without sharing cores or GPUs, up to that number."""
-        session, settings = self.session, call.settings
-        if settings.accelerator is not None and settings.network != HERE:
-            settings = replace(settings, counts="only")  # nothing is timed, whoever measures beside
-        alone = session.environment(settings, 1, variables)
-        modelled = settings.accelerator is not None or alone.simulated
-        together = 1 if modelled else max(1, min(ranks, self._room(alone)))
-        return alone if together == 1 else session.environment(settings, together, variables)
 
     def runs_here(self, call: VerbCall) -> bool:
         """Whether the ranks that a call asks for have cores or GPUs of their own on this machine."""

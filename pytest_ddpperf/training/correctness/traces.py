@@ -127,7 +127,6 @@ def _different_parameters(ranks: Sequence[TracedStep], twin: TracedStep, number:
 
 
 def _beyond(quantity: Any, name: str, error: float, tolerance: float, **where: Any) -> Iterator[Discrepancy]:
-    """The discrepancy of an error that exceeds its tolerance."""
     if error > tolerance:
         yield Discrepancy(quantity=quantity, name=name, error=error, tolerance=tolerance, **where)
 
