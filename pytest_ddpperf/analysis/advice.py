@@ -256,10 +256,6 @@ def _oversubscribed(diagnosis: Diagnosis, measurement: Measurement) -> list[Advi
     ]
 
 
-def _disturbed(_diagnosis: Diagnosis, _measurement: Measurement) -> list[Advice]:
-    return [Advice(code="alone", bottleneck="disturbed", gain=None)]  # nobody knows what it would save
-
-
 def _room(measurement: Measurement) -> list[Advice]:
     """What makes room in memory, for a larger batch or a larger model."""
     split = next((series.value for series in measurement.series if series.metric == "fragmentation"), 0.0)
@@ -289,6 +285,6 @@ _BY_CAUSE: Mapping[Bottleneck, Callable[[Diagnosis, Measurement], list[Advice]]]
     "overhead": _overhead,
     "straggler": _straggler,
     "oversubscribed": _oversubscribed,
-    "disturbed": _disturbed,
+    "disturbed": lambda *_: [Advice(code="alone", bottleneck="disturbed", gain=None)],  # nobody knows the gain
     "unclear": _nothing,
 }

@@ -158,7 +158,6 @@ def collective_time(
 
 
 def _no_algorithm(collective: str, algorithm: str) -> SettingError:
-    """The refusal of an algorithm that a collective does not have."""
     if algorithm == "hierarchical" and collective in _IN_LEVELS:
         return SettingError("algorithm='hierarchical' has two levels of links; call hierarchical_time")
     known = [row.algorithm for row in TABLE.values() if row.collective == collective]

@@ -203,7 +203,6 @@ def training_differences(record: BaselineRecord, strategy: str, recipe: Mapping[
 
 
 def _facts(env: Environment) -> dict[str, Fact]:
-    """The keyed facts, in the form in which they are compared."""
     facts: dict[str, Fact] = {name: getattr(env, name) for name in _LABELS}
     facts["cpu_model"] = _plain(env.cpu_model)
     facts["device_model"] = _plain(env.device_model)

@@ -83,10 +83,9 @@ class Store:
         """All records of a test, of all environments."""
         return tuple(record for key in self._keys() for record in self._records(test, key))
 
-    def files(self, key: str | None = None) -> tuple[Path, ...]:
-        """All baseline files of this set, or of one environment, in the order of their paths."""
-        keys = self._keys() if key is None else [key]
-        return tuple(file for each in keys for file in sorted((self.folder / each).glob("*/[!.]*.json")))
+    def files(self) -> tuple[Path, ...]:
+        """All baseline files of this set, in the order of their paths."""
+        return tuple(file for key in self._keys() for file in sorted((self.folder / key).glob("*/[!.]*.json")))
 
     def read(self, file: Path) -> BaselineFile:
         """The content of one file of this set."""

@@ -54,7 +54,12 @@ def _project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
 def _settings(file: Path, sections: tuple[str, ...]) -> Mapping[str, Any] | None:
     """The settings in the first of the sections that is there."""
     try:
-        content = _toml(file, sections) if file.suffix == ".toml" else _ini(file)
+        content: Mapping[str, Mapping[str, Any]]
+        if file.suffix == ".toml":
+            content = _toml(file, sections)
+        else:
+            content = parser = configparser.ConfigParser(interpolation=None, strict=False, allow_no_value=True)
+            parser.read_string(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, configparser.Error) as error:
         raise SettingError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
     of_pytest = file.name.lstrip(".").startswith("pytest.")  # what is pytest's alone counts if it is empty, too
@@ -71,9 +76,3 @@ def _toml(file: Path, sections: tuple[str, ...]) -> dict[str, Mapping[str, Any]]
         if isinstance(table, dict):
             found[section] = table
     return found
-
-
-def _ini(file: Path) -> Mapping[str, Mapping[str, str]]:
-    parser = configparser.ConfigParser(interpolation=None, strict=False, allow_no_value=True)
-    parser.read_string(file.read_text(encoding="utf-8"))
-    return parser

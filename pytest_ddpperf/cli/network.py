@@ -157,7 +157,6 @@ def _measured(
 
 
 def _require_writable(folder: Path) -> None:
-    """Refuses a folder in which nothing can be stored, before anything is measured."""
     try:
         require_writable_folder(folder)
     except OSError as error:

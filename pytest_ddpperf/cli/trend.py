@@ -79,7 +79,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _trends(options: argparse.Namespace, file: Path) -> tuple[Trend, ...]:
-    """The trends that the arguments select; an error names what could be selected."""
     filters: dict[Column, str | int | None] = {
         "name": options.name,
         "world_size": options.world_size,

@@ -116,8 +116,19 @@ def _quotas(root: Path) -> list[float]:
 
 def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
     """Yields the folders of the control groups (v1 and v2) that can limit ``cpu`` or ``memory``, innermost first."""
-    for mount, group in _groups(controller, root):
-        folder = mount / group
+    groups = dict(_own_groups(root))
+    for line in kernel_text(root / "proc/self/mountinfo").splitlines():
+        hierarchy, _, source = line.partition(" - ")
+        kind, *_, options = source.split() or ("", "")
+        if kind == "cgroup2":
+            group = groups.get("")
+        elif kind == "cgroup" and controller in options.split(","):
+            group = groups.get(controller)
+        else:
+            continue
+        _, _, _, top, point, *_ = hierarchy.split()
+        mount = root / point.lstrip("/")
+        folder = mount / _below(group or "/", top)
         while True:
             yield folder
             if folder == mount:
@@ -172,22 +183,6 @@ def _quota(folder: Path) -> float | None:
     if not limit.isdecimal() or not period.isdecimal() or int(period) == 0:
         return None
     return int(limit) / int(period)
-
-
-def _groups(controller: str, root: Path) -> Iterator[tuple[Path, Path]]:
-    """Yields the mount point of each hierarchy that a controller can be in, and this process's group below it."""
-    groups = dict(_own_groups(root))
-    for line in kernel_text(root / "proc/self/mountinfo").splitlines():
-        mount, _, source = line.partition(" - ")
-        kind, *_, options = source.split() or ("", "")
-        if kind == "cgroup2":
-            group = groups.get("")
-        elif kind == "cgroup" and controller in options.split(","):
-            group = groups.get(controller)
-        else:
-            continue
-        _, _, _, top, point, *_ = mount.split()
-        yield root / point.lstrip("/"), _below(group or "/", top)
 
 
 def _own_groups(root: Path) -> Iterator[tuple[str, str]]:

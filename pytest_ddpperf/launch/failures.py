@@ -288,7 +288,6 @@ def _details(end: RankEnd) -> str:
 
 
 def _others(ends: Sequence[RankEnd], root: RankEnd) -> str:
-    """One line for each fate of the other ranks."""
     root_fate = _fate(root)
     lost_peer = next((end.lost_peer for end in ends if end.lost_peer), "")
 

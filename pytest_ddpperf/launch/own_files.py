@@ -202,7 +202,6 @@ def _state(path: str) -> tuple[int, int, int]:
 
 
 def _paths(folder: str) -> Iterator[str]:
-    """The paths of what is in a folder; nothing if it cannot be read."""
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         yield from (entry.path for entry in found if not entry.name.startswith(_HIDDEN))
 

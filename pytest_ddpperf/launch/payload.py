@@ -145,18 +145,13 @@ def travels_by_value(name: str, module: object) -> bool:
     spec = module.__dict__.get("__spec__")
     loader = getattr(spec, "loader", None)
     if not isinstance(file, str):
-        return loader is None and name not in sys.builtin_module_names and _defines_something(name, module)
+        # A module without a file may hold functions and classes; one that stands for a folder does not.
+        named = [each for each in [*module.__dict__.values()] if isinstance(getattr(each, "__qualname__", None), str)]
+        defines = any(getattr(each, "__module__", None) == name for each in named)
+        return loader is None and name not in sys.builtin_module_names and defines
     if file.startswith((*installed_folders(), _PACKAGE)):
         return False
     return type(loader).__name__ == _REWRITER or not _importable(name, file)
-
-
-def _defines_something(name: str, module: ModuleType) -> bool:
-    """Whether a module without a file holds functions or classes; one that stands for a folder does not."""
-    return any(
-        isinstance(getattr(value, "__qualname__", None), str) and getattr(value, "__module__", None) == name
-        for value in list(module.__dict__.values())
-    )
 
 
 def _importable(name: str, file: str) -> bool:

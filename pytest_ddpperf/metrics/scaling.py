@@ -206,7 +206,6 @@ def _ungated(point: Measurement) -> Measurement:
 
 
 def _partners(base: Measurement, other: Measurement) -> list[tuple[Launch, Launch]]:
-    """The pairs of launches that belong to one round."""
     rounds = {launch.round: launch for launch in base.launches}
     return [(rounds[launch.round], launch) for launch in other.launches if launch.round in rounds]
 

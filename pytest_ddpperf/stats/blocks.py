@@ -39,9 +39,9 @@ class Expected:
     df: float  # degrees of freedom for which that counts
 
 
-def even_sizes(steps: int, blocks: int = BLOCKS) -> tuple[int, ...]:
+def even_sizes(steps: int) -> tuple[int, ...]:
     """The sizes of blocks of consecutive steps, as equal as can be, of at least two steps where there are so many."""
-    number = max(1, min(blocks, steps // 2))
+    number = max(1, min(BLOCKS, steps // 2))
     return tuple(steps * (i + 1) // number - steps * i // number for i in range(number))
 
 

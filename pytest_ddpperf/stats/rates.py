@@ -33,17 +33,16 @@ class Rate:
         return max(1, min(self.of, self.independent))
 
 
-def clopper_pearson(found: float, of: float, confidence: float = CONFIDENCE) -> Interval:
+def clopper_pearson(found: float, of: float) -> Interval:
     """The exact binomial interval (Clopper and Pearson 1934), by the quantiles of the beta distribution.
 
     Args:
         found: successes; a fraction of one is allowed, for a rate applied to an effective sample size.
         of: trials.
-        confidence: two-sided.
     """
     from scipy.special import betaincinv
 
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low = 0.0 if found <= 0 else float(betaincinv(found, of - found + 1, tail))
     high = 1.0 if found >= of else float(betaincinv(found + 1, of - found, 1 - tail))
-    return Interval(low=low, high=high, confidence=confidence)
+    return Interval(low=low, high=high, confidence=CONFIDENCE)

@@ -87,20 +87,19 @@ def _period(distances: Counter[int]) -> int | None:
     return distance if distance > 1 and times_seen >= REGULAR * distances.total() else None
 
 
-def least(blocks: Sequence[float], sizes: Sequence[int], share: float = LEAST) -> float:
-    """The mean of a step of the blocks that took least, which have a ``share`` of all steps.
+def least(blocks: Sequence[float], sizes: Sequence[int]) -> float:
+    """The mean of a step of the blocks that took least, which have the share ``LEAST`` of all steps.
 
     Args:
         blocks: what a step of each block took, in any unit.
         sizes: the steps of each block.
-        share: more than 0, and 1 at most; of the last block as much as fits.
 
     Raises:
         ValueError: there are no blocks, or not as many sizes.
     """
     if not blocks:
         raise ValueError("the least blocks need at least one block")
-    steps = left = share * sum(sizes)
+    steps = left = LEAST * sum(sizes)
     total = 0.0
     for taken, size in sorted(zip(blocks, sizes, strict=True)):
         part = min(size, left)

@@ -179,7 +179,6 @@ def _pair(workload: Workload, batch: Any, source: str) -> tuple[Any, Any]:
 
 
 def _require_samples(pair: tuple[Any, Any], source: str) -> None:
-    """Refuses a batch without samples, or on the meta device."""
     if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in tree_leaves(pair)):
         raise WorkloadError(
             f"{source} gave a tensor on the meta device, which has no values: make batches on the CPU, without "

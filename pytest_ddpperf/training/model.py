@@ -46,7 +46,6 @@ def build_model(workload: Workload, number: int = MODEL_SEED) -> nn.Module:
 
 
 def _require_trainable(model: nn.Module, gave: str) -> None:
-    """Refuses a model without values, and one that has nothing to train."""
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise WorkloadError(f"{gave}: model() must give the plain module, which the strategy wraps (strategy='ddp')")
     named = [*model.named_parameters(), *model.named_buffers()]
@@ -214,7 +213,6 @@ def _states(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def _copied(value: Any) -> Any:
-    """Copies a value; of a tensor this rank's part, to the CPU."""
     return _local(value).detach().to("cpu", copy=True) if isinstance(value, Tensor) else copy.deepcopy(value)
 
 

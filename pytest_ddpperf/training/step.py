@@ -204,7 +204,6 @@ def _training_step(
 
 
 def _users_step(ctx: RankView, build: Callable[[Any], Any], job: LaunchJob) -> Step:
-    """Calls the user's function and checks the step that it returns."""
     share, group_kept, given = 1.0, partial(_group_kept, located(build)), ctx
     if job.settings.mesh is not None:
         from pytest_ddpperf.training.mesh import mesh_of, share_of_samples

@@ -98,7 +98,6 @@ def _meetings(trace: RankTrace, ranks: int) -> _Meetings:
 
 
 def _require_alike(traces: Sequence[RankTrace], meetings: Sequence[_Meetings]) -> None:
-    """Refuses ranks that did not run the same collectives."""
     numbers = [{key: len(spans) for key, spans in own.items()} for own in meetings]
     for trace, own in zip(traces, numbers, strict=True):
         if own != numbers[0]:

@@ -110,13 +110,19 @@ def criterion(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
 
 def best_shift(data: PenalisedSeries, others: list[Shift], kinds: Sequence[ShiftKind] = KINDS) -> Shift:
     """The best place of one more shift, given the others: as a step or as a creep, whichever is the better."""
+    import numpy as np
+
     gains = _gains(data, others)
     shifts = []
     for kind in kinds:
         best = _best(gains, *_places(data.n, kind))
         reach = (best.after - best.before) * (LENGTH_RATIO - 1)
         while kind == "creep" and reach >= 1:
-            best = _best(gains, *_near(data.n, best, reach))
+            # All creeps whose ends lie around those of the best one so far.
+            offsets = np.unique(np.rint(np.linspace(-reach, reach, 2 * REFINEMENT + 1))).astype(np.int64)
+            before, after = (ends.ravel() for ends in np.meshgrid(best.before + offsets, best.after + offsets))
+            inside = (before >= 0) & (after < data.n) & (after - before >= MIN_CREEP)
+            best = _best(gains, before[inside], after[inside])
             reach /= REFINEMENT
         shifts.append(best)
     return shifts[0] if len(shifts) == 1 else min(shifts, key=lambda shift: criterion(data, [*others, shift]))
@@ -190,16 +196,6 @@ def _places(n: int, kind: ShiftKind) -> tuple[Indices, Indices]:
         lengths.append(min(n - 1, max(lengths[-1] + 1, round(lengths[-1] * LENGTH_RATIO))))
     before = np.concatenate([np.arange(n - length) for length in lengths])
     return before, before + np.repeat(lengths, [n - length for length in lengths])
-
-
-def _near(n: int, creep: Shift, reach: float) -> tuple[Indices, Indices]:
-    """Where creeps begin and end whose ends lie around those of another creep."""
-    import numpy as np
-
-    offsets = np.unique(np.rint(np.linspace(-reach, reach, 2 * REFINEMENT + 1))).astype(np.int64)
-    before, after = (ends.ravel() for ends in np.meshgrid(creep.before + offsets, creep.after + offsets))
-    inside = (before >= 0) & (after < n) & (after - before >= MIN_CREEP)
-    return before[inside], after[inside]
 
 
 def _best(gains: Gains, before: Indices, after: Indices) -> Shift:

@@ -24,7 +24,7 @@ from pytest_ddpperf.cli.bisect.commits import SHORT, CommitRange, commits_betwee
 from pytest_ddpperf.cli.bisect.environments import cache_folder
 from pytest_ddpperf.cli.bisect.package_search import conclusion, prepared
 from pytest_ddpperf.cli.bisect.processes import command_line, run_probe
-from pytest_ddpperf.cli.bisect.target import Target, compared, not_compared, obstacle, undecided
+from pytest_ddpperf.cli.bisect.target import compared, not_compared, obstacle, undecided
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.lines import INDENT, wrapped
@@ -114,7 +114,11 @@ def _bisect(commits: Searched, options: argparse.Namespace, run: RunProbe, concl
     if endpoints is None:
         _tell(_nothing_worse(outcome, options))
         return NOT_FOUND
-    _tell(_ends_text(endpoints, worse))
+    target, (name, ranks) = endpoints.target, endpoints.target.benchmark
+    others = dict.fromkeys(other.metric for other in worse if other.metric != target.metric)
+    also = f"\nalso worse: {', '.join(others)}; --metric follows one of them" if others else ""
+    change = change_line(endpoints.comparison)
+    _tell(f"{target.test} {name}, {format_count(ranks, 'rank')}: {change}{also}")
     if not endpoints.searchable:
         _tell(
             "the ends are not known well enough to search: that they differ may be wrong by "
@@ -167,14 +171,6 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
     else:
         raise SettingError(f"--metric {metric}: {asked} has no such metric; it has {', '.join(known)}")
     return "\n  ".join([head, *lines, *first_of(not_compared(outcome))])
-
-
-def _ends_text(endpoints: Endpoints, worse: list[Target]) -> str:
-    """What is followed, and what else is worse."""
-    target, (name, ranks) = endpoints.target, endpoints.target.benchmark
-    others = dict.fromkeys(other.metric for other in worse if other.metric != target.metric)
-    also = f"\nalso worse: {', '.join(others)}; --metric follows one of them" if others else ""
-    return f"{target.test} {name}, {format_count(ranks, 'rank')}: {change_line(endpoints.comparison)}{also}"
 
 
 def _duration_lines(endpoints: Endpoints) -> list[str]:

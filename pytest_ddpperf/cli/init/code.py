@@ -97,7 +97,6 @@ def _imports(tree: ast.Module, file: Path) -> tuple[dict[str, str], bool]:
 
 
 def _names(node: ast.stmt) -> list[str]:
-    """The names that a statement of a module defines."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []

@@ -50,7 +50,6 @@ def outputs(session: Session, root: Path, interrupted: str | None) -> Iterator[C
 
 
 def _document(session: Session, interrupted: str | None = None, ended: str | None = None) -> dict[str, Any]:
-    """All results as the JSON file has them."""
     from pytest_ddpperf.reports.documents.results import results_document
 
     return results_document(session.outputs, session.archive.code, date=ended, interrupted=interrupted)

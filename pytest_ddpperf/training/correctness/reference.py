@@ -120,7 +120,8 @@ class SingleProcess:
         for name, gradient in expected.items():
             if gradient is not None and not gradient.isfinite().all():
                 raise WorkloadError(f"the gradient of {name} is not finite {when}: look at the loss and its data")
-        sizes = {name: _mean_norm([own[name] for own in gradients]) for name in expected}
+        known = {name: [own[name] for own in gradients if own[name] is not None] for name in expected}
+        sizes = {name: math.fsum(map(norm, found)) / len(gradients) for name, found in known.items()}
         return ReferenceStep(loss=loss, gradients=expected, sizes=sizes)
 
     def noise(self, step: int, buffers: Buffers, unit: float) -> dict[str, float]:
@@ -268,10 +269,6 @@ def _moved(tensor: Tensor, unit: float, number: int) -> Tensor:
     generator = torch.Generator().manual_seed(number)
     shifts = torch.rand(tensor.shape, generator=generator) * 2 - 1
     return torch.addcmul(tensor, tensor, (unit * shifts).to(tensor))
-
-
-def _mean_norm(gradients: Sequence[Tensor | None]) -> float:
-    return math.fsum(norm(gradient) for gradient in gradients if gradient is not None) / len(gradients)
 
 
 def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
