@@ -102,7 +102,6 @@ def run(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """Why an import failed, and what helps."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return f"there is no module {error.name!r}: install it, or name a file or module that can be imported from here"
     told = in_a_line(error)

@@ -149,7 +149,6 @@ def _tell(*texts: str) -> None:
 
 
 def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
-    """Why there is nothing to search for."""
     asked, good, bad, metric = command_line(options.rest), options.good, options.bad, options.metric
     reason = obstacle(outcome, outcome.results)
     if reason is not None and not outcome.failures and not outcome.results:

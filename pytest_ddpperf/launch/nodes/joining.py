@@ -178,7 +178,6 @@ def _met(task: Task, own: Hello, folder: Path | None) -> tuple[Link, Card, list[
 
 
 def _folders(task: Task, folder: Path | None) -> list[Path]:
-    """The folders in which tasks look for the card."""
     if folder is not None:
         return [folder]
     if not task.one_node and task.launcher != "torchrun":

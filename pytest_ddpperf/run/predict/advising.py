@@ -61,7 +61,6 @@ def asked_of(
 
 
 def _listed(name: str, given: Iterable[Any] | None) -> tuple[Any, ...] | None:
-    """What a call lists; None where it lists nothing."""
     if given is None:
         return None
     found = () if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
