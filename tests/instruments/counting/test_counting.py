@@ -64,7 +64,7 @@ def test_a_step_of_which_nothing_is_known_is_counted_in_full() -> None:
     assert found.totals["collective_calls"] == 0
     assert found.totals["retained_bytes"] == 0
     of_devices = {"kernel_launches", "device_copies", "device_synchronisations"}
-    told = {"parameters", "model_size", "python_objects", "workers_restarted"}
+    told = {"parameters", "model_size", "python_objects", "workers_restarted", "loaders_kept"}
     assert found.totals.keys() == COUNTS.keys() - of_devices - told
 
 

@@ -26,7 +26,7 @@ def test_it(ddpperf):
 
 def run(inner: pytest.Pytester, calls: int, *options: str, mark: str = "") -> tuple[pytest.RunResult, dict[str, Any]]:
     inner.makepyfile(test_suite=SUITE.format(calls=calls, mark=mark))
-    done = inner.runpytest("-q", "--ddpperf-report=json:run.json", *options)
+    done = inner.runpytest("--ddpperf-report=json:run.json", *options)
     (found,) = json.loads((inner.path / "run.json").read_text())["results"]
     return done, found
 
