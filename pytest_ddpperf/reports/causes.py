@@ -18,12 +18,12 @@ from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_o
 from pytest_ddpperf.reports.phrases import (
     change_line,
     change_text,
-    could_be,
     count_text,
     decisive,
     every_finding,
     find,
     incomparable_changes,
+    open_text,
     signed,
 )
 from pytest_ddpperf.units import format_count
@@ -107,12 +107,6 @@ def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) 
     if general:
         return "\n".join([f"{verdict.value}: {general}", *incomparable_changes(result)])
     return "\n".join(map(change_line, heads_of(result, verdict, failing)))
-
-
-def open_text(head: Comparison) -> str:
-    """Why a metric is not judged, or what may hide in it."""
-    undecided = could_be([head]) if head.verdict is Verdict.INCONCLUSIVE else head.verdict.value
-    return ": ".join(filter(None, (f"{head.series.metric} {undecided}", words_of_note(head.note))))
 
 
 def parts_text(result: Result) -> str:

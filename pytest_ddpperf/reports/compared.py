@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.side_by_side import SideBySide
+from pytest_ddpperf.reports.diagnosis import CAUSES
 from pytest_ddpperf.reports.names import curve_of
+from pytest_ddpperf.reports.phrases import first_of
 from pytest_ddpperf.stats.intervals import possible
 from pytest_ddpperf.units import format_count, format_percent, format_values
 
@@ -19,22 +21,14 @@ if TYPE_CHECKING:
 _MOST = 5  # comparisons, and curves, that the summary tells of
 _LOSES = 0.05  # of the ideal: a smaller loss needs no explanation
 _TOLD = 0.05  # of the loss: a smaller part of it is not told
-LOST_TO = {
-    "communication": "exposed communication",
-    "straggler": "waiting for a slow rank",
-    "data": "waiting for data",
-    "computing": "slower computing",
-    "cores": "shared cores",
-    "unclear": "what no instrument sees",
-}
+LOST_TO = {**CAUSES, "computing": "slower computing", "cores": "shared cores", "unclear": "what no instrument sees"}
 _FEW = 2  # ways that none beats: more say nothing
 
 
 def what_pays(results: Sequence[Result]) -> list[str]:
     """A line for each comparison of a run."""
     lines = [_line(test, compared) for test, compared in _comparisons(results)]
-    told = [line for line in lines if line]
-    return [*told[:_MOST], *([f"and {len(told) - _MOST} more comparisons"] if len(told) > _MOST else [])]
+    return first_of(list(filter(None, lines)), _MOST, " comparisons")
 
 
 def _comparisons(results: Sequence[Result]) -> list[tuple[str, SideBySide]]:

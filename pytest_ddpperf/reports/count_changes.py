@@ -183,10 +183,8 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     # What may be luck of which steps were looked at is left out, unless that is all there is.
     sure = [name for name in changed if certain(metric, "", then, now, [(before.get(name, 0.0), after.get(name, 0.0))])]
     changed = sure or changed
-    made_up, each = (
-        count_row(metric).made_up,
-        "step" if metric not in ("workers_restarted", "loaders_kept") else "epoch",
-    )
+    made_up = count_row(metric).made_up
+    each = "step" if metric not in ("workers_restarted", "loaders_kept") else "epoch"
     lines = [
         f"{'module ' if name.isdecimal() else ''}{name} "
         f"{_change(metric, before.get(name, 0.0), after.get(name, 0.0), each)}"

@@ -9,7 +9,7 @@ from pytest_ddpperf.metrics.communication import OVERHEAD
 from pytest_ddpperf.records.counts import count_row, quantity_texts
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, general_cause, heads_of, open_text, parts_text
+from pytest_ddpperf.reports.causes import EXPLAINING, PARTS, causes, general_cause, heads_of, parts_text
 from pytest_ddpperf.reports.count_changes import count_difference
 from pytest_ddpperf.reports.findings import MACHINE, finding_text, words_of_note
 from pytest_ddpperf.reports.lines import INDENT, command, cut_after, folded, labelled, printable, words_of
@@ -21,12 +21,14 @@ from pytest_ddpperf.reports.phrases import (
     every_finding,
     interval_text,
     judges,
+    open_text,
     seen_in,
     signed,
     size_text,
+    value_texts,
     without_derived,
 )
-from pytest_ddpperf.units import format_count, format_values
+from pytest_ddpperf.units import format_count
 
 WIDTH = 80  # of a terminal that nobody knows
 LINES = 20  # of a failure, with the line of the test, which is added to it
@@ -138,7 +140,9 @@ def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> 
     others = [c for c in told if c in changed and c.series.scale != "exact" and c.series.metric not in of_step]
     hints = [c for c in told if c in others or (c in changed and c.gated)]
     undecided = [c for c in decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
-    first = [c for c in (*heads, *hints, *undecided) if not _of_calls(c, heads)]
+    # Bytes that are a mean over steps that differ follow from the calls, if these have a row.
+    followed = {"collective_bytes"} if any(head.series.metric == "collective_calls" for head in heads) else ()
+    first = [c for c in (*heads, *hints, *undecided) if c.series.metric not in followed or c.series.value.is_integer()]
     every = [*first, *(c for c in (*heads, *changed) if c not in first)]
     if rows is None:
         return every, 0
@@ -146,12 +150,6 @@ def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> 
     if len(first) > rows > 1 and timed and timed[0] not in shown:
         shown[-1:] = timed
     return shown, len(every) - len(shown)
-
-
-def _of_calls(comparison: Comparison, heads: Sequence[Comparison]) -> bool:
-    """Whether bytes are a mean over steps that differ, and the calls that they follow from have a row."""
-    rate = comparison.series.metric == "collective_bytes" and not comparison.series.value.is_integer()
-    return rate and any(head.series.metric == "collective_calls" for head in heads)
 
 
 def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, str]]:
@@ -195,7 +193,7 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
     """A line for each metric, in as many columns as there is room for."""
     marked = [row for row in rows if _apart(row)]
     levels = {row.change_interval.confidence for row in rows if row.change_interval is not None}
-    values = [_values(row) for row in rows]
+    values = [("", *value_texts(row))[-2:] for row in rows]
     columns = {
         "": [row.series.metric for row in rows],
         "reference": [before for before, _ in values],
@@ -225,14 +223,6 @@ def _apart(row: Comparison) -> bool:
     if row.series.scale != "ratio" or not row.baseline or row.change is None or not judges(row):
         return False
     return abs(row.series.value / row.baseline / (1 + row.change) - 1) > _APART
-
-
-def _values(row: Comparison) -> tuple[str, str]:
-    """The value of the reference, empty if there is none, and the value now, in one unit."""
-    known = [value for value in (row.baseline, row.series.value) if value is not None]
-    exact = row.series.scale == "exact"
-    texts = quantity_texts(row.series.metric, known) if exact else format_values(known, row.series.unit)
-    return (texts[0] if len(texts) > 1 else ""), texts[-1]
 
 
 def _change(row: Comparison) -> str:

@@ -24,7 +24,7 @@ from pytest_ddpperf.units import (
 
 SHORT_COMMIT = 7  # characters
 _METRICS = 3  # with the same remark, that are named
-LISTED = 10  # lines, of more than one reads
+_LISTED = 10  # lines, of more than one reads
 NOISY = "noisy"  # in place of an interval that says nothing; more launches or a quieter machine help
 _ANYTHING = 10  # a bound beyond this says no more than that anything is possible
 _WORSE = {("s", "lower"): "slower", ("B", "lower"): "larger", ("1", "lower"): "higher"}  # by unit and better direction
@@ -92,9 +92,9 @@ def named_metrics(metrics: Sequence[str]) -> str:
     return ", ".join(metrics) if more <= 0 else f"{', '.join(metrics[:_METRICS])} and {more} more"
 
 
-def first_of(lines: Sequence[str]) -> list[str]:
-    """As many lines as one reads, and how many there are besides."""
-    return [*lines[:LISTED], *([f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else [])]
+def first_of(lines: Sequence[str], most: int = _LISTED, of: str = "") -> list[str]:
+    """The first lines, and how many there are besides, with ``of`` behind that."""
+    return [*lines[:most], *([f"and {len(lines) - most} more{of}"] if len(lines) > most else [])]
 
 
 def confidence_text(confidence: float) -> str:
@@ -102,15 +102,16 @@ def confidence_text(confidence: float) -> str:
     return f"{format_percent(confidence)} CI"
 
 
+def value_texts(comparison: Comparison) -> tuple[str, ...]:
+    """The value of the reference, if it has one, and the value now, in one unit."""
+    series = comparison.series
+    known = [value for value in (comparison.baseline, series.value) if value is not None]
+    return quantity_texts(series.metric, known) if series.scale == "exact" else format_values(known, series.unit)
+
+
 def values_text(comparison: Comparison) -> str:
     """Old and new value in one unit: ``41.8 ms -> 47.3 ms``; the new one alone where there is no old one."""
-    series = comparison.series
-    if series.scale == "exact":
-        known = [series.value] if comparison.baseline is None else [comparison.baseline, series.value]
-        return " -> ".join(quantity_texts(series.metric, known))
-    if comparison.baseline is None:
-        return format_value(series.value, series.unit)
-    return " -> ".join(format_values((comparison.baseline, series.value), series.unit))
+    return " -> ".join(value_texts(comparison))
 
 
 def change_text(comparison: Comparison) -> str:
@@ -188,6 +189,14 @@ def could_be(undecided: Sequence[Comparison]) -> str:
     return f"could be {bounds} {how}" if alike else f"could be {how}"
 
 
+def open_text(comparison: Comparison, *, values: bool = False) -> str:
+    """Why a metric is not judged, or what may hide in it; ``values`` shows those of all but the step time."""
+    metric, note = comparison.series.metric, words_of_note(comparison.note)
+    shown = short_text(comparison) if values and metric != "step_time" else metric
+    known = could_be([comparison]) if comparison.verdict is Verdict.INCONCLUSIVE else comparison.verdict.value
+    return f"{shown} {known}: {note}".removesuffix(": ")
+
+
 def seen_in(comparison: Comparison) -> str:
     """In how many rounds or launches what regressed was worse: ``slower in 18 of 20 rounds``; empty for counts.
 
@@ -220,11 +229,6 @@ def count_text(comparison: Comparison) -> str:
     """What the change of a count is made of, with its lines of code."""
     told = "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
     return told or f"{values_text(comparison)} per step"
-
-
-def note_text(comparison: Comparison) -> str:
-    """What there is to be said besides the figures; empty for nothing."""
-    return "" if comparison.series.scale == "exact" else words_of_note(comparison.note)
 
 
 def incomparable_changes(result: Result) -> tuple[str, ...]:

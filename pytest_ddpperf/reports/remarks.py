@@ -12,13 +12,13 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.findings import broken_reason, finding_text, words_of_note
 from pytest_ddpperf.reports.lines import whom
 from pytest_ddpperf.reports.phrases import (
-    could_be,
     decisive,
     every_finding,
+    first_of,
     incomparable_changes,
     named_metrics,
     names_by_remark,
-    note_text,
+    open_text,
     short_text,
 )
 
@@ -37,12 +37,9 @@ def red_text(result: Result) -> str:
     if result.failure and result.verdict is not Verdict.REGRESSED:
         return result.failure.partition("\n")[0].removeprefix(f"{result.verdict.value}: ")
     worse = [c for c in decisive(result, {result.verdict}) if c.series.metric != "step_time" or _shared(c)]
-    return _few(list(map(_worse_text, worse)), _TOLD_OF_RED) or ", ".join(result.differs)
-
-
-def _worse_text(metric: Comparison) -> str:
-    """What became of a metric that got worse; of what both sides share, why its change does not show it."""
-    return f"{metric.series.metric} {words_of_note(metric.note)}" if _shared(metric) else short_text(metric)
+    # Of what both sides share the change shows nothing.
+    texts = [f"{c.series.metric} {words_of_note(c.note)}" if _shared(c) else short_text(c) for c in worse]
+    return _few(texts, _TOLD_OF_RED) or ", ".join(result.differs)
 
 
 def _shared(metric: Comparison) -> bool:
@@ -50,8 +47,7 @@ def _shared(metric: Comparison) -> bool:
 
 
 def _few(texts: Sequence[str], most: int = _TOLD) -> str:
-    more = len(texts) - most
-    return "; ".join([*texts[:most], *([f"and {more} more"] if more > 0 else [])])
+    return "; ".join(first_of(texts, most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +84,11 @@ def told_once(remarks: Iterable[tuple[str, Remark]], of: int) -> list[str]:
 
 
 def every_remark(result: Result, *, accepting: bool) -> list[Remark]:
-    """All remarks on a benchmark; ``accepting`` leaves out those on verdicts."""
-    return [
-        *([] if accepting else verdict_remarks(result)),
-        *(remark_of(finding) for finding in every_finding(result, without=_UNSAID)),
-    ]
-
-
-def verdict_remarks(result: Result) -> list[Remark]:
-    """What a row's verdict rests on, and what got better beside it, if the row itself does not show it."""
-    texts = [*_grounds(result), *_stale(result), *_fewer(result), *_promises(result), *_ours_alone(result)]
-    return [Remark(text, text) for text in texts]
+    """All remarks on a benchmark, those on its verdict first, which ``accepting`` leaves out."""
+    parts = () if accepting else (_grounds, _stale, _fewer, _promises, _ours_alone)
+    texts = [text for part in parts for text in part(result)]
+    findings = every_finding(result, without=_UNSAID)
+    return [*(Remark(text, text) for text in texts), *map(remark_of, findings)]
 
 
 def _grounds(result: Result) -> list[str]:
@@ -116,7 +106,7 @@ def _grounds(result: Result) -> list[str]:
         return [_few(changes)] if changes else []
     # A finding says that a step does another amount of work.
     others = [c for c in decisive(result, {Verdict.INCOMPATIBLE}) if not count_row(c.series.metric).of_work]
-    return [_open_text(c) for c in others if c.note or c.series.metric != "step_time"]
+    return [open_text(c, values=True) for c in others if c.note or c.series.metric != "step_time"]
 
 
 def undecided_lines(named: Sequence[tuple[str, Result]]) -> list[str]:
@@ -128,14 +118,7 @@ def undecided_lines(named: Sequence[tuple[str, Result]]) -> list[str]:
         for each in decisive(result, {Verdict.INCONCLUSIVE})
     ]
     largest = sorted(found, key=lambda one: -(one[1].bound or 0.0))
-    return [f"undecided: {name}: {_open_text(each)}" for name, each in largest]
-
-
-def _open_text(comparison: Comparison) -> str:
-    """A metric that could not be judged, how much worse it could be, and why or what would help."""
-    shown = "step_time" if comparison.series.metric == "step_time" else short_text(comparison)
-    known = could_be([comparison]) if comparison.verdict is Verdict.INCONCLUSIVE else comparison.verdict.value
-    return f"{shown} {known}: {words_of_note(comparison.note)}".removesuffix(": ")
+    return [f"undecided: {name}: {open_text(each, values=True)}" for name, each in largest]
 
 
 def _gains(result: Result) -> list[str]:
@@ -187,7 +170,7 @@ def _promises(result: Result) -> list[str]:
         for comparison in decisive(result, {Verdict.UNCHANGED})
         # The note of what stands in for another metric is no promise.
         if result.verdict is Verdict.UNCHANGED or not comparison.series.rules.stands_in
-        if (note := note_text(comparison))
+        if comparison.series.scale != "exact" and (note := words_of_note(comparison.note))
     ]
 
 

@@ -19,7 +19,7 @@ from pytest_ddpperf.reports.lines import clipped, columns, whom, wrapped
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.outputs import Outputs
 from pytest_ddpperf.reports.overall import common_text, headline, overall_lines
-from pytest_ddpperf.reports.phrases import decisive, environment_text, every_finding, names_by_remark
+from pytest_ddpperf.reports.phrases import decisive, environment_text, every_finding, first_of, names_by_remark
 from pytest_ddpperf.reports.remarks import every_remark, remark_of, told_once, undecided_lines
 from pytest_ddpperf.reports.stored import stored_lines
 from pytest_ddpperf.reports.summary import brief_table, summary_table
@@ -27,7 +27,7 @@ from pytest_ddpperf.reports.table import Paint, Table, render, uncoloured
 from pytest_ddpperf.reports.time_spent import time_part
 from pytest_ddpperf.units import span
 
-_TOLD = 5  # lines of one kind: warnings, and what is undecided
+_TOLD, _HIDDEN = 5, ": -v"  # lines of one kind: warnings, and what is undecided; what shows the others
 _WARNINGS = frozenset(
     {
         *MACHINE,
@@ -72,12 +72,13 @@ def summary_parts(
             title = verdict
         else:
             lines = [*wrapped([verdict], width), *lines]
+    predicted, advised = _predictions(made)
     parts = {
         title: "\n".join(lines),
         "ddpperf batch sizes": rendered(batch_size_table(made.searches) if made.searches else None),
         "ddpperf convergence": rendered(convergence_table(made.convergences) if made.convergences else None),
-        "ddpperf predictions": rendered(_predictions(made)),
-        "ddpperf advice": "\n\n".join(rendered(table) for table in _advice(made)),
+        "ddpperf predictions": "\n\n".join(map(rendered, predicted)),
+        "ddpperf advice": "\n\n".join(map(rendered, advised)),
         "ddpperf calibration": rendered(calibration_table(made.calibrated) if made.calibrated else None),
     }
     if verbosity > 0:
@@ -139,7 +140,7 @@ def _benchmarks(made: Outputs, width: int | None, paint: Paint, *, every: bool) 
         untold = [(name, one) for name, one in named if accepting or not one.red]  # the failure has those of red ones
         remarks = ((name, remark) for name, one in untold for remark in every_remark(one, accepting=accepting))
         notes += told_once(remarks, len(results))
-    lines = [line for note in (notes if every else _few(notes)) for line in clipped(note, width)]
+    lines = [line for note in (notes if every else first_of(notes, _TOLD, _HIDDEN)) for line in clipped(note, width)]
     return [*render(table, width, paint).splitlines(), *lines]
 
 
@@ -156,13 +157,7 @@ def _warnings(results: Sequence[Result], *, every: bool, accepting: bool) -> lis
         if finding.code in _WARNINGS and (accepting or not result.red)
     )
     told = [] if every else told_once(remarks, len(results))
-    return [*common_text(results, slower=True), *_few([*reasons, *told])]
-
-
-def _few(texts: Sequence[str]) -> list[str]:
-    """As many lines as one reads, and how many there are besides."""
-    more = len(texts) - _TOLD
-    return [*texts[:_TOLD], *([f"and {more} more: -v"] if more > 0 else [])]
+    return [*common_text(results, slower=True), *first_of([*reasons, *told], _TOLD, _HIDDEN)]
 
 
 def _not_compared(results: Sequence[Result]) -> list[str]:
@@ -200,17 +195,11 @@ def _machine(results: Sequence[Result]) -> str:
     return f"{', '.join(told)}, {ranks} {'rank' if ranks == '1' else 'ranks'}{beside}"
 
 
-def _predictions(made: Outputs) -> Table | None:
-    if not made.predictions:
-        return None
-    from pytest_ddpperf.reports.predictions import predictions_table
+def _predictions(made: Outputs) -> tuple[list[Table], list[Table]]:
+    """The table of predictions, if there are any, and one for each advice."""
+    if not (made.predictions or made.advice):
+        return [], []
+    from pytest_ddpperf.reports.predictions import advice_table, predictions_table
 
-    return predictions_table([(one.test, one.prediction, one.gain) for one in made.predictions])
-
-
-def _advice(made: Outputs) -> list[Table]:
-    if not made.advice:
-        return []
-    from pytest_ddpperf.reports.predictions import advice_table
-
-    return [advice_table(one) for one in made.advice]
+    named = [(one.test, one.prediction, one.gain) for one in made.predictions]
+    return [predictions_table(named)] if named else [], list(map(advice_table, made.advice))
