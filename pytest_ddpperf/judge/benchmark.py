@@ -43,14 +43,13 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
     )
     lost = _lost_metrics(measurement, reference)
     apart = (*ranks_apart(measurement, reference), *copies_apart(measurement, reference))
-    untimed = measurement.untimed
+    alike = reference.alike if isinstance(reference, StoredBaseline) else ()
+    decided = decide_benchmark(comparisons, reference, lost=bool(lost), untimed=measurement.untimed)
     return Result(
         test=test,
         measurement=measurement,
         comparisons=comparisons,
-        verdict=decide_failure()
-        if apart
-        else decide_benchmark(comparisons, reference, lost=bool(lost), untimed=untimed),
+        verdict=decide_failure() if apart else decided,
         reference=reference,
         findings=(
             *apart,
@@ -58,7 +57,7 @@ def compare(test: str, measurement: Measurement, reference: Reference, context: 
             *findings_of(measurement),
             *lost,
             *count_findings(comparisons, measurement, reference),
-            *_near_misses(reference),
+            *([Finding("alike_baselines", {"names": alike})] * bool(alike)),
             *([Finding("other_facts", {"differ": reference.recorded_differ})] * bool(reference.recorded_differ)),
             *_long_steps(measurement, reference),
             *_warnings(measurement, reference, context),
@@ -171,13 +170,6 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
         and series.metric not in there
         and (series.scale == "exact") in looked_at
     )
-
-
-def _near_misses(reference: Reference) -> tuple[Finding, ...]:
-    """Where there is no baseline, but one of the same benchmark with other options."""
-    if not isinstance(reference, StoredBaseline) or not reference.alike:
-        return ()
-    return (Finding("alike_baselines", {"names": reference.alike}),)
 
 
 def _warnings(measurement: Measurement, reference: Reference, context: DecisionContext) -> tuple[Finding, ...]:

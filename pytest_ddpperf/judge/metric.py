@@ -23,9 +23,10 @@ from pytest_ddpperf.judge.detection import (
     limit,
     looks_better,
     looks_worse,
+    mde,
     worsening,
 )
-from pytest_ddpperf.judge.outlook import enough, smallest_found, what_it_takes
+from pytest_ddpperf.judge.outlook import enough, what_it_takes
 from pytest_ddpperf.judge.tolerances import tolerance_of
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.finding import Finding
@@ -33,7 +34,7 @@ from pytest_ddpperf.records.measurement import Better, Measurement, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Reference, StoredBaseline
 from pytest_ddpperf.records.verdict import OPEN, Verdict
 from pytest_ddpperf.stats import intervals
-from pytest_ddpperf.stats.intervals import Change
+from pytest_ddpperf.stats.intervals import Change, with_launches
 
 OTHER_CLOCK = 0.05  # by how much the clocks of GPUs may differ in runs that are compared
 SHOWN = {"incomparable", "timed_otherwise"}  # obstacles with which stored times are shown all the same
@@ -86,6 +87,7 @@ def compare_metric(
     latest = fresh if obstacle is None and may_be else None
     suspicious = latest is not None and looks_worse(latest, better=series.better, tolerance=tolerance)
     worse = suspicious or decision.verdict is Verdict.REGRESSED
+    best = None if judged is None else with_launches(judged, context.affordable or judged.launches)
     proven = None if worse or decision.verdict is Verdict.OK else context.resolution_of(series)
     return Comparison(
         series=series,
@@ -94,7 +96,7 @@ def compare_metric(
         change_interval=None if change is None else intervals.interval_at(change, context.proofs.interval),
         standard_error=None if change is None else change.standard_error,
         tolerance=tolerance,
-        mde=None if judged is None else smallest_found(judged, tolerance, series, context),
+        mde=None if best is None else mde(best, alpha=context.alpha_of(series), tolerance=tolerance),
         verdict=decision.verdict,
         gated=series.gated,
         note=note,

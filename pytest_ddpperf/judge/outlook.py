@@ -6,9 +6,7 @@ import math
 from dataclasses import replace
 
 from pytest_ddpperf.judge.decision import DecisionContext, Evidence, decide
-from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN, ONE_LOOK, Proofs, mde
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.intervals import Change, with_launches
 
@@ -36,46 +34,26 @@ def what_it_takes(
 
 
 def enough(evidence: Evidence, change: Change, context: DecisionContext, resolution: float | None) -> int | None:
-    """About how many launches would decide a metric; ``resolution``: the worsening that it is enough to rule out."""
-    return needed(
-        change,
-        better=evidence.series.better,
-        tolerance=evidence.tolerance,
-        alpha=context.alpha_of(evidence.series),
-        margin=context.margin,
-        resolution=resolution,
-        proofs=context.proofs.at_interim(1.0, last=True),
-    )
-
-
-def needed(
-    change: Change,
-    *,
-    better: Better,
-    tolerance: float,
-    alpha: float,
-    margin: float = EQUIVALENCE_MARGIN,
-    resolution: float | None = None,
-    proofs: Proofs = ONE_LOOK,
-) -> int | None:
     """About how many launches the candidate needs in all for a verdict, if estimate and scatter stay what they are.
 
     A rough figure, for the estimate will move. More launches have more degrees of freedom; the baseline's own error
     stays. At least one more than there are; None where ``MAX_LAUNCHES`` would not do, or the scatter is unknown.
+    ``resolution``: the worsening that it is enough to rule out.
     """
+    proofs = replace(context.proofs.at_interim(1.0, last=True), proves=True)
     if change.standard_error is None:
         return None
 
     def decided(launches: int) -> bool:
         verdict = decide(
             with_launches(change, launches),
-            better=better,
-            tolerance=tolerance,
-            alpha=alpha,
-            margin=margin,
+            better=evidence.series.better,
+            tolerance=evidence.tolerance,
+            alpha=context.alpha_of(evidence.series),
+            margin=context.margin,
             resolution=resolution,
             last=True,
-            proofs=replace(proofs, proves=True),
+            proofs=proofs,
         )
         return verdict is not Verdict.INCONCLUSIVE
 
@@ -88,9 +66,3 @@ def needed(
         middle = (low + high) // 2
         low, high = (low, middle) if decided(middle) else (middle, high)
     return high
-
-
-def smallest_found(change: Change, tolerance: float, series: Series, context: DecisionContext) -> float | None:
-    """What this run would have found, with as many launches as there is time for."""
-    best = with_launches(change, context.affordable or change.launches)
-    return mde(best, alpha=context.alpha_of(series), tolerance=tolerance)

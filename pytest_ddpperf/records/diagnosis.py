@@ -79,11 +79,6 @@ class Diagnosis:
     memory: float | None = None
     lost: float = 0.0
 
-    @property
-    def share(self) -> float:
-        """The share of the step that the cause has; 0 where it is unclear."""
-        return next((cause.share for cause in self.causes if cause.bottleneck == self.bottleneck), 0.0)
-
     def cause(self, bottleneck: Bottleneck) -> Cause | None:
         """One cause; None where it has no share."""
         return next((cause for cause in self.causes if cause.bottleneck == bottleneck), None)

@@ -61,8 +61,3 @@ class Timeline:
     def computing(self) -> float:
         """Seconds of computing."""
         return sum(moment.computed for moment in self.moments) + self.rest
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes of the whole buffers of all transfers."""
-        return sum(transfer.nbytes for transfer in self.transfers)

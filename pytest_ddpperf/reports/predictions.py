@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.metrics.health import LOAD
-from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.reports.table import NOTHING, Table, filled_columns
 from pytest_ddpperf.units import Scale, format_count, format_percent, scale, signed_percent
 
 if TYPE_CHECKING:
@@ -41,50 +41,38 @@ def predictions_table(predictions: Sequence[Named]) -> Table:
     """One row for each prediction, in the order made."""
     steps = [step for _, step, _ in predictions]
     common = scale([step.seconds for step in steps], "s")
-    columns = [
-        ("prediction", [f"{test.partition('::')[2]} {step.name}" for test, step, _ in predictions]),
-        ("ranks", [str(step.world_size) for step in steps]),
-        ("network", [step.network for step in steps]),
-        ("computing", [step.accelerator or "this machine" for step in steps]),
-        (f"step\n{common.unit}", [_step(step, common) for step in steps]),
-        ("exposed\n%", [format_percent(step.exposed / step.seconds).removesuffix(" %") for step in steps]),
-        ("eff.\n%", [_efficiency(step) for step in steps]),
-        ("gain\n%", [_gain(gain) for _, _, gain in predictions]),
+    columns = {
+        "prediction": [f"{test.partition('::')[2]} {step.name}" for test, step, _ in predictions],
+        "ranks": [str(step.world_size) for step in steps],
+        "network": [step.network for step in steps],
+        "computing": [step.accelerator or "this machine" for step in steps],
+        f"step\n{common.unit}": [_step(step, common) for step in steps],
+        "exposed\n%": [format_percent(step.exposed / step.seconds).removesuffix(" %") for step in steps],
+        "eff.\n%": [_efficiency(step) for step in steps],
+        "gain\n%": [_gain(gain) for _, _, gain in predictions],
+    }
+    # What all rows have in common stands in the title.
+    where = [
+        f"{words}{columns.pop(header)[0]}"
+        for header, words in (("network", ""), ("computing", "computing of "))
+        if len(set(columns[header])) == 1
     ]
-    filled = [
-        (header, cells)
-        for header, cells in columns
-        if set(cells) != {NOTHING} and not (header in {"network", "computing"} and len(set(cells)) == 1)
-    ]
-    return Table(
-        title=f"steps that were predicted, not measured: {_where(columns[2][1], columns[3][1])}".removesuffix(": "),
-        headers=tuple(header for header, _ in filled),
-        rows=tuple(zip(*(cells for _, cells in filled), strict=True)),
-        notes=_busy(steps),
-        legend=_meanings(header for header, _ in filled),
-    )
+    return _table(f"steps that were predicted, not measured: {', '.join(where)}".removesuffix(": "), columns, steps)
 
 
-def _busy(steps: Iterable[Step]) -> tuple[str, ...]:
-    """That others computed while steps were timed; nothing where they did not."""
-    lost = max((step.lost for step in steps), default=0.0)
-    if lost <= LOAD:
-        return ()
-    return (
-        f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine predicts less",
-    )
-
-
-def _where(networks: Sequence[str], computing: Sequence[str]) -> str:
-    """The network and the accelerator that all rows have in common."""
-    common = [networks[0]] if len(set(networks)) == 1 else []
-    return ", ".join([*common, *([f"computing of {computing[0]}"] if len(set(computing)) == 1 else [])])
-
-
-def _meanings(headers: Iterable[str]) -> dict[str, str]:
-    """What the columns of a table mean that there are."""
+def _table(title: str, columns: Mapping[str, Sequence[str]], steps: Iterable[Step]) -> Table:
+    """The columns that have anything, with their meanings, and whether others computed while steps were timed."""
+    headers, rows = filled_columns(columns)
     names = {header.partition("\n")[0] for header in headers}
-    return {name: meaning for name, meaning in _LEGEND.items() if name in names}
+    lost = max((step.lost for step in steps), default=0.0)
+    busy = f"others used {format_percent(lost)} of the cores while computing was timed: a quiet machine predicts less"
+    return Table(
+        title=title,
+        headers=headers,
+        rows=rows,
+        notes=(busy,) if lost > LOAD else (),
+        legend={name: meaning for name, meaning in _LEGEND.items() if name in names},
+    )
 
 
 def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
@@ -94,38 +82,24 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
     samples = _sample_seconds(advice)
     of_sample = scale([each for each in samples if each is not None], "s")
     sizes = scale([each.memory for each in advice.candidates if each.memory is not None], "B")
-    columns = [
-        ("training", [each.name for each in advice.candidates]),
-        ("batch", [NOTHING if each.batch_size is None else str(each.batch_size) for each in advice.candidates]),
-        (
-            f"memory\n{sizes.unit}",
-            [NOTHING if each.memory is None else sizes.number(each.memory) for each in advice.candidates],
-        ),
-        (
-            f"step\n{common.unit}",
-            [NOTHING if each.prediction is None else _step(each.prediction, common) for each in advice.candidates],
-        ),
-        (f"sample\n{of_sample.unit}", [NOTHING if each is None else of_sample.number(each) for each in samples]),
-        (
-            f"measured\n{common.unit}",
-            [NOTHING if each.measured is None else common.number(each.measured) for each in advice.candidates],
-        ),
-        (
-            "eff.\n%",
-            [NOTHING if each.prediction is None else _efficiency(each.prediction) for each in advice.candidates],
-        ),
-        ("advice", [_standing(each) for each in advice.candidates]),
-    ]
-    filled = [(header, cells) for header, cells in columns if set(cells) != {NOTHING}]
+    found_steps = [each.prediction for each in advice.candidates]
+    columns = {
+        "training": [each.name for each in advice.candidates],
+        "batch": ["" if each.batch_size is None else str(each.batch_size) for each in advice.candidates],
+        f"memory\n{sizes.unit}": [
+            "" if each.memory is None else sizes.number(each.memory) for each in advice.candidates
+        ],
+        f"step\n{common.unit}": ["" if step is None else _step(step, common) for step in found_steps],
+        f"sample\n{of_sample.unit}": ["" if each is None else of_sample.number(each) for each in samples],
+        f"measured\n{common.unit}": [
+            "" if each.measured is None else common.number(each.measured) for each in advice.candidates
+        ],
+        "eff.\n%": ["" if step is None else _efficiency(step) for step in found_steps],
+        "advice": [_standing(each) for each in advice.candidates],
+    }
     found = predictions[0] if predictions else None
     where = "" if found is None else f", {found.network}, computing of {found.accelerator or 'this machine'}"
-    return Table(
-        title=f"ways to train on {format_count(advice.world_size, 'rank')}{where}",
-        headers=tuple(header for header, _ in filled),
-        rows=tuple(zip(*(cells for _, cells in filled), strict=True)),
-        notes=_busy(predictions),
-        legend=_meanings(header for header, _ in filled),
-    )
+    return _table(f"ways to train on {format_count(advice.world_size, 'rank')}{where}", columns, predictions)
 
 
 def _sample_seconds(advice: StrategyAdvice | StrategyAdviceData) -> list[float | None]:

@@ -27,7 +27,7 @@ from pytest_ddpperf.reports.phrases import (
     with_interval,
 )
 from pytest_ddpperf.reports.remarks import red_text
-from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.reports.table import NOTHING, Table, filled_columns
 from pytest_ddpperf.units import (
     Scale,
     format_count,
@@ -68,23 +68,19 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = ()) -
     Columns that no benchmark fills (throughput without a number of samples, scaling efficiency) are left out.
     ``accepted``: the tests whose results became the baseline.
     """
-    names = names_of(results)
+    names = dict(zip(map(id, results), names_of(results), strict=True))
     sizes = dict.fromkeys(result.measurement.world_size for result in results)
     columns: list[_Column] = [
+        ("benchmark", lambda result: names[id(result)]),
         *([("ranks", lambda result: str(result.measurement.world_size))] if len(sizes) > 1 else []),
         *(_metric_column(*column, results) for column in _metric_columns(results)),
         ("counts", counts_text),
         ("verdict", lambda result: _verdict(result, stored=result.test in accepted)),
     ]
-    cells = [(header, [cell(result) or NOTHING for result in results]) for header, cell in columns]
-    filled = [(header, column) for header, column in cells if set(column) != {NOTHING}]
+    headers, rows = filled_columns({header: list(map(cell, results)) for header, cell in columns})
     machines = dict.fromkeys(environment_text(result.measurement.environment) for result in results)
     ranks = f", {format_count(results[0].measurement.world_size, 'rank')}" if len(sizes) == 1 else ""
-    return Table(
-        title="; ".join(machines) + ranks,
-        headers=("benchmark", *(header for header, _ in filled)),
-        rows=tuple(zip(names, *(column for _, column in filled), strict=True)),
-    )
+    return Table(title="; ".join(machines) + ranks, headers=headers, rows=rows)
 
 
 def worst_first(results: Sequence[Result]) -> list[Result]:

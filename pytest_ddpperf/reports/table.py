@@ -39,6 +39,13 @@ class Table:
     legend: Mapping[str, str] = field(default_factory=dict)  # what a header or another word means
 
 
+def filled_columns(columns: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The headers and the rows of those columns, by their headers, that any cell fills."""
+    filled = {header: cells for header, cells in columns.items() if set(cells) - {"", NOTHING}}
+    rows = zip(*filled.values(), strict=True)
+    return tuple(filled), tuple(tuple(cell or NOTHING for cell in row) for row in rows)
+
+
 def uncoloured(text: str, _colour: str) -> str:
     """The text as it is."""
     return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -74,11 +74,13 @@ def parallelise(
             use_orig_params=use_orig_params,
             device_mesh=None if replicas is None else mesh_of(ctx, replicas),
         )
+    # The outermost unit keeps its parameters to backward with any sharding.
+    resharded = sharding != "SHARD_GRAD_OP" and bool(chosen)
     return Parallel(
         wrapped,
         no_sync=wrapped.no_sync,
         unsynchronised=gradients_kept,
-        still_sent=_still_sent(sharding, chosen) if ctx.world_size > 1 else "",
+        still_sent=still_sent(resharded=resharded) if ctx.world_size > 1 and sharding != "NO_SHARD" else "",
         clip_grad_norm=wrapped.clip_grad_norm_,
         # torch.amp.GradScaler looks at this rank's shard only, and would skip a step on some ranks only.
         make_scaler=partial(
@@ -88,13 +90,6 @@ def parallelise(
         parameters=partial(_whole, wrapped),
         precision=narrowest(param_dtype, reduce_dtype),
     )
-
-
-def _still_sent(sharding: str, inner: Collection[nn.Module]) -> str:
-    """What an unsynchronised step sends; the outermost unit keeps its parameters to backward with any sharding."""
-    if sharding == "NO_SHARD":
-        return ""
-    return still_sent(resharded=sharding != "SHARD_GRAD_OP" and bool(inner))
 
 
 def _mixed_precision(param_dtype: str | None, reduce_dtype: str | None) -> MixedPrecision | None:

@@ -147,16 +147,12 @@ def whole(tensor: Tensor) -> Tensor:
     """A copy of all of a tensor, dense and on the CPU; a collective if it is sharded."""
     found: Any = tensor.detach()
     if hasattr(found, "full_tensor"):  # a DTensor, whose import takes most of a second
-        if found.is_cuda and any(map(_by_gloo, found.device_mesh.get_all_groups())):
+        groups = found.device_mesh.get_all_groups() if found.is_cuda else ()
+        if any(f"cuda:{dist.Backend.GLOO}" in dist.get_backend_config(group).split(",") for group in groups):
             found = found.cpu()  # gloo crashes where it gathers a DTensor on a GPU (pytorch/pytorch#152645)
         found = found.full_tensor()
     dense: Tensor = found.to_dense() if found.layout is not torch.strided else found
     return dense.to(torch.device("cpu"), copy=True)
-
-
-def _by_gloo(group: dist.ProcessGroup) -> bool:
-    """Whether gloo sends what the ranks of a group have on GPUs."""
-    return f"cuda:{dist.Backend.GLOO}" in dist.get_backend_config(group).split(",")
 
 
 def in_pieces(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:

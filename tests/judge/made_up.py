@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddpperf.judge.benchmark import compare
-from pytest_ddpperf.judge.decision import DecisionContext
+from pytest_ddpperf.judge.decision import DecisionContext, Evidence
+from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
+from pytest_ddpperf.judge.outlook import enough
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
@@ -97,6 +99,12 @@ def difference(shift: float, standard_error: float | None, *, fixed: float = 0.0
         sampling_variance=sampling,
         fixed_variance=fixed,
     )
+
+
+def needed(change: Change, *, tolerance: float, alpha: float, margin: float = EQUIVALENCE_MARGIN) -> int | None:
+    """Returns how many launches decide a metric that is better lower, by no other proof than one within the margin."""
+    evidence = Evidence(series=series("step_time", [1.0]), base=None, tolerance=tolerance)
+    return enough(evidence, change, DecisionContext(alpha=alpha, margin=margin), None)
 
 
 def quotient(factor: float, standard_error: float) -> Change:

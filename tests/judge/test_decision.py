@@ -8,14 +8,13 @@ import pytest
 
 from pytest_ddpperf.judge.decision import Decision, DecisionContext, Evidence, decide, decide_metric
 from pytest_ddpperf.judge.detection import LAST_SHARE, PAIRED_LOOKS, SEPARATE_LOOKS, looks_better, looks_worse, mde
-from pytest_ddpperf.judge.outlook import needed
 from pytest_ddpperf.judge.sequential import alpha_of_benchmark
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.blocks import OWN_IN_TURNS, Expected, expected
 from pytest_ddpperf.stats.intervals import change, paired, t_quantile
-from tests.judge.made_up import STEADY, difference, quotient, series
+from tests.judge.made_up import STEADY, difference, needed, quotient, series
 
 # Levels of all looks together that make 0.05 of one before the last, and of the last one: there the interval reaches
 # 1.95996 standard errors with infinite degrees of freedom; one-sided 1.64485.
@@ -251,7 +250,7 @@ def test_two_rounds_that_are_the_same_are_neither_worse_nor_proven() -> None:
     assert found is not None
     assert decide(found, better="lower", tolerance=0.015, alpha=0.01, last=True) is Verdict.INCONCLUSIVE
     assert not looks_worse(found, better="lower", tolerance=0.015)
-    assert needed(found, better="lower", tolerance=0.015, alpha=0.01) == 4
+    assert needed(found, tolerance=0.015, alpha=0.01) == 4
 
 
 def test_the_last_look_asks_for_less() -> None:

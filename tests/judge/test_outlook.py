@@ -9,18 +9,17 @@ import pytest
 
 from pytest_ddpperf.judge.decision import decide
 from pytest_ddpperf.judge.detection import LAST_SHARE, SEPARATE_LOOKS
-from pytest_ddpperf.judge.outlook import needed
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.stats.blocks import Expected
 from pytest_ddpperf.stats.intervals import Change, change, paired, with_launches
-from tests.judge.made_up import difference
+from tests.judge.made_up import difference, needed
 
 # As in test_decision: levels of all looks together that make 0.05 of one before the last, and of the last one.
 ALPHA, ALPHA_LAST = 0.05 * SEPARATE_LOOKS / (1 - LAST_SHARE), 0.05 / LAST_SHARE
 
 
 def test_what_has_no_known_scatter_takes_no_known_number() -> None:
-    assert needed(difference(0.0, None), better="lower", tolerance=0.03, alpha=ALPHA_LAST) is None
+    assert needed(difference(0.0, None), tolerance=0.03, alpha=ALPHA_LAST) is None
 
 
 @pytest.mark.parametrize(
@@ -33,14 +32,14 @@ def test_what_has_no_known_scatter_takes_no_known_number() -> None:
     ],
 )
 def test_launches_needed_worked_by_hand(shift: float, expected: int | None) -> None:
-    assert needed(difference(shift, 0.1), better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
+    assert needed(difference(shift, 0.1), tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == expected
 
 
 def test_launches_needed_to_rule_out_the_margin() -> None:
     """Of 4 launches with an error of 0.1: 4 (0.1 * 1.64485 / 0.2)^2 = 2.7, but one more at least; of 0.2: 10.8."""
     one, other = difference(0.0, 0.1), difference(0.0, 0.2)
-    assert needed(one, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 5
-    assert needed(other, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 11
+    assert needed(one, tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 5
+    assert needed(other, tolerance=0.1, alpha=ALPHA_LAST, margin=2.0) == 11
 
 
 def test_launches_do_not_shrink_the_error_of_the_baseline() -> None:
@@ -48,13 +47,13 @@ def test_launches_do_not_shrink_the_error_of_the_baseline() -> None:
     hopeless = difference(0.0, 0.1, fixed=0.005)
     slow = difference(0.0, 0.1, fixed=0.001)
 
-    assert needed(hopeless, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) is None
-    assert needed(slow, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == math.ceil(4 * 0.009 / 0.002696)
+    assert needed(hopeless, tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) is None
+    assert needed(slow, tolerance=0.1, alpha=ALPHA_LAST, margin=1.0) == math.ceil(4 * 0.009 / 0.002696)
 
 
 def test_launches_needed_do_decide_if_estimate_and_scatter_stay() -> None:
     now = difference(0.02, 0.1)
-    enough = needed(now, better="lower", tolerance=0.1, alpha=ALPHA_LAST, margin=1.0)
+    enough = needed(now, tolerance=0.1, alpha=ALPHA_LAST, margin=1.0)
     assert enough is not None
 
     then = difference(0.02, 0.1 * math.sqrt(4 / enough))
@@ -89,7 +88,7 @@ def test_launches_needed_are_those_that_trying_each_number_finds(*, together: bo
         )
         assert found is not None
         alpha = float(rng.choice([0.01, 0.001]))
-        enough = needed(found, better="lower", tolerance=0.03, alpha=alpha)
+        enough = needed(found, tolerance=0.03, alpha=alpha)
         told.append(enough if enough is None or enough <= most else None)
         assert told[-1] == brute_force(found, alpha, most)
     assert len(set(told)) > 5  # not all of them at once, nor never
@@ -100,4 +99,4 @@ def test_three_launches_do_where_the_degrees_of_freedom_of_two_say_hundreds() ->
     found = paired([1.301, 1.302], [1.0, 1.0], scale="ratio")
     assert found is not None
     assert decide(found, better="lower", tolerance=0.03, alpha=0.0005) is Verdict.INCONCLUSIVE
-    assert needed(found, better="lower", tolerance=0.03, alpha=0.0005) == 3
+    assert needed(found, tolerance=0.03, alpha=0.0005) == 3

@@ -97,11 +97,6 @@ class Chart:
     benchmarks: tuple[int, ...] = ()
     note: str = ""
 
-    @property
-    def name(self) -> str:
-        """Kind and subject: no other chart of the document has both."""
-        return f"{self.kind} {self.subject}"
-
 
 def view_of(chart: Chart) -> View:
     """What the axis of values of a chart of lines or points shows.

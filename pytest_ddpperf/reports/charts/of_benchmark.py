@@ -27,11 +27,6 @@ def reference_of(result: ResultData) -> str:
     return "baseline" if result.against is None else result.against.revision
 
 
-def sides_of(result: ResultData) -> tuple[str, str]:
-    """What it is compared with, and itself."""
-    return reference_of(result), THIS_RUN
-
-
 def now_of(metric: MetricData, x: float) -> ChartPoint | None:
     """The value of a metric, at ``x``; None where it is not finite."""
     return None if metric.value is None else point(x, metric.value, metric.interval)
@@ -71,7 +66,7 @@ def launches(result: ResultData, subject: str, sides: tuple[str, str] | None = N
 
     ``sides``: what the baseline and the benchmark are called.
     """
-    before, now = sides or sides_of(result)
+    before, now = sides or (reference_of(result), THIS_RUN)
     for name, metric in sorted(result.metrics.items(), key=lambda each: _PLACES.get(each[0], len(_PLACES))):
         repeated = rules_of(name).repeats_step_time or metric.scale == "exact"
         ours = numbered(now, metric.samples, first=1)
@@ -98,7 +93,7 @@ def launches(result: ResultData, subject: str, sides: tuple[str, str] | None = N
 
 def phase_change(result: ResultData, subject: str, sides: tuple[str, str] | None = None) -> Iterator[Chart]:
     """The phases of a step upon each other, before and now; where the baseline has them."""
-    there, here = sides or sides_of(result)
+    there, here = sides or (reference_of(result), THIS_RUN)
     known = phases_of(result)
     before = {phase: before_of(metric, 0) for phase, metric in known.items()}
     if not known or None in before.values():

@@ -8,7 +8,6 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.diagnosis import CAUSES
 from pytest_ddpperf.reports.documents.judged import results_of
-from pytest_ddpperf.reports.documents.parts import DiagnosisData
 from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
 from pytest_ddpperf.reports.formats.words import facts_line, reasons
 from pytest_ddpperf.reports.lines import INDENT, printable, wrapped
@@ -43,14 +42,14 @@ def performance_report(document: ResultsData) -> str:
 
 def _benchmark(result: Result, data: ResultData) -> Sequence[str]:
     """What is known of one benchmark, a line each."""
-    name = printable(f"{result.test} {result.name}")
+    name, found = printable(f"{result.test} {result.name}"), data.diagnosis
+    advice = [] if found is None else [f"{number}. {each.text}" for number, each in enumerate(found.advice, 1)]
+    unknown = [] if found is None else ["none: no change is known that would make its step faster"]
     parts = {
         "": reasons(result),
-        "bound by": [] if data.diagnosis is None else [data.diagnosis.text],
-        "causes": []
-        if data.diagnosis is None
-        else [f"{CAUSES[c.bottleneck]}: {c.text}" for c in data.diagnosis.causes],
-        "recommendations": [] if data.diagnosis is None else _advice(data.diagnosis),
+        "bound by": [] if found is None else [found.text],
+        "causes": [] if found is None else [f"{CAUSES[c.bottleneck]}: {c.text}" for c in found.causes],
+        "recommendations": advice or unknown,
         "remarks": [] if result.verdict is Verdict.BROKEN else list(findings(result)),
     }
     lines = [f"{name}: {result.verdict.value}", "-" * (len(name) + 2 + len(result.verdict.value))]
@@ -58,9 +57,3 @@ def _benchmark(result: Result, data: ResultData) -> Sequence[str]:
         indent = INDENT if title else ""
         lines += [f"{title}:"] * bool(title and told) + [indent + printable(line) for line in told]
     return lines
-
-
-def _advice(diagnosis: DiagnosisData) -> list[str]:
-    """The changes that may pay, the largest gain first; that none is known, where that is so."""
-    told = [f"{number}. {advice.text}" for number, advice in enumerate(diagnosis.advice, 1)]
-    return told or ["none: no change is known that would make its step faster"]

@@ -15,7 +15,7 @@ from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.formats.page.page import Block, PageSection, filled
 from pytest_ddpperf.reports.formats.words import reasons
 from pytest_ddpperf.reports.phrases import bound_text, change_text, findings, names_by_remark, size_text, values_text
-from pytest_ddpperf.reports.table import NOTHING, Table
+from pytest_ddpperf.reports.table import Table, filled_columns
 from pytest_ddpperf.units import format_count, format_number, format_percent, format_value, significant
 
 _PARTS = 12  # of a count, the largest ones
@@ -77,13 +77,13 @@ def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
         ],
         "could have seen": ["" if exact or each.mde is None else size_text(each.mde, each) for each in comparisons],
     }
-    columns = {header: cells for header, cells in columns.items() if any(cells)}
+    headers, rows = filled_columns(columns)
     texts = [words_of_note(each.note) for each in comparisons]
     notes = names_by_remark((each.series.metric, text) for each, text in zip(comparisons, texts, strict=True) if text)
     return Table(
         title=title,
-        headers=tuple(columns),
-        rows=tuple(tuple(cell or NOTHING for cell in row) for row in zip(*columns.values(), strict=True)),
+        headers=headers,
+        rows=rows,
         notes=tuple(f"{', '.join(names)}: {text}" for text, names in notes.items()),
         left=2,
         right=0,
@@ -189,12 +189,12 @@ def _health(launches: Sequence[HealthData | None]) -> Table:
         "frequency GHz": ["" if cpu.frequency is None else significant(cpu.frequency / 1e9) for _, cpu in known],
         "governor": [cpu.governor or "" for _, cpu in known],
     }
-    columns = {header: cells for header, cells in columns.items() if any(cells)}
+    headers, rows = filled_columns(columns)
     return Table(
         title="the processor during launches: time of other processes, and taken by a hypervisor",
-        headers=tuple(columns),
-        rows=tuple(tuple(cell or NOTHING for cell in row) for row in zip(*columns.values(), strict=True)),
-        right=1 if "governor" in columns else 0,
+        headers=headers,
+        rows=rows,
+        right=1 if "governor" in headers else 0,
     )
 
 

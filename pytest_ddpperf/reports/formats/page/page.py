@@ -113,10 +113,8 @@ class _Charts:
 
     @property
     def data(self) -> list[dict[str, Any]]:
-        return [chart_data(thinned(chart, self._most(chart))) for chart in self.numbers]
-
-    def _most(self, chart: Chart) -> int:
-        return max(_FEWEST, min(self.most, _OF_CHART // len(chart.series)))
+        most = {chart: max(_FEWEST, min(self.most, _OF_CHART // len(chart.series))) for chart in self.numbers}
+        return [chart_data(thinned(chart, points)) for chart, points in most.items()]
 
 
 def filled(block: Block) -> bool:
@@ -169,7 +167,7 @@ def html_of(page: Page) -> str:
     )
     return environment.get_template("page.html").render(
         page=page,
-        verdicts=_verdicts(page.rows),
+        verdicts=Counter(row.verdict for row in sorted(page.rows, key=lambda row: -row.severity) if row.verdict),
         cells=_cells,
         bar=_bar(page.rows),
         drawn_after=_drawn_after(page),
@@ -180,12 +178,6 @@ def html_of(page: Page) -> str:
         script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),  # noqa: S704
         data=Markup(text.replace("<", "\\u003c")),  # noqa: S704
     )
-
-
-def _verdicts(rows: Sequence[PageRow]) -> dict[str, int]:
-    """How many rows have each verdict, the worst first."""
-    ordered = sorted(rows, key=lambda row: -row.severity)
-    return Counter(row.verdict for row in ordered if row.verdict)
 
 
 def _cells(row: PageRow, page: Page) -> list[tuple[str, str | None]]:

@@ -50,7 +50,7 @@ def trends_page(trends: Sequence[Trend], metric: str) -> str:
             headers=("benchmark", "environment", "commits", "first", "newest"),
             left=2,
             rows=tuple(
-                _row(trend, entry.title.partition("\n")[0], place)
+                _row(trend, entry.title, place)
                 for place, (trend, entry) in enumerate(zip(ordered, entries, strict=True))
             ),
             entries=tuple(entries),
