@@ -76,7 +76,8 @@ def loader_settings(value: object) -> LoaderSettings:
         raise ValueError(_EXPECTED)  # noqa: TRY004  one kind of error for every value that does not fit
     unknown = [str(name) for name in value if name not in _PARSERS and name != "auto"]
     if unknown:
-        raise ValueError(f"{_EXPECTED}; {_unknown(unknown[0])}")
+        hint = closest(unknown[0], _PARSERS, 0.4)
+        raise ValueError(f"{_EXPECTED}; there is no {unknown[0]}{hint and f', {hint}'}")
     words: dict[str, Any] = dict(value)
     if "auto" in words:
         words["auto"] = _parsed("auto", words["auto"], switch)
@@ -103,8 +104,3 @@ def _parsed(name: str, value: object, parse: Any) -> object:
         return parse(value)
     except ValueError as expected:
         raise ValueError(f"{name} to be {expected}, not {value!r}") from None
-
-
-def _unknown(name: str) -> str:
-    hint = closest(name, _PARSERS, 0.4)
-    return f"there is no {name}" + (f", {hint}" if hint else "")

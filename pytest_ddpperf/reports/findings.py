@@ -23,9 +23,6 @@ from pytest_ddpperf.units import (
     span,
 )
 
-CONFIRMED = "those after them had to confirm it"  # launches that follow a suspicion
-
-
 MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
     | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
@@ -72,15 +69,9 @@ def _memory_growth(  # noqa: PLR0917 - called by name
     kind = "CUDA memory" if device == "cuda" else "memory"
     growth = " to ".join(dict.fromkeys(format_values((least, most), "B")))
     seen = f"seen in {format_count(steps, 'step')} of each of {format_count(launches, 'launch')}"
-    where = _ranks_text(ranks, world_size)
+    named = f"rank{'s' * (len(ranks) > 1)} {words_of(list(map(str, ranks)))}"
+    where = "every rank" if len(ranks) == world_size > 1 else named
     return f"{kind} grows by {growth} a step on {where}, {seen}: something is kept from step to step"
-
-
-def _ranks_text(ranks: Sequence[int], world_size: int) -> str:
-    """``rank 1``, ``ranks 0 and 2``, or ``every rank``."""
-    if len(ranks) == world_size > 1:
-        return "every rank"
-    return f"rank{'s' * (len(ranks) > 1)} {words_of(list(map(str, ranks)))}"
 
 
 def _uneven_memory(metric: str, least: float, least_rank: int, most: float, most_rank: int) -> str:
@@ -304,7 +295,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
         "what one takes is not known"
     ),
     "suspected": lambda metrics, launches: (
-        f"{words_of(metrics)} looked worse in the first {format_count(launches, 'launch')}; {CONFIRMED}"
+        f"{words_of(metrics)} looked worse in the first {format_count(launches, 'launch')}; those after them had "
+        "to confirm it"
     ),
     "not_diagnosed": lambda reason: f"not diagnosed: {reason}",
     "no_time_to_diagnose": lambda setting: (

@@ -56,15 +56,12 @@ class LiveLine:
             room = terminal.fullwidth - terminal.width_of_current_line - 2  # a space before, and none wraps
         if room < _LEAST_ROOM:
             return
-        shown = " " + (text if len(text) <= room else f"...{text[3 - room :]}")
-        self._write(_erased(self._shown) + shown)
-        self._shown = len(shown)
+        self._write(" " + (text if len(text) <= room else f"...{text[3 - room :]}"))
 
     def clear(self) -> None:
         """Leave the line as pytest wrote it."""
         if self._shown:
-            self._write(_erased(self._shown))
-            self._shown = 0
+            self._write("")
 
     @property
     def tells_more(self) -> bool:
@@ -102,11 +99,14 @@ class LiveLine:
         return nullcontext() if self._capture is None else self._capture.global_and_fixture_disabled()
 
     def _write(self, text: str) -> None:
+        """Writes in place of what was shown: goes back, blanks it, and goes back again."""
+        erased = "\b" * self._shown + " " * self._shown + "\b" * self._shown
         # Past pytest's writer, which counts columns to place its percentages, but not past what it still holds back.
         self._reporter.flush()
         with self.uncaptured():
-            sys.stdout.write(text)
+            sys.stdout.write(erased + text)
             sys.stdout.flush()
+        self._shown = len(text)
 
 
 class _Console:
@@ -132,8 +132,3 @@ class _Console:
 def command_line() -> LiveLine:
     """The live line of a command that pytest does not run; silent where its output is no terminal."""
     return LiveLine(_Console(), None)
-
-
-def _erased(columns: int) -> str:
-    """Goes back over so many columns and blanks them."""
-    return "\b" * columns + " " * columns + "\b" * columns

@@ -36,14 +36,11 @@ def red_text(result: Result) -> str:
         return broken_reason(result).partition("\n")[0]
     if result.failure and result.verdict is not Verdict.REGRESSED:
         return result.failure.partition("\n")[0].removeprefix(f"{result.verdict.value}: ")
-    worse = [c for c in decisive(result, {result.verdict}) if c.series.metric != "step_time" or _shared(c)]
-    # Of what both sides share the change shows nothing.
-    texts = [f"{c.series.metric} {words_of_note(c.note)}" if _shared(c) else short_text(c) for c in worse]
+    worse = decisive(result, {result.verdict})
+    shared = [c for c in worse if c.note is not None and c.note.code == "not_the_code"]  # their change shows nothing
+    told = [c for c in worse if c.series.metric != "step_time" or c in shared]
+    texts = [f"{c.series.metric} {words_of_note(c.note)}" if c in shared else short_text(c) for c in told]
     return _few(texts, _TOLD_OF_RED) or ", ".join(result.differs)
-
-
-def _shared(metric: Comparison) -> bool:
-    return metric.note is not None and metric.note.code == "not_the_code"
 
 
 def _few(texts: Sequence[str], most: int = _TOLD) -> str:

@@ -63,13 +63,14 @@ def parallelise(
             accept(enabled=False)
     replicate(module, ctx)  # torch's own sync_module_states refuses the CPU
     chosen = set(units) - {module}
+    mixed = MixedPrecision(param_dtype=dtype_of(param_dtype), reduce_dtype=dtype_of(reduce_dtype))
     with _known_to_the_user():
         wrapped = FullyShardedDataParallel(
             module,
             sharding_strategy=ShardingStrategy[sharding],
             cpu_offload=CPUOffload(offload_params=True) if cpu_offload else None,
             auto_wrap_policy=CustomPolicy(lambda inside: inside in chosen),
-            mixed_precision=_mixed_precision(param_dtype, reduce_dtype),
+            mixed_precision=mixed if param_dtype or reduce_dtype else None,
             device_id=ctx.device,  # by default torch looks for an accelerator
             use_orig_params=use_orig_params,
             device_mesh=None if replicas is None else mesh_of(ctx, replicas),
@@ -90,12 +91,6 @@ def parallelise(
         parameters=partial(_whole, wrapped),
         precision=narrowest(param_dtype, reduce_dtype),
     )
-
-
-def _mixed_precision(param_dtype: str | None, reduce_dtype: str | None) -> MixedPrecision | None:
-    if param_dtype is None and reduce_dtype is None:
-        return None
-    return MixedPrecision(param_dtype=dtype_of(param_dtype), reduce_dtype=dtype_of(reduce_dtype))
 
 
 def _require_uniform(module: nn.Module, units: Sequence[nn.Module]) -> None:

@@ -126,8 +126,7 @@ class ShardScaler(OffloadedScaler):
 
 def _gradient_shards(parameters: Any) -> list[Tensor]:
     """This rank's parts of the gradients; they share the memory of the whole ones."""
-    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return [grad.to_local() for grad in grads]
+    return [parameter.grad.to_local() for parameter in parameters if parameter.grad is not None]
 
 
 def _gradients(module: nn.Module, device: torch.device) -> dict[str, Tensor | None]:

@@ -66,7 +66,11 @@ def full_name(result: Result) -> str:
 
 
 def _result(data: ResultData, document: ResultsData) -> Result:
-    comparisons = tuple(_comparison(name, data) for name in sorted(data.metrics, key=_place))
+    # In the order of the tables of counts and metrics, those of hooks last.
+    comparisons = tuple(
+        _comparison(name, data)
+        for name in sorted(data.metrics, key=lambda name: (_PLACES.get(name, len(_PLACES)), name))
+    )
     environment = document.environments.get(data.environment_key, document.environment)
     measurement = Measurement(
         **{each: getattr(data, each) for each in ("name", "strategy", "mode", "recipe", "over", "turns")},
@@ -86,11 +90,6 @@ def _result(data: ResultData, document: ResultsData) -> Result:
         seconds=data.seconds,
         failure=data.failure,
     )
-
-
-def _place(name: str) -> tuple[int, str]:
-    """In the order of the tables of counts and metrics, those of hooks last."""
-    return _PLACES.get(name, len(_PLACES)), name
 
 
 def _comparison(name: str, result: ResultData) -> Comparison:

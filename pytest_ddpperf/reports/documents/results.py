@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -67,7 +66,6 @@ def results_document(
     """
     benchmarks: list[Result | Calibrated] = [*made.results, *made.calibrated]
     environments = [benchmark.measurement.environment for benchmark in benchmarks]
-    code_facts = {"branch": None, "commit_date": None} if code is None else asdict(code)
     return ResultsData.filled_from(
         SimpleNamespace(
             schema="pytest-ddpperf/results/1",
@@ -75,8 +73,8 @@ def results_document(
             environment=max(environments, key=lambda environment: environment.world_size, default=None),
             environments={environment_key(environment): environment for environment in reversed(environments)},
             date=date,
-            branch=code_facts["branch"],
-            commit_date=code_facts["commit_date"],
+            branch=None if code is None else code.branch,
+            commit_date=None if code is None else code.commit_date,
             commit=None if code is None else code.commit,
             dirty=code is not None and code.dirty,
             results=made.results,
