@@ -75,7 +75,7 @@ def benchmark_table(results: Sequence[Result], accepted: Collection[str] = ()) -
         *([("ranks", lambda result: str(result.measurement.world_size))] if len(sizes) > 1 else []),
         *(_metric_column(*column, results) for column in _metric_columns(results)),
         ("counts", counts_text),
-        ("verdict", lambda result: _verdict(result, stored=result.test in accepted)),
+        ("verdict", lambda result: _word(result, stored=result.test in accepted)),
     ]
     headers, rows = filled_columns({header: list(map(cell, results)) for header, cell in columns})
     machines = dict.fromkeys(environment_text(result.measurement.environment) for result in results)
@@ -152,11 +152,6 @@ def _change(step_time: Comparison, _common: Scale) -> str:
         return NOTHING
     ends = step_time.change_interval
     return with_interval(signed_percent, step_time.change, ends, noisy=ends is not None and is_noisy(ends))
-
-
-def _verdict(result: Result, *, stored: bool) -> str:
-    words = counts_words(result) if result.verdict is Verdict.NEW else ""
-    return ", ".join(filter(None, (_word(result, stored=stored), words)))
 
 
 def _word(result: Result, *, stored: bool) -> str:
