@@ -42,9 +42,8 @@ def with_efficiency(
     other = base_size not in {0, base.world_size}
     scaled = [_over_base(base, before, point, mode, grows=grows) for before, point in pairwise(points)]
     if grows:
-        more = [{"work": work_of_rank(point) / work_of_rank(base), "base_size": base.world_size} for point in others]
-        grown = [Finding("grown_work", facts) for facts in more]
-        scaled = [replace(point, findings=(*point.findings, one)) for point, one in zip(scaled, grown, strict=True)]
+        more = [work_of_rank(point) / work_of_rank(base) for point in others]
+        scaled = [_told(point, base, work) for point, work in zip(scaled, more, strict=True)]
     return (base, *(_ungated(point) if other else point for point in scaled))
 
 
@@ -180,6 +179,12 @@ def negative_scaling(scaling: Iterable[Series], base_size: int, world_size: int)
         for series in scaling
         if series.metric == SPEEDUP and series.interval is not None and series.interval.high < 1
     )
+
+
+def _told(point: Measurement, base: Measurement, work: float) -> Measurement:
+    """A point with a remark on how much more a rank does there than at the base."""
+    grown = Finding("grown_work", {"work": work, "base_size": base.world_size})
+    return replace(point, findings=(*point.findings, grown))
 
 
 def _over_base(

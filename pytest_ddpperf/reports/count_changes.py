@@ -97,31 +97,6 @@ def fewer_counted(metric: str, then: Counts, now: Counts, paired: bool) -> str: 
     return f"{metric} is {after} per step, {before} in {reference_text(paired)}: {made}"
 
 
-def ranks_apart(ranks: int, calls: float, paired: bool) -> str:  # noqa: FBT001 - a fact
-    """Ranks that have stopped to train together."""
-    made = format_count(round(calls), "collective call")
-    return f"{ranks} ranks send each other nothing, so each trains alone: {reference_text(paired)} has {made} a step"
-
-
-def same_data(*, ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool, sites: Sequence[CallSite]) -> str:
-    """Ranks that train on the same data; ``paired`` is None if the reference does not say that they should not."""
-    what = "draw the same samples from the dataset" if drawn else "train on the same batches"
-    beside = "" if paired is None else f", and those of {reference_text(paired)} do not"
-    by = [f"the {site.part} at {_place_text(site)}" for site in sites]
-    cure = f"let {words_of(by) if by else 'their sampler (DistributedSampler)'} or their dataset know the rank"
-    if alone:
-        what, cure = f"{what} and send each other nothing", "let them join a process group, or give world_size=1"
-    return f"ranks {words_of(list(map(str, ranks)))} {what}{beside}: {cure}"
-
-
-def parameters_apart(ranks: Sequence[int], parameter: str, sites: Sequence[CallSite]) -> str:
-    """Ranks that no longer train one model."""
-    cause = "not all gradients are averaged before each optimizer step; does a step's last micro-batch synchronise?"
-    for site in sites:
-        cause = f"the last micro-batch of a step defers its gradients, by {site.part} at {_place_text(site)}"
-    return f"parameters of ranks {words_of(list(map(str, ranks)))} differ after a few steps, first {parameter}: {cause}"
-
-
 def other_work(metric: str, before: float, now: float, paired: bool) -> str:  # noqa: FBT001 - a fact
     """A step that does another amount of work than the reference's."""
     passes, rows = format_count(round(now), "backward pass"), format_count(round(now), "row")
@@ -221,7 +196,7 @@ def _made_at(metric: str, then: Counts, now: Counts) -> list[str]:
     """The lines of code that make buckets, or Python objects that stay, new ones and those with more first."""
     before, after = (counts.sites.get(metric, ()) for counts in (then, now))
     sites = ([new for _, new in changed_sites(before, after) if new] or list(after))[:_SITES]
-    return [f"made at {words_of(list(map(_place_text, sites)))}"] if sites and metric in _MADE else []
+    return [f"made at {words_of(list(map(place_text, sites)))}"] if sites and metric in _MADE else []
 
 
 def _change(metric: str, before: float, after: float, every: str = "step") -> str:
@@ -274,8 +249,8 @@ def _change_text(change: SiteChange, unit: str, *, alone: bool) -> str:
         return exact_texts(unit, [value])[0]
 
     if new is None:
-        return "" if old is None else f"{size(old.value)} gone from {_place_text(old)}"
-    place = _place_text(new)
+        return "" if old is None else f"{size(old.value)} gone from {place_text(old)}"
+    place = place_text(new)
     if old is not None:
         return f"all at {place}" if alone else f"{size(old.value)} -> {size(new.value)} at {place}"
     if calls and new.value == 1:
@@ -283,7 +258,7 @@ def _change_text(change: SiteChange, unit: str, *, alone: bool) -> str:
     return f"{size(new.value)} new {'ones ' if calls else ''}at {place}"
 
 
-def _place_text(site: CallSite) -> str:
+def place_text(site: CallSite) -> str:
     """``train.py:41 in step, under backward``; of a strategy of the plugin its name too."""
     by = f"strategy {site.strategy}" if site.strategy else ""
     place = f"{site.file}:{site.line}{f' in {site.function}' * bool(site.function)}" if site.file else ""

@@ -42,7 +42,7 @@ _CURES = {
     **dict.fromkeys((Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK), "Intended?"),
     **dict.fromkeys((Verdict.NEW, Verdict.INCOMPATIBLE), "Save one"),
 }
-_INTENDED_PAIRED = "--ddpperf-allow='TEST METRIC' for this run, or accept={METRIC: LIMIT} for the test"
+_INTENDED_PAIRED = "--ddpperf-allow='{} {}' for this run, or accept={{{!r}: LIMIT}} for the test"
 
 
 def failures_text(
@@ -60,7 +60,7 @@ def failures_text(
     if verbose:
         return _joined([*(part for one in ordered for part in _sections(*one, failing, width, None)), tail], "\n\n")
     if others:
-        names = labelled("As well", f"{words_of([result.name for result, _ in others])}: -v", width)
+        names = labelled("Also red", f"{words_of([result.name for result, _ in others])}: -v", width)
         tail = [*cut_after(_PARAGRAPH, names, width), *tail]
     text = ""
     for gap, least in ("\n\n", _FEW_ROWS), ("\n", 1):
@@ -160,7 +160,7 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
     metric, seen = red[0].series.metric, seen_in(red[0])
     told = [f"{f'{metric} ' * (metric != 'step_time')}{seen}{', side by side' * red[0].paired}" if seen else ""]
     told += [
-        f"suspected after {format_count(each.facts['launches'], 'launch')}, confirmed by later ones"
+        f"the first {format_count(each.facts['launches'], 'launch')} raised the suspicion, those after confirm it"
         for each in every_finding(result)
         if each.code == "suspected" and any(head.series.metric in " ".join(each.facts["metrics"]) for head in red)
     ]
@@ -183,7 +183,8 @@ def _details(result: Result, heads: Sequence[Comparison], told: Collection[str])
 def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str]:
     """How to accept what is intended; nothing is stored beside another revision."""
     if result.paired is not None:
-        return labelled("Intended?", _INTENDED_PAIRED, width) if verdict is Verdict.REGRESSED else []
+        red = [worse.series.metric for worse in decisive(result, {Verdict.REGRESSED})]
+        return labelled("Intended?", _INTENDED_PAIRED.format(result.test, red[0], red[0]), width) if red else []
     if result.measurement.unfit:
         return command("Intended?", f"{accept} --ddpperf-force-save", width)
     return command(_CURES[verdict], accept, width) if verdict in _CURES else []
@@ -240,7 +241,7 @@ def _interval(row: Comparison) -> str:
 
 def _limit(row: Comparison) -> str:
     """The change that is accepted: the tolerance, or the floor of a count."""
-    if row.baseline is None:
+    if row.baseline is None or row.verdict is Verdict.INCOMPATIBLE:
         return ""
     if row.series.scale == "exact":
         floor = count_row(row.series.metric)

@@ -9,7 +9,7 @@ from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.phases import DATA_WAIT, OTHER
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.reports import count_changes
+from pytest_ddpperf.reports import count_changes, ranks_apart
 from pytest_ddpperf.reports.lines import words_of
 from pytest_ddpperf.reports.upgrades import cannot_run, other_environment, tests_differ, told_counts
 from pytest_ddpperf.units import (
@@ -486,9 +486,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "count_changed": count_changes.count_changed,
     "unsteady_count": count_changes.unsteady_count,
     "fewer_counted": count_changes.fewer_counted,
-    "ranks_apart": count_changes.ranks_apart,
-    "same_data": count_changes.same_data,
-    "parameters_apart": count_changes.parameters_apart,
+    "ranks_apart": ranks_apart.ranks_apart,
+    "same_data": ranks_apart.same_data,
+    "parameters_apart": ranks_apart.parameters_apart,
     "not_compared": lambda metrics: (
         f"not compared: {words_of(list(metrics))} (the baseline is older); --ddpperf-save renews it"
     ),

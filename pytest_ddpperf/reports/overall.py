@@ -120,4 +120,4 @@ def overall_lines(results: Sequence[Result]) -> list[str]:
     told = [f"{number} {word}" for word, number in numbers.items() if number]
     targets = [f"{format_count(sum(numbers.values()), 'target')}: {', '.join(told)}"] if told else []
     bound = ruled_out(results)
-    return [*targets, *([f"passed: {bound} (95 % confidence)"] if bound else [])]
+    return [*targets, *([f"passed: {bound} (one-sided 95 % confidence for each)"] if bound else [])]

@@ -83,7 +83,7 @@ TIMES = result(
     0.132,
     (PHASE, *SAME),
     measured=strategy("bucketed"),
-    step_time={"samples": (0.0473,) * 6, "base_samples": (0.0418,) * 6, "worse_in": 6},
+    step_time={"samples": (0.0473,) * 12, "base_samples": (0.0418,) * 12, "worse_in": 12},
     findings=(SUSPECTED,),
     reference=SIDE,
 )
@@ -98,6 +98,10 @@ STACK = """Traceback (most recent call last):
   File "trainer.py", line 12, in __init__
     raise ValueError("boom")
 ValueError: boom"""
+NO_MEMORY = """Traceback (most recent call last):
+  File "trainer.py", line 16, in step
+    loss.backward()
+MemoryError: 12 GiB"""
 STACKS = [
     """rank 1:
   File "perf/test_trainer.py", line 9 in build
@@ -116,7 +120,7 @@ CRASH = RankFailed(
 HANG = RanksTimedOut(
     "\n\n".join(
         (
-            "ranks 0, 2, 3 of 4 blocked after 60 s in all_reduce (trainer.py:16 in step); rank 1 standing at a.py:30",
+            "ranks 0, 2, 3 of 4 blocked after 60 s in all_reduce (trainer.py:16 in step); rank 1 is at trainer.py:30",
             "no rank moved within 0.5 s, so the launch hangs, or a single call takes long",
             *STACKS,
         )
@@ -127,10 +131,10 @@ HANG = RanksTimedOut(
 )
 MEMORY = RankFailed(
     "rank 1 of 2 ran out of memory in backward: MemoryError: 12 GiB; make the batch smaller\n\n"
-    f"{STACK}\n\nrank 0: stopped",
+    f"{NO_MEMORY}\n\nrank 0: stopped",
     rank=1,
-    where="trainer.py:12 in __init__",
-    stack=STACK,
+    where="trainer.py:16 in step",
+    stack=NO_MEMORY,
     out_of_memory=True,
 )
 INCORRECT = IncorrectTraining(
@@ -165,4 +169,4 @@ FAILURES: Mapping[str, Callable[..., str]] = {
     "crash": raised(CRASH),
     "out_of_memory": raised(MEMORY),
 }
-STACKS_OF = {"hang": STACKS[0], "crash": STACK, "out_of_memory": STACK}
+STACKS_OF = {"hang": STACKS[0], "crash": STACK, "out_of_memory": NO_MEMORY}

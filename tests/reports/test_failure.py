@@ -128,7 +128,7 @@ def test_v_shows_what_is_known_besides(make_result: Make) -> None:
 def test_of_several_benchmarks_the_worst_is_shown_and_the_others_named() -> None:
     text = FAILURES["several"](100)
     assert [line.partition(":")[0] for line in text.splitlines() if "compared with" in line] == ["custom"]
-    assert paragraph(text, "As well") == "static graph and naive: -v"
+    assert paragraph(text, "Also red") == "static graph and naive: -v"
     assert sum("compared with" in line for line in FAILURES["several"](100, verbose=True).splitlines()) == 3
 
 
@@ -176,7 +176,8 @@ def test_beside_another_revision_that_is_named_and_nothing_is_to_be_stored(make_
     text = failure_text(make_result(paired=side), accept=ACCEPT)
     assert text.startswith("bucketed: REGRESSED compared with revision 3f2a1c0 (main), 2 ranks, gloo\n")
     assert paragraph(text, "Intended?") == (
-        "--ddpperf-allow='TEST METRIC' for this run, or accept={METRIC: LIMIT} for the test"
+        "--ddpperf-allow='perf_tests/test_strategies.py::test_step[bucketed] step_time' for this run, or "
+        "accept={'step_time': LIMIT} for the test"
     )
 
 
@@ -541,7 +542,7 @@ def test_in_how_many_rounds_a_step_was_slower(make_result: Make, *, paired: bool
 def test_a_suspicion_that_fresh_launches_confirmed_is_told(make_result: Make, make_comparison: Compare) -> None:
     suspected = Finding("suspected", {"metrics": ("step_time of naive and flat",), "launches": 6})
     text = failure_text(make_result(findings=(suspected,)), accept=ACCEPT)
-    assert paragraph(text, "Confirmed") == "suspected after 6 launches, confirmed by later ones"
+    assert paragraph(text, "Confirmed") == "the first 6 launches raised the suspicion, those after confirm it"
     loss = make_comparison("final_loss", 2.7, Verdict.REGRESSED, baseline=2.2)  # nobody suspected it
     other = make_result(comparisons=(loss,), findings=(suspected,))
     assert "suspected" not in failure_text(other, accept=ACCEPT)

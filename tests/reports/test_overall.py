@@ -95,7 +95,7 @@ def test_what_new_benchmarks_are_compared_with_is_named(make_result: Make, timed
 
 def test_the_slowdown_that_no_benchmark_that_passed_has_is_told_if_it_is_known_of_all(timed: Make) -> None:
     ok = [timed(Verdict.OK, bound) for bound in (0.031, 0.092, -0.01)]
-    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (95 % confidence)"]
+    assert overall_lines(ok) == ["passed: none slower by more than 9.2 % (one-sided 95 % confidence for each)"]
     assert overall_lines([*ok, timed(Verdict.OK)]) == []  # by stored times
     assert overall_lines([*ok, timed(Verdict.INCONCLUSIVE, 0.5)]) == overall_lines(ok)
 

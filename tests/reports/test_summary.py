@@ -113,10 +113,7 @@ def test_a_time_without_a_baseline_and_counts_with_one_are_both_told(
             test="t.py::foreign", verdict=Verdict.INCOMPATIBLE, comparisons=(foreign, same), differs=("cores 4 -> 2",)
         ),
     ]
-    assert [row[-2:] for row in summary_table(results).rows] == [
-        ("1 same", "incompatible"),
-        ("1 same", "new"),
-    ]
+    assert [row[-2:] for row in summary_table(results).rows] == [("1 same", "incompatible"), ("1 same", "new")]
     assert [row[-2:] for row in brief_table(results).rows] == [("incompatible", "same"), ("new", "same")]
 
 

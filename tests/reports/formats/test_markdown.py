@@ -24,7 +24,7 @@ def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regresse
         "**regressed**: `perf_tests/test_strategies.py::test_step[bucketed] bucketed`\n\n"
         "- collective_calls: all_reduce 2 -> 8 calls per step (+6)\n"
         "- step_time: 41.8 ms -> 47.3 ms, +13.2 % \\[95 % CI +11.9 .. +14.6\\]\n\n"
-        "passed: none slower by more than 0.4 % (95 % confidence)\n\n"
+        "passed: none slower by more than 0.4 % (one-sided 95 % confidence for each)\n\n"
         "<details><summary>All 2 benchmarks</summary>\n\n"
         "| benchmark | step time ms \\[95 % CI\\] | throughput samples/s | change % \\[95 % CI\\] | at most % | counts "
         "| verdict |\n"
