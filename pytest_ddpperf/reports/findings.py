@@ -483,10 +483,17 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "no_device_counts": lambda counts: _not_profiled(f"not counted: {words_of(counts)}"),
     "calls_unseen": lambda library: f"{library} is imported: its collectives are not counted, torch.distributed's are",
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
-    "count_changed": count_changes.count_changed,
-    "unsteady_count": count_changes.unsteady_count,
+    "count_changed": lambda metric, then, now: "; ".join(count_changes.difference_text(metric, then, now)),
+    "unsteady_count": lambda reason, doubled: (
+        f"its mean has doubled, and steps differ without a rule ({reason}), so times have to tell"
+        if doubled
+        else f"not the same in every step, so not compared exactly: {reason}"
+    ),
     "fewer_counted": count_changes.fewer_counted,
-    "ranks_apart": count_changes.ranks_apart,
+    "ranks_apart": lambda ranks, calls, paired: (
+        f"{ranks} ranks send each other nothing, so each trains alone: {count_changes.reference_text(paired)} has "
+        f"{format_count(round(calls), 'collective call')} a step"
+    ),
     "same_data": count_changes.same_data,
     "parameters_apart": count_changes.parameters_apart,
     "not_compared": lambda metrics: (
