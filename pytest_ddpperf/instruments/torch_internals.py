@@ -292,14 +292,15 @@ def process_groups() -> list[Any]:
     return [*distributed_c10d._world.pg_map]  # noqa: SLF001 - torch lists them nowhere else
 
 
-def collectives_called() -> int:
-    """How many collectives this rank has called in the default group; 0 without one, or if its backend counts none."""
+def collectives_called(groups: Sequence[Any] = ()) -> int:
+    """How many collectives this rank has called in the default group, or in these; 0 if a backend counts none."""
     import torch.distributed as dist
 
-    group: Any = dist.group.WORLD
-    with suppress(RuntimeError):
-        return 0 if group is None else int(group._get_sequence_number_for_group())  # noqa: SLF001 - no public number
-    return 0
+    called, default = 0, dist.group.WORLD
+    for group in groups or ([] if default is None else [default]):
+        with suppress(RuntimeError):
+            called += int(group._get_sequence_number_for_group())  # noqa: SLF001 - no public number
+    return called
 
 
 def backward_under_way() -> int:

@@ -67,18 +67,6 @@ def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
     return "the other revision" if paired else "the baseline"
 
 
-def count_changed(metric: str, then: Counts, now: Counts) -> str:
-    """What the change of a count is made of."""
-    return "; ".join(difference_text(metric, then, now))
-
-
-def unsteady_count(reason: str, doubled: bool) -> str:  # noqa: FBT001 - a fact
-    """A count that steps differ in without a rule."""
-    if doubled:
-        return f"its mean has doubled, and steps differ without a rule ({reason}), so times have to tell"
-    return f"not the same in every step, so not compared exactly: {reason}"
-
-
 def unsure_counts(steps: Mapping[str, int], then: Counts, now: Counts) -> str:
     """Counts that may have changed, and how many steps would tell."""
     changes = [

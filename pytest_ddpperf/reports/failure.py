@@ -247,4 +247,4 @@ def _limit(row: Comparison) -> str:
         floor = count_row(row.series.metric)
         least = max(floor.floor, 0.0 if floor.floor_alone else floor.floor_share * row.baseline)
         return f"+{quantity_texts(row.series.metric, [least])[0]}" if least else "0"
-    return f"{'+' if row.series.better == 'lower' else '-'}{size_text(row.tolerance, row)}"
+    return f"{'+' if row.series.better == 'lower' else '-'}{size_text(row.tolerance, row)}" if judges(row) else ""

@@ -483,8 +483,12 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "no_device_counts": lambda counts: _not_profiled(f"not counted: {words_of(counts)}"),
     "calls_unseen": lambda library: f"{library} is imported: its collectives are not counted, torch.distributed's are",
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
-    "count_changed": count_changes.count_changed,
-    "unsteady_count": count_changes.unsteady_count,
+    "count_changed": lambda metric, then, now: "; ".join(count_changes.difference_text(metric, then, now)),
+    "unsteady_count": lambda reason, doubled: (
+        f"its mean has doubled, and steps differ without a rule ({reason}), so times have to tell"
+        if doubled
+        else f"not the same in every step, so not compared exactly: {reason}"
+    ),
     "fewer_counted": count_changes.fewer_counted,
     "ranks_apart": ranks_apart.ranks_apart,
     "same_data": ranks_apart.same_data,

@@ -50,10 +50,17 @@ class Seen:
             {**compiled, **({} if left is None else {"python_objects": left})},
             partial(on_any_rank, ctx, step),
         )
+        ran = 0
+
+        def run() -> None:
+            nonlocal ran
+            step.run()
+            ran += 1
+
         with watch.watching():
-            counts = count_warm_step(step.run, subject, plain, on_any_rank=any_rank)
+            counts = count_warm_step(run, subject, plain, on_any_rank=any_rank)
         gc.collect()
-        made = self.loaders.of_epochs(self._steps + counts.steps)
+        made = self.loaders.of_epochs(self._steps + ran)
         sites = {metric: Counter(("DataLoaders", place) for place in places) for metric, places in made.items()}
         totals = {metric: float(len(places)) for metric, places in made.items()}
         details = {metric: {"DataLoaders": number} for metric, number in totals.items()}

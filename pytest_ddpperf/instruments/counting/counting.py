@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._guards import detect_fake_mode
+from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddpperf.instruments.clock import collector_paused
 from pytest_ddpperf.instruments.counting.dispatch import CALLS, OperatorCounter, loading_left_out
@@ -30,8 +31,9 @@ from pytest_ddpperf.instruments.counting.steps import (
 from pytest_ddpperf.instruments.counting.tensors import KEPT, PASSING, TensorTracker
 from pytest_ddpperf.instruments.counting.watching import CallWatch, Graph, OtherSteps
 from pytest_ddpperf.instruments.torch_internals import compiled_graphs, discard_first_profile, eagerly, unsampled
-from pytest_ddpperf.records.counts import COUNTS, Counts
+from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
 from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.units import format_count
 
 
 def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
@@ -44,6 +46,8 @@ _UNPLACED = ("operators", "collective_send_bytes")  # counts whose lines a surve
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
 _WHOLE_STEPS = 2  # that are counted with all that there is to count, at least
 SEEN_STEPS = 20  # that are looked at in all: two periods of 10, and what comes in each 10th step twice
+_FEW = 8  # steps of a survey that follow a gap: with fewer it is open how often a step does something else
+_COLLECTED = 4  # steps after which garbage is collected
 _SECONDS = 10.0  # that steps may take beyond those counted whole, or as long as these took if that is more
 
 
@@ -91,7 +95,7 @@ def count_warm_step(
         shown, others = pass_.seen[learning:], OtherSteps(run, on_any_rank, max(time.monotonic() - begun, _SECONDS))
         if not pass_.watch(others, steps - learning - whole):
             with pass_.counting():
-                pass_.survey(others, steps)  # of steps that follow each other: what has a rhythm is seen in such alone
+                pass_.survey(others, steps, after=learning + whole)
     goes_on = not others.ended
     profiled: list[Details] = []
     if subject.device.type == "cuda" and goes_on:
@@ -107,6 +111,11 @@ def count_warm_step(
     alike = [{**per_step(steps), **same} for steps in usual or [[step] for step in counted]]
     of_device = [per_step(profiled)] if subject.period > 1 else profiled
     found = counts_of(alike, of_device, pass_.seen, unusual=not usual)
+    if pass_.cut_short:
+        reason = f"a step did something else, and {pass_.cut_short} could be seen after it"
+        found = replace(
+            found, unstable={**{each: reason for each in pass_.seen[0] if count_row(each).gated}, **found.unstable}
+        )
     sites = call_sites(pass_.sites, subject.roots, subject.strategy)
     of_compiler = {"graph_breaks": break_sites(), "recompiles": compiled_sites(plain.get("recompiles", {}))}
     breaks = call_sites([of_compiler], subject.roots)
@@ -133,6 +142,8 @@ class _Pass:
         self.sites: list[SiteCounts] = []  # the same, if its place is known
         self._graphs: list[Graph] = []  # of each step
         self._period = subject.period
+        self._gap = False  # whether a watched step did something else, on any rank
+        self.cut_short = ""  # how many steps followed it, if these were too few to tell
         self.rows: set[float] = set()  # of the batches of a step, in any of them; 0 if they are not sure
         self._state: dict[str, float] = {}
 
@@ -187,7 +198,9 @@ class _Pass:
         period, calls, watched = self._period, CallWatch(lambda: self._operators.is_paused), list[int]()
         if steps <= 0:
             return True
-        if others.any(_differ(self.seen, period) or compiled_graphs() > 0):  # torch.compile would compile the watch
+        # torch.compile would compile the watch. Futures of hooks call what follows in this thread, or in another one.
+        unwatched = compiled_graphs() > 0 or any(map(_has_hooks, self.used.roots))
+        if others.any(unwatched or _differ(self.seen, period)):
             return False
 
         def look(run: Callable[[], Any]) -> bool:
@@ -201,16 +214,20 @@ class _Pass:
             return differs
 
         self._operators.whole = False
-        return not any(others.end_with(look) for _ in range(steps) if not others.over)
+        self._gap = any(others.end_with(look) for _ in range(steps) if not others.over)  # the same on all ranks
+        return not self._gap
 
-    def survey(self, others: OtherSteps, steps: int) -> None:
-        """Looks at further steps until so many are seen; those before a gap do not count.
+    def survey(self, others: OtherSteps, steps: int, *, after: int) -> None:
+        """Looks at further steps, until ``steps`` that follow each other are seen; ``after`` so many counted whole.
 
-        Lines of what a survey does not place are those of steps that were counted whole.
+        If a watched step did something else, those before it do not count. If few follow it, because training ends or
+        time is up, they do, and nobody knows how often such a step comes. Lines of what a survey does not place are
+        those of steps that were counted whole.
         """
-        before = self.seen, self.sites
-        if len(self.seen) < len(self._graphs):  # a watched step did something else
+        before, wanted = (self.seen, self.sites), steps if self._gap else steps - after
+        if self._gap:
             self.seen, self.sites = [], []
+        others.begin_anew()
 
         def look(run: Callable[[], Any]) -> bool:
             with self._operators.paused():  # of numbers that an optimizer reads, some may be new
@@ -221,16 +238,22 @@ class _Pass:
             return False
 
         self._operators.whole = False
-        while len(self.seen) < steps and not others.over:
-            others.end_with(look)
-        if not self.seen:  # training has ended
+        for _ in range(wanted):
+            if not others.over:
+                others.end_with(look)
+        if not self._gap:
+            return
+        if others.any(len(self.seen) < _FEW):
+            self.cut_short = format_count(len(self.seen), "step")
             self.seen, self.sites = before
             return
-        if self.sites is not before[1]:
-            kept = {*_UNPLACED, "retained_bytes"}
-            self.sites += [{metric: each[metric] for metric in kept & each.keys()} for each in before[1]]
+        kept = {*_UNPLACED, "retained_bytes"}
+        self.sites += [{metric: each[metric] for metric in kept & each.keys()} for each in before[1]]
 
     def _look(self, run: Callable[[], Any]) -> tuple[Seen, SiteCounts]:
+        with self._operators.paused():
+            if len(self._graphs) % _COLLECTED == 0:
+                gc.collect()  # the collector is paused, and steps may leave cycles with large tensors
         self._operators.begin_step()
         self._batches.begin_step()
         before = Graph.so_far()
@@ -265,6 +288,12 @@ class _Pass:
             state = self.used.state_bytes()
         if sum(state.values()) > sum(self._state.values()):
             self._state = state
+
+
+def _has_hooks(root: nn.Module) -> bool:
+    """Whether a model has communication hooks of DDP in Python."""
+    inside = (each for each in root.modules() if isinstance(each, DistributedDataParallel))
+    return any(each._comm_hooks for each in inside)  # noqa: SLF001 - torch does not tell otherwise
 
 
 def _differ(steps: Sequence[object], period: int) -> bool:

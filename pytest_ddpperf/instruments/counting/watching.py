@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, autograd
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from pytest_ddpperf.errors import TrainingEnded
-from pytest_ddpperf.instruments.torch_internals import collectives_called, replaced
+from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups, replaced
 
 _MASK = (1 << 64) - 1
+_TELLING = (torch.dtype, torch.device, torch.layout, bool, str)  # numbers change from step to step, as a learning rate
 
 
 class Graph(NamedTuple):
@@ -25,8 +27,8 @@ class Graph(NamedTuple):
 
     @classmethod
     def so_far(cls) -> Graph:
-        """Returns what this thread has added, and called in the default group, since it began."""
-        return cls(torch._C._autograd._get_sequence_nr(), collectives_called())  # noqa: SLF001 - no public number
+        """Returns what this thread has added, and called in all groups, since it began."""
+        return cls(torch._C._autograd._get_sequence_nr(), collectives_called(process_groups()))  # noqa: SLF001 - no public number
 
     def since(self, before: Graph) -> Graph:
         """Returns what came after ``before``."""
@@ -34,10 +36,11 @@ class Graph(NamedTuple):
 
 
 class CallWatch(TorchFunctionMode):
-    """While it is entered, adds up which functions of torch Python calls, with tensors of which shapes.
+    """While it is entered, adds up which functions of torch Python calls, and what they are given.
 
-    This takes a tenth of the time that it takes to see each operator. A function of torch that calls others is one
-    call. Hooks that backward runs are seen, too. Not seen is what C++ decides alone, such as a scripted module.
+    That takes a tenth of the time that it takes to see each operator. Of tensors the shape, type and device count, of
+    other arguments types, devices, words and truths. A function of torch that calls others is one call. Hooks that
+    backward runs are seen, too. Not seen is what C++ decides alone, such as a scripted module.
     """
 
     def __init__(self, paused: Callable[[], bool]) -> None:
@@ -50,8 +53,7 @@ class CallWatch(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if not self._paused():
-            shapes = tuple(_shapes((*args, *kwargs.values()) if kwargs else args))
-            self.calls = (self.calls + hash((func, shapes))) & _MASK
+            self.calls = (self.calls + _mark(func, (*args, *kwargs.values()))) & _MASK
         return func(*args, **kwargs)
 
     @contextmanager
@@ -68,21 +70,40 @@ class CallWatch(TorchFunctionMode):
             yield
 
 
-def _shapes(given: Any) -> Iterator[Any]:
+def _mark(func: Any, given: tuple[Any, ...]) -> int:
+    """A number that calls which are alike share; 1 if what was given cannot be asked, such as lazy parameters."""
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - else classes of the user are asked
+        try:
+            return hash((func, *_looks(given)))
+        except Exception:  # noqa: BLE001 - tensors of the user may raise anything; nothing of that is the step's
+            return 1
+
+
+def _looks(given: Any) -> Iterator[Any]:
     for each in given:
         if isinstance(each, Tensor):
-            yield each.numel() if each.is_nested else each.shape
+            if not isinstance(each, FakeTensor):
+                yield each.numel() if each.is_nested else each.shape
+                yield each.dtype, each.device
         elif isinstance(each, (list, tuple)):
-            yield from _shapes(each)
+            yield len(each)
+            if each and not isinstance(each[0], (int, float)):
+                yield from _looks(each)
+        elif isinstance(each, _TELLING):
+            yield each
 
 
 class OtherSteps:
     """Runs steps beyond those counted whole, until training has ended or they take too long on any rank."""
 
     def __init__(self, run: Callable[[], Any], on_any_rank: Callable[[bool], bool], seconds: float) -> None:
-        self._run, self.any = run, on_any_rank
+        self._run, self.any, self._seconds = run, on_any_rank, seconds
         self._until = time.monotonic() + seconds
         self.over = self.ended = False  # whether no step follows; whether that is because training has ended
+
+    def begin_anew(self) -> None:
+        """Gives the steps that follow as much time as those before."""
+        self._until = time.monotonic() + self._seconds
 
     def end_with(self, look: Callable[[Callable[[], Any]], bool]) -> bool:
         """Lets ``look`` run a step; returns whether it said on any rank that this is no step to go on after."""

@@ -291,6 +291,90 @@ def test_a_step_whose_batches_have_another_shape_sometimes_is_found(monkeypatch:
     assert count(step).totals["flops_forward"] == 3 * 2 * 4 * 4
 
 
+def test_if_a_step_of_another_rank_differs_this_rank_surveys_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the ranks would not call the same collectives."""
+    monkeypatch.setattr(counting, "compiled_graphs", lambda: 0)
+    asked = 0
+
+    def on_any_rank(here: bool) -> bool:  # noqa: FBT001  as its own
+        nonlocal asked
+        asked += 1
+        # The third watched step differs there. Then the rank is asked whether training has ended, and what differs.
+        return here or asked in {4, 6}
+
+    warm = users_step()
+    warm()
+    ran = 0
+
+    def step() -> None:
+        nonlocal ran
+        ran += 1
+        warm()
+
+    assert count_warm_step(step, Countable(device=CPU), {}, on_any_rank=on_any_rank).steps == 20
+    assert ran == 4 + 3 + 20
+
+
+@pytest.mark.parametrize(("left", "sure"), [(7, False), (8, True)])
+def test_what_differs_is_not_compared_if_few_steps_are_left_to_tell(
+    left: int,
+    sure: bool,  # noqa: FBT001  a parameter
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sixth watched step, the eleventh of all, does more; after it the script ends."""
+    monkeypatch.setattr(counting, "compiled_graphs", lambda: 0)
+    calls, plain = 0, users_step()
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 11 + left:
+            raise StopIteration
+        loss = plain()
+        if calls == 11:  # noqa: PLR2004
+            loss.item()
+
+    found = count(step)
+    assert found.steps == (8 if sure else 9)
+    assert ("synchronisations" in found.unstable) is not sure
+
+
+class Strict(Tensor):
+    """A tensor that takes no function but those that it knows."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.exp:
+            raise NotImplementedError(func)
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  as its base does
+            return func(*args, **(kwargs or {}))
+
+
+def test_the_watch_asks_nothing_of_tensors_that_have_a_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "compiled_graphs", lambda: 0)
+    strict, lazy = torch.ones(3).as_subclass(Strict), iter([nn.LazyLinear(4) for _ in range(40)])
+
+    def step() -> None:
+        torch.exp(strict)
+        next(lazy)(torch.ones(2, 3))
+
+    assert count(step).steps == 20
+
+
+@pytest.mark.parametrize("extra", [torch.float16, torch.float32])
+def test_a_type_of_each_tenth_step_is_seen(extra: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "compiled_graphs", lambda: 0)
+    values, calls = torch.ones(4), 0
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        values.to(extra if calls % 10 == 0 else torch.float32)  # noqa: PLR2004
+
+    copies = count(step).details["operators"].get("aten._to_copy", 0)
+    assert copies == (0.1 if extra is torch.float16 else 0)
+
+
 def test_a_learning_rate_in_a_tensor_is_no_wait_and_a_value_that_the_step_reads_is_one() -> None:
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
