@@ -74,6 +74,8 @@ def unconfirmed(result: Result) -> Result:
 
 def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
     """Returns the result, in which worsenings that are accepted do not count, with a remark on each acceptance."""
+    if result.measurement.unfit:
+        return result  # it could not be measured
     known = {each.series.metric: each for each in result.comparisons if each.gated and each.baseline is not None}
     for acceptance in acceptances:
         one = known.get(acceptance.metric)
@@ -85,11 +87,13 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
         )
         result = replace(result, findings=(*result.findings, remark))
         if needed and covered:
-            also = (name for name, each in known.items() if count_row(name).follows == one.series.metric)
-            known |= {name: replace(known[name], gated=False) for name in (one.series.metric, *also)}
+            also = [each for each in result.comparisons if count_row(each.series.metric).follows == one.series.metric]
+            worse = {each.series.metric for each in also if each.verdict is Verdict.REGRESSED}
+            worse -= {each.series.metric for each in also if acceptance.covers(each)}
+            known |= {each.series.metric: replace(each, gated=each.series.metric in worse) for each in (one, *also)}
     comparisons = tuple(known.get(each.series.metric, each) for each in result.comparisons)
-    if result.verdict is not Verdict.REGRESSED or result.measurement.unfit:
-        return result  # it is worse as a whole, or could not be measured
+    if result.verdict is not Verdict.REGRESSED:
+        return result  # it is worse as a whole
     return decided_anew(result, comparisons, lost=bool(_lost_metrics(result.measurement, result.reference)))
 
 

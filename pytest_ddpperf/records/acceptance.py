@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
 from pytest_ddpperf.records.results import Comparison
 
 
@@ -20,23 +21,43 @@ class Acceptance:
     share: bool = True  # whether the limit is one of the reference's value
 
     def covers(self, worse: Comparison) -> bool:
-        """Whether it accepts as much as a metric is worse."""
-        if self.limit == math.inf:
-            return True
+        """Whether it accepts as much as a metric is worse.
+
+        Of a count that is what all parts that grew have grown by, or the rank that grew most. A limit does not accept
+        less work in a step.
+        """
+        if self.limit == math.inf or count_row(worse.series.metric).of_work:
+            return self.limit == math.inf
+        code, note = ("", {}) if worse.note is None else (worse.note.code, worse.note.facts)
         base, change = worse.baseline or 0.0, worse.series.value - (worse.baseline or 0.0)
+        if worse.series.scale == "exact" and {"then", "now"} <= note.keys():
+            change = max(change, *_grown(worse.series.metric, note["then"], note["now"]))
         if self.share and worse.series.scale == "ratio" and worse.change is not None:
-            change = worse.change
+            # Stored times may be worse than those of both sides that were measured now.
+            change = note["change"] if code == "not_the_code" else worse.change
         elif self.share:
             change = change / abs(base) if base else math.copysign(math.inf, change) * bool(change)
         return (change if worse.series.better == "lower" else -change) <= self.limit
 
 
+def _grown(metric: str, then: Counts, now: Counts) -> tuple[float, float]:
+    """What parts of a count have grown by, those that did, and the rank that grew most."""
+    before, after = (counts.details.get(metric, {}) for counts in (then, now))
+    parts = sum(max(0.0, value - before.get(part, 0.0)) for part, value in after.items())
+    ranks = zip(then.by_rank.get(metric, ()), now.by_rank.get(metric, ()), strict=False)
+    return parts, max((new - old for old, new in ranks), default=0.0)
+
+
 def worsenings(value: object) -> Mapping[str, tuple[float, bool]]:
-    """Worsenings by metric, as numbers, and whether each is a share: ``{"step_time": "+20%", "operators": 6}``."""
+    """Worsenings by metric, as numbers, and whether each is a share: ``{"step_time": "+20%", "operators": 6}``.
+
+    Only of a count it may be a number.
+    """
     given = value if isinstance(value, Mapping) else {}
     found = {str(name): re.fullmatch(r"\s*[+-]?(\d+(?:\.\d*)?)\s*(%?)\s*", str(worse)) for name, worse in given.items()}
     limits = {name: (float(one[1]) / (100 if one[2] else 1), bool(one[2])) for name, one in found.items() if one}
-    if not limits or len(limits) < len(found):
+    amounts = [name for name, (_, share) in limits.items() if not share and name not in COUNTS]
+    if not limits or len(limits) < len(found) or amounts:
         raise ValueError('worsenings by metric, such as {"step_time": "+20%", "collective_calls": "+2"}')
     return limits
 

@@ -9,6 +9,8 @@ import pytest
 
 from pytest_ddpperf.judge.benchmark import with_accepted
 from pytest_ddpperf.records.acceptance import Acceptance, allowed, worsenings
+from pytest_ddpperf.records.counts import Counts
+from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
 from tests.factories import make_measurement, make_series
@@ -50,11 +52,8 @@ def accepting(**limits: object) -> list[Acceptance]:
     [
         (STEP, "+15.1%", True),
         (STEP, "+14.9%", False),
-        (STEP, "0.0061", True),
-        (STEP, 0.0059, False),
         (RATE, "-20.1%", True),
         (RATE, "-19.9%", False),
-        (RATE, "20.1", True),
         (CALLS, "+6", True),
         (CALLS, "+5", False),
         (CALLS, "+300%", True),
@@ -79,6 +78,48 @@ def test_what_was_0_is_accepted_as_an_amount_and_without_a_limit() -> None:
     assert [one.covers(from_none) for one in accepting(synchronisations="+900%")] == [False]
     assert [one.covers(from_none) for one in accepting(synchronisations="+3")] == [True]
     assert Acceptance("synchronisations", REASON).covers(from_none)
+
+
+def of_counts(then: Counts, now: Counts, before: float, after: float, metric: str = "collective_calls") -> Comparison:
+    made = compared(metric, before, after, Verdict.REGRESSED, unit="1", scale="exact")
+    return replace(made, note=Finding("count_changed", {"metric": metric, "then": then, "now": now}))
+
+
+def counts(*, ranks: tuple[float, ...] = (), **parts: float) -> Counts:
+    total = {"collective_calls": sum(parts.values())}
+    by_rank = {"collective_calls": ranks} if ranks else {}
+    return Counts(totals=total, details={"collective_calls": parts}, by_rank=by_rank, unstable={})
+
+
+def test_calls_of_another_kind_and_on_another_rank_are_more_than_their_sum() -> None:
+    kind = of_counts(counts(all_reduce=3.0), counts(all_gather=3.0), 3.0, 3.0)
+    rank = of_counts(
+        counts(all_reduce=10.0, ranks=(10.0, 2.0)), counts(all_reduce=10.0, ranks=(10.0, 10.0)), 10.0, 10.0
+    )
+    for worse, amount in ((kind, 3), (rank, 8)):
+        assert [one.covers(worse) for one in accepting(collective_calls=f"+{amount}")] == [True]
+        assert [one.covers(worse) for one in accepting(collective_calls=f"+{amount - 1}")] == [False]
+
+
+def test_less_work_in_a_step_is_accepted_without_a_limit_alone() -> None:
+    lost = compared("backward_passes", 8.0, 1.0, Verdict.REGRESSED, unit="1", scale="exact")
+    assert [one.covers(lost) for one in accepting(backward_passes="+2")] == [False]
+    assert Acceptance("backward_passes", REASON).covers(lost)
+
+
+def test_a_time_that_is_worse_than_the_stored_one_is_accepted_by_that_change() -> None:
+    """Both sides that were measured now are three times as slow as what is stored."""
+    slow = replace(STEP, change=0.003, note=Finding("not_the_code", {"change": 2.0}))
+    assert [one.covers(slow) for one in accepting(step_time="+5%")] == [False]
+    assert [one.covers(slow) for one in accepting(step_time="+200%")] == [True]
+
+
+def test_a_count_that_follows_and_is_worse_than_what_is_accepted_is_red() -> None:
+    """Beside the red bytes it was not gated, as it follows from them."""
+    sent = compared("collective_send_bytes", 100.0, 400.0, Verdict.REGRESSED, unit="B", scale="exact")
+    more = compared("collective_bytes", 100.0, 101.0, Verdict.REGRESSED, unit="B", scale="exact")
+    judged = with_accepted(result(more, replace(sent, gated=False)), accepting(collective_bytes="+1%"))
+    assert (judged.verdict, judged["collective_send_bytes"].gated) == (Verdict.REGRESSED, True)
 
 
 def test_other_metrics_stay_red() -> None:
@@ -120,7 +161,7 @@ def test_worsenings_and_tests_are_understood() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, "step_time", {"step_time": "much"}, {"step_time": math.inf}, {"step_time": True}]
+    "wrong", [{}, "step_time", {"step_time": "much"}, {"step_time": math.inf}, {"step_time": True}, {"step_time": 0.2}]
 )
 def test_other_worsenings_are_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"^worsenings by metric, such as "):

@@ -331,7 +331,7 @@ def test_what_differs_is_not_compared_if_few_steps_are_left_to_tell(
         if calls > 11 + left:
             raise StopIteration
         loss = plain()
-        if calls == 11:  # noqa: PLR2004
+        if calls == 11:
             loss.item()
 
     found = count(step)
@@ -346,7 +346,7 @@ class Strict(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.exp:
             raise NotImplementedError(func)
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  as its base does
+        with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
 
@@ -369,7 +369,7 @@ def test_a_type_of_each_tenth_step_is_seen(extra: torch.dtype, monkeypatch: pyte
     def step() -> None:
         nonlocal calls
         calls += 1
-        values.to(extra if calls % 10 == 0 else torch.float32)  # noqa: PLR2004
+        values.to(extra if calls % 10 == 0 else torch.float32)
 
     copies = count(step).details["operators"].get("aten._to_copy", 0)
     assert copies == (0.1 if extra is torch.float16 else 0)
