@@ -12,7 +12,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the sweeps out unless the command line chooses what to run."""
-    if config.option.markexpr or any("::" in argument for argument in config.args):
+    if "sweep" in config.option.markexpr or any("::" in argument for argument in config.args):
         return
     left_out = [item for item in items if item.get_closest_marker("sweep")]
     config.hook.pytest_deselected(items=left_out)

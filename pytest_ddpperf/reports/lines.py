@@ -41,12 +41,6 @@ def columns(text: str) -> int:
     return sum(0 if category(each) in {"Mn", "Me"} else 1 + (east_asian_width(each) in "WF") for each in text)
 
 
-def padded(text: str, width: int, *, right: bool = False) -> str:
-    """The text in so many columns, at their right end if ``right``."""
-    room = " " * (width - columns(text))
-    return room + text if right else text + room
-
-
 def folded(line: str, width: int, indent: str = "") -> list[str]:
     """A line in parts of at most so many columns; only a word that is longer is broken."""
     parts, width = [""], max(width, columns(indent) + 2)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folded, padded, printable, wrapped
+from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folded, printable, wrapped
 
 NOTHING = "-"
 _NARROWEST = 20  # columns of a terminal that is written for
@@ -87,26 +87,35 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
     if room < least:
         told = [(row, _paragraph(table, row, width or 0)) for row in rows]
         return [_painted(line, row, paint) for row, lines in told for line in lines]
-    widths[0] = max([least, *(each for row in full if (each := columns(row[0])) <= room)])
+    cells[0] = ["" if columns(name) > room else name for name in cells[0]]
+    aligned = ["right" if i in numbers else "left" for i in range(len(heads))]
+    above, below = _grid(table.headers, cells, aligned)
 
-    def line(texts: Sequence[str]) -> str:
-        fitted = zip(texts, widths, strict=True)
-        padding = (padded(text, each, right=i in numbers) for i, (text, each) in enumerate(fitted))
-        return (" " * _GAP).join(padding).rstrip()
-
-    def lines_of(row: Sequence[str], values: Sequence[str]) -> list[str]:
+    def lines_of(row: Sequence[str]) -> list[str]:
         if not any(row[1:]):
             return wrapped([row[0]], width)
-        if columns(row[0]) > widths[0]:
-            return [*folded(row[0], width or 0, INDENT), line(["", *values[1:]])]
-        return [line(values)]
+        return [*(folded(row[0], width or 0, INDENT) if columns(row[0]) > room else []), next(below)]
 
-    grid = zip(*cells, strict=True)
-    return [
-        *(line([head[i] if i < len(head) else "" for head in heads]) for i in range(max(map(len, heads)))),
-        line(["-" * each for each in widths]),
-        *(_painted(each, row, paint) for row in rows for each in lines_of(row, next(grid) if any(row[1:]) else ())),
-    ]
+    return [*above, *(_painted(each, row, paint) for row in rows for each in lines_of(row))]
+
+
+def _grid(
+    headers: Sequence[str], cells: Sequence[Sequence[str]], aligned: Sequence[str]
+) -> tuple[list[str], Iterator[str]]:
+    """The lines of the headers with their rule, and those of the rows."""
+    from tabulate import tabulate
+
+    grid = tabulate(
+        [headers, *zip(*cells, strict=True)],
+        tablefmt="simple",
+        disable_numparse=True,  # the cells are text that is already formatted
+        preserve_whitespace=True,
+        colalign=aligned,
+    )
+    # Headers as such would make every column two characters wider; as a row they lack their rule, which is around all.
+    rule, *body, _ = (line.rstrip() for line in grid.splitlines())
+    height = max(header.count("\n") for header in headers) + 1
+    return [*body[:height], rule], iter(body[height:])
 
 
 def _aligned(cells: Sequence[str]) -> list[str]:
