@@ -83,11 +83,12 @@ class CopyWatch:
                 self._reduced[module] = None
         if not self._open or self._calls == _CALLS or torch._C._autograd._profiler_enabled():  # noqa: SLF001  counts copies
             return
-        tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and not leaf.requires_grad]
-        if tensors:
-            self._open, self._calls = False, self._calls + 1
-            with _disable_current_modes(), suppress(RuntimeError, TypeError):  # of a layout without a plain storage
-                self._batch = _checksum(tensors, self._batch or 0)
+        with torch._C.DisableTorchFunction(), _disable_current_modes():  # noqa: SLF001 - looking is no part of the step
+            tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and not leaf.requires_grad]
+            if tensors:
+                self._open, self._calls = False, self._calls + 1
+                with suppress(RuntimeError, TypeError):  # of a layout without a plain storage
+                    self._batch = _checksum(tensors, self._batch or 0)
 
     def buckets(self, size: float) -> SiteCounts:
         """Returns the lines that made wrappers with buckets, and those whose buckets, of so many bytes, are copies."""

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.instruments.counting import counting, device_work, watching
+from pytest_ddpperf.instruments.counting.copies import CopyWatch
 from pytest_ddpperf.instruments.counting.counting import Countable, count_warm_step
 from pytest_ddpperf.instruments.counting.dispatch import OperatorCounter
 from pytest_ddpperf.judge.counts import change_of
@@ -214,6 +215,14 @@ def test_steps_that_are_alike_are_watched_and_not_counted(monkeypatch: pytest.Mo
     found, counted = counted_steps(users_step())
     assert (found.steps, found.varying) == (20, {})
     assert counted == [False] + [True] * 4 + [False] * 16, "one step of warm-up"
+
+
+def test_what_looks_at_batches_beside_is_no_part_of_a_watched_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at some batches only."""
+    monkeypatch.setattr(counting, "compiled_graphs", lambda: 0)
+    with CopyWatch().watching():
+        _, counted = counted_steps(users_step())
+    assert sum(counted) == 4
 
 
 def test_steps_are_not_watched_once_torch_has_compiled_one(monkeypatch: pytest.MonkeyPatch) -> None:
