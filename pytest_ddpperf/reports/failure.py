@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from pytest_ddpperf.errors import IncorrectTraining, RankFailed
@@ -76,7 +77,7 @@ def error_text(error: IncorrectTraining | RankFailed, width: int = WIDTH, *, ver
     failed = error if isinstance(error, RankFailed) else RankFailed("")
     prose = str(error)
     for part in filter(None, (failed.stack, failed.others)):
-        prose = prose.replace(part, "")
+        prose = re.sub(rf"^{re.escape(part)}$", "", prose, flags=re.MULTILINE)  # it may be a word of a line, too
     told = [line.strip() for line in prose.split("\n")[1:] if line.strip()]
     label, title = "Which", ["BROKEN: it does not train as a single process does"]
     if error is failed:  # without a benchmark a test asks for ranks alone

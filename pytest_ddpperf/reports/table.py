@@ -14,7 +14,6 @@ from pytest_ddpperf.reports.lines import INDENT, JOINED, clipped, columns, folde
 
 NOTHING = "-"
 _NARROWEST = 20  # columns of a terminal that is written for
-_GAP = 2  # columns between two columns of the table
 _COLOURS: Mapping[str, str] = {
     Verdict.DOES_NOT_FIT.value: "yellow",
     Verdict.INCOMPATIBLE.value: "yellow",
@@ -83,7 +82,7 @@ def _body(table: Table, width: int | None, paint: Paint) -> list[str]:
     widths = [max(map(columns, (*head, *column))) for head, column in zip(heads, cells, strict=True)]
     room, least = widths[0], max(map(columns, heads[0]))
     if width is not None:
-        room = width - sum(widths[1:]) - _GAP * (len(widths) - 1)
+        room = width - sum(widths[1:]) - 2 * (len(widths) - 1)  # two between them
     if room < least:
         told = [(row, _paragraph(table, row, width or 0)) for row in rows]
         return [_painted(line, row, paint) for row, lines in told for line in lines]

@@ -268,5 +268,4 @@ def test_what_ranks_print_is_told_while_they_run(launcher: Launcher, tmp_path: P
 
     with Launcher(echo=echo, like=launcher) as echoing:
         assert echoing.run(prints, world_size=2, device="cpu", backend="gloo", timeout=20).values == ("done", "done")
-    assert heard[0] in {(0, "rank 0 begins"), (1, "rank 1 begins")}
     assert {(0, "rank 0 begins"), (1, "rank 1 begins"), (0, "no end of line"), (1, "no end of line")} <= set(heard)

@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 from pytest_ddpperf.errors import TrainingEnded
 from pytest_ddpperf.instruments.torch_internals import collectives_called, process_groups, replaced
 
-_MASK = (1 << 64) - 1
 _TELLING = (torch.dtype, torch.device, torch.layout, bool, str)  # numbers change from step to step, as a learning rate
 
 
@@ -53,7 +52,7 @@ class CallWatch(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if not self._paused():
-            self.calls = (self.calls + _mark(func, (*args, *kwargs.values()))) & _MASK
+            self.calls = (self.calls + _mark(func, (*args, *kwargs.values()))) % 2**64
         return func(*args, **kwargs)
 
     @contextmanager
