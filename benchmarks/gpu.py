@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks and perf_tests; ranks get this path as well
 
-from benchmarks.gpu_pieces import clocks, facts, failures, launches, profiles, rest, several, suite, verdicts
+from benchmarks.gpu_pieces import clocks, facts, failures, launches, profiles, rest, several, suite, turns, verdicts
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
 from benchmarks.gpu_pieces.runner import Machine, machine_here, read, report, result_of, told, write
 from benchmarks.quality.project import BrokenFile
@@ -36,6 +36,7 @@ PIECES: Sequence[Piece] = (
     failures.PIECE,
     clocks.PIECE,
     rest.PIECE,
+    *turns.PIECES,
     *several.PIECES,
 )
 BY_NAME = {piece.name: piece for piece in PIECES}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.gpu_pieces.piece import Place
+from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.communication import RankProfile
 from pytest_ddpperf.records.counts import Counts
@@ -38,11 +40,23 @@ def job_of(workload: Workload, steps: int, *, warmup: int = 5, strategy: str = "
 
 
 def timed(
-    started: Launcher, place: Place, job: LaunchJob, ranks: int = 1, *, backend: str | None = None
+    started: Launcher,
+    place: Place,
+    job: LaunchJob,
+    ranks: int = 1,
+    *,
+    turns: TurnSlot | None = None,
+    backend: str | None = None,
 ) -> tuple[tuple[RankLaunch, ...], float]:
     """What the ranks of a timed launch report, and the seconds of all of it."""
     result = started.run(
-        RUN_LAUNCH, job, world_size=ranks, device=place.device, backend=backend or place.backend, timeout=TIMEOUT
+        RUN_LAUNCH,
+        job if turns is None else replace(job, turns=turns),
+        world_size=ranks,
+        device=place.device,
+        backend=backend or place.backend,
+        timeout=TIMEOUT,
+        interleaved=turns is not None,
     )
     return result.values, result.seconds
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_pieces import clocks, failures, launches, several, verdicts
+from benchmarks.gpu_pieces import clocks, failures, launches, several, turns, verdicts
 from benchmarks.gpu_pieces.failures import reported
 from benchmarks.gpu_pieces.profiles import event_data, summary
 from benchmarks.gpu_pieces.pytest_runs import outcome_lines, read_junit
@@ -31,6 +31,22 @@ def test_clocks_are_compared_block_by_block() -> None:
     text = "\n".join(clocks.lines(found))
     assert "small, waits for the host: first step 100.0 ms, the last half 20.000 ms a step" in text
     assert "blocks of 2 steps: events tell 0.9000 of the wall clock (0.8000 .. 1.0000); 1 of 2 apart by over 5%" in text
+
+
+def pair(difference: float, seconds: float, blocks: tuple[float, ...] = ()) -> dict[str, Any]:
+    return {"difference": difference, "seconds": seconds, "blocks": list(blocks)}
+
+
+def test_the_kind_of_pairs_that_takes_least_is_named() -> None:
+    """Twice the seconds, a third of the scatter: 2/9 of the time for the same certainty."""
+    alternating, in_turns = [pair(0.03, 4.0)] * 6, [pair(0.01, 8.0, (0.02, -0.02))] * 6
+    assert turns.costs(in_turns) / turns.costs(alternating) == pytest.approx(2 / 9)
+    found = {"steps": 50, "pairs": {turns.ALTERNATING: alternating, turns.IN_TURNS: in_turns}}
+    *_, of_turns, last = turns.lines(found)
+    assert "takes 0.22; by their blocks alone apart by 2.0%" in of_turns
+    assert last == "the same certainty takes least where sides take turns in blocks"
+    few = {"steps": 50, "pairs": {turns.ALTERNATING: alternating[:3], turns.IN_TURNS: in_turns[:3]}}
+    assert turns.lines(few)[-1] == "too few pairs to decide"
 
 
 def test_bandwidths_are_those_of_nccl_tests() -> None:
