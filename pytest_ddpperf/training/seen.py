@@ -46,10 +46,8 @@ class Seen:
     def counted(self, ctx: RankView, job: LaunchJob, step: Step, compiled: Details, remarks: list[Finding]) -> Counts:
         """Returns what a warm step does, with this rank's copy of what it trains; adds to ``remarks``."""
         watch, left, subject = CopyWatch(), self.objects.left_behind(), countable(ctx, step, job)
-        plain, any_rank = (
-            {**compiled, **({} if left is None else {"python_objects": left})},
-            partial(on_any_rank, ctx, step),
-        )
+        plain = {**compiled, **({} if left is None else {"python_objects": left})}
+        any_rank = partial(on_any_rank, ctx, step)
         ran = 0
 
         def run() -> None:

@@ -96,9 +96,8 @@ def count_warm_step(
         if not pass_.watch(others, steps - learning - whole):
             with pass_.counting():
                 pass_.survey(others, steps, after=learning + whole)
-    goes_on = not others.ended
     profiled: list[Details] = []
-    if subject.device.type == "cuda" and goes_on:
+    if subject.device.type == "cuda" and not others.ended:
         from pytest_ddpperf.instruments.counting.device_work import device_work
 
         discard_first_profile()
@@ -239,8 +238,9 @@ class _Pass:
 
         self._operators.whole = False
         for _ in range(wanted):
-            if not others.over:
-                others.end_with(look)
+            if others.over:
+                break
+            others.end_with(look)
         if not self._gap:
             return
         if others.any(len(self.seen) < _FEW):

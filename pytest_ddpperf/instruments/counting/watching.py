@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MethodWrapperType
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ class Graph(NamedTuple):
 class CallWatch(TorchFunctionMode):
     """While it is entered, adds up which functions of torch Python calls, and what they are given.
 
-    That takes a tenth of the time that it takes to see each operator. Of tensors the shape, type and device count, of
+    Of tensors the shape, type and device count, of
     other arguments types, devices, words and truths. A function of torch that calls others is one call. Hooks that
     backward runs are seen, too. Not seen is what C++ decides alone, such as a scripted module.
     """
@@ -51,7 +52,7 @@ class CallWatch(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self._paused():
+        if type(func) is not MethodWrapperType and not self._paused():  # an attribute that is read is no work
             self.calls = (self.calls + _mark(func, (*args, *kwargs.values()))) % 2**64
         return func(*args, **kwargs)
 
@@ -78,18 +79,19 @@ def _mark(func: Any, given: tuple[Any, ...]) -> int:
             return 1
 
 
-def _looks(given: Any) -> Iterator[Any]:
+def _looks(given: Any) -> list[Any]:
+    found: list[Any] = []
     for each in given:
         if isinstance(each, Tensor):
             if not isinstance(each, FakeTensor):
-                yield each.numel() if each.is_nested else each.shape
-                yield each.dtype, each.device
+                found += (each.numel() if each.is_nested else each.shape, each.dtype, each.device)
         elif isinstance(each, (list, tuple)):
-            yield len(each)
+            found.append(len(each))
             if each and not isinstance(each[0], (int, float)):
-                yield from _looks(each)
+                found += _looks(each)
         elif isinstance(each, _TELLING):
-            yield each
+            found.append(each)
+    return found
 
 
 class OtherSteps:

@@ -69,11 +69,11 @@ class JudgedRun(BenchmarkRun):
         if self._session.probe is not None:
             derive = focused(derive, self._session.probe)
         self._fit, self._derive = MemoryFit(variants, self.sections), derive
+        accepts = acceptances(self._test, self.settings, self._session)
         try:
             self.launches.start(variants)
             if self.settings.calibrate is not None:
                 return self._calibrated(self.settings.calibrate)
-            accepts = acceptances(self._test, self.settings, self._session)
             results = tuple(with_accepted(each, accepts) for each in self._with_unfit(variants, self._results()))
         except DdpperfError as error:
             self.progress.request = None  # whatever an earlier look asked for

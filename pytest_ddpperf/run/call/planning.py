@@ -252,8 +252,7 @@ def _diagnosis_steps(steps: int) -> int:
 INTERLEAVED = frozenset({"cpu"})
 """The devices on which launches interleave where nobody says otherwise.
 
-On GPUs launches alternate. The pieces ``turns_small`` and ``turns_heavy`` of benchmarks/gpu.py tell whether blocks that
-alternate scatter less there; neither has run yet.
+On GPUs launches alternate; ``turns_small`` of benchmarks/gpu.py has yet to run and tell whether blocks scatter less.
 """
 
 MAX_GPU_SHARE = 0.9  # of the memory of each GPU: what launches that interleave on it may take together

@@ -78,3 +78,4 @@ def test_an_accepted_metric_that_nobody_knows_is_refused_before_anything_is_meas
     done = inner.runpytest("-q", "--ddpperf-allow=test_suite.py step_tim")
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(["*accepted: there is no metric 'step_tim'; did you mean step_time?*"])
+    done.stdout.no_fnmatch_line("*ddpperf time*")  # of what was launched
