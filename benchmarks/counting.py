@@ -20,7 +20,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
-from torch import multiprocessing, nn
+from torch import nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -41,7 +42,7 @@ def make_step() -> Callable[[], None]:
 
     def step() -> None:
         optimizer.zero_grad()
-        functional.cross_entropy(model(inputs).flatten(0, 1), targets).backward()
+        functional.cross_entropy(model(inputs).flatten(0, 1), targets).backward()  # type: ignore[no-untyped-call]  # torch's
         optimizer.step()
 
     return step
@@ -62,7 +63,8 @@ def seconds(step: Callable[[], None], *, surveys: bool) -> list[float]:
         marks.append(time.perf_counter())
         step()
 
-    counting.compiled_graphs = lambda: int(surveys)  # after torch.compile has compiled, steps are surveyed at once
+    # after torch.compile has compiled, steps are surveyed at once
+    vars(counting)["compiled_graphs"] = lambda: int(surveys)
     count_warm_step(marked, Countable(device=torch.device("cpu")), {}, on_any_rank=on_any_rank)
     assert len(marks) == SEEN_STEPS, "steps of this program do not differ"  # noqa: S101
     return [after - before for before, after in pairwise(marks)]
@@ -72,7 +74,11 @@ def rank(number: int, ranks: int, store: str) -> None:
     """Times all kinds of steps on a rank; the first one prints the figures."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=ranks)
-    step, plain, whole, watched, surveyed = make_step(), *([] for _ in range(4))
+    step = make_step()
+    plain: list[float] = []
+    whole: list[float] = []
+    watched: list[float] = []
+    surveyed: list[float] = []
     for _ in range(WARMUP):
         step()
     gc.freeze()  # as ranks inherit it: to collect garbage is to look at what steps have made
@@ -104,7 +110,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=argument(positive_int), default=2)
     ranks = parser.parse_args().ranks
     with TemporaryDirectory() as folder:
-        multiprocessing.spawn(rank, args=(ranks, str(Path(folder) / "store")), nprocs=ranks)
+        store = str(Path(folder) / "store")
+        spawn(rank, args=(ranks, store), nprocs=ranks)  # type: ignore[no-untyped-call]  # torch's
 
 
 if __name__ == "__main__":
