@@ -58,7 +58,9 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_loading_the_plugin_imports_neither_torch_nor_numpy() -> None:
-    assert not {"torch", "numpy", "scipy", "tabulate", "cloudpickle"} & modules_after("import pytest_ddpperf.plugin")
+    assert not {"torch", "numpy", "scipy", "tabulate", "cloudpickle", "msgspec"} & modules_after(
+        "import pytest_ddpperf.plugin"
+    )
 
 
 def test_the_controller_never_imports_torch() -> None:
@@ -97,6 +99,7 @@ def test_imports_keep_the_contracts() -> None:
         ("stats/summaries.py", "from pytest_ddpperf.stats import rates", "No circle"),
         ("judge/decision.py", "import torch", "The controller has no process group"),
         ("metrics/table.py", "import pytest", "Only what fails or skips a test knows pytest"),
+        ("records/verdict.py", "import msgspec", "Ranks need torch"),
         ("strategies/naive.py", "from pytest_ddpperf.strategies import flat", "A strategy is one file"),
         ("metrics/health.py", "from pytest_ddpperf.metrics import memory", "Metrics of one kind"),
         ("instruments/health.py", "from pytest_ddpperf.instruments.profile import events", "Instruments are used"),

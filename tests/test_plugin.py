@@ -206,7 +206,7 @@ def test_results_can_go_to_standard_output(inner: pytest.Pytester, file: str) ->
     assert run.ret == pytest.ExitCode.OK
     text = str(run.stdout)
     begin, end = text.index("\n{\n"), text.index("\n}\n") + 2
-    assert json.loads(text[begin:end])["schema"] == "pytest-ddpperf/results/1"
+    assert json.loads(text[begin:end])["schema"] == "pytest-ddpperf/results/2"
     assert Path("/dev/stdout").readlink() == link
 
 

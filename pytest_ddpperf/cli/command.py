@@ -251,6 +251,12 @@ COMMANDS = (
         run=report_command.compare,
     ),
     Command(
+        name="schema",
+        help="print the JSON schema of the results of a run, or of a trend",
+        add_arguments=report_command.add_schema_arguments,
+        run=report_command.print_schema,
+    ),
+    Command(
         name="trend",
         help="show a metric over commits, and where it changed",
         add_arguments=trend_command.add_arguments,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.parsers import argument
 from pytest_ddpperf.reports.causes import cause_in_words
-from pytest_ddpperf.reports.document import write_text
+from pytest_ddpperf.reports.document import Document, schema_of, write_text
 from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.trend import TrendsData
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
@@ -20,6 +24,7 @@ from pytest_ddpperf.reports.two_runs import judged, two_runs_table
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
 
+_DOCUMENTS: Mapping[str, type[Document]] = {"results": ResultsData, "trend": TrendsData}
 _FAIL_ON = KNOBS["fail_on"]
 
 
@@ -46,6 +51,19 @@ def report(options: argparse.Namespace) -> int:
         asked = {KINDS["text"]: Path("-")}
     for kind, file in asked.items():
         write_text(file, kind.render(document), f"--{kind.name}")
+    return 0
+
+
+def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares what ``ddpperf schema`` takes."""
+    parser.add_argument(
+        "document", nargs="?", choices=_DOCUMENTS, default="results", help="which (default: %(default)s)"
+    )
+
+
+def print_schema(options: argparse.Namespace) -> int:
+    """Prints the JSON schema of a document."""
+    print(json.dumps(schema_of(_DOCUMENTS[options.document]), indent=1))
     return 0
 
 

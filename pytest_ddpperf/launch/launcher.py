@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import environment, payload
-from pytest_ddpperf.launch.conduct import conduct, end_seconds
 from pytest_ddpperf.launch.context import VISIBLE, Gpus, TorchMachine, check_names, find_machine, place, probe
 from pytest_ddpperf.launch.launch_result import LaunchResult
+from pytest_ddpperf.launch.launch_run import end_seconds, run_ranks
 from pytest_ddpperf.launch.messages import Call, Finished, Job, Preload
 from pytest_ddpperf.launch.preloading import preloaded
 from pytest_ddpperf.launch.processes import HAS_PIDFD, require_linux
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytest_ddpperf.launch.environment import Variables
-    from pytest_ddpperf.launch.parts import OtherNodes
     from pytest_ddpperf.launch.preloading import Judged, PreloadedZygotes, Wanted
+    from pytest_ddpperf.launch.protocols import OtherNodes
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.redirection import Redirection
     from pytest_ddpperf.records.measurement import Mode
@@ -264,7 +264,7 @@ class Launcher:
             with self.forking(job) as (zygotes, here, sweep):
                 nodes = self.nodes if len(counts) > 1 else None
                 elsewhere = () if nodes is None else nodes.ranks(counts, self._variables, self._echo)
-                ends, seconds = conduct(zygotes, here, sweep, self._echo, elsewhere)
+                ends, seconds = run_ranks(zygotes, here, sweep, self._echo, elsewhere)
         except ZygoteEnded as error:
             if not (again and error.unused):
                 raise

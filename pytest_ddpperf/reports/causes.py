@@ -62,7 +62,10 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
         return [general, *incomparable_changes(result)]
     counts = leading_counts(heads)
     if counts:
-        return [count_text(c) if c.note or c.difference else f"{c.series.metric} {count_text(c)}" for c in counts]
+        told = [count_text(c) if c.note or c.difference else f"{c.series.metric} {count_text(c)}" for c in counts]
+        better = (find(result, name) for name in ("collective_calls", "synchronisations", "flops"))
+        traded = [c for c in better if c is not None and c.verdict is Verdict.IMPROVED and (c.note or c.difference)]
+        return [*told, *(f"in exchange: {count_text(c)}" for c in traded[:1])]
     metrics = {head.series.metric for head in heads}
     skew, timed = find(result, "straggler_skew"), "step_time" in metrics
     codes = {"long_steps"} | ({"memory_growth"} & metrics)

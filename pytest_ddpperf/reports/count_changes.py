@@ -215,9 +215,12 @@ def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
 def _places(metric: str, name: str, then: Counts, now: Counts) -> str:
     """Says which lines of code a detail's change comes from; empty where that is not known of both sides."""
     sides = [[site for site in counts.sites.get(metric, ()) if site.part == name] for counts in (then, now)]
-    other, _ = _SIBLINGS.get(metric, ("", ""))
-    if metric == "collective_bytes" and then.details.get(other, {}).get(name) != now.details.get(other, {}).get(name):
-        return ""  # the calls say it
+    calls = [
+        (each.totals.get("collective_calls", 0.0), each.details.get("collective_calls", {})) for each in (then, now)
+    ]
+    (before, old), (after, new) = calls
+    if metric == "collective_bytes" and before < after and old.get(name) != new.get(name):
+        return ""  # the calls, which grew too, say it
     counted = [counts.details.get(metric, {}).get(name, 0.0) for counts in (then, now)]
     if any(value and not sites for value, sites in zip(counted, sides, strict=True)):
         return ""  # of a baseline from before sites were kept

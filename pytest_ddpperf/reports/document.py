@@ -1,29 +1,36 @@
-"""JSON documents: a class declares each object of a document, and makes it of a record."""
+"""JSON documents: a class declares each object of a document, makes it of a record, and is read again by msgspec."""
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import dataclass
 from enum import Enum
-from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+from typing_extensions import Self
 
 from pytest_ddpperf.baselines.files import require_writable, require_writable_folder, write_file
-from pytest_ddpperf.baselines.jsonfile import render, rounded
+from pytest_ddpperf.baselines.jsonfile import rounded
 from pytest_ddpperf.errors import SettingError
 
+_INTEGRAL = 2.0**53  # below it a float has all digits of an integer
 _HEAD = 1024  # bytes of a file that tell whether it is JSON
-# What follows a type in brackets is for its JSON schema.
-Natural = Annotated[int, ("minimum", 0)]
-Positive = Annotated[int, ("minimum", 1)]
-NotNegative = Annotated[float, ("minimum", 0)]
-Confidence = Annotated[float, ("exclusiveMinimum", 0), ("exclusiveMaximum", 1)]
-Date = Annotated[str, ("format", "date")]
-MetricName = Annotated[str, ("pattern", "^[a-z][a-z0-9_]*$")]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Confidence = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$")]
+MetricName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
+
+
+D = TypeVar("D", bound="Document")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,45 +39,66 @@ class Field:
 
     description: str  # for the schema
     source: str | Callable[[Any], Any]  # an attribute of the record, such as ``series.unit``, or a function of it
-    optional: bool  # whether it is left out where it is empty
 
 
-def about(description: str = "", source: str | Callable[[Any], Any] = "", *, optional: bool = False) -> Any:
+def about(description: str = "", source: str | Callable[[Any], Any] = "") -> Any:
     """Declares a field of a document; its source is the attribute of the same name if none is named."""
-    return Field(description=description, source=source, optional=optional)
+    return Field(description=description, source=source)
 
 
 class Document:
     """A JSON object, by its fields: each is an attribute of a record, or of a record ``inside`` it that has one.
 
-    An instance has the values of an object that was read again; see ``documents.reading``.
+    A ``sparse`` document, of which a file has many, leaves out fields that are null, false or empty. What ``read_as``
+    returns has the fields of the class and cannot be changed.
     """
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
     inside: ClassVar[tuple[str, ...]] = ()
+    sparse: ClassVar[bool] = False
+    struct: ClassVar[type[msgspec.Struct]]  # msgspec's type, made when it is asked for
 
-    def __init_subclass__(cls, inside: str = "") -> None:
-        cls.inside = (*cls.inside, inside) if inside else cls.inside
+    def __init_subclass__(cls, inside: str = "", *, sparse: bool = False) -> None:
+        cls.inside, cls.sparse = (*cls.inside, inside) if inside else cls.inside, sparse
         hints = get_type_hints(cls, include_extras=True).items()
-        cls.fields = {name: (hint, field) for name, hint in hints if isinstance(field := getattr(cls, name), Field)}
+        cls.fields = {
+            name: (hint, field) for name, hint in hints if isinstance(field := getattr(cls, name, None), Field)
+        }
 
-    def __init__(self, **values: Any) -> None:
-        vars(self).update(values)
-
-    def __setattr__(self, name: str, _: object) -> None:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+    def __new__(cls, **values: Any) -> Self:
+        """Returns an object that has these fields; their types are not checked."""
+        return cast("Self", _struct(cls)(**values))
 
     @classmethod
     def filled_from(cls, record: Any) -> dict[str, Any]:
-        """The object as JSON data."""
+        """Returns the object as JSON data."""
 
         def value(source: str | Callable[[Any], Any]) -> Any:
             if callable(source):
                 return source(record)
             records = (record, *(getattr(record, inside) for inside in cls.inside))
-            return attrgetter(source)(next((one for one in records if hasattr(one, source)), record))
+            return operator.attrgetter(source)(next((one for one in records if hasattr(one, source)), record))
 
-        return {name: _json_value(hint, value(field.source or name)) for name, (hint, field) in cls.fields.items()}
+        filled = {name: _json_value(hint, value(field.source or name)) for name, (hint, field) in cls.fields.items()}
+        kept = {name for name, (hint, _) in cls.fields.items() if not cls.sparse or _nothing(hint) is _REQUIRED}
+        return {name: given for name, given in filled.items() if name in kept or says(given)}
+
+
+_REQUIRED: Any = object()
+_EMPTY: Mapping[Any, Any] = {list: list, dict: dict, str: str, bool: bool}
+
+
+def says(given: Any) -> bool:
+    """Returns whether a field has to be written; a number is never nothing."""
+    return given is not None and given is not False and (isinstance(given, (bool, int, float)) or bool(given))
+
+
+def _nothing(hint: Any) -> Any:
+    """Returns what makes the value of a field that is left out; ``_REQUIRED`` if it never is."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in {Union, UnionType} and NoneType in arguments:
+        return NoneType
+    return _nothing(arguments[0]) if origin is Annotated else _EMPTY.get(origin or hint, _REQUIRED)
 
 
 def _json_value(hint: Any, value: Any) -> Any:
@@ -78,7 +106,7 @@ def _json_value(hint: Any, value: Any) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if value is None or (hint is float and not math.isfinite(value)):
         return None
-    if origin in {Annotated, Union, UnionType}:  # with what is for the schema, or with None
+    if origin in {Annotated, Union, UnionType}:  # with rules, or with None
         return _json_value(next(argument for argument in arguments if argument is not NoneType), value)
     if origin is list:
         return [_json_value(arguments[0], item) for item in value]
@@ -87,7 +115,58 @@ def _json_value(hint: Any, value: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Document):
         return hint.filled_from(value)
     plain = value.value if isinstance(value, Enum) else value
-    return rounded(plain) if hint is float else plain
+    integral = hint is float and abs(plain) < _INTEGRAL and plain == int(plain)
+    return int(plain) if integral else rounded(plain) if hint is float else plain  # 4, not 4.0
+
+
+def _struct(document: type[Document]) -> type[msgspec.Struct]:
+    """Returns msgspec's type for a document."""
+    if "struct" not in vars(document):
+        made: list[Any] = []
+        for name, (hint, field) in document.fields.items():
+            empty = _nothing(hint) if document.sparse else _REQUIRED
+            described: Any = Annotated[_read_type(hint), msgspec.Meta(description=field.description)]
+            made.append((name, described, *([] if empty is _REQUIRED else [msgspec.field(default_factory=empty)])))
+        how: Any = {"kw_only": True, "frozen": True, "forbid_unknown_fields": True}
+        document.struct = msgspec.defstruct(document.__name__, made, namespace={"__doc__": document.__doc__}, **how)
+    return document.struct
+
+
+def _read_type(hint: Any) -> Any:
+    """Returns a type in which each document is msgspec's."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is None or origin is Literal:
+        return _struct(hint) if isinstance(hint, type) and issubclass(hint, Document) else hint
+    first, *others = arguments
+    if origin is Annotated:
+        parts = (_read_type(first), *others)
+        return Annotated[parts]
+    inner = tuple(map(_read_type, arguments))
+    return functools.reduce(operator.or_, inner) if origin in {Union, UnionType} else origin[inner]
+
+
+def read_as(document: type[D], data: bytes | Mapping[str, Any]) -> D:
+    """Returns a document by the text of a file, or by JSON data; ``msgspec.ValidationError`` if a field does not fit.
+
+    ``msgspec.DecodeError``: the text is not JSON.
+    """
+    made = _struct(document)
+    return cast("D", msgspec.json.decode(data, type=made) if isinstance(data, bytes) else msgspec.convert(data, made))
+
+
+def values_of(document: Document) -> dict[str, Any]:
+    """Returns the values of a document's fields by name."""
+    return msgspec.structs.asdict(cast("msgspec.Struct", document))
+
+
+def replaced(document: D, **changes: Any) -> D:
+    """Returns a copy of a document with other values of these fields."""
+    return cast("D", msgspec.structs.replace(cast("msgspec.Struct", document), **changes))
+
+
+def schema_of(document: type[Document]) -> dict[str, Any]:
+    """Returns the JSON schema of a document."""
+    return msgspec.json.schema(_struct(document))
 
 
 class IntervalData(Document):
@@ -165,7 +244,22 @@ def write(path: Path, document: dict[str, Any], option: str) -> None:
     ``-`` is standard output, and devices and pipes are written to, as ``baselines.files.write_file`` does it.
     """
     _require_results(path, option)
-    write_text(path, render(document), option)
+    write_text(path, document_text(document), option)
+
+
+def document_text(document: Mapping[str, Any]) -> str:
+    """Returns the text of a document: a line for each field, and for each item of its lists."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, list) and value:
+            return "[\n" + ",\n".join(map(text, value)) + "\n]" if isinstance(value[0], dict) else _flat(value)
+        return _flat(value)
+
+    return "{\n" + ",\n".join(f"{_flat(name)}: {text(document[name])}" for name in sorted(document)) + "\n}\n"
+
+
+def _flat(value: Any) -> str:
+    return msgspec.json.encode(value, order="sorted").decode()
 
 
 def _unwritable(path: Path, error: OSError, option: str) -> SettingError:

@@ -37,7 +37,7 @@ _WARNINGS = frozenset(
         # What it is compared with.
         *("slower_than_stored", "lost_metric", "lost_counts", "alike_baselines", "thin_baseline"),
         *("cannot_run", "other_environment", "same_code", "tests_differ", "no_name_to_look_up", "tool_measured"),
-        *("target_open", "never_met", "acceptance"),
+        *("target_open", "never_met", "acceptance", "unsure_counts"),
     }
 )
 """The findings that put a result into question, whatever its verdict."""

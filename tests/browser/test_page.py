@@ -10,7 +10,7 @@ import pytest
 from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries
-from pytest_ddpperf.reports.documents.reading import typed
+from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
@@ -31,7 +31,7 @@ SCRIPT = "<script>document.title='run'</script>"
 def document(*results: Result, change: Callable[[Any], None] = lambda _: None) -> ResultsData:
     data = json.loads(render(make_results_document(results, None, date="2026-01-12T10:00:00+00:00")))
     change(data)
-    return typed(ResultsData, data)
+    return read_as(ResultsData, data)
 
 
 @pytest.fixture

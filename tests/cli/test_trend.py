@@ -13,7 +13,8 @@ import pytest
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.documents.trend import SCHEMA_FILE
+from pytest_ddpperf.reports.document import schema_of
+from pytest_ddpperf.reports.documents.trend import TrendsData
 from tests.factories import make_environment, make_history_run, make_new_result, make_series
 
 CPU = make_environment(cpu_model="AMD EPYC", cores=2)
@@ -86,7 +87,7 @@ def test_json_to_the_terminal_and_to_a_file(history: Path, tmp_path: Path, capsy
     assert main(["trend", "--history", str(history), "--json"]) == 0
     printed = capsys.readouterr().out
     document = json.loads(printed)
-    jsonschema.validate(document, json.loads(SCHEMA_FILE.read_text()))
+    jsonschema.validate(document, schema_of(TrendsData))
     assert [trend["test"] for trend in document["trends"]] == ["t.py::test_slower"]
     assert main(["trend", "--history", str(history), "--json", str(tmp_path / "trend.json")]) == 0
     assert capsys.readouterr().out == ""

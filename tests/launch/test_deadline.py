@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, RanksTimedOut
-from pytest_ddpperf.launch import conduct
+from pytest_ddpperf.launch import launch_run
 from pytest_ddpperf.launch.deadline import LateRanks
 from pytest_ddpperf.launch.failures import RankEnd
 from pytest_ddpperf.launch.messages import Job
@@ -91,7 +91,7 @@ def test_a_launch_that_outlives_all_its_deadlines_shows_where_the_session_waits_
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("_REPORT_SECONDS", "_OVERDUE_SECONDS", "_END_SECONDS"):
-        monkeypatch.setattr(conduct, name, 0.01)
+        monkeypatch.setattr(launch_run, name, 0.01)
     killed = threading.Event()
     zygote: Any = SimpleNamespace(kill=killed.set)
     told = r"^a launch with a deadline of 0.02 s had not ended after 0.06 s: the test session was blocked, and its"
@@ -100,7 +100,7 @@ def test_a_launch_that_outlives_all_its_deadlines_shows_where_the_session_waits_
         assert killed.wait(30)
         raise LaunchError("the process that ranks are forked from was killed by SIGKILL")
 
-    with pytest.raises(LaunchError, match=told) as caught, conduct.overdue_shown(job_of(0.02), [zygote]):
+    with pytest.raises(LaunchError, match=told) as caught, launch_run.overdue_shown(job_of(0.02), [zygote]):
         waits_for_an_answer()
     assert str(caught.value.__cause__).endswith("was killed by SIGKILL")
     shown = capfd.readouterr().err
@@ -112,7 +112,7 @@ def test_a_launch_that_ends_in_time_shows_nothing_and_fails_with_its_own_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     before = threading.active_count()
-    with pytest.raises(LaunchError, match=r"^mine$"), conduct.overdue_shown(job_of(1000.0), []):
+    with pytest.raises(LaunchError, match=r"^mine$"), launch_run.overdue_shown(job_of(1000.0), []):
         raise LaunchError("mine")
     for thread in threading.enumerate():
         if thread.name == "ddpperf-overdue":
@@ -122,7 +122,7 @@ def test_a_launch_that_ends_in_time_shows_nothing_and_fails_with_its_own_error(
 
 
 BLOCKED = """
-from pytest_ddpperf.launch import conduct
+from pytest_ddpperf.launch import launch_run
 from pytest_ddpperf.launch.streams import readable
 
 
@@ -132,8 +132,8 @@ def waits_for_ever(self, *_):
         zygote.events(0)
 
 
-conduct._REPORT_SECONDS = conduct._OVERDUE_SECONDS = conduct._END_SECONDS = 0.1
-conduct.LaunchedRanks.watch = waits_for_ever
+launch_run._REPORT_SECONDS = launch_run._OVERDUE_SECONDS = launch_run._END_SECONDS = 0.1
+launch_run.LaunchedRanks.watch = waits_for_ever
 """
 
 

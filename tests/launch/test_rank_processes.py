@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_ddpperf.errors import LaunchError, PayloadError, RankFailed, RankSkipped, RanksTimedOut
-from pytest_ddpperf.launch.conduct import LaunchedRanks, LaunchEnd
+from pytest_ddpperf.launch.launch_run import LaunchedRanks, LaunchEnd
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Finished
 from pytest_ddpperf.launch.rank_processes import RankProcesses

@@ -6,7 +6,7 @@ import copy
 import json
 
 from pytest_ddpperf.baselines.jsonfile import render
-from pytest_ddpperf.reports.documents.reading import typed
+from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
 from tests.factories import make_results_document
 from tests.reports.golden_runs import RUNS
@@ -33,4 +33,4 @@ def many_benchmarks(number: int, launches: int) -> ResultsData:
         result["step_times"], result["launches"], result["health"] = times, launches, [None] * launches
         step["samples"] = [sorted(each)[STEPS // 2] for each in times]
         step["baseline_samples"] = list(reversed(step["samples"]))
-    return typed(ResultsData, data)
+    return read_as(ResultsData, data)

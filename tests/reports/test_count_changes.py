@@ -283,7 +283,7 @@ def test_backward_and_strategies_are_named_beside_lines() -> None:
     assert places(reduced(torchs), reduced(replace(torchs, value=3.0))) == "all at strategy ddp, under backward"
 
 
-def test_bytes_have_lines_only_where_the_calls_are_as_many() -> None:
+def test_bytes_have_lines_unless_more_calls_say_them() -> None:
     def moved(calls: float, nbytes: float) -> Counts:
         details = {"collective_calls": {"all_reduce": calls}, "collective_bytes": {"all_reduce": nbytes}}
         return replace(counts(details), sites={"collective_bytes": (site(41, value=nbytes),)})
@@ -293,6 +293,9 @@ def test_bytes_have_lines_only_where_the_calls_are_as_many() -> None:
     ]
     assert difference_text("collective_bytes", moved(1.0, 4.0), moved(2.0, 8.0)) == [
         "all_reduce 4 B -> 8 B per step (+4 B, +100 %)"
+    ]
+    assert difference_text("collective_bytes", moved(2.0, 4.0), moved(1.0, 8.0)) == [
+        "all_reduce 4 B -> 8 B per step (+4 B, +100 %): all at train.py:41 in step"
     ]
 
 

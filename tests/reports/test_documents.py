@@ -26,11 +26,9 @@ from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import Document, about, write
-from pytest_ddpperf.reports.documents.reading import typed
-from pytest_ddpperf.reports.documents.results import SCHEMA_FILE, ResultsData, VerdictWord
+from pytest_ddpperf.reports.document import Document, about, read_as, schema_of, write
+from pytest_ddpperf.reports.documents.results import ResultsData, VerdictWord
 from tests.factories import PROFILE, make_results_document
-from tests.reports.schemas import DOCUMENTS, schema_text
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
@@ -80,12 +78,12 @@ def search(make_result: Make) -> Search:
 @pytest.fixture
 def validate() -> Callable[[Any], None]:
     """Holds a document against the published schema, and against what reads it again."""
-    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    schema = schema_of(ResultsData)
     jsonschema.Draft202012Validator.check_schema(schema)
 
     def hold(document: Any) -> None:
         jsonschema.Draft202012Validator(schema).validate(document)
-        typed(ResultsData, document)
+        read_as(ResultsData, document)
 
     return hold
 
@@ -209,7 +207,7 @@ def test_a_calibrated_benchmark_keeps_to_the_schema(
     assert (second["false_alarms"]["value"], second["green"]["value"], second["gross"]) == (0.5, 0.5, 1.5)
 
 
-def test_steps_are_told_one_by_one_with_a_line_for_each_launch(make_result: Make, tmp_path: Path) -> None:
+def test_steps_of_each_launch_are_in_order(make_result: Make) -> None:
     """To nine digits; a step lasts as long as on its slowest rank."""
     ranks = make_result().measurement.launches[0].ranks
     rows = ((1 / 3, 0.5), (0.25, 0.125)), ((1.0, 2.0), (2.0, 1.0))
@@ -223,9 +221,6 @@ def test_steps_are_told_one_by_one_with_a_line_for_each_launch(make_result: Make
     )
     document = make_results_document([make_result(measured={"launches": launches})], None)
     assert document["results"][0]["step_times"] == [[0.333333333, 0.5], [2.0, 2.0]]
-    write(tmp_path / "results.json", document, "--ddpperf-report=json:results.json")
-    lines = [line.strip() for line in (tmp_path / "results.json").read_text(encoding="utf-8").splitlines()]
-    assert {"[0.333333333, 0.5],", "[2.0, 2.0]"} <= set(lines)
 
 
 def test_a_launch_carries_what_went_on_in_the_machine(make_result: Make, validate: Callable[[Any], None]) -> None:
@@ -307,7 +302,7 @@ def test_every_property_is_described() -> None:
             found += undescribed(inner, f"{path}.{name}")
         return found
 
-    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    schema = schema_of(ResultsData)
     assert [name for root in (schema, *schema["$defs"].values()) for name in undescribed(root, "")] == []
 
 
@@ -326,17 +321,11 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
         "baseline_samples": [0.0416, 0.042],
         "change": 0.132,
         "change_interval": {"low": 0.119, "high": 0.146, "confidence": 0.95},
-        "standard_error": None,
-        "df": None,
-        "paired": False,
-        "worse_in": None,
-        "min_tolerance": 0.0,
+        "min_tolerance": 0,
         "tolerance": 0.03,
         "margin": 0.05,
         "mde": 0.021,
-        "bound": None,
         "verdict": "regressed",
-        "note": "",
     }
     assert (first["launches"], first["plan"]) == (8, {"warmup": 5, "steps": 60})
     assert first["findings"] == ["crowded", "unsettled"]
@@ -350,7 +339,7 @@ def test_what_is_not_finite_becomes_null(
     comparison = make_comparison("step_time", 0.04, Verdict.INCONCLUSIVE, interval=wide, mde=float("inf"))
     document = make_results_document([make_result(comparisons=(comparison,))], None)
     metric = document["results"][0]["metrics"]["step_time"]
-    assert (metric["mde"], metric["interval"]["low"], metric["interval"]["high"]) == (None, None, None)
+    assert (metric.get("mde"), metric["interval"]["low"], metric["interval"]["high"]) == (None, None, None)
     validate(document)
 
 
@@ -403,13 +392,6 @@ def test_the_commit_of_the_baseline_is_told_or_why_it_was_not_measured(
     assert (paired["against"], paired["paired_with"]["launches"], paired["unpaired"]) == (None, 6, "")
     assert (alone["paired_with"], alone["unpaired"]) == (None, "git is not installed")
     assert (against["against"]["launches"], against["paired_with"], against["unpaired"]) == (6, None, "")
-
-
-@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
-def test_the_published_schema_is_made_of_the_classes(file: Path) -> None:
-    made = schema_text(*DOCUMENTS[file])
-    again = "python -m tests.reports.schemas writes the file again"
-    assert file.read_text(encoding="utf-8") == made, again
 
 
 def test_the_schema_has_every_verdict() -> None:

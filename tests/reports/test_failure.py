@@ -208,6 +208,15 @@ def test_a_count_that_only_shows_what_others_name_is_a_cause_if_it_is_alone(
         assert paragraph(failure_text(make_result(comparisons=comparisons), accept=""), "Cause") == cause
 
 
+def test_what_a_step_does_less_of_in_exchange_is_part_of_the_cause(make_result: Make, make_comparison: Compare) -> None:
+    state = counted(make_comparison, "model_state_bytes", 100, 200, "parameters 100 B -> 200 B per step (+100 B)")
+    calls = counted(make_comparison, "collective_calls", 2, 1, "all_gather 2 -> 1 calls per step (-1): 1 gone from a:2")
+    assert paragraph(failure_text(make_result(comparisons=(state, calls)), accept=""), "Cause") == (
+        "parameters 100 B -> 200 B per step (+100 B) "
+        "in exchange: all_gather 2 -> 1 calls per step (-1): 1 gone from a:2"
+    )
+
+
 def test_as_many_of_something_else_is_no_change_in_number(make_result: Make, make_comparison: Compare) -> None:
     buckets = counted(make_comparison, "ddp_buckets", 1, 1, "1 bucket as before, 4.00 MiB -> 5.00 MiB")
     buckets = replace(buckets, verdict=Verdict.REGRESSED)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Reference, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.judged import full_name, results_of
-from pytest_ddpperf.reports.documents.reading import typed
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.overall import overall
 from pytest_ddpperf.reports.phrases import change_line, findings
@@ -28,7 +26,7 @@ Compare = Callable[..., Comparison]
 
 def again(*results: Result) -> tuple[Result, ...]:
     """The results as a reader of their file has them."""
-    return results_of(typed(ResultsData, json.loads(render(make_results_document(results, None)))))
+    return results_of(read_as(ResultsData, make_results_document(results, None)))
 
 
 def test_the_words_and_the_table_are_those_of_the_run(make_result: Make) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.document import document_text
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.reading import read_results
 from tests.factories import make_results_document
@@ -27,7 +27,7 @@ Make = Callable[..., Result]
 def file(tmp_path: Path, make_result: Make) -> Path:
     """A document of one benchmark, as it is written."""
     path = tmp_path / "run.json"
-    path.write_text(render(make_results_document([make_result()], None, date="2026-01-12T10:00:00+00:00")))
+    path.write_text(document_text(make_results_document([make_result()], None, date="2026-01-12T10:00:00+00:00")))
     return path
 
 
@@ -43,7 +43,7 @@ def test_a_document_is_read_with_its_types(file: Path) -> None:
 
 
 def test_what_was_read_stays_as_it_is(file: Path) -> None:
-    with pytest.raises(AttributeError, match="cannot assign to field 'commit'"):
+    with pytest.raises(AttributeError, match="immutable type"):
         read_results(file).commit = "other"
 
 
@@ -56,7 +56,7 @@ def test_times_beside_the_commit_of_the_baseline_are_paired_and_counts_are_not(
     reference = StoredBaseline(record=None, origin="cpu", pair=commit)
     result = make_result(comparisons=(step, flops), measured={"counts": COUNTS}, reference=reference)
     path = tmp_path / "run.json"
-    path.write_text(render(make_results_document([result], None)))
+    path.write_text(document_text(make_results_document([result], None)))
     (read,) = results_of(read_results(path))
     assert read.pair is not None
     assert (read["step_time"].paired, read["flops"].paired) == (True, False)
@@ -96,23 +96,24 @@ def changed(data: Any, path: str, value: object) -> None:
         ("results", ..., "field results: is missing"),
         ("date", ..., "field date: is missing"),
         ("extra", 1, "field extra: is not known here"),
-        ("dirty", "no", 'field dirty: expected true or false, found text "no"'),
-        ("results/0/world_size", 0, "field results[0].world_size: expected minimum 1, found the number 0"),
-        ("results/0/world_size", 2.5, "field results[0].world_size: expected a whole number, found the number 2.5"),
-        ("results/0/verdict", "fine", "field results[0].verdict: expected one of improved, unchanged, "),
-        ("results/0/step_times/7/1", None, "field results[0].step_times[7][1]: expected a finite number, found null"),
-        ("results/0/step_times/7", 3, "field results[0].step_times[7]: expected a list, found the number 3"),
-        ("results/0/metrics", [], "field results[0].metrics: expected an object, found a list []"),
-        ("results/0/metrics/Bad", {}, "field results[0].metrics.Bad: expected pattern "),
+        ("results/0/extra", 1, "field results[0].extra: is not known here"),
+        ("dirty", "no", "field dirty: expected `bool`, got `str`"),
+        ("results/0/world_size", 0, "field results[0].world_size: expected `int` >= 1"),
+        ("results/0/world_size", 2.5, "field results[0].world_size: expected `int`, got `float`"),
+        ("results/0/verdict", "fine", "field results[0].verdict: invalid enum value 'fine'"),
+        ("results/0/step_times/7/1", None, "field results[0].step_times[7][1]: expected `float`, got `null`"),
+        ("results/0/step_times/7", 3, "field results[0].step_times[7]: expected `array`, got `int`"),
+        ("results/0/metrics", [], "field results[0].metrics: expected `object`, got `array`"),
+        ("results/0/metrics/Bad", {}, "field results[0].metrics: expected `str` matching regex "),
         (
             "results/0/metrics/step_time/interval/confidence",
             1,
-            "field results[0].metrics.step_time.interval.confidence: expected exclusiveMaximum 1, found the number 1",
+            "field results[0].metrics[...].interval.confidence: expected `float` < 1.0",
         ),
-        ("results/0/baseline/date", "January", "field results[0].baseline.date: expected format date, found text "),
+        ("results/0/baseline/date", "January", "field results[0].baseline.date: expected `str` matching regex "),
         ("environment", None, "field environment"),
-        ("schema", "pytest-ddpperf/results/2", "field schema: it was written by a newer pytest-ddpperf (results/2)"),
-        ("schema", "pytest-ddpperf/trend/1", "field schema: expected pytest-ddpperf/results/1, found pytest-ddpperf/"),
+        ("schema", "pytest-ddpperf/results/3", "field schema: it was written by a newer pytest-ddpperf (results/3)"),
+        ("schema", "pytest-ddpperf/trend/1", "field schema: expected pytest-ddpperf/results/2, found pytest-ddpperf/"),
     ],
 )
 def test_a_field_that_does_not_fit_is_named(file: Path, path: str, value: object, problem: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.records.measurement import Interval
-from pytest_ddpperf.reports.documents.trend import SCHEMA_FILE, trend_document
+from pytest_ddpperf.reports.document import schema_of
+from pytest_ddpperf.reports.documents.trend import TrendsData, trend_document
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.trend import change_texts, changes_text, trend_table
 
@@ -182,7 +183,7 @@ def test_the_json_keeps_to_its_schema() -> None:
     counted, creep = trend([5, 9], COUNTED), trend([0.04 * 0.99**i for i in range(11)])
     loss = trend([0.5] * 8, replace(LOSS, steps=65))
     document = json.loads(json.dumps(trend_document([STEP, counted, creep, loss], "step_time"), allow_nan=False))
-    jsonschema.validate(document, json.loads(SCHEMA_FILE.read_text()))
+    jsonschema.validate(document, schema_of(TrendsData))
     first = document["trends"][0]
     assert [point["value"] for point in first["points"]] == [0.04] * 4 + [0.05] * 4
     (change,) = first["changes"]
@@ -196,4 +197,4 @@ def test_the_schema_is_strict() -> None:
     document = trend_document([STEP], "step_time")
     document["trends"][0]["points"][0]["more"] = 1
     with pytest.raises(jsonschema.ValidationError, match="more"):
-        jsonschema.validate(document, json.loads(SCHEMA_FILE.read_text()))
+        jsonschema.validate(document, schema_of(TrendsData))

@@ -15,12 +15,12 @@ from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.health import CpuHealth, Health
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.reading import typed
+from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from pytest_ddpperf.reports.two_runs import judged, two_runs
 from tests.factories import make_environment, make_launch, make_results_document
-from tests.reports.formats.page.test_pages import data_of
+from tests.reports.formats.test_html import data_of
 
 Make = Callable[..., Result]
 Compare = Callable[..., Comparison]
@@ -43,7 +43,7 @@ def run(make_result: Make, make_comparison: Compare) -> Callable[..., ResultsDat
         document: dict[str, Any] = json.loads(
             render(make_results_document([make_result(comparisons=metrics, measured={"launches": timed})], None))
         )
-        return typed(ResultsData, document)
+        return read_as(ResultsData, document)
 
     return made
 
@@ -103,7 +103,7 @@ def test_a_second_run_is_judged_as_beside_a_baseline_that_the_first_one_saved(
         environment = make_environment(recorded={"host": "here"})
         measured = {"launches": launches, "counts": counts, "environment": environment}
         result = make_result(comparisons=metrics, measured=measured)
-        return typed(ResultsData, json.loads(render(make_results_document([result], None))))
+        return read_as(ResultsData, make_results_document([result], None))
 
     (result,) = judged(made(0.010, ALONE, 2.0), made(*now))
     assert result.verdict is verdict
@@ -122,7 +122,7 @@ def test_a_second_run_without_times_is_what_it_says(
 ) -> None:
     made: dict[str, Any] = json.loads(render(make_results_document([make_result(comparisons=())], None)))
     made["results"][0] |= {"verdict": now.value, "metrics": {}}
-    assert [each.verdict for each in judged(run(QUIET), typed(ResultsData, made))] == [expected]
+    assert [each.verdict for each in judged(run(QUIET), read_as(ResultsData, made))] == [expected]
 
 
 @pytest.mark.parametrize(("tolerance", "expected"), [(0.2, Verdict.UNCHANGED), (0.015, Verdict.REGRESSED)])
@@ -138,7 +138,7 @@ def test_the_tolerance_of_a_test_holds_for_two_runs(
         made: dict[str, Any] = json.loads(
             render(make_results_document([make_result(comparisons=metrics, measured={"launches": timed})], None))
         )
-        return typed(ResultsData, made)
+        return read_as(ResultsData, made)
 
     (result,) = judged(document(1e9), document(1.1e9))
     assert result["peak_resident"].verdict is expected

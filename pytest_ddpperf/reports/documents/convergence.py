@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import Meta
+
 from pytest_ddpperf.records.convergence import Agreement
 from pytest_ddpperf.reports.document import Document, IntervalData, Natural, NotNegative, Positive, about
 
@@ -61,7 +63,7 @@ class ConvergenceData(Document):
     world_size: Positive = about("Number of ranks.")
     metric: str = about("The quantity that is held besides the loss; loss where nothing is evaluated.")
     launches: Natural = about("Each trains by all strategies.", lambda found: len(found.strategies[0].curves))
-    strategies: Annotated[list[TrainingsData], ("minItems", 2)] = about(
+    strategies: Annotated[list[TrainingsData], Meta(min_length=2)] = about(
         "In the order given; the others are held to the first one."
     )
     kept: list[StandingData] = about("How each of the others stands to the first one, a row for each quantity.")

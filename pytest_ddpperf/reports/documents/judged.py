@@ -18,7 +18,7 @@ from pytest_ddpperf.records.measurement import Environment, Interval, Measuremen
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import IntervalData
+from pytest_ddpperf.reports.document import IntervalData, values_of
 from pytest_ddpperf.reports.documents.parts import AgainstData, EnvironmentData, HealthData
 from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
 
@@ -46,8 +46,8 @@ def _grounded(measurement: Measurement, data: ResultData) -> Measurement:
     launches = zip(measurement.launches, data.health or repeat(None), strict=False)
     counts = None
     if data.counts is not None:
-        sites = {name: tuple(CallSite(**vars(site)) for site in each) for name, each in data.counts.sites.items()}
-        counts = Counts(**{**vars(data.counts), "sites": sites})
+        sites = {name: tuple(CallSite(**values_of(site)) for site in each) for name, each in data.counts.sites.items()}
+        counts = Counts(**{**values_of(data.counts), "sites": sites})
     told = tuple(replace(launch, health=_health(seen)) for launch, seen in launches)
     return replace(measurement, counts=counts, launches=told)
 
@@ -55,9 +55,9 @@ def _grounded(measurement: Measurement, data: ResultData) -> Measurement:
 def _health(seen: HealthData | None) -> Health | None:
     if seen is None:
         return None
-    gpus = ({**vars(gpu), "others": {other.pid: other.memory for other in gpu.others}} for gpu in seen.gpus)
-    nodes = {name: CpuHealth(**vars(cpu)) for name, cpu in seen.nodes.items()}
-    return Health(cpu=CpuHealth(**vars(seen.cpu)), nodes=nodes, gpus=tuple(GpuHealth(**gpu) for gpu in gpus))
+    gpus = ({**values_of(gpu), "others": {other.pid: other.memory for other in gpu.others}} for gpu in seen.gpus)
+    nodes = {name: CpuHealth(**values_of(cpu)) for name, cpu in seen.nodes.items()}
+    return Health(cpu=CpuHealth(**values_of(seen.cpu)), nodes=nodes, gpus=tuple(GpuHealth(**gpu) for gpu in gpus))
 
 
 def full_name(result: Result) -> str:
@@ -94,13 +94,11 @@ def _result(data: ResultData, document: ResultsData) -> Result:
 
 def _comparison(name: str, result: ResultData) -> Comparison:
     metric = result.metrics[name]
-    nothing = math.nan if metric.value is None else metric.value
-    # The document has all digits of a count only among its counts.
-    value = nothing if metric.scale != "exact" or result.counts is None else result.counts.totals.get(name, nothing)
+    value = math.nan if metric.value is None else metric.value
     series = Series(
         **{each: getattr(metric, each) for each in ("unit", "better", "family", "scale", "gated")},
         metric=name,
-        min_tolerance=metric.min_tolerance,
+        min_tolerance=metric.min_tolerance or 0.0,
         samples=(value,) if metric.scale == "exact" else _numbers(metric.samples),
         value=value,
         interval=_interval(metric.interval),
@@ -112,7 +110,7 @@ def _comparison(name: str, result: ResultData) -> Comparison:
         series=series,
         change_interval=_interval(metric.change_interval),
         df=math.inf if metric.df is None else metric.df,
-        tolerance=math.inf if metric.tolerance is None else metric.tolerance,
+        tolerance=metric.tolerance if metric.tolerance is not None else 0.0 if metric.scale == "exact" else math.inf,
         verdict=_VERDICTS[metric.verdict],
         note=Finding("read_again", {"text": metric.note}) if metric.note else None,
         base_samples=_numbers(metric.baseline_samples),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Literal
 
-from pytest_ddpperf.baselines.codec import data_of
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.metrics.launch_figures import gpus_of
-from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.diagnosis import Bottleneck
 from pytest_ddpperf.records.phases import MemoryKind
 from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
@@ -86,7 +84,7 @@ class HealthData(Document):
     gpus: list[GpuData] = about("The GPUs that the ranks computed on; null for what the driver does not tell.", gpus_of)
 
 
-class CallSiteData(Document):
+class CallSiteData(Document, sparse=True):
     """A line of code that a part of a count comes from."""
 
     part: str = about("Of the count, such as all_reduce.")
@@ -98,36 +96,33 @@ class CallSiteData(Document):
     source: str = about("A digest of the text of the line that called torch; empty where unknown.")
     backward: bool = about("Whether autograd's backward led to it.")
     value: float = about("For one step.")
-    strategy: str = about("That the line belongs to, or that has torch do it.", optional=True)
-    through: str = about("The line of another package that it led to, and that called torch.", optional=True)
+    strategy: str = about("That the line belongs to, or that has torch do it.")
+    through: str = about("The line of another package that it led to, and that called torch.")
 
 
-class CountsData(Document):
+class CountsData(Document, sparse=True):
     """What one step does, counted: what the counted metrics are made of."""
 
     totals: dict[str, float] = about("By metric, for one step.")
     details: dict[str, dict[str, float]] = about(
-        "By metric: operators, modules, buckets or categories that make up the total."
+        "By metric: operators, modules, buckets or categories that make up the total.",
+        lambda counts: {metric: parts for metric, parts in counts.details.items() if parts},
     )
     unstable: dict[str, str] = about(
         "Metrics that steps of one run differed in without a rule, and in what; they are not gated."
     )
     by_rank: dict[str, list[float]] = about("Metrics that are not equal on all ranks: their totals by rank.")
     details_by_rank: dict[str, dict[str, list[float]]] = about(
-        "Of collectives and optimizer steps what is not equal on all ranks: each detail by rank.", optional=True
+        "Of collectives and optimizer steps what is not equal on all ranks: each detail by rank."
     )
     sites: dict[str, list[CallSiteData]] = about(
-        "By metric, the lines of code that the total comes from; they decide nothing.", optional=True
+        "By metric but operators, the lines of code that the total comes from; they decide nothing.",
+        lambda counts: {metric: sites for metric, sites in counts.sites.items() if metric != "operators"},
     )
-    steps: Natural = about("The steps that were looked at.", optional=True)
+    steps: Natural = about("The steps that were looked at.")
     varying: dict[str, dict[str, list[list[float]]]] = about(
-        "By metric and detail, '' being the whole: values in each step of what differs.", optional=True
+        "By metric and detail, '' being the whole: values in each step of what differs."
     )
-
-    @classmethod
-    def filled_from(cls, record: Counts) -> dict[str, Any]:
-        """The counts with all their digits, because they are compared exactly."""
-        return {name: data for name, data in data_of(record).items() if name != "alike"}
 
 
 class SlowestData(Document):

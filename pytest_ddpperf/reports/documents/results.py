@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta
 
 from pytest_ddpperf.against.git import Checkout
 from pytest_ddpperf.analysis.diagnosis import diagnosis_of
@@ -39,20 +40,15 @@ from pytest_ddpperf.reports.phrases import findings
 if TYPE_CHECKING:
     from pytest_ddpperf.reports.outputs import Outputs
 
-SCHEMA_FILE = Path(__file__).parents[1] / "results.schema.json"
-
 VerdictWord = Annotated[
     Literal[
         "improved", "unchanged", "ok", "new", "does_not_fit", "incompatible", "inconclusive", "regressed", "broken"
     ],
-    (
-        "description",
-        (
-            "What the comparison with the baseline says. ok: it is not worse by more than the resolution. "
-            "inconclusive: this run could not tell. new: there is no baseline. does_not_fit: a rank ran out "
-            "of memory, and what was compared with it was measured. incompatible: the baseline is of "
-            "another environment. broken: it could not be measured."
-        ),
+    Meta(
+        description="What the comparison with the baseline says. ok: it is not worse by more than the resolution. "
+        "inconclusive: this run could not tell. new: there is no baseline. does_not_fit: a rank ran out of memory, and "
+        "what was compared with it was measured. incompatible: the baseline is of another environment. broken: it "
+        "could not be measured."
     ),
 ]
 
@@ -68,7 +64,7 @@ def results_document(
     environments = [benchmark.measurement.environment for benchmark in benchmarks]
     return ResultsData.filled_from(
         SimpleNamespace(
-            schema="pytest-ddpperf/results/1",
+            schema="pytest-ddpperf/results/2",
             # Benchmarks of one run differ in their number of ranks: the largest group stands for the run.
             environment=max(environments, key=lambda environment: environment.world_size, default=None),
             environments={environment_key(environment): environment for environment in reversed(environments)},
@@ -89,7 +85,7 @@ def results_document(
     )
 
 
-class MetricData(Document, inside="series"):
+class MetricData(Document, inside="series", sparse=True):
     """One metric, judged. Times are in seconds, sizes in bytes, shares are fractions."""
 
     unit: str = about("SI base unit: s, B, samples/s, or 1 for plain ratios.")
@@ -107,7 +103,10 @@ class MetricData(Document, inside="series"):
     interval: IntervalData | None = about(
         "Where the value lies; null if its scatter is not known, or too large to say anything."
     )
-    samples: list[float | None] = about("One value for each launch that tells the metric: all, or the first ones.")
+    samples: list[float | None] = about(
+        "One value for each launch that tells the metric: all, or the first ones. Empty for counts.",
+        lambda judged: () if judged.series.scale == "exact" else judged.series.samples,
+    )
     baseline: float | None = about("The baseline's value.")
     baseline_samples: list[float | None] = about(
         "One value for each launch of the baseline that tells it; beside another revision, of the same rounds and in "
@@ -120,11 +119,14 @@ class MetricData(Document, inside="series"):
     df: NotNegative | None = about("Degrees of freedom of the standard error; null for no end.")
     paired: bool = about("Whether both sides were measured in the same rounds.")
     worse_in: Natural | None = about("In how many samples it was worse than the reference.")
-    min_tolerance: NotNegative = about(
-        "The smallest tolerance that makes sense: a fraction, or where scale is difference an amount.",
-        "series.min_tolerance",
+    min_tolerance: NotNegative | None = about(
+        "The smallest tolerance that makes sense: a fraction, or where scale is difference an amount; null for counts.",
+        lambda judged: None if judged.series.scale == "exact" else judged.series.min_tolerance,
     )
-    tolerance: NotNegative | None = about("The change that the test accepts; null where there is no limit.")
+    tolerance: NotNegative | None = about(
+        "The change that the test accepts; null where there is no limit, and for counts, which have to be equal.",
+        lambda judged: None if judged.series.scale == "exact" else judged.tolerance,
+    )
     margin: NotNegative | None = about(
         "The worsening that an unchanged metric was shown not to reach: five thirds of the tolerance; null where "
         "nothing was compared, and for counts."
@@ -250,7 +252,7 @@ class BatchSizeData(Document, inside="found"):
     peak: NotNegative | None = about("The most bytes that a rank used with it; null where it cannot tell.")
     limit: Positive | None = about("The largest size that was to be tried; null for no limit.")
     memory_limit: Positive | None = about("Bytes that each rank might use; null for what the device has.")
-    tried: Annotated[list[TrialData], ("minItems", 1)] = about("What was tried, in order.")
+    tried: Annotated[list[TrialData], Meta(min_length=1)] = about("What was tried, in order.")
 
 
 class CommonChangeData(Document):
@@ -274,7 +276,7 @@ class OverallData(Document):
 class ResultsData(Document):
     """What --ddpperf-report=json:FILE writes: every benchmark of a run, measured and judged."""
 
-    schema: Literal["pytest-ddpperf/results/1"] = about("Name and version of this format.")
+    schema: Literal["pytest-ddpperf/results/2", "pytest-ddpperf/results/1"] = about("Name and version of this format.")
     environment: EnvironmentData | None = about(
         "The environment of the largest process group of the run; null if nothing was measured."
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -12,8 +11,6 @@ from pytest_ddpperf.baselines.history.change_points import CONFIDENCE
 from pytest_ddpperf.baselines.history.trend import Trend
 from pytest_ddpperf.records.measurement import Better, Interval, Mode, Scale
 from pytest_ddpperf.reports.document import Document, Natural, Positive, about
-
-SCHEMA_FILE = Path(__file__).parents[1] / "trend.schema.json"
 
 
 def trend_document(trends: Sequence[Trend], metric: str) -> dict[str, Any]:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from pytest_ddpperf.settings import Settings
 
 
+def belongs(test: str, node: str) -> bool:
+    """Returns whether a test is the one that a node ID names, one of its variants, or in its file."""
+    return f"{test}[".startswith((f"{node}::", f"{node}["))
+
+
 def acceptances(test: str, settings: Settings, session: Session) -> list[Acceptance]:
     """Returns what the test and the run accept; SettingError if there is no such metric.
 
@@ -25,11 +30,7 @@ def acceptances(test: str, settings: Settings, session: Session) -> list[Accepta
     option, reason = KNOBS["allow"].option, settings.reason or ""
     found = [
         *(Acceptance(name, reason, limit, share=share) for name, (limit, share) in (settings.accept or {}).items()),
-        *(
-            Acceptance(name, option)
-            for node, name in settings.allow or ()
-            if f"{test}[".startswith((f"{node}::", f"{node}["))
-        ),
+        *(Acceptance(name, option) for node, name in settings.allow or () if belongs(test, node)),
     ]
     known = {*COUNTS, EFFICIENCY, SPEEDUP, *(row.name for row in (*METRICS, *session.extensions.metrics))}
     for name in (each.metric for each in found if each.metric not in known):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -89,12 +88,11 @@ def _write_plots(document: Callable[[], ResultsData], folder: Path, option: str)
 
 
 def _typed(document: dict[str, Any]) -> ResultsData:
-    """The results as a report takes them: as they would be read from the JSON file."""
-    from pytest_ddpperf.baselines.jsonfile import render
-    from pytest_ddpperf.reports.documents.reading import typed
+    """Returns the results as a report takes them: as they would be read from the JSON file."""
+    from pytest_ddpperf.reports.document import read_as
     from pytest_ddpperf.reports.documents.results import ResultsData
 
-    return typed(ResultsData, json.loads(render(document)))
+    return read_as(ResultsData, document)
 
 
 def append_entries(session: Session, others: list[dict[str, Any]]) -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddpperf.baselines.fingerprint import environment, simulated_environment
 from pytest_ddpperf.instruments.host import machine_facts
-from pytest_ddpperf.launch.conduct import StandardError
 from pytest_ddpperf.launch.context import TorchMachine, place
 from pytest_ddpperf.launch.environment import Variables, late_threads, thread_count
+from pytest_ddpperf.launch.launch_run import StandardError
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.reports.outputs import Outputs

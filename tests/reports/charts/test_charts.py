@@ -15,7 +15,7 @@ from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.charts.chart import Axis, Chart, ChartPoint, ChartSeries, numbered, thinned, view_of
 from pytest_ddpperf.reports.charts.of_trend import trend_chart
 from pytest_ddpperf.reports.charts.table import CHARTS, charts_of
-from pytest_ddpperf.reports.documents.reading import typed
+from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.documents.trend import TrendData
 from tests.factories import make_results_document
@@ -28,7 +28,7 @@ def document(*results: Result, change: Callable[[Any], None] = lambda _: None, *
     """The results as their file has them, with a change."""
     data = json.loads(render(make_results_document(results, None, **more)))
     change(data)
-    return typed(ResultsData, data)
+    return read_as(ResultsData, data)
 
 
 def charts(kind: str, made: ResultsData) -> list[Chart]:
@@ -254,7 +254,7 @@ def test_a_trend_is_a_chart() -> None:
     run = {"commit": "a1b2c3d4e5", "dirty": False, "date": "2026-10-02T10:00:00+00:00"}
     shared = {**run, "branch": None, "recorded": run["date"], "runs": 1, "change": None}
     interval = {"low": 0.9, "high": 1.1, "confidence": 0.95}
-    trend = typed(
+    trend = read_as(
         TrendData,
         {
             **dict.fromkeys(("mode", "steps")),

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pytest_ddpperf.baselines.jsonfile import render
 from pytest_ddpperf.metrics.table import counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.reading import typed
+from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.results import ResultsData
 from tests.factories import make_results_document
 from tests.reports.formats.samples import CODE, HOSTILE, MakeDocument
@@ -32,7 +30,7 @@ def make_document() -> MakeDocument:
 
     def make(*results: Result, **more: Any) -> ResultsData:
         document = make_results_document(results, CODE, **{"date": "2026-01-12T10:00:00+00:00", **more})
-        return typed(ResultsData, json.loads(render(document)))
+        return read_as(ResultsData, document)
 
     return make
 

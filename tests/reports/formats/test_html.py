@@ -11,8 +11,8 @@ from pytest_ddpperf.records.convergence import LOSS, Convergence, Curve, FinalVa
 from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
+from pytest_ddpperf.reports.document import replaced
 from pytest_ddpperf.reports.documents.predictions import CandidateData, PredictionData, StrategyAdviceData
-from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of, sort_key
 from pytest_ddpperf.reports.formats.words import reasons
@@ -44,7 +44,10 @@ class Read(HTMLParser):
 
 def data_of(text: str) -> Any:
     (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    return json.loads(found)
+    data = json.loads(found)
+    for part in (*data["sections"], *(part for entry in data["entries"] for part in entry)):
+        part["blocks"] = [data["blocks"][number] for number in part["blocks"]]
+    return data
 
 
 def section(data: Any, entry: int, title: str) -> list[Any]:
@@ -109,7 +112,7 @@ def test_predictions_and_advice_are_with_their_test_and_together(
     advice = StrategyAdviceData(test="t.py::test_a", world_size=64, memory=None, candidates=[candidate])
     predicted = PredictionData(test=unchanged.test, name="ddp", gain=None, **STEP)
     document = make_document(unchanged)
-    data = data_of(html(ResultsData(**{**vars(document), "predictions": [predicted], "advice": [advice]})))
+    data = data_of(html(replaced(document, predictions=[predicted], advice=[advice])))
     (own,) = section(data, 0, "Predictions and advice")
     assert own["table"]["rows"] == [["test_b ddp", "64", "40.0 [30.0, 50.0]", "25", "75 [60, 90]"]]
     shared = {each["title"]: each["blocks"] for each in data["sections"]}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.document import replaced
 from pytest_ddpperf.reports.documents.parts import AdviceData, CauseData, DiagnosisData
 from pytest_ddpperf.reports.documents.predictions import (
     CandidateData,
@@ -9,7 +10,7 @@ from pytest_ddpperf.reports.documents.predictions import (
     StepData,
     StrategyAdviceData,
 )
-from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
+from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.performance_report import performance_report
 from tests.reports.formats.samples import MakeDocument
 
@@ -54,17 +55,26 @@ def diagnosed(document: ResultsData, *advice: AdviceData) -> ResultsData:
         CauseData(bottleneck="data", seconds=0.06, share=0.6, text="60 % of the step (60.0 ms)"),
         CauseData(bottleneck="unclear", seconds=0.04, share=0.4, text="40 % of the step (40.0 ms)"),
     ]
-    diagnosis = DiagnosisData(bottleneck="data", causes=causes, text="data-bound: 60 % of the step", advice=advice)
-    first, *others = document.results
-    return ResultsData(
-        **{**vars(document), "results": [ResultData(**{**vars(first), "diagnosis": diagnosis}), *others]}
+    diagnosis = DiagnosisData(
+        bottleneck="data",
+        step=0.1,
+        causes=causes,
+        memory=None,
+        lost=0.0,
+        advice=list(advice),
+        text="data-bound: 60 % of the step",
     )
+    first, *others = document.results
+    return replaced(document, results=[replaced(first, diagnosis=diagnosis), *others])
 
 
 def test_what_would_make_a_step_faster_is_recommended(make_document: MakeDocument, unchanged: Result) -> None:
     advice = [
-        AdviceData(text="load with workers=4 (saves at most 60 %)"),
-        AdviceData(text="use a batch twice as large"),
+        AdviceData(change=change, bottleneck="data", gain=None, estimated=False, text=text)
+        for change, text in (
+            ("workers", "load with workers=4 (saves at most 60 %)"),
+            ("batch", "use a batch twice as large"),
+        )
     ]
     assert performance_report(diagnosed(make_document(unchanged), *advice)).splitlines()[-9:] == [
         "step_time: 30.0 ms -> 30.0 ms, +0.1 % [95 % CI -0.2 .. +0.4], at most +0.4 %",
@@ -134,7 +144,7 @@ def test_what_was_predicted_and_advised_follows(make_document: MakeDocument, unc
         ),
     ]
     advice = [StrategyAdviceData(test="t.py::test_a", world_size=64, memory=2**35, candidates=candidates)]
-    document = ResultsData(**{**vars(make_document(unchanged)), "predictions": predictions, "advice": advice})
+    document = replaced(make_document(unchanged), predictions=predictions, advice=advice)
     report = performance_report(document).splitlines()
     begin = report.index("steps that were predicted, not measured: pcie-ethernet100, computing of h100")
     assert [" ".join(line.split()) for line in report[begin + 4 : begin + 6]] == [

@@ -79,3 +79,13 @@ def test_an_accepted_metric_that_nobody_knows_is_refused_before_anything_is_meas
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(["*accepted: there is no metric 'step_tim'; did you mean step_time?*"])
     done.stdout.no_fnmatch_line("*ddpperf time*")  # of what was launched
+
+
+def test_an_allowed_test_that_did_not_run_is_named(inner: pytest.Pytester) -> None:
+    run(inner, 1, "--ddpperf-save")
+    done, _ = run(
+        inner, 1, "--ddpperf-allow=test_site.py::test_it operators", "--ddpperf-allow=test_suite.py operators"
+    )
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["*--ddpperf-allow='test_site.py::test_it operators': no benchmark that ran belongs to*"])
+    done.stdout.no_fnmatch_line("*'test_suite.py operators': no benchmark*")

@@ -223,6 +223,6 @@ def _settings(data: ResultData) -> dict[str, str]:
 
 
 def _time(time: TimeData) -> str:
-    spent = {name: getattr(time, name) for name in time.fields if name != "total"}
+    spent = {name: getattr(time, name) for name in TimeData.fields if name != "total"}
     parts = ", ".join(f"{name} {format_value(seconds, 's')}" for name, seconds in spent.items() if seconds)
     return f"{format_value(time.total, 's')}: {parts}"

@@ -110,9 +110,9 @@
   function lines(found) {
     return found.length === 1 ? el("p", {}, found[0]) : el("ul", {}, ...found.map((text) => el("li", {}, text)));
   }
-  function addBlocks(parent, blocks) {
+  function addBlocks(parent, numbers) {
     let charts = null;
-    for (const block of blocks) {
+    for (const block of numbers.map((number) => data().blocks[number])) {
       if (block.chart === undefined) charts = null;
       else if (!charts) parent.append((charts = el("div", { class: "charts" })));
       try {

@@ -90,16 +90,18 @@ class Page:
 
 
 @dataclass(slots=True)
-class _Charts:
-    """The charts of a page, each once; a block has its number."""
+class _Blocks:
+    """The charts and the blocks of a page, each once: what shows them has their numbers."""
 
     most: int  # points of a series
     numbers: dict[Chart, int] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=dict)  # number of each block, by its data
 
     def section(self, section: PageSection) -> dict[str, Any]:
+        made = [_json(self._block(block)) for block in section.blocks if filled(block)]
         return {
             "title": printable(section.title),
-            "blocks": [self._block(each) for each in section.blocks if filled(each)],
+            "blocks": [self.made.setdefault(block, len(self.made)) for block in made],
         }
 
     def _block(self, block: Block) -> dict[str, Any]:
@@ -115,6 +117,10 @@ class _Charts:
     def data(self) -> list[dict[str, Any]]:
         most = {chart: max(_FEWEST, min(self.most, _OF_CHART // len(chart.series))) for chart in self.numbers}
         return [chart_data(thinned(chart, points)) for chart, points in most.items()]
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def filled(block: Block) -> bool:
@@ -152,11 +158,11 @@ def html_of(page: Page) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    charts = _Charts(_longest(page))
-    entries = [[charts.section(section) for section in entry.sections] for entry in page.entries]
-    sections = [charts.section(section) for section in page.sections]
-    data = {"entries": entries, "sections": sections, "charts": charts.data}
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    blocks = _Blocks(_longest(page))
+    entries = [[blocks.section(section) for section in entry.sections] for entry in page.entries]
+    sections = [blocks.section(section) for section in page.sections]
+    data = _json({"entries": entries, "sections": sections, "charts": blocks.data})
+    text = f'{{"blocks":[{",".join(blocks.made)}],{data[1:]}'
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_ddpperf.baselines.history.trend import Trend
 from pytest_ddpperf.reports.charts.of_trend import trend_chart
-from pytest_ddpperf.reports.documents.reading import typed
+from pytest_ddpperf.reports.document import read_as
 from pytest_ddpperf.reports.documents.trend import TrendsData, trend_document
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
 from pytest_ddpperf.reports.trend import change_texts, too_short, trend_table
@@ -19,7 +19,7 @@ _DIRECTIONS = ("too few commits", "no change", "better", "worse")
 def trends_page(trends: Sequence[Trend], metric: str) -> str:
     """All trends, the worst first, each with its chart, its changes and its commits."""
     ordered = sorted(trends, key=lambda trend: -trend.worst)
-    document = typed(TrendsData, trend_document(ordered, metric))
+    document = read_as(TrendsData, trend_document(ordered, metric))
     changed = sum(bool(trend.changes) for trend in ordered)
     entries = []
     for trend, data in zip(ordered, document.trends, strict=True):

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from pytest_ddpperf.reports.charts.chart import filled
 from pytest_ddpperf.reports.charts.of_benchmark import launches, phase_change
+from pytest_ddpperf.reports.document import replaced
 from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
 from pytest_ddpperf.reports.formats.page.benchmark import environment_facts
 from pytest_ddpperf.reports.formats.page.page import Page, PageEntry, PageRow, PageSection, html_of
@@ -50,7 +51,7 @@ def _entry(before: ResultsData, after: ResultsData, rows: list[TwoRunsRow]) -> P
     test, name, ranks = rows[0].key
     old, new = (_found(document, rows[0]) for document in (before, after))
     metrics = {name: _beside(metric, old.metrics.get(name)) for name, metric in new.metrics.items()}
-    both = ResultData(**{**vars(new), "metrics": metrics, "against": None})
+    both = replaced(new, metrics=metrics, against=None)
     charts = tuple(filled((*launches(both, "", _SIDES), *phase_change(both, "", _SIDES))))
     changes = Table(
         title="metrics that decide, and counts that differ",
@@ -88,4 +89,4 @@ def _found(document: ResultsData, row: TwoRunsRow) -> ResultData:
 def _beside(metric: MetricData, old: MetricData | None) -> MetricData:
     """The metric with that of the first run as its baseline."""
     value, samples = (None, []) if old is None else (old.value, old.samples)
-    return MetricData(**{**vars(metric), "baseline": value, "baseline_samples": samples, "paired": False})
+    return replaced(metric, baseline=value, baseline_samples=samples, paired=False)

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
-from typing import Any
 
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
@@ -12,6 +10,7 @@ from pytest_ddpperf.reports.formats.page.two_runs import two_runs_page
 from pytest_ddpperf.reports.trend import change_texts
 from pytest_ddpperf.reports.two_runs import two_runs_table
 from tests.reports.formats.samples import HOSTILE, MakeDocument
+from tests.reports.formats.test_html import data_of
 from tests.reports.golden_runs import metric, result, strategy
 from tests.reports.test_trend import BENCHMARK, STEP, trend
 
@@ -23,10 +22,6 @@ def rows_of(text: str) -> list[list[str]]:
         re.findall(r"<t[hd](?! class=\"drawn\")[^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in body.split("</tr>")[:-1]
     ]
     return [[re.sub("<[^>]*>", "", cell).replace("&gt;", ">") for cell in row] for row in cells]
-
-
-def data_of(text: str) -> Any:
-    return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
 
 
 def measured(step: float, calls: float, *samples: float) -> Result:

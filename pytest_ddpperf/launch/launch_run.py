@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pytest_ddpperf.launch.deadline import LateRanks
     from pytest_ddpperf.launch.failures import RankEnd
     from pytest_ddpperf.launch.messages import Job, RankCalls
-    from pytest_ddpperf.launch.parts import Ranks, RanksElsewhere
     from pytest_ddpperf.launch.progress import Overdue, Progress
+    from pytest_ddpperf.launch.protocols import Ranks, RanksElsewhere
     from pytest_ddpperf.launch.rank_processes import Echo
     from pytest_ddpperf.launch.zygote_process import ZygoteProcess
 
@@ -54,7 +54,7 @@ def end_seconds(job: Job) -> float:
     return _CUDA_END_SECONDS if job.probes or job.device != "cpu" else _END_SECONDS
 
 
-def conduct(
+def run_ranks(
     zygotes: Sequence[ZygoteProcess],
     job: Job,
     sweep: Callable[[], None],

@@ -1,0 +1,124 @@
+"""How often counts call unchanged code regressed or broken: programs that are compared with themselves.
+
+    python benchmarks/regressions/unchanged.py                       1,000 comparisons
+    python benchmarks/regressions/unchanged.py --comparisons 100     by the torch of this interpreter
+
+The programs are all versions in the corpus that a run can save, the example suite and the trainings of ``diagnosed/``.
+Each is counted and saved once. Then all of them are counted again and compared, until there are as many comparisons as
+asked for. Nothing is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.quality.project import environ_of
+from benchmarks.regressions.case import Case, all_cases
+from benchmarks.regressions.run import FIRST, INI, ROOT, TEST, left_out
+from pytest_ddpperf.parsers import argument, positive_int
+from pytest_ddpperf.stats.rates import clopper_pearson
+
+VERSIONS = ("better", "worse", "twin")
+FOLDERS = (ROOT / "perf_tests", ROOT / "benchmarks" / "diagnosed")
+SECONDS = 1800.0  # for a session of pytest
+WRONG = ("regressed", "broken")
+
+
+def make(folder: Path) -> None:
+    """Makes a project with a test for each program."""
+    (folder / "pytest.ini").write_text(INI, encoding="utf-8")
+    (folder / "test_0_first.py").write_text(FIRST, encoding="utf-8")
+    for case in all_cases().values():
+        if case.clock or left_out(case):
+            continue
+        for version in VERSIONS[: 2 + bool(case.twin)]:
+            _make_test(folder, case, version)
+    for found in FOLDERS:
+        shutil.copytree(found, folder / found.name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _make_test(folder: Path, case: Case, version: str) -> None:
+    name = f"{case.name}_{version}"
+    (folder / f"{name}.py").write_text(getattr(case, f"{version}_text")(), encoding="utf-8")
+    test = TEST.format(
+        name=name,
+        imported="" if case.script else f"import {name}\n",
+        subject=f'Script("{name}.py")' if case.script else f"{name}.build",
+        ranks=case.ranks,
+        more=f", {case.check}" if case.check else "",
+    )
+    (folder / f"test_{name}.py").write_text(test, encoding="utf-8")
+
+
+def counted(folder: Path, *options: str) -> list[dict[str, Any]]:
+    """Returns the results of a run of all programs."""
+    file = folder / "results.json"
+    file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", f"--ddpperf-report=json:{file.name}", *options]
+    ended = subprocess.run(
+        command, cwd=folder, env=environ_of((ROOT,)), timeout=SECONDS, capture_output=True, text=True, check=False
+    )
+    if not file.exists():
+        raise RuntimeError(f"pytest ended with status {ended.returncode}\n{ended.stdout}\n{ended.stderr}")
+    found: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["results"]
+    return found
+
+
+def wrong_of(result: dict[str, Any]) -> str:
+    """Returns what is wrong with a comparison of unchanged code, in a line; empty if nothing is."""
+    red = [f"{name} {m['baseline']} -> {m['value']}" for name, m in result["metrics"].items() if m["verdict"] in WRONG]
+    if result["verdict"] not in WRONG and not red:
+        return ""
+    said = "; ".join(red) or "; ".join(result["findings"]) or result["failure"]
+    return f"{result['test']} {result['name']}: {result['verdict']}: {said}"
+
+
+def compare(folder: Path, wanted: int, options: Sequence[str] = ()) -> tuple[Counter[str], list[str]]:
+    """Saves all programs and compares them until there are enough comparisons; returns verdicts and what was wrong."""
+    saved = counted(folder, "--ddpperf-save", *options)
+    broken = {(result["test"], result["name"]) for result in saved if result["verdict"] == "broken"}
+    print(f"{len(saved) - len(broken)} programs; {len(broken)} are broken and left out", flush=True)
+    verdicts, wrong = Counter[str](), list[str]()
+    while verdicts.total() < wanted:
+        begun = time.monotonic()
+        for result in counted(folder, *options):
+            if (result["test"], result["name"]) in broken:
+                continue
+            verdicts[result["verdict"]] += 1
+            wrong += filter(None, [wrong_of(result)])
+        print(f"{verdicts.total()} comparisons, {time.monotonic() - begun:.0f} s", *wrong, sep="\n  ", flush=True)
+    return verdicts, wrong
+
+
+def main() -> None:
+    """Prints how many comparisons were wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--comparisons", type=argument(positive_int), default=1000, help="at least so many")
+    wanted = parser.parse_args().comparisons
+    with tempfile.TemporaryDirectory(prefix="ddpperf-unchanged-") as aside:
+        folder = Path(aside)
+        make(folder)
+        verdicts, wrong = compare(folder, wanted)
+    print(f"torch {torch.__version__}: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common()))
+    most = clopper_pearson(len(wrong), verdicts.total()).high
+    print(f"wrong: {len(wrong)} of {verdicts.total()}, so at most {most:.2%} with 97.5 % confidence")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
