@@ -77,5 +77,5 @@ def pytest_ddpperf_verdict(result: Result) -> None:
     If a test runs again, only its last attempt counts for the session.
 
     Args:
-        result: the benchmark with its verdict; ``result.attempt`` tells which run of the test it is, from 1.
+        result: the benchmark with its verdict; ``result.attempt`` is the number of the test's run, from 1.
     """

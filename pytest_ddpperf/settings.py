@@ -144,7 +144,7 @@ class Settings:
     backend: str = _knob(
         "auto",
         one_of("auto", "nccl", "gloo"),
-        "backend of the process group: nccl, gloo, or auto (nccl if each rank has a GPU of its own)",
+        "backend of the process group: nccl, gloo, or auto (nccl if each rank has its own GPU)",
         "NAME",
     )
     device: str = _knob(
@@ -157,7 +157,7 @@ class Settings:
     cpu_binding: str = _knob(
         "none",
         one_of("none", "cores"),
-        "cores: give each rank cores of its own, of one NUMA node if there are enough; none: ranks on the CPU "
+        "cores: give each rank its own cores, of one NUMA node if there are enough; none: ranks on the CPU "
         "share the cores that pytest may use",
         "NAME",
     )
@@ -171,7 +171,7 @@ class Settings:
     mesh: Mapping[str, int] | None = _knob(
         None,
         optional(mesh, "none"),
-        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. It is for steps of your own",
+        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. It is for your own steps",
         "NAME=N[,...]",
     )
     multi_node: str = _of_session(
@@ -230,8 +230,8 @@ class Settings:
     max_time: float = _knob(
         60.0,
         seconds,
-        "seconds for a benchmark, from when its ranks can start. Two launches, and those that confirm or explain "
-        "what is worse, are made in any case",
+        "seconds for a benchmark, once its ranks can start. Two launches run in any case, and those that confirm or "
+        "explain a regression",
         "SECONDS",
         example="--ddpperf-max-time=20",
     )
@@ -350,8 +350,8 @@ class Settings:
     must_detect: float = _knob(
         0.1,
         positive_fraction,
-        "slowdown that a run has to rule out, such as 10%%. Then a result that is not proven unchanged is ok, else"
-        " inconclusive",
+        "slowdown that a run has to rule out, such as 10%%. Otherwise a result that is not proven unchanged is "
+        "inconclusive",
         "FRACTION",
     )
     fail_on: frozenset[Verdict] = _knob(
@@ -396,7 +396,7 @@ class Settings:
         example="--ddpperf-save",
     )
     force_save: bool = _switch(
-        "let --ddpperf-save remove the baseline of a benchmark that does not fit into memory any more",
+        "let --ddpperf-save remove the baseline of a benchmark that no longer fits into memory",
         per_test=False,
         needs="save",
     )
