@@ -2,31 +2,29 @@
 
 ``python docs/reference_tables.py`` writes what stands between ``<!-- generated: settings -->``, or
 ``<!-- generated: record Result -->``, and the end that follows. A test compares the pages with the declarations.
+Declarations have no page to read on, and no example of what few users need: both are here.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest_ddpperf
-from pytest_ddpperf.cli.command import COMMANDS, Command
+from pytest_ddpperf.cli.command import COMMANDS
 from pytest_ddpperf.metrics.table import Metric
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.launch import Launch, RankLaunch
 from pytest_ddpperf.records.measurement import Measurement, MetricRules, Series
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.reports.formats.kinds import KINDS
-from pytest_ddpperf.settings import KNOBS
+from pytest_ddpperf.settings import KNOBS, Knob
 
-WIDTH = 100  # columns of a command's help
 RECORDS: Mapping[str, type[Any]] = {
     record.__name__: record
     for record in (Measurement, Launch, RankLaunch, Series, Metric, MetricRules, Result, Comparison, Finding)
@@ -38,10 +36,92 @@ HOOKS: Mapping[str, ast.FunctionDef] = {
     if isinstance(node, ast.FunctionDef)
 }
 _EXAMPLES = Path(__file__).parents[1] / "examples"
-_EXTRAS = _EXAMPLES / "ddpperf_extras"
-EXAMPLE_TEXT = (_EXTRAS / "ddpperf_extras.py").read_text(encoding="utf-8")
+EXAMPLE_TEXT = (_EXAMPLES / "ddpperf_extras" / "ddpperf_extras.py").read_text(encoding="utf-8")
 EXAMPLE = ast.parse(EXAMPLE_TEXT)
-PROJECT = (_EXTRAS / "pyproject.toml").read_text(encoding="utf-8").partition("\n\n")[2].partition("\n\n[tool.")[0]
+MORE: Mapping[str, tuple[str, str]] = {  # of each setting a value, if its declaration has no example, and a page
+    "world_size": ("", "ranks"),
+    "backend": ("gloo", "ranks"),
+    "device": ("", "ranks"),
+    "cpu_binding": ("cores", "ranks"),
+    "memory_limit": ("2GiB", "writing-benchmarks"),
+    "mesh": ("dp=2,tp=2", "writing-benchmarks"),
+    "multi_node": ("off", "nodes"),
+    "rendezvous_dir": ("/shared/meet", "nodes"),
+    "gpu_lock_timeout": ("off", "ranks"),
+    "preload": ("auto,transformers", "ranks"),
+    "timeout": ("", "ranks"),
+    "stage_timeouts": ("build=2min,compile=5min", "ranks"),
+    "steps": ("100", "how-it-decides"),
+    "warmup": ("10", "how-it-decides"),
+    "launches": ("12", "how-it-decides"),
+    "max_time": ("", "how-it-decides"),
+    "budget": ("", "how-it-decides"),
+    "quick": ("", "how-it-decides"),
+    "interleave": ("true", "against"),
+    "communication": ("true", "metrics"),
+    "profile": ("", "traces"),
+    "profile_on": ("regression", "traces"),
+    "profile_steps": ("3", "traces"),
+    "profile_warmup": ("5", "traces"),
+    "verify": ("false", "strategies"),
+    "counts": ("", "counts"),
+    "precision": ('"bf16"', "writing-benchmarks"),
+    "accumulation_steps": ("4", "writing-benchmarks"),
+    "no_sync": ("False", "writing-benchmarks"),
+    "clip_grad_norm": ("1.0", "writing-benchmarks"),
+    "clip_steps": ('"warmup"', "writing-benchmarks"),
+    "lr_warmup_steps": ("100", "writing-benchmarks"),
+    "compile": ('"model"', "writing-benchmarks"),
+    "compile_backend": ('"eager"', "writing-benchmarks"),
+    "activation_checkpointing": ("True", "writing-benchmarks"),
+    "cudnn_benchmark": ("True", "writing-benchmarks"),
+    "loader": ('"workers=4,pin_memory=true"', "writing-benchmarks"),
+    "tolerance": ("", "how-it-decides"),
+    "must_detect": ("5%", "how-it-decides"),
+    "fail_on": ("", "ci"),
+    "require_baseline": ("", "ci"),
+    "accept": ('{"step_time": "+20%", "collective_calls": "+2"}', "baselines"),
+    "reason": ('"exact attention"', "baselines"),
+    "allow": ("'perf/test_a.py::test_step step_time'", "baselines"),
+    "baseline_dir": ("perf/baselines", "baselines"),
+    "baseline_set": ("h100", "baselines"),
+    "save": ("", "baselines"),
+    "force_save": ("", "baselines"),
+    "recheck": ("fetch", "how-it-decides"),
+    "gross": ("0.3", "how-it-decides"),
+    "against": ("", "against"),
+    "against_python": (".venv-new/bin/python", "against"),
+    "against_setup": ("'pip install .'", "against"),
+    "against_tests": ("", "against"),
+    "network": ('"here"', "predict"),
+    "accelerator": ('"h100"', "predict"),
+    "ranks_per_node": ("4", "predict"),
+    "report": ("", "reports"),
+    "junit_properties": ("false", "reports"),
+    "history": ("history.sqlite", "history"),
+}
+COMMAND_PAGES: Mapping[str, str] = {
+    "init": "getting-started",
+    "list": "baselines",
+    "show": "baselines",
+    "report": "reports",
+    "compare": "reports",
+    "trend": "history",
+    "history": "history",
+    "calibrate": "calibration",
+    "network": "analysis",
+    "simulate": "simulate",
+    "advise": "predict",
+    "trace": "traces",
+    "bisect": "bisect",
+    "completion": "settings",
+}
+_GROUPS: Mapping[str, Callable[[Knob], bool]] = {
+    "Options that most users need": lambda knob: knob.example is not None,
+    "Other options": lambda knob: knob.given == "option" and knob.example is None,
+    "Arguments of the marker and of calls": lambda knob: knob.given == "call",
+    "Settings of the ini file": lambda knob: knob.given == "ini",
+}
 _PLACE = re.compile(
     r"(?P<begin><!-- generated: (?P<kind>[a-z]+)(?: (?P<name>\w+))? -->).*?(?P<end><!-- end of what is generated -->)",
     re.DOTALL,
@@ -50,29 +130,28 @@ _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises):$", re.MULTILINE)
 _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
 
 
-def settings_tables() -> str:
-    """A table for each section: the option of each setting, its default, meaning, and where it can be given.
-
-    A setting without an option has its name there.
-    """
-    lines: list[str] = []
-    for knob in KNOBS.values():
-        if knob.section is not None:
-            title = f"### {knob.section.capitalize()}"
-            lines += [*([""] if lines else []), title, "", "| option | default | meaning | for |", "|---|---|---|---|"]
-        if knob.given == "command":
-            continue
-        default = f"`{knob.default_text}`" if knob.default_text else ""
-        where = "test" if knob.per_test else "session"
-        lines.append(f"| `{knob.spelled}` | {default} | {knob.help.replace('%%', '%')} | {where} |")
-    return "\n".join(lines)
-
-
-def commands_text() -> str:
-    """The help of each subcommand of ``ddpperf``, as argparse writes it."""
+def settings_list() -> str:
+    """A line for each setting, by group: how it is given, its default, its meaning, and where to read on."""
     return "\n\n".join(
-        f"### ddpperf {name}\n\n```text\n{text}```" for name, text in ((row.name, _help(row)) for row in COMMANDS)
+        "\n".join([f"### {title}", "", *map(setting_line, filter(belongs, KNOBS.values()))])
+        for title, belongs in _GROUPS.items()
     )
+
+
+def setting_line(knob: Knob) -> str:
+    """Returns one setting, given as an example."""
+    value, page = MORE[knob.name]
+    form = {"option": f"{knob.option}={value}", "ini": f"{knob.ini} = {value}", "call": f"{knob.name}={value}"}
+    given = knob.example or (form[knob.given] if value else knob.option)
+    notes = [f"`{knob.default_text}`"] * bool(knob.default_text) + ["session"] * (not knob.per_test)
+    default = f" ({', '.join(notes)})" if notes else ""
+    return f"- [`{given}`]({page}.md){default}: {knob.help}.".replace("%%", "%")
+
+
+def commands_list() -> str:
+    """Returns a line for each subcommand of ``ddpperf``, and where to read on."""
+    rows = ((row.name, row.help, COMMAND_PAGES[row.name]) for row in COMMANDS)
+    return "\n".join(f"- [`ddpperf {name}`]({page}.md): {text}." for name, text, page in rows)
 
 
 def kinds_table() -> str:
@@ -95,19 +174,11 @@ def hook_text(name: str) -> str:
 
 
 def example_text(name: str) -> str:
-    """A function of the example plugin, its imports, its package, or the tests or conftest.py of another example."""
-    if name == "package":
-        return f"```toml\n{PROJECT}\n```"
+    """A function of the example plugin, or the tests of another example."""
     if (_EXAMPLES / name).is_dir():
         return tests_text(name)
-    if (tracker := _EXAMPLES / "trackers" / f"ddpperf_{name}.py").is_file():
-        return f"```python\n{tracker.read_text(encoding='utf-8').partition(chr(10) * 2)[2]}```"
-    nodes = EXAMPLE.body
-    chosen = [node for node in nodes if getattr(node, "name", "") == name]
-    if name == "imports":
-        chosen = nodes[1 : [isinstance(node, ast.FunctionDef) for node in nodes].index(True)]  # all but its docstring
-    lines = EXAMPLE_TEXT.splitlines()[chosen[0].lineno - 1 : chosen[-1].end_lineno]
-    return "\n".join(["```python", *lines, "```"])
+    (node,) = (node for node in EXAMPLE.body if getattr(node, "name", "") == name)
+    return "\n".join(["```python", *EXAMPLE_TEXT.splitlines()[node.lineno - 1 : node.end_lineno], "```"])
 
 
 def tests_text(project: str) -> str:
@@ -159,8 +230,8 @@ def entries(section: str) -> dict[str, str]:
 
 
 PARTS: Mapping[str, Callable[..., str]] = {
-    "settings": settings_tables,
-    "commands": commands_text,
+    "settings": settings_list,
+    "commands": commands_list,
     "kinds": kinds_table,
     "hook": hook_text,
     "example": example_text,
@@ -175,7 +246,7 @@ def filled_in(page: str) -> str:
 
 def write() -> None:
     """Write the generated parts into the pages."""
-    for file in sorted(Path(__file__).parent.glob("*.md")):
+    for file in sorted(Path(__file__).parent.rglob("*.md")):
         file.write_text(filled_in(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
@@ -193,19 +264,6 @@ def _dedented(section: str) -> str:
 def _joined(text: str) -> str:
     """A text in one line."""
     return " ".join(text.split())
-
-
-def _help(row: Command) -> str:
-    """The help of one subcommand."""
-    formatter = partial(argparse.HelpFormatter, width=WIDTH, max_help_position=28)
-    parser = argparse.ArgumentParser(prog=f"ddpperf {row.name}", description=row.help, formatter_class=formatter)
-    row.add_arguments(parser)
-    nested = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
-    texts = [parser.format_help()]
-    for subparser in (each for action in nested for each in action.choices.values()):
-        subparser.formatter_class = formatter
-        texts.append(subparser.format_help())
-    return "\n".join(texts)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ def pytest_ddpperf_metrics() -> Sequence[Metric]:  # type: ignore[empty-body]
     """Adds metrics, which are measured, stored and gated like those of the plugin.
 
     Returns:
-        Rows of the table of metrics. The function ``samples`` of a row is given a ``Measurement`` and returns one
-        number for each of its launches, or None where the measurement does not have the metric.
+        Rows of the table of metrics. The function ``samples`` of a row takes a ``Measurement`` and returns one number
+        for each of its launches, or None if the measurement does not have the metric.
     """
 
 
@@ -42,7 +42,7 @@ def pytest_ddpperf_environment() -> Mapping[str, str]:  # type: ignore[empty-bod
 
     Returns:
         Facts by name. Baselines and results record them; they do not decide which baseline belongs to a run. A fact
-        ``host`` takes the place of the host's name: of runners with names by chance, or a name that stays at home.
+        ``host`` replaces the host's name.
     """
 
 
@@ -54,8 +54,8 @@ def pytest_ddpperf_report(results: Sequence[Result]) -> tuple[str, str] | None:
         results: of all benchmarks, in the order measured.
 
     Returns:
-        The title and the text of the part; None for no part. The hook may write files, too: it is called at the end of
-        a session whether or not anything is printed.
+        The title and the text of the part; None for no part. The hook may write files, too: pytest calls it whether or
+        not anything is printed.
     """
 
 
@@ -74,9 +74,8 @@ def pytest_ddpperf_measured(test: str, measurement: Measurement, attempt: int) -
 def pytest_ddpperf_verdict(result: Result) -> None:
     """Is called when a benchmark was judged, or could not be measured, before its verdict fails the test.
 
-    Each attempt of a test that is run again is heard; only the last one counts for the session. There is none after a
-    verdict that has failed the test.
+    If a test runs again, only its last attempt counts for the session.
 
     Args:
-        result: the benchmark with its verdict; ``result.attempt`` tells which run of the test it is, from 1.
+        result: the benchmark with its verdict; ``result.attempt`` is the number of the test's run, from 1.
     """

@@ -67,7 +67,6 @@ class Knob(NamedTuple):
     flag: bool = False  # whether the option needs no value, and takes one only behind =
     needs: str | None = None  # the setting without which this one means nothing
     repeats: bool = False  # whether the option may be given several times: a value for each line
-    section: str | None = None  # the title of the section of the documentation that begins with this setting
     example: str | None = None  # how the option is given: it is among those that most users need
     given: str = "option"  # and ini file; or "ini" file alone, "call" and marker alone, or a "command" of ours alone
 
@@ -140,13 +139,12 @@ class Settings:
         "number of ranks (default: the number of GPUs, or 2 on the CPU). Scaling benchmarks take several numbers, "
         "other benchmarks the largest of them",
         "N[,N...]",
-        section="ranks",
         example="--ddpperf-world-size=1,2,4",
     )
     backend: str = _knob(
         "auto",
         one_of("auto", "nccl", "gloo"),
-        "backend of the process group: nccl, gloo, or auto (nccl if each rank has a GPU of its own)",
+        "backend of the process group: nccl, gloo, or auto (nccl if each rank has its own GPU)",
         "NAME",
     )
     device: str = _knob(
@@ -159,7 +157,7 @@ class Settings:
     cpu_binding: str = _knob(
         "none",
         one_of("none", "cores"),
-        "cores: give each rank cores of its own, of one NUMA node if there are enough; none: ranks on the CPU "
+        "cores: give each rank its own cores, of one NUMA node if there are enough; none: ranks on the CPU "
         "share the cores that pytest may use",
         "NAME",
     )
@@ -167,21 +165,20 @@ class Settings:
         None,
         optional(byte_count, "none"),
         "bytes that each rank may use, such as 2GiB: of its GPU, or on the CPU above the level before the model "
-        "was built. What needs more does not fit",
+        "was built",
         "BYTES",
     )
     mesh: Mapping[str, int] | None = _knob(
         None,
         optional(mesh, "none"),
-        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. It is for steps of your own. Ranks along "
-        "dimensions other than dp, data, ddp, fsdp, hsdp, replicate and shard work on the same samples",
+        "sizes of the dimensions of ctx.mesh, such as dp=2,tp=2. It is for your own steps",
         "NAME=N[,...]",
     )
     multi_node: str = _of_session(
         "auto",
         one_of("auto", "off"),
         "auto: under torchrun, srun or mpirun rank 0 runs the tests, with ranks on all nodes; off: this process is"
-        " alone. Then the variables of a launcher are left over",
+        " alone",
         "auto|off",
     )
     rendezvous_dir: Path | None = _of_session(  # noqa: RUF009 - a field, declared
@@ -194,8 +191,7 @@ class Settings:
     gpu_lock_timeout: float | None = _of_session(
         _LOCK_TIMEOUT,
         optional(seconds, "off"),
-        "seconds to wait for GPUs of another pytest run; off: lock no GPUs. A run that measures has its GPUs for "
-        "itself, the first that are free, and reports another run that measures on the CPU",
+        "seconds to wait for GPUs of another pytest run; off: lock no GPUs",
         "SECONDS|off",
     )
     preload: tuple[str, ...] = _of_session(
@@ -207,26 +203,21 @@ class Settings:
     timeout: float = _knob(
         120.0,
         seconds,
-        "deadline of a launch: then its ranks are shown and killed. A launch with n tasks has n times the deadline",
+        "deadline of a launch: then its ranks are shown and killed",
         "SECONDS",
         example="--ddpperf-timeout=300",
     )
     stage_timeouts: Mapping[str, float] | None = _knob(
         None,
         optional(stage_seconds, "none"),
-        "deadlines of the stages start, build, compile, warm_up and measure. They are within that of the launch. "
-        "start: processes and group; build: model and strategy; compile: the first step; warm_up: the other "
-        "untimed steps",
+        "deadlines of the stages start, build, compile, warm_up and measure",
         "STAGE=TIME[,...]",
     )
     steps: int | None = _knob(
         None,
         optional(positive_int, "auto"),
-        "timed steps of a launch; auto: those of the baseline, or a second of them. Without a baseline they fill a"
-        " second (half a second interleaved with another revision) or twice the time of everything else in the "
-        "launch",
+        "timed steps of a launch; auto: those of the baseline, or a second of them",
         "N",
-        section="measuring",
     )
     warmup: int = _knob(5, whole_number, "untimed steps at the start of each launch; on CUDA 12 or more", "N")
     launches: int = _knob(
@@ -239,32 +230,29 @@ class Settings:
     max_time: float = _knob(
         60.0,
         seconds,
-        "seconds for a benchmark, from when its ranks can start. The first import of torch and the checkout of the"
-        " other side come on top. Two launches, and those that confirm or explain what is worse, are made in any "
-        "case",
+        "seconds for a benchmark, once its ranks can start. Two launches run in any case, and those that confirm or "
+        "explain a regression",
         "SECONDS",
         example="--ddpperf-max-time=20",
     )
     budget: float | None = _of_session(
         None,
         optional(duration, "none"),
-        "time for all tests of the session, in equal shares. What is open at the end runs once more, suspects "
-        "first. max-time is then unlimited by default",
+        "time for all tests of the session, in equal shares. Undecided tests run twice, and max-time is unlimited by "
+        "default",
         "TIME",
         example="--ddpperf-budget=10min",
     )
     quick: bool = _switch(
-        "take a first look: 2 launches and about 5 s for a benchmark, nothing stored. Counts are as exact as ever;"
-        " verdicts on times report what so few launches can rule out. It holds whatever the test and the ini file "
-        "say",
+        "take a first look: 2 launches and about 5 s for a benchmark, nothing stored",
         per_test=False,
         example="--ddpperf-quick",
     )
     interleave: bool | None = _knob(
         None,
         optional(switch, "auto"),
-        "alternate blocks of steps of launches that are compared side by side; auto: on the CPU. They run at the "
-        "same time; true: on GPUs too, if all fit into their memory; false: launches follow each other",
+        "alternate blocks of steps of launches that are compared side by side; auto: on the CPU. true: on GPUs too, "
+        "if all fit into their memory",
         "auto|true|false",
     )
     communication: bool | None = _knob(
@@ -283,9 +271,7 @@ class Settings:
     profile: bool | Path = _knob(  # noqa: RUF009 - a field, declared
         default=_OFF,
         parse=switch_or_path,
-        text="run a few steps under torch's profiler, with =DIR write traces, too. The launch is one of its own, for "
-        "busy time and overlap of communication. The folder, relative to the root of the project, has traces, a "
-        "merged one and a summary",
+        text="run a few steps under torch's profiler, with =DIR write traces, too",
         metavar="DIR",
         flag=True,
         example="--ddpperf-profile=traces",
@@ -293,7 +279,7 @@ class Settings:
     profile_on: str = _knob(
         "always",
         one_of("always", "regression"),
-        "profile each benchmark (always), or those that fail (regression). The latter is after the verdict",
+        "profile each benchmark (always), or those that fail (regression)",
         "NAME",
         needs="profile",
     )
@@ -301,15 +287,11 @@ class Settings:
     profile_warmup: int = _knob(
         1, positive_int, "last steps of the warm-up that are traced too, as warmup_step", "N", needs="profile"
     )
-    verify: bool = _switch(
-        "compare gradients and parameters with a single process before measuring", default=True, section="counting"
-    )
+    verify: bool = _switch("compare gradients and parameters with a single process before measuring", default=True)
     counts: str = _knob(
         "on",
         one_of("on", "off", "only"),
-        "count collectives, FLOPs, operators and tensor bytes of a step, and gate them exactly; only: without "
-        "times. Counting is a pass of its own. only is without memory of the process, too, and takes seconds for a"
-        " benchmark, on any machine",
+        "count collectives, FLOPs, operators and tensor bytes of a step, and gate them exactly; only: without times",
         "on|off|only",
         example="--ddpperf-counts=only",
     )
@@ -324,17 +306,12 @@ class Settings:
         "fp32",
         one_of("fp32", "tf32", "bf16", "fp16"),
         "precision of training: fp32, tf32 (CUDA), bf16 or fp16 (both by autocast; fp16 with a gradient scaler)",
-        section="training",
     )
     accumulation_steps: int = _training(1, positive_int, "micro-batches that are accumulated for one optimizer step")
     no_sync: bool = _switch(
         "synchronise gradients only after the last micro-batch of an optimizer step", default=True, **_STEP
     )
-    clip_grad_norm: float | None = _training(
-        None,
-        optional(amount, "none"),
-        "maximal global norm of the gradients. Gradients with a larger norm are scaled down",
-    )
+    clip_grad_norm: float | None = _training(None, optional(amount, "none"), "maximal global norm of the gradients")
     clip_steps: int | str | None = _training(
         None,
         optional(steps_or_warmup, "all"),
@@ -366,17 +343,15 @@ class Settings:
     tolerance: float | None = _knob(
         None,
         optional(fraction, "auto"),
-        "worsening that a test accepts; auto: 1.5%% of times, 3%% of stored values. Times are measured side by "
-        "side; values such as memory are compared with stored ones",
+        "worsening that a test accepts; auto: 1.5%% of times, 3%% of stored values",
         "FRACTION",
-        section="verdicts",
         example="--ddpperf-tolerance=3%%",
     )
     must_detect: float = _knob(
         0.1,
         positive_fraction,
-        "slowdown that a run has to rule out, such as 10%%. Then a result that is not proven unchanged is ok, else"
-        " inconclusive",
+        "slowdown that a run has to rule out, such as 10%%. Otherwise a result that is not proven unchanged is "
+        "inconclusive",
         "FRACTION",
     )
     fail_on: frozenset[Verdict] = _knob(
@@ -393,8 +368,7 @@ class Settings:
     accept: Mapping[str, tuple[float, bool]] | None = _knob(
         None,
         optional(_of_records("acceptance", "worsenings"), "none"),
-        'worsenings that are meant, such as {"step_time": "+20%%", "collective_calls": "+2"}: shares of the value that '
-        "it is compared with, or amounts. More is red; what nothing needs any more is reported",
+        "worsenings that are meant: shares of the value that it is compared with, or amounts. More is red",
         given="call",
     )
     reason: str | None = _knob(
@@ -408,11 +382,7 @@ class Settings:
         repeats=True,
     )
     baseline_dir: Path = _of_session(  # noqa: RUF009 - a field, declared
-        Path("baselines"),
-        path,
-        "folder of the stored baselines. It is relative to the root of the project",
-        "DIR",
-        section="baselines",
+        Path("baselines"), path, "folder of the stored baselines. It is relative to the root of the project", "DIR"
     )
     baseline_set: str | None = _of_session(
         None, set_name, "set of baselines to compare with (default: the set of --ddpperf-save)", "NAME"
@@ -426,7 +396,7 @@ class Settings:
         example="--ddpperf-save",
     )
     force_save: bool = _switch(
-        "let --ddpperf-save remove the baseline of a benchmark that does not fit into memory any more",
+        "let --ddpperf-save remove the baseline of a benchmark that no longer fits into memory",
         per_test=False,
         needs="save",
     )
@@ -434,7 +404,7 @@ class Settings:
         "true",
         one_of("true", "false", "fetch"),
         "measure times side by side with the commit of the baseline; fetch: fetch it if it is missing. false: "
-        "compare with stored times alone, which can only show a gross slowdown",
+        "compare with stored times alone",
         "true|false|fetch",
     )
     gross: float = _of_session(
@@ -450,37 +420,25 @@ class Settings:
         "revision to measure side by side with, in place of baselines: a branch, tag, commit, merge-base:BRANCH, "
         "or a folder with another checkout",
         "REV",
-        section="another revision",
         example="--ddpperf-against=origin/main",
     )
     against_python: str | None = _of_session(
         None,
         words,
-        "interpreter that runs the reference, such as .venv-new/bin/python. It runs this checkout's code, or with "
-        "--ddpperf-against the revision's",
+        "interpreter that runs the reference, such as .venv-new/bin/python. It runs this checkout's code, or that of "
+        "--ddpperf-against",
         "PATH",
     )
     against_setup: str | None = _of_session(
-        None,
-        words,
-        "command that builds the reference revision, such as 'pip install .'. It runs in the checkout of the "
-        "reference, in a virtual environment that finds the packages of this environment too",
-        "COMMAND",
-        needs="against",
+        None, words, "command that builds the reference revision, such as 'pip install .'", "COMMAND", needs="against"
     )
-    against_tests: bool = _switch(
-        "run the tests of the reference revision, too. What its test modules define is found by name, in place of "
-        "this checkout's definitions",
-        per_test=False,
-        needs="against",
-    )
+    against_tests: bool = _switch("run the tests of the reference revision, too", per_test=False, needs="against")
     network: str | None = _knob(
         None,
         optional(words, "none"),
         "network that predictions and simulated steps are put on: the name of a cluster, or here, to measure the one "
         "between these ranks. none: for predictions what ddpperf network has stored",
         given="ini",
-        section="predictions",
     )
     accelerator: str | None = _knob(
         None,
@@ -494,11 +452,9 @@ class Settings:
         None,
         optional(reports, "none"),
         "write the results to a file of this kind: json, html, markdown, plots, ...; may be given several times. "
-        "json has all results, and json:- is standard output; plots is a folder of PNG files, and needs the extra "
-        "plots; ddpperf report --help lists the others. In the ini file each is in a line of its own",
+        "In the ini file each has its line",
         "KIND:FILE",
         repeats=True,
-        section="reports",
         example="--ddpperf-report=html:report.html",
     )
     junit_properties: bool = _switch(

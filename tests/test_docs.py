@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +30,7 @@ from tests.factories import OTHER_PLUGINS, SHARDS_ON_CPU, git
 ROOT = Path(__file__).parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 EXAMPLE = re.compile(r"<!-- example: ([a-z ]+) -->\n```python\n(.*?)```", re.DOTALL)
 EXAMPLES = {name: code for text in PAGES.values() for name, code in EXAMPLE.findall(text)}
@@ -110,24 +112,33 @@ def test_every_example_belongs_to_a_run() -> None:
     assert {name for row in mark.args[1] for name in getattr(row, "values", row)[0]} == set(EXAMPLES)
 
 
-def test_the_generated_table_has_every_setting(reference_tables: ModuleType) -> None:
-    row_of_table = re.compile(r"^\| `([a-z_-]+)` \|(.*)\|$", re.MULTILINE)
-    table = row_of_table.findall(reference_tables.settings_tables())
-    knobs = [knob for knob in KNOBS.values() if knob.given != "command"]
-    assert [name for name, _ in table] == [knob.spelled for knob in knobs]
-    for knob, (_, row) in zip(knobs, table, strict=True):
-        default, text, where = (cell.strip() for cell in row.split(" | "))
+def test_the_list_of_settings_has_each_with_a_default_and_an_example_that_can_be_given(
+    reference_tables: ModuleType,
+) -> None:
+    line = re.compile(
+        r"^- \[`(-*[a-z_-]+)(?: ?= ?)?(.*?)`\]\([a-z-]+\.md\)(?: \((?:`(.*?)`)?(?:, )?(session)?\))?: (.*)\.$"
+    )
+    lines = {
+        found[1]: found for found in map(line.match, reference_tables.settings_list().splitlines()) if found is not None
+    }
+    knobs = {knob.spelled: knob for knob in KNOBS.values() if knob.given != "command"}
+    assert lines.keys() == knobs.keys()
+    for name, knob in knobs.items():
+        _, given, default, session, text = lines[name].groups()
         assert text == knob.help.replace("%%", "%")
-        assert where == ("test" if knob.per_test else "session")
-        shown = default.strip("`")
-        if shown:
-            assert knob.parse(shown) == getattr(Settings(), knob.name)
+        assert bool(session) is not knob.per_test
+        assert (default or "") == knob.default_text
+        if default:
+            assert knob.parse(default) == getattr(Settings(), knob.name)
+        assert given or knob.flag or knob.bare
+        if given:
+            value = shlex.split(given)[0] if knob.given == "option" else ast.literal_eval(given)
+            assert knob.parse(value) != getattr(Settings(), knob.name)
 
 
-def test_the_generated_commands_are_those_of_the_command_line(reference_tables: ModuleType) -> None:
-    text = reference_tables.commands_text()
-    assert re.findall(r"^### ddpperf (\w+)$", text, re.MULTILINE) == [row.name for row in COMMANDS]
-    assert "--first-parent" in text
+def test_each_command_is_listed(reference_tables: ModuleType) -> None:
+    listed = re.findall(r"^- \[`ddpperf (\w+)`\]", reference_tables.commands_list(), re.MULTILINE)
+    assert listed == [row.name for row in COMMANDS]
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -221,7 +232,7 @@ def test_every_verdict_is_explained() -> None:
 
 
 def test_every_metric_is_described() -> None:
-    described = PAGES["docs/time-and-memory.md"] + PAGES["docs/counts.md"]
+    described = PAGES["docs/metrics.md"] + PAGES["docs/counts.md"]
     names = [*(metric.name for metric in METRICS), EFFICIENCY, SPEEDUP, MEMORY, *COUNTS]
     assert [name for name in names if f"`{name}`" not in described] == []
 
@@ -271,7 +282,6 @@ pytest() { "$PYTHON" -m pytest "$@"; }
 set -eu
 """
 COMMANDS_OF_REPORTS = re.search(r"<!-- commands: report -->\n```sh\n(.*?)```", PAGES["docs/reports.md"], re.DOTALL)
-WORKFLOW = re.search(r"<!-- workflow: comment -->\n```yaml\n(.*?)```", PAGES["docs/reports.md"], re.DOTALL)
 COUNTED = """
 import pytest
 
@@ -337,32 +347,6 @@ def test_the_commands_of_agents_tell_what_became_worse(tmp_path: Path) -> None:
     (last,) = [line for line in printed.splitlines() if line.startswith("regressed perf/")]
     named = last.removeprefix("regressed perf/test_suite.py::test_step custom ").split()
     assert named == ["collective_bytes", "collective_calls", "operators"]
-
-
-@pytest.mark.slow
-def test_the_workflow_comments_on_what_became_worse(tmp_path: Path) -> None:
-    """The command of the page, in a clone of a project whose branch has a collective more than main."""
-    assert WORKFLOW is not None
-    origin, clone = tmp_path / "origin", tmp_path / "clone"
-    (origin / "perf").mkdir(parents=True)
-    (origin / "pytest.ini").write_text("[pytest]\n")
-    (origin / "perf" / "work.py").write_text(COUNTED.partition("@pytest")[0])
-    (origin / "perf" / "test_suite.py").write_text(
-        "import pytest\nfrom work import build\n\n\n@pytest" + COUNTED.partition("@pytest")[2]
-    )
-    for command in ("init", "add .", "commit -m main"):
-        git(origin, *command.split())
-    git(tmp_path, "clone", "-q", str(origin), str(clone))
-    work = clone / "perf" / "work.py"
-    call = "dist.all_reduce(torch.ones(4))"
-    work.write_text(work.read_text().replace(call, f"{call}; {call}"))
-    git(clone, "commit", "-a", "-m", "branch")
-    (command,) = re.findall(r"- run: (pytest .*)", WORKFLOW[1])
-    run_commands(command, clone, status=1)
-    comment = (clone / "comment.md").read_text()
-    assert "## ddpperf: 1 regressed" in comment
-    assert "all_reduce 1 -> 2 calls per step" in comment
-    assert (clone / "run.json").exists()
 
 
 def test_the_front_page_can_be_read_in_five_minutes() -> None:

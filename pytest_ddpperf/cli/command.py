@@ -290,7 +290,7 @@ COMMANDS = (
     ),
     Command(
         name="advise",
-        help="tell which strategy, precision and batch size to train with, on any number of ranks",
+        help="say which strategy, precision and batch size to train with, on any number of ranks",
         add_arguments=_with_folder(advise_command.add_arguments),
         run=_in_folder(advise_command.run),
     ),

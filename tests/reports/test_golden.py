@@ -73,7 +73,7 @@ def test_the_screen_reads_as_before_and_has_the_answers(name: str) -> None:
 
 
 def test_the_screen_of_the_docs_is_one_of_these() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "time-and-memory.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()
     ((name, block),) = re.findall(r"<!-- summary: (\w+) -->\n```text\n(.*?)```", page, flags=re.DOTALL)
     assert block == (GOLDEN / f"{name}.txt").read_text()
 
