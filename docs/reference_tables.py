@@ -175,7 +175,7 @@ def filled_in(page: str) -> str:
 
 def write() -> None:
     """Write the generated parts into the pages."""
-    for file in sorted(Path(__file__).parent.glob("*.md")):
+    for file in sorted(Path(__file__).parent.rglob("*.md")):
         file.write_text(filled_in(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
