@@ -115,9 +115,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_recipes_are_whole() -> None:
-    assert set(RECIPES) == {"github", "gitlab", "slurm", "nightly", "torch", "culprit"}
+    assert set(RECIPES) == {"github", "gitlab", "slurm", "nightly"}
     workflows = {name: yaml.safe_load(RECIPES[name]) for name in set(RECIPES) - {"slurm"}}
-    for name in ("github", "nightly", "torch", "culprit"):
+    for name in ("github", "nightly"):
         for job in workflows[name]["jobs"].values():
             assert job["runs-on"]
             assert all(("run" in step) != ("uses" in step) for step in job["steps"])
@@ -204,7 +204,7 @@ def test_a_night_is_red_where_its_trend_is_worse(project: Path, tmp_path: Path, 
 
 def test_a_night_with_another_torch_runs_beside_the_release() -> None:
     """The release is in an environment of its own, and the nightly build in the one that pytest runs in."""
-    released, ours, nightly, run_both = commands_of(yaml.safe_load(RECIPES["torch"])["jobs"]["torch"])
+    released, ours, nightly, run_both = commands_of(yaml.safe_load(RECIPES["nightly"])["jobs"]["torch"])
     assert released.startswith("python -m venv release && release/bin/pip install ")
     assert ours == released.partition("release/bin/")[2]
     assert nightly.startswith("pip install --pre --upgrade torch ")
@@ -221,7 +221,7 @@ def test_a_red_night_names_the_commit_that_did_it(project: Path, tmp_path: Path,
         make_worse(project)
     bad = git(project, "rev-parse", "HEAD")
     git(project, "commit", "--allow-empty", "-m", "later")
-    commands = commands_of(yaml.safe_load(RECIPES["culprit"])["jobs"]["culprit"])
+    commands = commands_of(yaml.safe_load(RECIPES["nightly"])["jobs"]["culprit"])
     found = statuses(commands, project, GREEN=str(green), GITHUB_STEP_SUMMARY=str(summary))
     assert found == [0, int(worse)]
     if worse:

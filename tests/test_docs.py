@@ -80,7 +80,7 @@ def test_every_python_example_is_run() -> None:
         (("workload", "converge"), 2),
         (("workload", "growing model"), 2),
         (("training script", "script"), 1),
-        (tuple(f"analysis of {name}" for name in ("collectives", "ways", "buckets", "scaling", "clusters")), 5),
+        (("analysis",), 3),
         (("simulated",), 1),
         (("workload", "predicted", "advised"), 4),
     ],

@@ -27,9 +27,9 @@ from pytest_ddpperf.stats.blocks import CERTAINTY, OWN_ALONE, OWN_IN_TURNS
 from pytest_ddpperf.stats.centers import CAP, CAPPED_VARIANCE, DENIED
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = (DOCS / "formulas.md").read_text()
+PAGE = (DOCS / "internals" / "formulas.md").read_text()
 EXAMPLE = PAGE.partition("## Can I recompute one?")[2]
-RESULT: dict[str, Any] = json.loads((DOCS / "worked_example.json").read_text())["results"][0]
+RESULT: dict[str, Any] = json.loads((DOCS / "internals" / "worked_example.json").read_text())["results"][0]
 METRIC: dict[str, Any] = RESULT["metrics"]["step_time"]
 
 MAX_TIME = 10.0  # seconds, of the command line
@@ -135,6 +135,6 @@ def test_the_figures_of_the_page_are_those_of_the_code() -> None:
     assert Settings().gross == 0.5
 
 
-@pytest.mark.parametrize(("page", "words"), [("how-it-decides.md", 1200), ("formulas.md", 700)])
+@pytest.mark.parametrize(("page", "words"), [("how-it-decides.md", 1200), ("internals/formulas.md", 700)])
 def test_the_pages_on_verdicts_are_short(page: str, words: int) -> None:
     assert len((DOCS / page).read_text().split()) <= words

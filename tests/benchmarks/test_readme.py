@@ -32,4 +32,4 @@ def test_each_row_of_evidence_names_a_file_that_is_there() -> None:
 
 
 def test_evidence_is_one_page() -> None:
-    assert len(EVIDENCE.split()) <= 1500
+    assert len(EVIDENCE.split()) <= 500
