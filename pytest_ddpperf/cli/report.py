@@ -57,7 +57,7 @@ def report(options: argparse.Namespace) -> int:
 def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what ``ddpperf schema`` takes."""
     parser.add_argument(
-        "document", nargs="?", choices=_DOCUMENTS, default="results", help="which (default: %(default)s)"
+        "document", nargs="?", choices=tuple(_DOCUMENTS), default="results", help="which (default: %(default)s)"
     )
 
 

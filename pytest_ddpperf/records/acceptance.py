@@ -48,6 +48,11 @@ def _grown(metric: str, then: Counts, now: Counts) -> tuple[float, float]:
     return parts, max((new - old for old, new in ranks), default=0.0)
 
 
+def belongs(test: str, node: str) -> bool:
+    """Returns whether a test is the one that a node ID names, one of its variants, or in its file."""
+    return f"{test}[".startswith((f"{node}::", f"{node}["))
+
+
 def worsenings(value: object) -> Mapping[str, tuple[float, bool]]:
     """Worsenings by metric, as numbers, and whether each is a share: ``{"step_time": "+20%", "operators": 6}``.
 

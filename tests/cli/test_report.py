@@ -76,7 +76,7 @@ def test_a_broken_file_is_an_error_in_one_line(run: Path, capsys: pytest.Capture
     run.write_text(run.read_text().replace('"test": "t.py::test_a"', '"test": 3'))
     assert main(["report", str(run)]) == 2
     assert capsys.readouterr().err == (
-        f"ddpperf: error: results file {run}: field results[0].test: expected a text, found the number 3; "
+        f"ddpperf: error: results file {run}: field results[0].test: expected `str`, got `int`; "
         "write it again with --ddpperf-report=json:FILE\n"
     )
 

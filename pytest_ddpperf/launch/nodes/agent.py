@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_ddpperf.errors import LaunchError, in_a_line
 from pytest_ddpperf.instruments.health import watch_health
 from pytest_ddpperf.launch.launcher import Launcher
-from pytest_ddpperf.launch.messages import Signal
+from pytest_ddpperf.launch.messages import Signal, Sweep
 from pytest_ddpperf.launch.nodes.link import ForeignPeer, Link, LinkEnded, connect
 from pytest_ddpperf.launch.nodes.messages import (
     AskCalls,
@@ -37,7 +37,6 @@ from pytest_ddpperf.launch.nodes.messages import (
     Printed,
     Stacks,
     States,
-    SweepNode,
     WatchHealth,
 )
 from pytest_ddpperf.launch.nodes.network import interface_of
@@ -289,5 +288,5 @@ class _Conducted:
             elif isinstance(message, AskCalls):
                 self._ranks.ask_calls(deadline)
                 self._link.send(Calls(self._ranks.calls(deadline)))
-            elif isinstance(message, SweepNode):
+            elif isinstance(message, Sweep):
                 self._over = True

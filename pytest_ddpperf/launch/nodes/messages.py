@@ -141,13 +141,6 @@ class AskCalls:
 
 
 @dataclass(frozen=True)
-class SweepNode:
-    """The request to leave no process of the launch, in so many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
 class AskGpus:
     """The request for the number of GPUs that ranks of this node can use."""
 

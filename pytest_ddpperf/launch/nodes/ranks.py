@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.failures import RankEnd
-from pytest_ddpperf.launch.messages import Job, Signal
+from pytest_ddpperf.launch.messages import Job, Signal, Sweep
 from pytest_ddpperf.launch.nodes.link import LinkEnded
 from pytest_ddpperf.launch.nodes.messages import (
     AskCalls,
@@ -22,7 +22,6 @@ from pytest_ddpperf.launch.nodes.messages import (
     Printed,
     Stacks,
     States,
-    SweepNode,
 )
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class NodeRanks:
         self._open.close()
         if self._begun:
             with contextlib.suppress(LinkEnded):
-                self._link.send(SweepNode(seconds))
+                self._link.send(Sweep(seconds))
 
     def sweep(self, seconds: float) -> None:
         """Wait until no process of the launch is left; an agent that is gone leaves none either."""

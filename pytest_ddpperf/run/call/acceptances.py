@@ -8,18 +8,13 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.parsers import closest, instead
-from pytest_ddpperf.records.acceptance import Acceptance
+from pytest_ddpperf.records.acceptance import Acceptance, belongs
 from pytest_ddpperf.records.counts import COUNTS
 from pytest_ddpperf.settings import KNOBS
 
 if TYPE_CHECKING:
     from pytest_ddpperf.run.session.session import Session
     from pytest_ddpperf.settings import Settings
-
-
-def belongs(test: str, node: str) -> bool:
-    """Returns whether a test is the one that a node ID names, one of its variants, or in its file."""
-    return f"{test}[".startswith((f"{node}::", f"{node}["))
 
 
 def acceptances(test: str, settings: Settings, session: Session) -> list[Acceptance]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.errors import NOT_MEASURED, HistoryError, SettingError, in_a_line
-from pytest_ddpperf.run.call.acceptances import belongs
+from pytest_ddpperf.records.acceptance import belongs
 from pytest_ddpperf.run.session.configuration import FILES
 from pytest_ddpperf.settings import KNOBS
 from pytest_ddpperf.units import format_count
