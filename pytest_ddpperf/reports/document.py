@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -39,11 +39,12 @@ class Field:
 
     description: str  # for the schema
     source: str | Callable[[Any], Any]  # an attribute of the record, such as ``series.unit``, or a function of it
+    always: bool  # whether a sparse document has it even if it is false
 
 
-def about(description: str = "", source: str | Callable[[Any], Any] = "") -> Any:
+def about(description: str = "", source: str | Callable[[Any], Any] = "", *, always: bool = False) -> Any:
     """Declares a field of a document; its source is the attribute of the same name if none is named."""
-    return Field(description=description, source=source)
+    return Field(description=description, source=source, always=always)
 
 
 class Document:
@@ -57,6 +58,8 @@ class Document:
     inside: ClassVar[tuple[str, ...]] = ()
     sparse: ClassVar[bool] = False
     struct: ClassVar[type[msgspec.Struct]]  # msgspec's type, made when it is asked for
+    _made: ClassVar[Mapping[str, tuple[Any, Callable[[Any], Any]]]]  # by name, source and writer, made likewise
+    _kept: ClassVar[Collection[str]]  # the fields that a sparse document always has
 
     def __init_subclass__(cls, inside: str = "", *, sparse: bool = False) -> None:
         cls.inside, cls.sparse = (*cls.inside, inside) if inside else cls.inside, sparse
@@ -79,9 +82,22 @@ class Document:
             records = (record, *(getattr(record, inside) for inside in cls.inside))
             return operator.attrgetter(source)(next((one for one in records if hasattr(one, source)), record))
 
-        filled = {name: _json_value(hint, value(field.source or name)) for name, (hint, field) in cls.fields.items()}
-        kept = {name for name, (hint, _) in cls.fields.items() if not cls.sparse or _nothing(hint) is _REQUIRED}
-        return {name: given for name, given in filled.items() if name in kept or says(given)}
+        filled = {name: write(value(source or name)) for name, (source, write) in cls._writers().items()}
+        return (
+            {name: given for name, given in filled.items() if says(given) or name in cls._kept}
+            if cls.sparse
+            else filled
+        )
+
+    @classmethod
+    def _writers(cls) -> Mapping[str, tuple[str | Callable[[Any], Any], Callable[[Any], Any]]]:
+        """Returns source and writer of each field."""
+        if "_made" not in vars(cls):
+            cls._made = {name: (field.source, _writer(hint)) for name, (hint, field) in cls.fields.items()}
+            cls._kept = {
+                name for name, (hint, field) in cls.fields.items() if field.always or _nothing(hint) is _REQUIRED
+            }
+        return cls._made
 
 
 _REQUIRED: Any = object()
@@ -101,22 +117,33 @@ def _nothing(hint: Any) -> Any:
     return _nothing(arguments[0]) if origin is Annotated else _EMPTY.get(origin or hint, _REQUIRED)
 
 
-def _json_value(hint: Any, value: Any) -> Any:
-    """A value as JSON data of the type; null for a number that is not finite (an interval from too few launches)."""
+def _writer(hint: Any) -> Callable[[Any], Any]:
+    """Returns what makes JSON data of a value of a type."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if value is None or (hint is float and not math.isfinite(value)):
-        return None
     if origin in {Annotated, Union, UnionType}:  # with rules, or with None
-        return _json_value(next(argument for argument in arguments if argument is not NoneType), value)
+        write = _writer(next(argument for argument in arguments if argument is not NoneType))
+        return lambda value: None if value is None else write(value)
     if origin is list:
-        return [_json_value(arguments[0], item) for item in value]
+        write = _writer(arguments[0])
+        return lambda value: list(map(write, value))
     if origin is dict:
-        return {key: _json_value(arguments[1], item) for key, item in value.items()}
-    if isinstance(hint, type) and issubclass(hint, Document):
-        return hint.filled_from(value)
-    plain = value.value if isinstance(value, Enum) else value
-    integral = hint is float and abs(plain) < _INTEGRAL and plain == int(plain)
-    return int(plain) if integral else rounded(plain) if hint is float else plain  # 4, not 4.0
+        write = _writer(arguments[1])
+        return lambda value: {key: write(item) for key, item in value.items()}
+    if hint is float:
+        return _number
+    inner: Callable[[Any], Any] = getattr(hint, "filled_from", _plain)
+    return inner
+
+
+def _number(value: float | None) -> float | None:
+    """Returns 4, not 4.0; null for what is not finite, as an interval from too few launches."""
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if abs(value) < _INTEGRAL and value == int(value) else rounded(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
 
 
 def _struct(document: type[Document]) -> type[msgspec.Struct]:
@@ -124,7 +151,7 @@ def _struct(document: type[Document]) -> type[msgspec.Struct]:
     if "struct" not in vars(document):
         made: list[Any] = []
         for name, (hint, field) in document.fields.items():
-            empty = _nothing(hint) if document.sparse else _REQUIRED
+            empty = _nothing(hint) if document.sparse and not field.always else _REQUIRED
             described: Any = Annotated[_read_type(hint), msgspec.Meta(description=field.description)]
             made.append((name, described, *([] if empty is _REQUIRED else [msgspec.field(default_factory=empty)])))
         how: Any = {"kw_only": True, "frozen": True, "forbid_unknown_fields": True}

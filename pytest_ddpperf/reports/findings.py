@@ -262,7 +262,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"{ranks} ranks send each other nothing, so each trains alone: let the script join the process group that the "
         "environment of torchrun describes, or give world_size=1"
     ),
-    "unverified": lambda reason: f"not held against a single process: {reason}",
+    "unverified": lambda reason: f"not compared with a single process: {reason}",
     "lenient_verification": _lenient_verification,
     "oversubscribed": _oversubscribed,
     "on_network": _on_network,

@@ -66,7 +66,7 @@ def test_a_benchmark_is_saved_and_compared(inner: pytest.Pytester, place: Place)
     (result,) = results(inner)["results"]
     assert result["verdict"] not in {"new", "incompatible", "broken"}
     assert result["metrics"]["step_time"]["change"] is not None
-    counted = [metric["verdict"] for metric in result["metrics"].values() if metric["family"] == "counted"]
+    counted = [metric["verdict"] for metric in result["metrics"].values() if metric["scale"] == "exact"]
     assert set(counted) == {"unchanged"}
 
 

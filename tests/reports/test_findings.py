@@ -593,7 +593,7 @@ CASES = [
         {"ranks": (0, 1)},
         "ranks 0 and 1 train on the same batches; a loader that knows the rank gives others",
     ),
-    Case("unverified", {"reason": "it communicates"}, "not held against a single process: it communicates"),
+    Case("unverified", {"reason": "it communicates"}, "not compared with a single process: it communicates"),
     Case(
         "lenient_verification",
         {"precision": "bf16", "exact_steps": 0},

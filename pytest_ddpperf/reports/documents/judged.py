@@ -96,7 +96,9 @@ def _comparison(name: str, result: ResultData) -> Comparison:
     metric = result.metrics[name]
     value = math.nan if metric.value is None else metric.value
     series = Series(
-        **{each: getattr(metric, each) for each in ("unit", "better", "family", "scale", "gated")},
+        **{each: getattr(metric, each) for each in ("unit", "scale", "gated")},
+        better=metric.better or "lower",
+        family="counted" if metric.scale == "exact" else "absolute",
         metric=name,
         min_tolerance=metric.min_tolerance or 0.0,
         samples=(value,) if metric.scale == "exact" else _numbers(metric.samples),

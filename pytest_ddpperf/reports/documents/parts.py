@@ -12,6 +12,8 @@ from pytest_ddpperf.records.phases import MemoryKind
 from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
 from pytest_ddpperf.reports.document import Date, Document, Natural, NotNegative, Positive, about
 
+_UNPLACED = ("operators", "collective_send_bytes")  # counts of which others tell the lines
+
 
 class EnvironmentData(Document):
     """The facts that a result depends on. Two environments with equal facts, but for recorded, have one key."""
@@ -116,8 +118,8 @@ class CountsData(Document, sparse=True):
         "Of collectives and optimizer steps what is not equal on all ranks: each detail by rank."
     )
     sites: dict[str, list[CallSiteData]] = about(
-        "By metric but operators, the lines of code that the total comes from; they decide nothing.",
-        lambda counts: {metric: sites for metric, sites in counts.sites.items() if metric != "operators"},
+        "By metric, the lines of code that the total comes from; they decide nothing.",
+        lambda counts: {metric: sites for metric, sites in counts.sites.items() if metric not in _UNPLACED},
     )
     steps: Natural = about("The steps that were looked at.")
     varying: dict[str, dict[str, list[list[float]]]] = about(

@@ -14,7 +14,7 @@ from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
-from pytest_ddpperf.records.measurement import Better, Family, Mode, Scale
+from pytest_ddpperf.records.measurement import Better, Mode, Scale
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import Document, IntervalData, MetricName, Natural, NotNegative, Positive, about
 from pytest_ddpperf.reports.documents.calibration import CalibratedData
@@ -89,16 +89,15 @@ class MetricData(Document, inside="series", sparse=True):
     """One metric, judged. Times are in seconds, sizes in bytes, shares are fractions."""
 
     unit: str = about("SI base unit: s, B, samples/s, or 1 for plain ratios.")
-    better: Better = about("The direction of an improvement.")
-    family: Family = about(
-        "absolute: depends on the machine. relative: to a partner of the same run. counted: without noise, the same "
-        "on every machine."
+    better: Better | None = about(
+        "The direction of an improvement; null for counts, of which less is better.",
+        lambda judged: None if judged.series.scale == "exact" else judged.series.better,
     )
     scale: Scale = about(
         "How change, change_interval, tolerance, margin, mde and bound are meant: as fractions of the baseline, or as "
         "differences in the unit; exact ones must be equal."
     )
-    gated: bool = about("Whether this verdict counts for the benchmark's.")
+    gated: bool = about("Whether this verdict counts for the benchmark's.", always=True)
     value: float | None = about("The value over all launches; null where it is not finite.")
     interval: IntervalData | None = about(
         "Where the value lies; null if its scatter is not known, or too large to say anything."

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 OF_RANKS = ("n", "ranks", "world_size")  # what the argument is called of a function that gives a Workload
 _UNCHECKED = Finding(
-    "unverified",
-    {
-        "reason": "the step is no Workload; reference=... of ddpperf.check names what to compare it with, and "
-        "verify=False ends this remark"
-    },
+    "unverified", {"reason": "the step is no Workload; give ddpperf.check(reference=...), or verify=False"}
 )
 
 MIB = 2**20

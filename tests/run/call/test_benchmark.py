@@ -613,7 +613,7 @@ def test_both(ddpperf):
     run, (result,) = run_suite(inner, test.format("flat", 1), *counted)
     run.assert_outcomes(passed=1)
     assert (result["verdict"], result["launches"]) == ("unchanged", 0)
-    assert result["metrics"]["collective_calls"]["family"] == "counted"
+    assert result["metrics"]["collective_calls"]["scale"] == "exact"
 
     run, (result,) = run_suite(inner, SAVED_AND_CHANGED.format(""), "--ddpperf-save", *counted)
     run.assert_outcomes(skipped=1)  # it asks for a time that there is not, after what was counted has been judged

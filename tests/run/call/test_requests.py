@@ -91,11 +91,8 @@ def test_a_step_that_is_not_checked_says_how_to_have_it_checked(
     call = VerbCall(settings=Settings(verify=verify), knobs={})
     group = make_environment(world_size=world_size)
     told = tuple(map(finding_text, call.variant(nothing_of_a_rank, group, reference=reference).findings))
-    remark = (
-        "not held against a single process: the step is no Workload; reference=... of ddpperf.check names what to "
-        "compare it with, and verify=False ends this remark"
-    )
-    assert told == (remark,) * remarked
+    remark = "the step is no Workload; give ddpperf.check(reference=...), or verify=False"
+    assert told == (f"not compared with a single process: {remark}",) * remarked
 
 
 def test_a_loader_setting_is_remarked_on_where_there_is_one_batch() -> None:
