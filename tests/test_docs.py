@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from pytest_ddpperf import hookspecs
-from pytest_ddpperf.cli.command import COMMANDS
+from pytest_ddpperf.cli.command import COMMANDS, main
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS
 from pytest_ddpperf.records.counts import COUNTS
@@ -39,6 +39,7 @@ CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"--ddpperf-[a-z]+(?:-[a-z]+)*")
 INI_NAME = re.compile(r"\bddpperf_(?!group\b|extras\b)[a-z_]+")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
+TUTORIAL = PAGES["docs/getting-started.md"]
 HOOKS = [name for name in vars(hookspecs) if name.startswith("pytest_ddpperf_")]
 
 
@@ -70,15 +71,13 @@ def test_every_python_example_is_run() -> None:
     ("names", "passed"),
     [
         (("front page",), 1),
-        (("getting started",), 1),
-        (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 10),
+        (("workload", "trainer", "compare", "scaling", "group", "strategy", "batch size", "expect", "reference"), 9),
         (("workload", "ways", "targets"), 3),
         (("workload", "bottleneck"), 2),
         (("workload", "traced"), 2),
         (("mesh",), 1),
         (("group agrees",), 3),
         (("workload", "converge"), 2),
-        (("workload", "growing model"), 2),
         (("training script", "script"), 1),
         (("analysis",), 3),
         (("simulated",), 1),
@@ -258,7 +257,7 @@ def test_the_notes_on_undecided_metrics_are_those_of_the_code(words: str) -> Non
 
 
 def test_the_tolerances_are_those_in_the_code() -> None:
-    said = PAGES["docs/strategies.md"].partition("Relative errors may be")[2]
+    said = PAGES["docs/correctness.md"].partition("Relative errors may be")[2]
     numbers = dict(zip(("fp32", "fp16", "bf16"), map(float, re.findall(r"\d+e-\d+", said)), strict=False))
     assert numbers == {precision: tolerance(precision) for precision in numbers}
     assert len(numbers) == 3
@@ -315,6 +314,36 @@ def run_commands(commands: str, folder: Path, status: int = 0) -> str:
     )
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
+
+
+def test_the_tutorial_shows_the_test_that_init_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(EXAMPLES["training script"])
+    assert main(["init"]) == 0
+    (shown,) = re.findall(r"<!-- written by: ddpperf init -->\n```text\n(.*?)```", TUTORIAL, re.DOTALL)
+    assert (tmp_path / "perf" / "test_training.py").read_text().endswith(f"\n\n{shown}")
+
+
+@pytest.mark.slow
+def test_the_tutorial_ends_with_the_red_test_that_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of the page in their order, on its script and with its change; without times, to be quick."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--ddpperf-counts=only --ddpperf-device=cpu --ddpperf-world-size=2")
+    for who in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{who}_NAME", "a")
+        monkeypatch.setenv(f"GIT_{who}_EMAIL", "a@b")
+    script = tmp_path / "train.py"
+    script.write_text(EXAMPLES["training script"])
+    for command in ("init", "add .", "commit -m script"):
+        git(tmp_path, *command.split())
+    _, *green, last = re.findall(r"```sh\n(.*?)```", TUTORIAL, re.DOTALL)  # the first one installs
+    for commands in green:
+        printed = run_commands(commands, tmp_path)
+    assert "1 baseline saved in baselines/" in printed
+    (before, line) = re.findall(r"```diff\n (.*\n)\+(.*\n)", TUTORIAL)[0]
+    script.write_text(script.read_text().replace(before, before + line))
+    cause = "Cause      all_reduce 1 -> 2 calls per step (+1): the new one at train.py:23 in <module>"
+    assert cause in TUTORIAL
+    assert cause in run_commands(last, tmp_path, status=1)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import pytest
 
 TESTS = Path(__file__).parent
 ROWS = [line for line in (TESTS / "features.txt").read_text().splitlines() if line and not line.startswith("#")]
-FEATURES = TESTS.parent / "docs" / "features.md"
 TEST = re.compile(r"([\w/]+\.py)::(test_\w+)")
 
 
@@ -27,9 +26,3 @@ def test_a_feature_has_tests_and_a_struck_one_a_reason(row: str) -> None:
         assert [f"{file}::{test}" for file, test in names(row)] == held.split() != []
     for file, test in names(row):
         assert re.search(rf"^def {test}\(", (TESTS / file).read_text(), re.MULTILINE), f"there is no {file}::{test}"
-
-
-def test_each_question_of_the_page_is_a_feature() -> None:
-    table = {line.split(" | ")[0].removeprefix("| ") for line in FEATURES.read_text().splitlines() if " | " in line}
-    assert len(table) > 50
-    assert table - {"question"} <= {row.rpartition(" | ")[0] for row in ROWS}
