@@ -8,13 +8,11 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
-from typing_extensions import Self
 
 from pytest_ddpperf.baselines.files import require_writable, require_writable_folder, write_file
 from pytest_ddpperf.baselines.jsonfile import rounded
@@ -28,8 +26,6 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Confidence = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$")]
 MetricName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
-
-
 D = TypeVar("D", bound="Document")
 
 
@@ -55,22 +51,23 @@ class Document:
     """
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
+    writers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes JSON data of a value
+    needed: ClassVar[Collection[str]] = ()  # the fields that are never left out
     inside: ClassVar[tuple[str, ...]] = ()
-    sparse: ClassVar[bool] = False
     struct: ClassVar[type[msgspec.Struct]]  # msgspec's type, made when it is asked for
-    _made: ClassVar[Mapping[str, tuple[Any, Callable[[Any], Any]]]]  # by name, source and writer, made likewise
-    _kept: ClassVar[Collection[str]]  # the fields that a sparse document always has
 
     def __init_subclass__(cls, inside: str = "", *, sparse: bool = False) -> None:
-        cls.inside, cls.sparse = (*cls.inside, inside) if inside else cls.inside, sparse
+        cls.inside = (*cls.inside, inside) if inside else cls.inside
         hints = get_type_hints(cls, include_extras=True).items()
-        cls.fields = {
-            name: (hint, field) for name, hint in hints if isinstance(field := getattr(cls, name, None), Field)
-        }
+        declared = [(name, hint, getattr(cls, name, None)) for name, hint in hints]
+        cls.fields = {name: (hint, field) for name, hint, field in declared if isinstance(field, Field)}
+        cls.writers = {name: _writer(hint) for name, (hint, _) in cls.fields.items()}
+        of_all = cls.fields.items()
+        cls.needed = {name for name, (hint, field) in of_all if not sparse or field.always or _nothing(hint) is None}
 
-    def __new__(cls, **values: Any) -> Self:
+    def __new__(cls: type[D], **values: Any) -> D:  # noqa: PYI019  typing has no Self in Python 3.10
         """Returns an object that has these fields; their types are not checked."""
-        return cast("Self", _struct(cls)(**values))
+        return cast("D", _struct(cls)(**values))
 
     @classmethod
     def filled_from(cls, record: Any) -> dict[str, Any]:
@@ -82,39 +79,24 @@ class Document:
             records = (record, *(getattr(record, inside) for inside in cls.inside))
             return operator.attrgetter(source)(next((one for one in records if hasattr(one, source)), record))
 
-        filled = {name: write(value(source or name)) for name, (source, write) in cls._writers().items()}
-        return (
-            {name: given for name, given in filled.items() if says(given) or name in cls._kept}
-            if cls.sparse
-            else filled
-        )
-
-    @classmethod
-    def _writers(cls) -> Mapping[str, tuple[str | Callable[[Any], Any], Callable[[Any], Any]]]:
-        """Returns source and writer of each field."""
-        if "_made" not in vars(cls):
-            cls._made = {name: (field.source, _writer(hint)) for name, (hint, field) in cls.fields.items()}
-            cls._kept = {
-                name for name, (hint, field) in cls.fields.items() if field.always or _nothing(hint) is _REQUIRED
-            }
-        return cls._made
+        filled = {name: write(value(cls.fields[name][1].source or name)) for name, write in cls.writers.items()}
+        return {name: given for name, given in filled.items() if name in cls.needed or _says(given)}
 
 
-_REQUIRED: Any = object()
 _EMPTY: Mapping[Any, Any] = {list: list, dict: dict, str: str, bool: bool}
 
 
-def says(given: Any) -> bool:
-    """Returns whether a field has to be written; a number is never nothing."""
-    return given is not None and given is not False and (isinstance(given, (bool, int, float)) or bool(given))
+def _says(given: Any) -> bool:
+    """Returns whether a field says anything; a number always does."""
+    return given is not False and (isinstance(given, (int, float)) or bool(given))
 
 
 def _nothing(hint: Any) -> Any:
-    """Returns what makes the value of a field that is left out; ``_REQUIRED`` if it never is."""
+    """Returns what makes the value of a field that is left out; None if it never is."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType} and NoneType in arguments:
         return NoneType
-    return _nothing(arguments[0]) if origin is Annotated else _EMPTY.get(origin or hint, _REQUIRED)
+    return _nothing(arguments[0]) if origin is Annotated else _EMPTY.get(origin or hint)
 
 
 def _writer(hint: Any) -> Callable[[Any], Any]:
@@ -131,7 +113,7 @@ def _writer(hint: Any) -> Callable[[Any], Any]:
         return lambda value: {key: write(item) for key, item in value.items()}
     if hint is float:
         return _number
-    inner: Callable[[Any], Any] = getattr(hint, "filled_from", _plain)
+    inner: Callable[[Any], Any] = getattr(hint, "filled_from", lambda value: getattr(value, "value", value))  # of enums
     return inner
 
 
@@ -142,18 +124,14 @@ def _number(value: float | None) -> float | None:
     return int(value) if abs(value) < _INTEGRAL and value == int(value) else rounded(value)
 
 
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value
-
-
 def _struct(document: type[Document]) -> type[msgspec.Struct]:
     """Returns msgspec's type for a document."""
     if "struct" not in vars(document):
         made: list[Any] = []
         for name, (hint, field) in document.fields.items():
-            empty = _nothing(hint) if document.sparse and not field.always else _REQUIRED
+            default = [] if name in document.needed else [msgspec.field(default_factory=_nothing(hint))]
             described: Any = Annotated[_read_type(hint), msgspec.Meta(description=field.description)]
-            made.append((name, described, *([] if empty is _REQUIRED else [msgspec.field(default_factory=empty)])))
+            made.append((name, described, *default))
         how: Any = {"kw_only": True, "frozen": True, "forbid_unknown_fields": True}
         document.struct = msgspec.defstruct(document.__name__, made, namespace={"__doc__": document.__doc__}, **how)
     return document.struct

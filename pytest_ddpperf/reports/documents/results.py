@@ -275,7 +275,7 @@ class OverallData(Document):
 class ResultsData(Document):
     """What --ddpperf-report=json:FILE writes: every benchmark of a run, measured and judged."""
 
-    schema: Literal["pytest-ddpperf/results/2", "pytest-ddpperf/results/1"] = about("Name and version of this format.")
+    schema: Literal["pytest-ddpperf/results/2"] = about("Name and version of this format.")
     environment: EnvironmentData | None = about(
         "The environment of the largest process group of the run; null if nothing was measured."
     )
