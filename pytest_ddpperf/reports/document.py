@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +51,7 @@ class Document:
     """
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
-    writers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes JSON data of a value
+    makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes JSON data of a record
     needed: ClassVar[Collection[str]] = ()  # the fields that are never left out
     inside: ClassVar[tuple[str, ...]] = ()
     struct: ClassVar[type[msgspec.Struct]]  # msgspec's type, made when it is asked for
@@ -61,8 +61,8 @@ class Document:
         hints = get_type_hints(cls, include_extras=True).items()
         declared = [(name, hint, getattr(cls, name, None)) for name, hint in hints]
         cls.fields = {name: (hint, field) for name, hint, field in declared if isinstance(field, Field)}
-        cls.writers = {name: _writer(hint) for name, (hint, _) in cls.fields.items()}
         of_all = cls.fields.items()
+        cls.makers = {name: _maker(hint, field.source or name, cls.inside) for name, (hint, field) in of_all}
         cls.needed = {name for name, (hint, field) in of_all if not sparse or field.always or _nothing(hint) is None}
 
     def __new__(cls: type[D], **values: Any) -> D:  # noqa: PYI019  typing has no Self in Python 3.10
@@ -72,23 +72,12 @@ class Document:
     @classmethod
     def filled_from(cls, record: Any) -> dict[str, Any]:
         """Returns the object as JSON data."""
-
-        def value(source: str | Callable[[Any], Any]) -> Any:
-            if callable(source):
-                return source(record)
-            records = (record, *(getattr(record, inside) for inside in cls.inside))
-            return operator.attrgetter(source)(next((one for one in records if hasattr(one, source)), record))
-
-        filled = {name: write(value(cls.fields[name][1].source or name)) for name, write in cls.writers.items()}
-        return {name: given for name, given in filled.items() if name in cls.needed or _says(given)}
+        filled = {name: make(record) for name, make in cls.makers.items()}
+        # A zero says something, and false does not.
+        return {name: it for name, it in filled.items() if it or name in cls.needed or (it == 0 and it is not False)}
 
 
 _EMPTY: Mapping[Any, Any] = {list: list, dict: dict, str: str, bool: bool}
-
-
-def _says(given: Any) -> bool:
-    """Returns whether a field says anything; a number always does."""
-    return given is not False and (isinstance(given, (int, float)) or bool(given))
 
 
 def _nothing(hint: Any) -> Any:
@@ -97,6 +86,21 @@ def _nothing(hint: Any) -> Any:
     if origin in {Union, UnionType} and NoneType in arguments:
         return NoneType
     return _nothing(arguments[0]) if origin is Annotated else _EMPTY.get(origin or hint)
+
+
+def _maker(hint: Any, source: str | Callable[[Any], Any], inside: Sequence[str]) -> Callable[[Any], Any]:
+    """Returns what makes JSON data of a record, or of the first record inside it that has the source."""
+    write = _writer(hint)
+    if callable(source):
+        return lambda record: write(source(record))
+    get, first = operator.attrgetter(source), source.partition(".")[0]
+
+    def make(record: Any) -> Any:
+        if not inside or hasattr(record, first):
+            return write(get(record))
+        return write(next(get(inner) for name in inside if hasattr(inner := getattr(record, name), first)))
+
+    return make
 
 
 def _writer(hint: Any) -> Callable[[Any], Any]:
@@ -151,10 +155,7 @@ def _read_type(hint: Any) -> Any:
 
 
 def read_as(document: type[D], data: bytes | Mapping[str, Any]) -> D:
-    """Returns a document by the text of a file, or by JSON data; ``msgspec.ValidationError`` if a field does not fit.
-
-    ``msgspec.DecodeError``: the text is not JSON.
-    """
+    """Returns a document by a file's text, or by JSON data; ``msgspec.DecodeError`` says what does not fit."""
     made = _struct(document)
     return cast("D", msgspec.json.decode(data, type=made) if isinstance(data, bytes) else msgspec.convert(data, made))
 
