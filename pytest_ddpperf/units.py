@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
@@ -121,9 +122,17 @@ def exact_texts(unit: str, values: Iterable[float]) -> list[str]:
     plain = [f"{format_number(value)} {unit}".removesuffix(" 1") for value in values]
     scaled = {"B": lambda: list(format_values(values, unit)), "FLOP": lambda: _flop_texts(values)}
     for texts in (scaled[unit]() if unit in scaled else plain, plain):
-        if len(set(texts)) == len(set(values)):
+        if _differ_as(values, texts):
             return texts
     return [f"{value!r} {unit}".removesuffix(" 1") for value in values]
+
+
+def _differ_as(values: Sequence[float], texts: Sequence[str]) -> bool:
+    """Returns whether texts in one unit differ from each other by what the values do, or half as much more or less."""
+    told = [float(text.split()[0].replace(",", "")) for text in texts]
+    unit = max(map(abs, values), default=0.0) / (max(map(abs, told), default=0.0) or 1.0)
+    pairs = zip(pairwise(values), pairwise(told), strict=True)
+    return all(abs((now - then) * unit - (new - old)) <= abs(new - old) / 2 for (old, new), (then, now) in pairs)
 
 
 def _flop_texts(values: Sequence[float]) -> list[str]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddpperf.units import (
+    exact_texts,
     format_change,
     format_clock,
     format_count,
@@ -112,3 +113,17 @@ def test_a_clock_shows_minutes_and_seconds() -> None:
 )
 def test_a_power_of_two_is_what_an_option_takes(nbytes: float, below: str, above: str) -> None:
     assert (power_of_two(nbytes), power_of_two(nbytes, above=True)) == (below, above)
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([1024.0**2, 4.0 * 1024**2], ["1.00 MiB", "4.00 MiB"]),
+        ([526844.0, 526848.0], ["526,844 B", "526,848 B"]),  # in KiB 514 and 515
+        ([514.0 * 1024, 515.0 * 1024], ["514 KiB", "515 KiB"]),
+        ([2048.0, 2048.0], ["2.00 KiB", "2.00 KiB"]),
+        ([0.0, 0.0], ["0 B", "0 B"]),
+    ],
+)
+def test_counts_differ_as_texts_by_what_they_differ_by(values: list[float], texts: list[str]) -> None:
+    assert exact_texts("B", values) == texts

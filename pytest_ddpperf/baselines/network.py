@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -79,16 +80,6 @@ def read_network(file: Path) -> NetworkFile | None:
 
 def save_network(file: Path, content: NetworkFile) -> None:
     """Stores a network in place of the one before."""
+    data = json.dumps({"schema": NETWORK.schema, **written(content, NETWORK.shapes)})
     with locked(file.parent), saving(file):
-        write_file(file, render({"schema": NETWORK.schema, **_rounded(written(content, NETWORK.shapes))}))
-
-
-def _rounded(value: object) -> dict[str, object]:
-    def short(part: object) -> object:
-        if isinstance(part, dict):
-            return {name: short(item) for name, item in part.items()}
-        if isinstance(part, list):
-            return [short(item) for item in part]
-        return rounded(part) if isinstance(part, float) else part
-
-    return cast("dict[str, object]", short(value))
+        write_file(file, render(json.loads(data, parse_float=lambda digits: rounded(float(digits)))))
