@@ -42,7 +42,7 @@ _WARNINGS = frozenset(
 )
 """The findings that put a result into question, whatever its verdict."""
 _DO = "what to do: each failure above says the cause, and what to do if it is intended"
-_MORE = "phases, communication, diagnosis, times, remarks: -v, --ddpperf-report=html:FILE"
+_MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=html:FILE"
 
 
 def last_lines(made: Outputs) -> list[str]:

@@ -225,7 +225,7 @@ class ResultData(BenchmarkData):
         "By phase: what it did to the memory of a rank in one step; the largest figures over ranks and launches.",
         lambda result: memory_of_phases(result.measurement),
     )
-    findings: list[str] = about("Remarks that a reader of the numbers needs, a sentence each.", findings)
+    findings: list[str] = about("Notes that a reader of the numbers needs, a sentence each.", findings)
 
 
 class TrialData(Document):

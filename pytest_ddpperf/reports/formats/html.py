@@ -124,7 +124,7 @@ def _shared(document: ResultsData, results: Sequence[Result], charts: Sequence[C
     table = summary_table(results) if results else None
     parts["Convergence"].append(_kept(document.convergences))
     parts["Conclusions"] = [] if table is None else [table.notes]
-    parts["Remarks"] = [tuple(remarks(results))]
+    parts["Notes"] = [tuple(remarks(results))]
     parts["Predictions"] = _predictions(document.predictions)
     parts["Advice"] = _advice(document.advice)
     parts["Batch sizes"] = [_batch_sizes(document.batch_sizes)]

@@ -86,7 +86,7 @@ def _cell(text: str) -> str:
 def _remarks(results: Sequence[Result]) -> str:
     lines = [f"- {plain(line)}" for line in remarks(results)]
     more = [f"- and {len(lines) - _TOLD} more"] if len(lines) > _TOLD else []
-    return _folded("Remarks", "\n".join([*lines[:_TOLD], *more])) if lines else ""
+    return _folded("Notes", "\n".join([*lines[:_TOLD], *more])) if lines else ""
 
 
 def _folded(title: str, text: str) -> str:

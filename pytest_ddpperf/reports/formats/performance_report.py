@@ -50,7 +50,7 @@ def _benchmark(result: Result, data: ResultData) -> Sequence[str]:
         "bound by": [] if found is None else [found.text],
         "causes": [] if found is None else [f"{CAUSES[c.bottleneck]}: {c.text}" for c in found.causes],
         "recommendations": advice or unknown,
-        "remarks": [] if result.verdict is Verdict.BROKEN else list(findings(result)),
+        "notes": [] if result.verdict is Verdict.BROKEN else list(findings(result)),
     }
     lines = [f"{name}: {result.verdict.value}", "-" * (len(name) + 2 + len(result.verdict.value))]
     for title, told in parts.items():

@@ -33,7 +33,7 @@ def test_a_comment_begins_with_what_is_red(make_document: MakeDocument, regresse
         "| regressed |\n"
         "| `test_b bucketed` | 30.0 \\[29.9, 30.1\\] | - | +0.1 \\[-0.2, +0.4\\] | +0.4 | - | unchanged |\n\n"
         "</details>\n\n"
-        "<details><summary>Remarks</summary>\n\n"
+        "<details><summary>Notes</summary>\n\n"
         "- test_step\\[bucketed\\]: only 1 of 8 launches ran alone\n\n"
         "</details>\n\n"
         "commit 3f2a1c0+changes of main; 2026-01-12T10:00:00+00:00; cpu AMD EPYC, 2 cores, 1 thread per rank, gloo, "

@@ -40,7 +40,7 @@ def test_red_first_then_what_is_known_of_each(
         "----------------------------------------------------------------------",
         "collective_calls: all_reduce 2 -> 8 calls per step (+6)",
         f"step_time: 41.8 ms -> 47.3 ms, {CHANGE}",
-        "remarks:",
+        "notes:",
         "  only 1 of 8 launches ran alone",
         "",
         "t.py::test_b bucketed: unchanged",
