@@ -48,7 +48,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def reason(report: Any, error: BaseException | None) -> str:
-    """Why a test failed, in a line, by pytest's report of it; empty if it did not fail."""
+    """Returns why a test failed, in a line, by pytest's report of it; empty if it did not fail."""
     words = str(report.longrepr) if error is None else in_a_line(error)
     return (error.headline if isinstance(error, DdpperfError) else words) if report.failed else ""
 
@@ -99,7 +99,7 @@ class IncorrectTraining(FoundWrong):
 
     @property
     def summary(self) -> str:
-        """What differs, and the likely cause."""
+        """Returns what differs, and the likely cause."""
         *likely, seen = self.causes
         return ": ".join([seen.partition(":")[0], *likely]) if likely else seen
 

@@ -395,7 +395,7 @@ class Ddpperf:
         measure: bool = False,
         **knobs: Any,
     ) -> StrategyAdvice:
-        """Which strategy, precision and batch size to train with: each combination is simulated and predicted.
+        """Returns which strategy, precision and batch size to train with: each combination is simulated and predicted.
 
         Args:
             subject: a Workload; or a function ``batch_size -> Workload``, tried with each of ``batch_sizes``.
@@ -587,7 +587,7 @@ class Ddpperf:
         *,
         counts: bool = False,
     ) -> VerbCall:
-        """What a call asks for; ``others`` are the keyword arguments of the verb besides settings."""
+        """Returns what a call asks for; ``others`` are the keyword arguments of the verb besides settings."""
         session = self._session
         if session.settings.simulate is not None and verb not in {"check", "measure"}:
             pytest.skip(f"ddpperf.{verb} is not simulated: ddpperf simulate takes check and measure")

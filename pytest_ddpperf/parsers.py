@@ -229,7 +229,7 @@ def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
 
 
 def instead(hint: str, known: Iterable[str]) -> str:
-    """What there is in place of an unknown word, after the question that ``closest`` asks, if it asks one."""
+    """Returns what there is in place of an unknown word, after the question that ``closest`` asks, if it asks one."""
     return f"{hint} There are {', '.join(known)}" if hint else f"there are {', '.join(known)}"
 
 

@@ -493,7 +493,7 @@ class Settings:
 
     @property
     def picks_loading(self) -> bool:
-        """Whether a launch picks how batches are loaded."""
+        """Returns whether a launch picks how batches are loaded."""
         return self.loader is not None and self.loader.auto
 
     @property
@@ -503,7 +503,7 @@ class Settings:
 
     @property
     def accepting(self) -> bool:
-        """Whether what is measured replaces what it is compared with: then a worsening is accepted."""
+        """Returns whether what is measured replaces what it is compared with: then a worsening is accepted."""
         return self.save is not None and self.save == self.compared
 
     @property

@@ -136,7 +136,7 @@ def fetch(root: Path, commit: str) -> None:
 
 
 def is_shallow(root: Path) -> bool:
-    """Whether a clone lacks the older commits; GitError as of ``git``."""
+    """Returns whether a clone lacks the older commits; GitError as of ``git``."""
     return git(root, "rev-parse", "--is-shallow-repository") == "true"
 
 
@@ -171,7 +171,7 @@ def introduced(text: str, name: str, folder: Path) -> str | None:
 
 
 def has_file(folder: Path, commit: str, path: str) -> bool:
-    """Whether a commit has a file, whose path is relative to ``folder``."""
+    """Returns whether a commit has a file, whose path is relative to ``folder``."""
     with contextlib.suppress(GitError):
         git(folder, "cat-file", "-e", f"{commit}:./{path}")
         return True

@@ -65,7 +65,7 @@ def _end_others(tree: Path) -> None:
 
 
 def _ended(process: Path, tree: Path, *, kill: bool) -> bool:
-    """Whether a process is such a one, which then gets a signal."""
+    """Returns whether a process is such a one, which then gets a signal."""
     with contextlib.suppress(OSError), _killing(int(process.name)) as send:
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
         adds = Path(os.fsdecode(words[0])).name == "git" and os.fsencode(tree) in words

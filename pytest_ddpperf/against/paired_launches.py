@@ -131,7 +131,7 @@ class PairedLaunches:
 
     @property
     def imports(self) -> tuple[dict[str, str], ...]:
-        """What launches have imported: of the candidate, of the reference, and of this checkout for both."""
+        """Returns what launches have imported: of the candidate, of the reference, and of this checkout for both."""
         return self._of_candidate, self._of_reference, self._shared
 
     def learn(self, earlier: PairedLaunches | None) -> None:
@@ -254,7 +254,7 @@ def _place_of(function: FunctionType) -> str:
 
 
 def _travels_from(function: FunctionType, redirection: Redirection) -> bool:
-    """Whether a function in a file of the project travels by value, for its module does not lead to it."""
+    """Returns whether a function in a file of the project travels by value, for its module does not lead to it."""
     found: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)

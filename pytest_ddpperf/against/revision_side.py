@@ -196,7 +196,7 @@ def _run(command: list[str], folder: Path, variables: Mapping[str, str] | None, 
 
 
 def alike(here: str, there: str) -> bool:
-    """Whether two files have the same content; one that is missing is another one."""
+    """Returns whether two files have the same content; one that is missing is another one."""
     try:
         return filecmp.cmp(here, there, shallow=False)
     except OSError:

@@ -55,7 +55,7 @@ class Revision:
 
     @property
     def here(self) -> bool:
-        """Whether it is this very checkout."""
+        """Returns whether it is this very checkout."""
         return self.folder == self.root
 
     @property
@@ -230,7 +230,7 @@ def _is_left_over(tree: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a folder, and this user's: others may write into the folder of temporary files too."""
+    """Returns whether it is a folder, and this user's: others may write into the folder of temporary files too."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 

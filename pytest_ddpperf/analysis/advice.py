@@ -86,7 +86,7 @@ def _data(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
 
 
 def _missing(loader: str) -> str:
-    """What keeps workers and batches ready and is not set, as the option takes it; empty without workers."""
+    """Returns what keeps workers and batches ready and is not set, as the option takes it; empty without workers."""
     given = loader_settings(loader) if loader else None
     if given is None or not given.workers:
         return ""
@@ -138,7 +138,7 @@ def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
 
 
 def _fewer_ranks(diagnosis: Diagnosis, measurement: Measurement) -> list[Advice]:
-    """Where fewer ranks were measured to do more work a second: those that do the most."""
+    """Returns where fewer ranks were measured to do more work a second: those that do the most."""
     slower = [each.facts for each in measurement.findings if each.code == "negative_scaling"]
     if not slower:
         return []
@@ -225,7 +225,7 @@ def _copied_back(diagnosis: Diagnosis) -> float:
 
 
 def _has_views(measurement: Measurement) -> bool | None:
-    """Whether gradients are views of DDP's buckets; None where the strategy has no such buckets."""
+    """Returns whether gradients are views of DDP's buckets; None where the strategy has no such buckets."""
     return "gradient_as_bucket_view=true" in measurement.strategy if strategy_name(measurement) == "ddp" else None
 
 
@@ -257,7 +257,7 @@ def _oversubscribed(diagnosis: Diagnosis, measurement: Measurement) -> list[Advi
 
 
 def _room(measurement: Measurement) -> list[Advice]:
-    """What makes room in memory, for a larger batch or a larger model."""
+    """Returns what makes room in memory, for a larger batch or a larger model."""
     split = next((series.value for series in measurement.series if series.metric == "fragmentation"), 0.0)
     whole = not strategy_name(measurement).startswith(("fsdp", "zero")) and measurement.world_size > 1
     codes = {

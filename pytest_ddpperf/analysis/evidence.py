@@ -150,7 +150,7 @@ def longest_data_wait(measurement: Measurement) -> float:
 
 
 def sends_after_backward(measurement: Measurement) -> bool:
-    """Whether a strategy of the table is known to send nothing before backward has ended."""
+    """Returns whether a strategy of the table is known to send nothing before backward has ended."""
     row = STRATEGIES.get(strategy_name(measurement))
     return row is not None and row.after_backward
 

@@ -51,7 +51,7 @@ def _obstacle(counts: Counts, fits: Sequence[CollectiveFit]) -> tuple[str, str, 
 
 
 def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
-    """Whether all ranks take part in each collective: what a rank sends of the bytes tells it."""
+    """Returns whether all ranks take part in each collective: what a rank sends of the bytes tells it."""
     nbytes, sent = counts.details.get("collective_bytes", {}), counts.totals.get("collective_send_bytes")
     if sent is None or not fits:
         return True
@@ -61,7 +61,7 @@ def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
 
 
 def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> Finding | None:
-    """What the network would have the collectives of a step take, and what they were measured to take.
+    """Returns what the network would have the collectives of a step take, and what they were measured to take.
 
     None where nothing is sent or timed. A measurement far below the prediction has a code of its own, and so has a
     prediction that nothing was measured beside, and the reason why there is none.

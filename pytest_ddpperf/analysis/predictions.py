@@ -80,7 +80,7 @@ class Prediction:
 
     @property
     def reach(self) -> float:
-        """How far the computing may be from what was timed, relative, with 95 % confidence."""
+        """Returns how far the computing may be from what was timed, relative, with 95 % confidence."""
         return _quantile(len(self.timeline.launches)) * self.scatter
 
     @property
@@ -121,7 +121,7 @@ class Prediction:
         return [(self.corners[i], base.corners[j]) for i in ends for j in ends if i // 2 == j // 2]
 
     def gain_over(self, base: Prediction) -> Gain:
-        """How much less time a sample takes than in another prediction; of a step, where samples are not known.
+        """Returns how much less time a sample takes than in another prediction; of a step, where samples are not known.
 
         Times that are modelled err the same way in both, so their ends are held against each other. Only what was timed
         apart adds its scatter: that of quotients by launch, where both were timed in turns.
@@ -134,7 +134,7 @@ class Prediction:
         return Gain(value=1 - value, low=1 - max(ends) * (1 + scatter), high=1 - min(ends) * (1 - min(1.0, scatter)))
 
     def _apart(self, base: Prediction) -> float:
-        """How far the quotient of computing may be from what was timed, relative, with 95 % confidence."""
+        """Returns how far the quotient of computing may be from what was timed, relative, with 95 % confidence."""
         if self.timeline is base.timeline:
             return 0.0
         pairs = list(zip(self.timeline.launches, base.timeline.launches, strict=False))
@@ -144,7 +144,7 @@ class Prediction:
 
 
 def _quantile(launches: int) -> float:
-    """How many standard errors a band reaches to either side, by the launches that tell these (Student's t)."""
+    """Returns how many standard errors a band reaches to either side, by the launches that tell these (Student's t)."""
     return t_quantile(_SURE, launches - 1) if launches > 1 else _SPREAD
 
 
@@ -158,7 +158,7 @@ class Gain:
 
     @property
     def verdict(self) -> Literal["faster", "slower", "unclear"]:
-        """What the whole band says."""
+        """Returns what the whole band says."""
         if self.low > 0:
             return "faster"
         return "slower" if self.high < 0 else "unclear"
@@ -251,7 +251,7 @@ class WhatIf:
         return next(iter(self.predictions))
 
     def gain(self, name: str) -> Gain:
-        """What a way saves of a sample's time of the first one; SettingError where there is no such way."""
+        """Returns what a way saves of a sample's time of the first one; SettingError where there is no such way."""
         __tracebackhide__ = True
         if name not in self.predictions:
             raise SettingError(f"gain({name!r}): there is no such way; give one of {', '.join(self.predictions)}")
@@ -273,6 +273,6 @@ class Predicted:
 
     @property
     def key(self) -> tuple[str, str, int, str, str]:
-        """What tells it from other predictions."""
+        """Returns what tells it from other predictions."""
         found = self.prediction
         return self.test, found.name, found.world_size, found.network, found.accelerator

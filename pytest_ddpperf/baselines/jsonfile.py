@@ -62,7 +62,7 @@ class FileKind:
 
     @property
     def name(self) -> str:
-        """What errors call a file."""
+        """Returns what errors call a file."""
         return f"{self.subject} file"
 
     @property

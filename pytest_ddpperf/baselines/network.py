@@ -63,7 +63,7 @@ NETWORK = FileKind(
 
 
 def network_file(root: Path, environment: Environment) -> Path:
-    """Where the network of an environment lies, or would lie."""
+    """Returns where the network of an environment lies, or would lie."""
     return root / environment_key(environment) / "network.json"
 
 

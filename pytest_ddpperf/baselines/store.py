@@ -48,7 +48,7 @@ class Store:
         self._name = name
 
     def file(self, test: str, environment: Environment) -> Path:
-        """Where the records of a test (a pytest node id) in an environment lie, or would lie."""
+        """Returns where the records of a test (a pytest node id) in an environment lie, or would lie."""
         return self._file(test, environment_key(environment))
 
     def _file(self, test: str, key: str) -> Path:

@@ -114,7 +114,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _found(named: str) -> Any:
-    """What a name stands for; ranks import its module as this process does."""
+    """Returns what a name stands for; ranks import its module as this process does."""
     where, _, name = named.rpartition(":")
     if not where or not name.isidentifier():
         raise SettingError(f"{named!r}: expected FILE.py:NAME or MODULE:NAME, such as train.py:workload")

@@ -62,7 +62,7 @@ def _clock(nvml: Any, handle: Any) -> str | None:
 
 
 def _link(nvml: Any, one: Any, other: Any) -> str | None:
-    """How two GPUs exchange data: over NVLink, directly over PCIe (``p2p``), or through the host's memory."""
+    """Returns how two GPUs exchange data: over NVLink, directly over PCIe (``p2p``), or through the host's memory."""
     nvlink, direct = (
         ask(nvml, "nvmlDeviceGetP2PStatus", one, other, getattr(nvml, f"NVML_P2P_CAPS_INDEX_{name}"))
         for name in ("NVLINK", "WRITE")  # READ is a tuple in pynvml, by mistake

@@ -160,7 +160,7 @@ def peak_above(before: Resident, after: Resident, *, reset: bool) -> int:
 
 
 def read_resident(proc: Path = _PROC) -> Resident | None:
-    """What the kernel reports of this process now; None if it does not."""
+    """Returns what the kernel reports of this process now; None if it does not."""
     try:
         lines = (proc / "status").read_text(encoding="utf-8").splitlines()
         kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if " kB" in rest}

@@ -37,7 +37,7 @@ class _OnRank(Protocol):
 
 
 def sweep(ctx: _OnRank, plan: SweepPlan) -> RankSweep:
-    """What this rank measures by a plan; all ranks have to run it with the same one."""
+    """Returns what this rank measures by a plan; all ranks have to run it with the same one."""
     cells = [(collective, size) for collective in plan.collectives for size in plan.sizes]
     largest = _elements(max(plan.sizes), ctx.world_size)  # all sizes are parts of the same buffers
     room = max(largest, _COLD_BYTES[ctx.device.type] // ELEMENT)

@@ -54,6 +54,6 @@ def uuids() -> tuple[str, ...]:
 
 
 def in_mig_mode(nvml: Any, handle: Any) -> bool:
-    """Whether a GPU is divided into instances (MIG)."""
+    """Returns whether a GPU is divided into instances (MIG)."""
     mode = ask(nvml, "nvmlDeviceGetMigMode", handle)  # now, and after the next reset
     return bool(mode and mode[0])

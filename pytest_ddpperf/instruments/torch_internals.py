@@ -115,7 +115,7 @@ def compile_seconds() -> float | None:
 
 
 def compiled_frames() -> int:
-    """How many times torch.compile has looked at a function's code in this process so far, with any result."""
+    """Returns how many times torch.compile has looked at a function's code in this process so far, with any result."""
     return _counted("frames", "total")
 
 

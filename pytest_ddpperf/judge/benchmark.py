@@ -177,7 +177,7 @@ def _lost_metrics(measurement: Measurement, reference: Reference) -> tuple[Findi
 
 
 def _warnings(measurement: Measurement, reference: Reference, context: DecisionContext) -> tuple[Finding, ...]:
-    """Why times are judged by stored ones alone; or that they differ from these though no code does."""
+    """Returns why times are judged by stored ones alone; or that they differ from these though no code does."""
     if not isinstance(reference, StoredBaseline) or reference.record is None or not measurement.launches:
         return ()
     slower = slower_than_stored(measurement, reference, context)

@@ -30,12 +30,12 @@ class Calibrated:
 
     @property
     def alarms(self) -> Rate:
-        """How many runs were red, though nothing had changed."""
+        """Returns how many runs were red, though nothing had changed."""
         return self._rate({Verdict.REGRESSED})
 
     @property
     def green(self) -> Rate:
-        """How many runs were green."""
+        """Returns how many runs were green."""
         return self._rate(GREEN)
 
     def _rate(self, verdicts: set[Verdict] | frozenset[Verdict]) -> Rate:

@@ -61,7 +61,7 @@ class CountChange:
 
 
 def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
-    """What became of a count that both have.
+    """Returns what became of a count that both have.
 
     Where steps differ without a rule, so may two runs of the same code: it is judged only if no step of one side does
     as little as any of the other.
@@ -78,7 +78,7 @@ def change_of(metric: str, then: Counts, now: Counts) -> CountChange:
 
 
 def _follows(metric: str, verdict: Verdict, then: Counts, now: Counts) -> bool:
-    """Whether the change of another count says already what this one's does."""
+    """Returns whether the change of another count says already what this one's does."""
     leader = count_row(metric).follows
     if not leader or verdict is Verdict.UNCHANGED or leader not in then.totals or leader not in now.totals:
         return False
@@ -181,7 +181,7 @@ def _equal_batches(measurement: Measurement, reference: Reference) -> tuple[Find
 
 
 def _lost_counts(measurement: Measurement, reference: Reference) -> tuple[Finding, ...]:
-    """Where the reference has counts, and this run has none."""
+    """Returns where the reference has counts, and this run has none."""
     if _counts_of(reference) is None or reference.counted_differs or measurement.counts is not None:
         return ()
     return (Finding("lost_counts", {"paired": reference.paired}),)
@@ -242,7 +242,7 @@ def _unsure_counts(exact: Sequence[Comparison], measurement: Measurement, refere
 
 
 def _told_counts(exact: Sequence[Comparison], reference: Reference) -> tuple[Finding, ...]:
-    """What became of counts beside another torch, where they gate nothing."""
+    """Returns what became of counts beside another torch, where they gate nothing."""
     told = [c for c in exact if c.baseline is not None and c.series.gated and _differs(c.series.metric, reference)]
     if not reference.paired or not told:
         return ()

@@ -108,7 +108,7 @@ def decide(
     proofs: Proofs = ONE_LOOK,
     whole: float | None = None,
 ) -> Verdict:
-    """What a change says about the candidate.
+    """Returns what a change says about the candidate.
 
     ``REGRESSED`` takes two keys: the change is for the worse with significance (the two-sided ``1 - alpha`` interval
     excludes no change), and its estimate is worse than the tolerance. After a suspicion beside a stored baseline fresh
@@ -151,7 +151,7 @@ def decide(
 
 
 def _worse_by_more(change: Change, better: Better, accepted: float, alpha: float, *, last: bool) -> bool:
-    """Whether a change is for the worse with significance, and its estimate worse than what is accepted."""
+    """Returns whether a change is for the worse with significance, and its estimate worse than what is accepted."""
     half = half_width(change, level_of_look(change, alpha, last=last))
     return half is not None and worsening(change, better) > max(half, accepted)
 
@@ -249,7 +249,7 @@ def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, 
 
 
 def _direction(pairs: Iterable[tuple[float, float]]) -> Verdict:
-    """Whether any became more; if none did, whether any became less."""
+    """Returns whether any became more; if none did, whether any became less."""
     signs = {after - before > 0 for before, after in pairs if after != before}
     return Verdict.REGRESSED if True in signs else Verdict.IMPROVED if signs else Verdict.UNCHANGED
 

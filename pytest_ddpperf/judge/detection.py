@@ -127,7 +127,7 @@ def limit(change: Change, tolerance: float) -> float:
 
 
 def hides_long_steps(whole: float | None, resolution: float | None, margin: float) -> bool:
-    """Whether all steps together are worse by more than ``ok`` and ``unchanged`` rule out."""
+    """Returns whether all steps together are worse by more than ``ok`` and ``unchanged`` rule out."""
     return whole is not None and whole > max(margin, resolution or 0.0)
 
 

@@ -33,7 +33,7 @@ def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) 
 
 
 def unexpected(counts: Counts, collectives: Mapping[str, float] | None, totals: Mapping[str, float]) -> list[str]:
-    """What is not as expected, on every rank, a line each; what differs between steps is never as expected."""
+    """Returns what is not as expected, on every rank, a line each; what differs between steps is never as expected."""
     differing = counts.differing
     # By rank the total of the calls is known, and not of which collectives.
     expected = {**({} if collectives is None else {"collective_calls": sum(collectives.values())}), **totals}

@@ -44,11 +44,11 @@ class References(Protocol):
 
     @property
     def paired(self) -> bool:
-        """Whether the reference is measured in the same rounds."""
+        """Returns whether the reference is measured in the same rounds."""
 
     @property
     def timed(self) -> bool:
-        """Whether any reference has times that the candidate's are compared with."""
+        """Returns whether any reference has times that the candidate's are compared with."""
 
     def of(self, measured: Sequence[Measurement]) -> Sequence[Reference]:
         """The reference of each candidate; the candidates come first in ``measured``."""
@@ -63,7 +63,7 @@ class StoredReferences:
 
     @property
     def timed(self) -> bool:
-        """Whether any comparable baseline has times."""
+        """Returns whether any comparable baseline has times."""
         records = [stored.record for stored in self.baselines if stored.record is not None and not stored.differs]
         return any(record.timed for record in records)
 
@@ -184,7 +184,7 @@ class Judge:
         return tuple(results)
 
     def _context(self, candidate: Measurement, interim: Interim, benchmarks: int) -> DecisionContext:
-        """What the judgement on one of so many benchmarks goes by."""
+        """Returns what the judgement on one of so many benchmarks goes by."""
         weights = math.fsum(
             series.rules.weight
             for series in candidate.series
@@ -243,7 +243,7 @@ class Judge:
         return made + interim.rounds if paired else max((made + interim.rounds) // 2, min(made, MIN_LAUNCHES))
 
     def _looks_better(self, comparison: Comparison) -> bool:
-        """Whether a metric is shown to be no worse than the other revision's, and worth measuring on."""
+        """Returns whether a metric is shown to be no worse than the other revision's, and worth measuring on."""
         return self._references.paired and comparison.promising and comparison.verdict is Verdict.UNCHANGED
 
     def _prove(self, gated: Sequence[Comparison]) -> None:

@@ -157,7 +157,7 @@ def _beside_stored_times(
 
 
 def _stored_times(series: Series, measurement: Measurement, stored: StoredBaseline) -> StoredTimes:
-    """What the stored launches say of a metric that drifts with the machine.
+    """Returns what the stored launches say of a metric that drifts with the machine.
 
     That they ran alone and these in turns with others, which makes steps a little longer, hides no gross slowdown. What
     another environment changes is shown.
@@ -207,7 +207,7 @@ def _bound(change: Change, series: Series, context: DecisionContext, decision: D
 
 
 def _obstacle(series: Series, base: Series | None, measurement: Measurement, reference: Reference) -> Finding | None:
-    """Why the reference cannot judge this metric; None where it can, and where there is no reference."""
+    """Returns why the reference cannot judge this metric; None where it can, and where there is no reference."""
     record = reference.record
     if base is None or record is None:
         return None if record is None else Finding("not_in_reference", {"paired": reference.paired})
@@ -221,7 +221,7 @@ def _obstacle(series: Series, base: Series | None, measurement: Measurement, ref
 
 
 def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRecord) -> Finding | None:
-    """What sets a comparable record of the metric apart from the measurement; None where nothing does."""
+    """Returns what sets a comparable record of the metric apart from the measurement; None where nothing does."""
     if series.rules.interleaved and record.turns != measurement.turns:
         return Finding("timed_otherwise", {"then_in_turns": record.turns})
     if series.rules.partnered and record.over not in {None, measurement.over}:
@@ -233,7 +233,7 @@ def _made_otherwise(series: Series, measurement: Measurement, record: BaselineRe
 
 
 def _kind(series: Series) -> tuple[str, str, str]:
-    """What two series must agree in to be compared at all."""
+    """Returns what two series must agree in to be compared at all."""
     return series.unit, f"{series.better} is better", series.scale
 
 
@@ -257,7 +257,7 @@ def _note(
     paired: bool,
     launches: int,
 ) -> Finding | None:
-    """What explains a verdict by numbers; ``stale``: whether what is better makes a stored baseline stale."""
+    """Returns what explains a verdict by numbers; ``stale``: whether what is better makes a stored baseline stale."""
     better = evidence.series.better
     match verdict:
         case Verdict.IMPROVED if stale:
@@ -276,14 +276,14 @@ def _note(
 
 
 def _in_few_launches(evidence: Evidence, change: Change, context: DecisionContext) -> bool:
-    """Whether all steps together are too slow, and most launches are not."""
+    """Returns whether all steps together are too slow, and most launches are not."""
     resolution, margin = context.resolution_of(evidence.series), context.margin * evidence.tolerance
     usual = worsening(change, evidence.series.better) <= limit(change, max(margin, resolution or 0.0))
     return usual and hides_long_steps(evidence.whole, resolution, margin)
 
 
 def _all_better(change: Change, better: Better, level: float) -> bool:
-    """Whether the interval that is printed beside the change has nothing but improvements in it."""
+    """Returns whether the interval that is printed beside the change has nothing but improvements in it."""
     interval = intervals.interval_at(change, level)
     if interval is None:
         return False

@@ -18,7 +18,7 @@ MAX_LAUNCHES = 100_000  # that are asked about: nobody waits for so many
 def what_it_takes(
     evidence: Evidence, change: Change, context: DecisionContext, *, paired: bool, launches: int
 ) -> Finding:
-    """What would decide a metric; ``launches`` were made for the times."""
+    """Returns what would decide a metric; ``launches`` were made for the times."""
     series, told = evidence.series, len(evidence.series.samples)
     if told < launches:
         return Finding("told_late", {"launches": told})

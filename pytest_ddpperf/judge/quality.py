@@ -35,7 +35,7 @@ class QualityRules:
 
 
 def trained(name: str, curves: Sequence[Curve], *, lost: Sequence[str] = ()) -> Trainings:
-    """What the launches of a strategy came to; ``lost``: what was not finite in some of them."""
+    """Returns what the launches of a strategy came to; ``lost``: what was not finite in some of them."""
     finals = {quantity: _final([curve.values[quantity][-1] for curve in curves]) for quantity in curves[0].values}
     return Trainings(name=name, curves=tuple(curves), finals=finals, lost=tuple(lost))
 
@@ -48,7 +48,7 @@ def held(
     *,
     same_buffers: bool = True,
 ) -> tuple[Standing, ...]:
-    """How each strategy but the first stands to the first one: a row for the loss, and one for the metric.
+    """Returns how each strategy but the first stands to the first one: a row for the loss, and one for the metric.
 
     All rows share the level of one test (Bonferroni 1936): of n rows each has an interval of 1 - 0.05 / n confidence.
 
@@ -128,7 +128,7 @@ def _final(samples: Sequence[float], confidence: float = CONFIDENCE) -> FinalVal
 
 
 def lost(found: Convergence) -> list[str]:
-    """What strategies have lost of the first one's quality, a line for each; empty where all keep it."""
+    """Returns what strategies have lost of the first one's quality, a line for each; empty where all keep it."""
     first = found.strategies[0]
     launches, steps = format_count(len(first.curves), "launch"), first.curves[0].steps[-1]
     of_all = f"in {launches} of {format_count(steps, 'step')}"

@@ -13,7 +13,7 @@ _HOPELESS = {"no_launches_decide", "unconfirmed"}  # notes of what more launches
 
 
 def wants_launches(comparison: Comparison) -> bool:
-    """Whether more launches may decide a metric.
+    """Returns whether more launches may decide a metric.
 
     None decides a count or what launches that diagnose tell, and none a time beside stored ones alone, unless it looks
     like a gross slowdown.
@@ -27,7 +27,7 @@ def wants_launches(comparison: Comparison) -> bool:
 
 
 def _beyond(comparison: Comparison) -> bool:
-    """Whether the change of what is not shown to be gross looks so."""
+    """Returns whether the change of what is not shown to be gross looks so."""
     gross = comparison.note.facts["gross"] if comparison.note is not None else math.inf
     change, lower = comparison.change or 0.0, comparison.series.better == "lower"
     if comparison.series.scale == "difference":

@@ -51,7 +51,7 @@ class MetricTarget:
 
     @property
     def _busy(self) -> bool:
-        """Whether others took cores while a metric was measured that drifts with the machine."""
+        """Returns whether others took cores while a metric was measured that drifts with the machine."""
         return self.series.drifts and self.measurement.lost > BUSY
 
     @property
@@ -75,7 +75,7 @@ class MetricTarget:
 
     @property
     def finding(self) -> Finding:
-        """What became of it, as a remark on the benchmark."""
+        """Returns what became of it, as a remark on the benchmark."""
         if self.outcome == "met":
             return Finding("target_met", {"text": self.text})
         if self.outcome == "missed":
@@ -140,7 +140,7 @@ def _series(measurement: Measurement, metric: str) -> Series:
 
 
 def _number(metric: str, wanted: object, unit: str) -> float:
-    """What is wanted as a number in the metric's unit."""
+    """Returns what is wanted as a number in the metric's unit."""
     if unit == "B":
         try:
             return byte_count(int(wanted) if isinstance(wanted, float) and wanted.is_integer() else wanted)

@@ -64,7 +64,7 @@ def _whole_cores(cores: Iterable[int], root: Path) -> list[list[int]]:
 
 
 def _apportioned(ranks: int, sizes: Sequence[int]) -> list[int]:
-    """How many of so many ranks each node gets: in proportion to its cores, and no more than it has."""
+    """Returns how many of so many ranks each node gets: in proportion to its cores, and no more than it has."""
     counts = [0] * len(sizes)
     for _ in range(ranks):  # each to the node that then has most cores for a rank
         node = max(range(len(sizes)), key=lambda i: (sizes[i] / (counts[i] + 1), -i))

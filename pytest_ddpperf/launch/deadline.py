@@ -59,7 +59,7 @@ class LateRanks:
 
     @property
     def pace(self) -> str:
-        """Whether the launch is slow or hangs, as far as ranks show it."""
+        """Returns whether the launch is slow or hangs, as far as ranks show it."""
         if self.advances:
             return f"steps went on at the deadline, so the launch is slow and does not hang: raise {self.cure}"
         moving = [rank for rank, moved in self.moved.items() if moved]

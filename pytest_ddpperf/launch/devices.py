@@ -77,7 +77,7 @@ def settled_memory(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """How much of a GPU is taken, where it is much and stays so: a process that has ended gets time to free it.
+    """Returns how much of a GPU is taken, where it is much and stays so: a process that has ended gets time to free it.
 
     ``read`` gives the bytes that are free, and all.
     """

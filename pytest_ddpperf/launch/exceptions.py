@@ -100,7 +100,7 @@ def _position(error: BaseException) -> StackPosition | None:
 
 
 def _verifying(error: BaseException) -> bool:
-    """Whether an exception was raised in what compares with a single process."""
+    """Returns whether an exception was raised in what compares with a single process."""
     return any(frame.f_code.co_filename.startswith(_VERIFICATION) for frame, _ in _frames(error))
 
 

@@ -68,12 +68,12 @@ class RankEnd:
 
     @property
     def failed(self) -> bool:
-        """Whether the rank had failed."""
+        """Returns whether the rank had failed."""
         return self.failure is not None or (self.report is None and self.status is not None)
 
     @property
     def over(self) -> bool:
-        """Whether the rank had reported or ended."""
+        """Returns whether the rank had reported or ended."""
         return self.report is not None or self.status is not None
 
     @property
@@ -94,7 +94,7 @@ class RankEnd:
 
     @property
     def warnings(self) -> str:
-        """What NCCL has printed of an error that torch has only its kind of; empty for other errors."""
+        """Returns what NCCL has printed of an error that torch has only its kind of; empty for other errors."""
         nccl = self.failure is not None and self.failure.type.endswith("DistBackendError")
         printed = f"{self.output.stdout}\n{self.output.stderr}"  # NCCL's own default is stdout
         return "\n".join(_NCCL_WARNING.findall(printed)) if nccl else ""
@@ -195,7 +195,7 @@ def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stac
 
 
 def _position(end: RankEnd, stacks: Mapping[int, str]) -> StackPosition | None:
-    """Where a rank stood when it failed or was stopped; None where it has finished or nobody knows."""
+    """Returns where a rank stood when it failed or was stopped; None where it has finished or nobody knows."""
     if end.failure is not None:
         return end.failure.position
     stack = stacks.get(end.rank, end.output.stderr[max(0, end.output.stderr.rfind(_FATAL)) :])

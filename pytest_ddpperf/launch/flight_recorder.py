@@ -54,7 +54,7 @@ def _answer(channel: Channel, backend: str) -> None:
 
 
 def _gloo_answer(dump: Callable[[], bytes] | None) -> RankCalls:
-    """What this rank has called of gloo; nothing where torch has no such recorder."""
+    """Returns what this rank has called of gloo; nothing where torch has no such recorder."""
     if dump is None:
         return RankCalls(groups={}, whole=True)
     dist = sys.modules["torch.distributed"]
@@ -149,7 +149,7 @@ def _words(entry: Mapping[str, Any]) -> str:
 
 
 def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Collection[int] = ()) -> Stall | None:
-    """What ranks wait for in collectives, by the answers of ranks; None where these do not tell.
+    """Returns what ranks wait for in collectives, by the answers of ranks; None where these do not tell.
 
     A group tells where all its members have answered. To blame is a rank that waits for nothing itself, and has not
     called a collective in which others wait. ``elsewhere`` are ranks that wait for what the recorder does not have.

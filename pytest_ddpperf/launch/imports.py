@@ -52,7 +52,7 @@ class _Import:
             yield from inner.flat()
 
     def seen(self) -> SeenImport:
-        """What a rank reports of it."""
+        """Returns what a rank reports of it."""
         of_rank = any(one.variables & LAUNCHER_VARIABLES for one in self.flat())
         changed = tuple(sorted({name for one in self.flat() for name in one.changed}))
         inner = tuple(_harmless([self])) if of_rank or changed else ()
@@ -141,7 +141,7 @@ def _file(module: str) -> str:
 
 
 def _is_installed(module: str) -> bool:
-    """Whether a module is Python's or an installed package's; links and editable installs lead elsewhere."""
+    """Returns whether a module is Python's or an installed package's; links and editable installs lead elsewhere."""
     file = _file(module)
     if not Path(file).is_absolute():
         return False

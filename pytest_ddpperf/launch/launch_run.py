@@ -182,12 +182,12 @@ class LaunchedRanks:
 
     @property
     def states(self) -> list[RankEnd]:
-        """How each rank stands, without its output."""
+        """Returns how each rank stands, without its output."""
         return [state for part in self._parts for state in part.states]
 
     @property
     def ends(self) -> list[RankEnd]:
-        """How each rank stands, with what it has printed."""
+        """Returns how each rank stands, with what it has printed."""
         return [end for part in self._parts for end in part.ends]
 
     def watch(self, deadline: float, grace: float = _GRACE) -> LaunchEnd:
@@ -250,7 +250,7 @@ class LaunchedRanks:
         self._wait(lambda: deadline if any(rank.status is None for rank in self.states) else None)
 
     def progress(self) -> dict[int, Progress]:
-        """How far each rank has come that has not finished."""
+        """Returns how far each rank has come that has not finished."""
         return {rank: each for part in self._parts for rank, each in part.progress().items()}
 
     def stacks(self, seconds: float = STACK_SECONDS) -> dict[int, str]:

@@ -141,7 +141,7 @@ class Launcher:
             self._preloaded = preloaded(zygote, request, wanted, judged)
 
     def has_preloaded(self, wanted: Wanted) -> bool:
-        """Whether copies of the zygote have imported these modules."""
+        """Returns whether copies of the zygote have imported these modules."""
         found = self._preloaded  # read once: another thread may drop it
         return found is not None and found.serve(wanted)
 
@@ -236,7 +236,7 @@ class Launcher:
         return {**environ, **self._added} if self._added else environ
 
     def counts(self, world_size: int, device: str, machine: TorchMachine | None = None) -> tuple[int, ...]:
-        """How many of so many ranks each node has that takes part, this one first.
+        """Returns how many of so many ranks each node has that takes part, this one first.
 
         Raises:
             RankSkipped: the ranks cannot be dealt out evenly.

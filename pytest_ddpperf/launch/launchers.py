@@ -155,7 +155,7 @@ class Launchers:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What ranks remark on their GPUs, and what launches have left in the project."""
+        """Returns what ranks remark on their GPUs, and what launches have left in the project."""
         return tuple({key: text for launcher in self.every for key, text in launcher.remarks.items()}.values())
 
     def abort(self) -> None:

@@ -111,7 +111,7 @@ class GroupCalls:
 
     @property
     def waits(self) -> bool:
-        """Whether something has not ended."""
+        """Returns whether something has not ended."""
         return self.point_to_point or (self.called is not None and self.called > self.ended)
 
 

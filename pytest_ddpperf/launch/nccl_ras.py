@@ -18,7 +18,7 @@ _MOST = 16 * 1024  # bytes of an answer
 
 
 def status(environ: Mapping[str, str], seconds: float = _SECONDS) -> str:
-    """What the service of ranks with these variables answers in so many seconds; empty where it does not."""
+    """Returns what the service of ranks with these variables answers in so many seconds; empty where it does not."""
     host, _, port = environ.get(RAS_ADDRESS, "").rpartition(":")
     answer = bytearray()
     deadline = time.monotonic() + seconds

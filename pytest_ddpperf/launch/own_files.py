@@ -163,7 +163,7 @@ class _Shown:
                         shutil.copy2(path, place)  # with its times, by which bytecode and compilers know it
 
     def _shows(self, entry: os.DirEntry[str]) -> bool:
-        """Whether a place shows what is planned."""
+        """Returns whether a place shows what is planned."""
         how, path = self._plan.get(entry.path, ("", ""))
         if entry.is_symlink():
             return how == "link" and str(Path(entry.path).readlink()) == path
@@ -172,7 +172,7 @@ class _Shown:
         return how == "file" and _state(entry.path) == self._before[path]
 
     def left(self) -> list[str]:
-        """What of the projects is new or has changed since, without what changes by itself."""
+        """Returns what of the projects is new or has changed since, without what changes by itself."""
         folders = {path for how, path in self._plan.values() if how == "folder" and path}
         known = {*self._before, *self._places}  # another checkout may be shown in place of a project
         watched = folders - {self._base.rpartition("/")[0]}  # temporary files come and go

@@ -107,7 +107,7 @@ def _dump(
 
 
 def _kept(obj: Any) -> StandIn | None:
-    """What stands for an object of which cloudpickle would lose something, or that it cannot send."""
+    """Returns what stands for an object of which cloudpickle would lose something, or that it cannot send."""
     if isinstance(obj, CodeType):  # cloudpickle 3.1.3 leaves out the file, which tracebacks and stacks name
         return marshal.loads, (marshal.dumps(obj),)
     # Such as torch.backends.cudnn, which is of a class of its own.
@@ -134,7 +134,7 @@ def _by_value() -> Iterator[None]:
 
 
 def travels_by_value(name: str, module: object) -> bool:
-    """Whether a fresh interpreter with this ``sys.path`` could not import this very module by its name.
+    """Returns whether a fresh interpreter with this ``sys.path`` could not import this very module by its name.
 
     Test modules and conftests travel by value even where they could be imported: pytest has rewritten their asserts,
     and an import would lose that. cloudpickle itself handles ``__main__``.

@@ -55,7 +55,7 @@ class Judged:
         return [one for one in wanted.modules if one.module in self.of_rank]
 
     def copies(self, wanted: Wanted) -> int:
-        """How many copies of a zygote import what is wanted."""
+        """Returns how many copies of a zygote import what is wanted."""
         return bool(wanted.modules) + (wanted.ranks if self.late(wanted) else 0)
 
     def common(self, wanted: Iterable[SeenImport]) -> list[SeenImport]:
@@ -88,11 +88,11 @@ class PreloadedZygotes:
         return (*self.of_ranks, self.base)
 
     def serve(self, wanted: Wanted) -> bool:
-        """Whether they have imported what is wanted, for as many ranks or more."""
+        """Returns whether they have imported what is wanted, for as many ranks or more."""
         return self.wanted.modules == wanted.modules and (not self.of_ranks or len(self.of_ranks) >= wanted.ranks)
 
     def fits(self, environ: Mapping[str, str]) -> bool:
-        """Whether they run, and ranks with these variables would import the same."""
+        """Returns whether they run, and ranks with these variables would import the same."""
         read = self.variables.items()
         same = all(environ.get(name) == value for name, value in read if name not in _CHANGING)
         return same and all(zygote.usable for zygote in self.all)

@@ -108,7 +108,7 @@ def finished(
 
 
 def _kernel_has_pidfd() -> bool:
-    """Whether kernel and Python have process descriptors; Linux has them since 5.3."""
+    """Returns whether kernel and Python have process descriptors; Linux has them since 5.3."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -208,7 +208,7 @@ def kill_marked(name: str, value: str) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal such as SIGSTOP has stopped a process."""
+    """Returns whether a signal such as SIGSTOP has stopped a process."""
     return _stat(pid)[:1] == ["T"]
 
 
@@ -265,7 +265,7 @@ def remove(files: set[str]) -> None:
 
 
 def touches_gpu(root: Path = _ROOT) -> bool:
-    """Whether this process has a GPU or its driver open: CUDA may fail in processes that are forked from it."""
+    """Returns whether this process has a GPU or its driver open: CUDA may fail in processes that are forked from it."""
     for path in (root / "proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # that of the listing is closed
             if str(path.readlink()).startswith(("/dev/nvidia", "/dev/kfd")):

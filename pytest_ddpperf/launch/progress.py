@@ -66,7 +66,7 @@ class StageWatch:
         self._begun = time.monotonic()
 
     def overdue(self, ranks: Mapping[int, Progress | None]) -> Overdue | None:
-        """What is overdue, by the progress of ranks that have not finished; None of one that has not begun."""
+        """Returns what is overdue, by the progress of ranks that have not finished; None of one that has not begun."""
         now = time.monotonic()
         late: dict[str, list[int]] = {}
         for rank, each in ranks.items():
@@ -87,7 +87,7 @@ class ProgressFile:
         os.ftruncate(self.descriptor, max(1, ranks) * _SLOT.size)
 
     def read(self, slot: int) -> Progress | None:
-        """How far a rank has come; None before it has begun."""
+        """Returns how far a rank has come; None before it has begun."""
         began, step, stage = _SLOT.unpack(os.pread(self.descriptor, _SLOT.size, slot * _SLOT.size))
         name = stage.rstrip(b"\0").decode(errors="replace")
         return Progress(name, step, max(0.0, time.monotonic() - began)) if name else None
@@ -128,7 +128,7 @@ def _write() -> None:
 
 
 def told(ranks: Mapping[int, Progress]) -> str:
-    """How far ranks have come, in a line; empty where no more is known than that they run their function."""
+    """Returns how far ranks have come, in a line; empty where no more is known than that they run their function."""
     if {each.stage for each in ranks.values()} <= {FUNCTION}:
         return ""
     groups: dict[tuple[str, int], list[int]] = {}
@@ -142,6 +142,6 @@ def told(ranks: Mapping[int, Progress]) -> str:
 
 
 def advanced(before: Mapping[int, Progress], after: Mapping[int, Progress]) -> bool:
-    """Whether a rank has come further: then the launch is slow, and does not hang."""
+    """Returns whether a rank has come further: then the launch is slow, and does not hang."""
     both = ((before[rank], each) for rank, each in after.items() if rank in before)
     return any((old.stage, old.step) != (new.stage, new.step) for old, new in both)

@@ -19,7 +19,7 @@ class Ranks(Protocol):
 
     @property
     def states(self) -> Sequence[RankEnd]:
-        """How each rank stands, as far as is known here, without its output."""
+        """Returns how each rank stands, as far as is known here, without its output."""
 
     @property
     def ends(self) -> Sequence[RankEnd]:
@@ -44,13 +44,13 @@ class Ranks(Protocol):
         """The stacks of each rank that has not finished; the text may be empty."""
 
     def progress(self) -> dict[int, Progress]:
-        """How far each rank has come that has not finished, as of when the stacks were taken."""
+        """Returns how far each rank has come that has not finished, as of when the stacks were taken."""
 
     def ask_calls(self, deadline: float, /) -> None:
         """Ask ranks what they have called."""
 
     def calls(self, deadline: float) -> dict[int, RankCalls]:
-        """What ranks have called; without those that do not answer in time."""
+        """Returns what ranks have called; without those that do not answer in time."""
 
 
 class RanksElsewhere(Ranks, Protocol):

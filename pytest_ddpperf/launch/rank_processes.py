@@ -116,12 +116,12 @@ class RankProcesses:
 
     @property
     def states(self) -> list[RankEnd]:
-        """How each rank stands, without its output."""
+        """Returns how each rank stands, without its output."""
         return [rank.state for rank in self.ranks.values()]
 
     @property
     def ends(self) -> list[RankEnd]:
-        """How each rank stands, with what it has printed."""
+        """Returns how each rank stands, with what it has printed."""
         return [rank.end for rank in self.ranks.values()]
 
     def tend(self) -> None:
@@ -206,7 +206,7 @@ class RankProcesses:
         return found | (self._told(many, since, stacks.MAIN_SIGNAL, deadline) if many else {})
 
     def progress(self) -> dict[int, Progress]:
-        """How far each rank has come that has not finished, as far as it has begun."""
+        """Returns how far each rank has come that has not finished, as far as it has begun."""
         first = min(self.ranks)
         found = {
             number: self._progress.read(number - first) for number, rank in self.ranks.items() if not rank.state.over
@@ -220,7 +220,7 @@ class RankProcesses:
                 rank.channel.ask()
 
     def calls(self, deadline: float) -> dict[int, RankCalls]:
-        """What ranks answer to ``ask_calls``; without those that do not answer in time."""
+        """Returns what ranks answer to ``ask_calls``; without those that do not answer in time."""
         asked = {number: rank for number, rank in self.ranks.items() if rank.state.status is None}
         while time.monotonic() < deadline:
             left = [rank for rank in asked.values() if not (rank.channel.closed or (rank.calls and rank.calls.whole))]

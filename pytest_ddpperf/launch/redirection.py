@@ -81,7 +81,7 @@ class Redirection:
 
 
 def within(path: str, folder: str) -> bool:
-    """Whether a normal, absolute path is ``folder`` or lies in it."""
+    """Returns whether a normal, absolute path is ``folder`` or lies in it."""
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 

@@ -25,7 +25,7 @@ def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[S
 
 
 def moved(before: Mapping[int, str], after: Mapping[int, str], *, nccl: bool = False) -> dict[int, bool]:
-    """Whether each rank has left the position that it stood at before; without those that gave no stack.
+    """Returns whether each rank has left the position that it stood at before; without those that gave no stack.
 
     A rank that is in the same library function at the same line of the user's has not moved. A rank that is in
     ``before`` alone has finished meanwhile.

@@ -94,7 +94,7 @@ def threads(text: str) -> list[list[Frame]]:
 
 
 def lacks_main_thread(text: str) -> bool:
-    """Whether faulthandler's text of one process has so many threads that the main one is missing."""
+    """Returns whether faulthandler's text of one process has so many threads that the main one is missing."""
     return _CUT.search(text) is not None and _ALONE not in text
 
 
@@ -119,7 +119,7 @@ def position(stack: Sequence[Frame], *, nccl: bool = False) -> StackPosition | N
 
 
 def _waits_for_gpu(innermost: Frame) -> bool:
-    """Whether a frame needs the GPU to be done, as far as its line shows."""
+    """Returns whether a frame needs the GPU to be done, as far as its line shows."""
     if innermost.file.endswith(_SYNCHRONISING):
         return innermost.function == "synchronize"
     return _NEEDS_VALUE.search(linecache.getline(innermost.file, innermost.line)) is not None
@@ -168,15 +168,15 @@ def written(text: str) -> str:
 
 
 def _carries(frame: Frame) -> bool:
-    """Whether a frame brings the user's function to its rank."""
+    """Returns whether a frame brings the user's function to its rank."""
     return is_machinery(frame.file) or frame.file == "<string>"
 
 
 def is_machinery(filename: str) -> bool:
-    """Whether a frame of this plugin or of cloudpickle brings the user's function to its rank."""
+    """Returns whether a frame of this plugin or of cloudpickle brings the user's function to its rank."""
     return filename.startswith(_MACHINERY) or "/cloudpickle/" in filename
 
 
 def in_library(filename: str) -> bool:
-    """Whether a frame is in code of Python, of an installed package, or of this plugin."""
+    """Returns whether a frame is in code of Python, of an installed package, or of this plugin."""
     return filename.startswith(("<", f"{_PACKAGE}/", *installed_folders())) or "/site-packages/" in filename

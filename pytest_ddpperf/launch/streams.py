@@ -222,7 +222,7 @@ def titled(outputs: Iterable[tuple[int, RankOutput]]) -> tuple[tuple[str, str], 
 
 
 def _last_state(line: str) -> str:
-    """What a terminal shows of a line whose beginning was written again and again."""
+    """Returns what a terminal shows of a line whose beginning was written again and again."""
     states = _MOVED.sub("", line).split("\r")
     return next((state for state in reversed(states) if state.strip()), "")
 

@@ -46,7 +46,7 @@ def explain(value: object, named: object, error: BaseException, problem: str, cu
 
 
 def _is_of_session(value: object) -> bool:
-    """Whether an object is a fixture or another part of the running pytest."""
+    """Returns whether an object is a fixture or another part of the running pytest."""
     return f"{type(value).__module__}.".startswith(_OF_SESSION)
 
 

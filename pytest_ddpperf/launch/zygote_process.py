@@ -155,16 +155,16 @@ class ZygoteProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """Returns whether the process still runs."""
         return self._process.poll() is None
 
     @property
     def usable(self) -> bool:
-        """Whether the process runs, and no signal has stopped it."""
+        """Returns whether the process runs, and no signal has stopped it."""
         return self.alive and not processes.is_stopped(self.pid)
 
     def imports_as(self, environ: Mapping[str, str]) -> bool:
-        """Whether torch has been imported here under the variables that its libraries would read now."""
+        """Returns whether torch has been imported here under the variables that its libraries would read now."""
         return self._read == environment.read_at_import(environ)
 
     @property
@@ -253,7 +253,7 @@ class ZygoteProcess:
 
     @property
     def remark(self) -> str:
-        """Why ranks may fail to use CUDA; empty where no import has used a GPU."""
+        """Returns why ranks may fail to use CUDA; empty where no import has used a GPU."""
         cure = "keep torch.cuda and NVML out of it (TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps plugins out of torch)"
         at = f"the import of {self.touched} uses a GPU in the process that ranks are forked from: CUDA may fail in them"
         return f"{at}; {cure}" if self.touched else ""

@@ -31,14 +31,14 @@ def communication_overhead(measurement: Measurement) -> Samples | None:
 
 
 def of_exposed(measurement: Measurement) -> Within:
-    """What the pairs of blocks know of the scatter of exposed communication, in seconds."""
+    """Returns what the pairs of blocks know of the scatter of exposed communication, in seconds."""
     moved = [[step - alone for step, alone in pairs] for pairs in _without_each(measurement)]
     step = synchronised_step(measurement) or 0.0
     return Within(tuple(map(influences, moved)), OWN_IN_TURNS * step)
 
 
 def of_overhead(measurement: Measurement) -> Within:
-    """What the pairs of blocks know of the scatter of exposed communication as a share of a step."""
+    """Returns what the pairs of blocks know of the scatter of exposed communication as a share of a step."""
     moved = [[1 - alone / step for step, alone in pairs] for pairs in _without_each(measurement)]
     return Within(tuple(map(influences, moved)), OWN_IN_TURNS)
 
@@ -77,7 +77,7 @@ def synchronised_step(measurement: Measurement) -> float | None:
 
 
 def still_sent(measurement: Measurement) -> str:
-    """What the unsynchronised steps sent all the same, in words."""
+    """Returns what the unsynchronised steps sent all the same, in words."""
     found = (rank.communication for launch in measurement.every for rank in launch.ranks[:1])
     return next((blocks.still_sent for blocks in found if blocks is not None), "")
 

@@ -110,7 +110,7 @@ def cpu_energy_per_step(launch: Launch) -> float | None:
 
 
 def compute_to_communication(measurement: Measurement) -> Samples | None:
-    """How much longer a step computes than collectives are under way in it, as the profiler sees both.
+    """Returns how much longer a step computes than collectives are under way in it, as the profiler sees both.
 
     A step computes while it does not only communicate. None without a profile, and where nothing is sent.
     """

@@ -151,7 +151,7 @@ def outlying_launches(measurement: Measurement) -> Finding | None:
 
 @once
 def _starts_slowly(launch: Launch) -> bool:
-    """Whether the first quarter of a launch's timed steps was slower than the rest."""
+    """Returns whether the first quarter of a launch's timed steps was slower than the rest."""
     times = launch.step_times
     if len(times) < MIN_STEPS:
         return False

@@ -190,24 +190,24 @@ def _device_blocks(launch: Launch) -> list[tuple[float, int]]:
 
 
 def of_steps(measurement: Measurement) -> Within:
-    """What launches know of the scatter of the mean step's logarithm."""
+    """Returns what launches know of the scatter of the mean step's logarithm."""
     return Within(tuple(map(moved_step, measurement.launches)), OWN_ALONE)
 
 
 def of_rates(measurement: Measurement) -> Within:
-    """What launches know of the scatter of a rate's logarithm, which falls where a step gets longer."""
+    """Returns what launches know of the scatter of a rate's logarithm, which falls where a step gets longer."""
     moved = tuple(tuple(-influence for influence in moved_step(launch)) for launch in measurement.launches)
     return Within(moved, OWN_ALONE)
 
 
 def of_cpu(measurement: Measurement) -> Within:
-    """What launches know of the scatter of the CPU time's logarithm."""
+    """Returns what launches know of the scatter of the CPU time's logarithm."""
     return Within(tuple(map(_moved_cpu, measurement.launches)), OWN_ALONE)
 
 
 @once
 def moved_step(launch: Launch) -> Moved:
-    """How far each block of a launch moves the logarithm of its mean step."""
+    """Returns how far each block of a launch moves the logarithm of its mean step."""
     if blocks := _device_blocks(launch):
         return _without_each(blocks, _mean_of_blocks)
     sizes = _sizes_of_steps(launch)
@@ -236,7 +236,7 @@ def _sizes(rank: RankLaunch) -> Sequence[int]:
 
 @once
 def _moved_cpu(launch: Launch) -> Moved:
-    """How far each block moves the logarithm of the CPU time of the busiest rank, which is the launch's."""
+    """Returns how far each block moves the logarithm of the CPU time of the busiest rank, which is the launch's."""
     known = [rank for rank in launch.ranks if rank.cpu_time is not None and len(rank.cpu_blocks) >= MIN_BLOCKS]
     if len(known) < len(launch.ranks):
         return ()
@@ -246,7 +246,7 @@ def _moved_cpu(launch: Launch) -> Moved:
 
 
 def _without_each(blocks: Sequence[tuple[float, int]], figure: Callable[[Sequence[tuple[float, int]]], float]) -> Moved:
-    """How far each block moves the logarithm of a figure of all, from what each took and its steps."""
+    """Returns how far each block moves the logarithm of a figure of all, from what each took and its steps."""
     if len(blocks) < MIN_BLOCKS:
         return ()
     without = [figure([*blocks[:left_out], *blocks[left_out + 1 :]]) for left_out in range(len(blocks))]

@@ -42,7 +42,7 @@ def phase_seconds(phase: str) -> Callable[[Measurement], Samples | None]:
 
 
 def of_phase(phase: str) -> Callable[[Measurement], Within]:
-    """What the steps that were taken apart know of the scatter of one phase, in seconds."""
+    """Returns what the steps that were taken apart know of the scatter of one phase, in seconds."""
 
     def within(measurement: Measurement) -> Within:
         launches = _diagnosed(measurement)
@@ -54,7 +54,7 @@ def of_phase(phase: str) -> Callable[[Measurement], Within]:
 
 
 def _moved(ranks: Sequence[PhaseTimes], phase: str) -> tuple[float, ...]:
-    """How far each step moves the mean of a phase."""
+    """Returns how far each step moves the mean of a phase."""
     steps = [fmean(of_step) for of_step in zip(*(rank.seconds[phase] for rank in ranks), strict=True)]
     if len(steps) < MIN_BLOCKS:
         return ()
@@ -73,7 +73,7 @@ def sections_of(measurement: Measurement) -> tuple[SectionSummary, ...]:
 
 
 def memory_of_phases(measurement: Measurement) -> dict[str, MemoryUse]:
-    """What each phase did to memory: the largest change and the largest peak that a rank saw in any launch.
+    """Returns what each phase did to memory: the largest change and the largest peak that a rank saw in any launch.
 
     Phases in which no rank could read its memory are left out.
     """

@@ -79,7 +79,7 @@ def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
 
 
 def _alike(collective: Collective) -> tuple[str, float]:
-    """What is the same on all ranks of a collective."""
+    """Returns what is the same on all ranks of a collective."""
     return collective.kind, -1.0 if collective.nbytes is None else collective.nbytes
 
 

@@ -101,7 +101,7 @@ def work_of_rank(point: Measurement) -> float:
 def speedup(
     base_time: float, time: float, mode: Mode, *, world_size: int, base_size: int = 1, work: float = 1.0
 ) -> float:
-    """How many times the base's work per second the larger group does.
+    """Returns how many times the base's work per second the larger group does.
 
     With T the step time of n ranks and T0 that of m ranks: strong scaling keeps the global batch, so speedup is T0 / T
     (Amdahl 1967). Weak scaling keeps the batch of a rank, so the group does n / m times the work in a step, and speedup
@@ -224,7 +224,7 @@ def _peak(launch: Launch) -> float | None:
 
 
 def _within(partners: Sequence[tuple[Launch, Launch]], *, turns: bool) -> Within:
-    """What the pairs of blocks of partners know of the scatter of their quotient."""
+    """Returns what the pairs of blocks of partners know of the scatter of their quotient."""
     moved = paired_blocks([moved_step(old) for old, _ in partners], [moved_step(new) for _, new in partners])
     return Within(moved, OWN_IN_TURNS if turns else OWN_APART)
 

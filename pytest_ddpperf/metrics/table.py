@@ -164,7 +164,7 @@ def throughput_per_rank(measurement: Measurement) -> Samples | None:
 
 @of_launches
 def straggler_skew(launch: Launch) -> float | None:
-    """How much longer the slowest rank's own median step is than the median rank's: max / median - 1."""
+    """Returns how much longer the slowest rank's own median step is than the median rank's: max / median - 1."""
     times = [median_step(rank.step_times) for rank in launch.ranks]
     return max(times) / quantile(times, 0.5) - 1 if len(times) > 1 else None
 
@@ -320,5 +320,5 @@ _RULES = {metric.name: metric.rules for metric in METRICS}
 
 
 def rules_of(metric: str) -> MetricRules:
-    """What is special to a metric of the table; nothing is to any other."""
+    """Returns what is special to a metric of the table; nothing is to any other."""
     return _RULES.get(metric, PLAIN)

@@ -21,7 +21,7 @@ class Acceptance:
     share: bool = True  # whether the limit is one of the reference's value
 
     def covers(self, worse: Comparison) -> bool:
-        """Whether it accepts as much as a metric is worse.
+        """Returns whether it accepts as much as a metric is worse.
 
         Of a count that is what all parts that grew have grown by, or the rank that grew most. A limit does not accept
         less work in a step.
@@ -41,7 +41,7 @@ class Acceptance:
 
 
 def _grown(metric: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """What parts of a count have grown by, those that did, and the rank that grew most."""
+    """Returns what parts of a count have grown by, those that did, and the rank that grew most."""
     before, after = (counts.details.get(metric, {}) for counts in (then, now))
     parts = sum(max(0.0, value - before.get(part, 0.0)) for part, value in after.items())
     ranks = zip(then.by_rank.get(metric, ()), now.by_rank.get(metric, ()), strict=False)

@@ -28,7 +28,7 @@ class MemoryHeadroom:
 
     @property
     def enough(self) -> bool:
-        """Whether the copies fit."""
+        """Returns whether the copies fit."""
         return self.needed <= self.free
 
 

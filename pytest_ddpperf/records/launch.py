@@ -142,7 +142,7 @@ class Launch:
 
     @property
     def processors(self) -> dict[str, CpuHealth]:
-        """What went on in the processors of each node, the controller's first: alone it has an empty name."""
+        """Returns what went on in the processors of each node, the controller's first: alone it has an empty name."""
         health = self.health
         return {} if health is None else {"node 0" * bool(health.nodes): health.cpu, **health.nodes}
 

@@ -59,7 +59,7 @@ class Environment:
 
     @property
     def simulated(self) -> bool:
-        """Whether the other ranks were not there: a step was counted, and no machine matters."""
+        """Returns whether the other ranks were not there: a step was counted, and no machine matters."""
         return self.backend == SIMULATED
 
     @property
@@ -85,7 +85,7 @@ UNNAMED = frozenset({"env", LIMIT})  # of a recipe: where ranks run, and no trai
 
 
 def named(recipe: Mapping[str, str]) -> dict[str, str]:
-    """What of a recipe is part of a name."""
+    """Returns what of a recipe is part of a name."""
     return {name: value for name, value in recipe.items() if name not in UNNAMED}
 
 
@@ -180,7 +180,7 @@ class Measurement(BenchmarkId):
 
     @property
     def unfit(self) -> str:
-        """Why it does not fit into memory; empty where it does."""
+        """Returns why it does not fit into memory; empty where it does."""
         reasons = (one.facts["reason"] for one in self.findings if one.code == "does_not_fit")
         return str(next(reasons, ""))
 
@@ -197,7 +197,7 @@ class Measurement(BenchmarkId):
 
     @property
     def busy(self) -> bool:
-        """Whether the machine did other things too, or nothing tells whether it did.
+        """Returns whether the machine did other things too, or nothing tells whether it did.
 
         On the CPU others took more than ``BUSY`` of the cores; on GPUs another process used one, or its clock was held
         back.
@@ -230,7 +230,7 @@ class Measurement(BenchmarkId):
 
     @property
     def untimed(self) -> bool:
-        """Whether it was only counted because the session's budget had no time left for its launches."""
+        """Returns whether it was only counted because the session's budget had no time left for its launches."""
         return any(finding.code == "no_time_to_measure" for finding in self.findings)
 
     @property
@@ -310,7 +310,7 @@ class MetricRules:
 
     @property
     def interleaved(self) -> bool:
-        """Whether it depends on whether launches were interleaved."""
+        """Returns whether it depends on whether launches were interleaved."""
         return self.timed or self.partnered
 
 

@@ -48,7 +48,7 @@ class BaselineRecord(BenchmarkId):
 
     @property
     def timed(self) -> bool:
-        """Whether it has more than counts."""
+        """Returns whether it has more than counts."""
         return any(series.scale != "exact" for series in self.series)
 
     @property
@@ -231,7 +231,7 @@ class Result:
 
     @property
     def red(self) -> bool:
-        """Whether reports begin with it: its test failed, or it got worse in a run that accepts that."""
+        """Returns whether reports begin with it: its test failed, or it got worse in a run that accepts that."""
         return bool(self.failure) or self.verdict in {Verdict.REGRESSED, Verdict.BROKEN}
 
     @property
@@ -265,7 +265,7 @@ class Result:
 
     @property
     def origin(self) -> str:
-        """What the benchmark is compared with, or why with nothing, in words."""
+        """Returns what the benchmark is compared with, or why with nothing, in words."""
         return self.reference.origin
 
     def __repr__(self) -> str:

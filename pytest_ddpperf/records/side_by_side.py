@@ -48,7 +48,7 @@ class ScalingCurve:
         return self._relative("scaling_efficiency", world_size)
 
     def speedup(self, world_size: int) -> float:
-        """How many times the work per second of the first point (strong: T1/Tn, weak: n T1/Tn)."""
+        """Returns how many times the work per second of the first point (strong: T1/Tn, weak: n T1/Tn)."""
         return self._relative("speedup", world_size)
 
     def _relative(self, metric: str, world_size: int) -> float:
@@ -86,13 +86,13 @@ class SideBySide:
         return _over_itself(measured, "speedup", "memory_ratio") if kept == self.over else measured
 
     def speedup(self, name: Any) -> float:
-        """How many times the work per second of ``over``."""
+        """Returns how many times the work per second of ``over``."""
         __tracebackhide__ = True
         measurement = self[name]
         return 1.0 if self.canonical(name) == self.over else measurement["speedup"].value
 
     def fits(self, name: Any) -> bool:
-        """Whether it fits into memory; what does not was not measured."""
+        """Returns whether it fits into memory; what does not was not measured."""
         __tracebackhide__ = True
         return not self[name].unfit
 

@@ -76,7 +76,7 @@ def _aligned(before: Sequence[CallSite], after: Sequence[CallSite]) -> list[Site
 
 
 def _moved(old: CallSite, new: CallSite) -> bool:
-    """Whether a site may be the same in another function or file."""
+    """Returns whether a site may be the same in another function or file."""
     return bool(old.source) and (old.part, old.source, old.backward) == (new.part, new.source, new.backward)
 
 

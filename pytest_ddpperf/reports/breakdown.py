@@ -238,7 +238,7 @@ def _exposed_cells(result: Result, common: Scale) -> tuple[str, str, str]:
 
 
 def _left_out(result: Result) -> list[str]:
-    """What is not among the measured communication."""
+    """Returns what is not among the measured communication."""
     sent, profile = still_sent(result.measurement), result.measurement.profile
     notes = [f"exposed communication is without {sent}"] if sent else []
     if profile is not None and profile.unplaced:

@@ -42,7 +42,7 @@ def heads_of(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> 
 
 
 def general_cause(result: Result, verdict: Verdict) -> str:
-    """Why the benchmark as a whole fails; empty if one of its metrics does."""
+    """Returns why the benchmark as a whole fails; empty if one of its metrics does."""
     if verdict is Verdict.BROKEN or result.measurement.unfit:
         return broken_reason(result)
     if verdict is Verdict.NEW and result.baseline is None:
@@ -56,7 +56,7 @@ def general_cause(result: Result, verdict: Verdict) -> str:
 
 
 def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> list[str]:
-    """What made the metrics worse, the likeliest first: the lines behind counts, else the parts of a step."""
+    """Returns what made the metrics worse, the likeliest first: the lines behind counts, else the parts of a step."""
     general = general_cause(result, verdict)
     if general:
         return [general, *incomparable_changes(result)]
@@ -105,7 +105,7 @@ def leading_counts(heads: Sequence[Comparison]) -> list[Comparison]:
 
 
 def reason_text(result: Result, verdict: Verdict, failing: Collection[Verdict]) -> str:
-    """Why a benchmark fails its test, for reports: a line for each metric, or for the benchmark as a whole."""
+    """Returns why a benchmark fails its test, for reports: a line for each metric, or for the benchmark as a whole."""
     general = general_cause(result, verdict)
     if general:
         return "\n".join([f"{verdict.value}: {general}", *incomparable_changes(result)])
@@ -129,7 +129,7 @@ def parts_text(result: Result) -> str:
 
 
 def _slowest(measurement: Measurement) -> str:
-    """Which rank was the slowest (by its median step) in most launches."""
+    """Returns which rank was the slowest (by its median step) in most launches."""
     slowest = Counter(
         max(launch.ranks, key=lambda rank: statistics.median(rank.step_times)).rank for launch in measurement.launches
     )

@@ -34,7 +34,7 @@ _SIBLINGS = {
 
 
 def counts_text(result: Result) -> str:
-    """What became of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
+    """Returns what became of the counts: ``14 same over 20 steps``, ``2 changed``, ``11 same, 3 vary over 20 steps``.
 
     Empty if none is compared. The steps are those that both sides have looked at, at least.
     """
@@ -55,7 +55,7 @@ def counts_words(result: Result) -> str:
 
 
 def _compared(result: Result) -> tuple[int, int]:
-    """How many counts are compared, and how many of them changed."""
+    """Returns how many counts are compared, and how many of them changed."""
     accepted = [finding.facts["worse"].series.metric for finding in result.findings if finding.code == "acceptance"]
     gated = [c for c in result.comparisons if c.gated or c.series.metric in accepted]
     verdicts = [c.verdict for c in gated if c.series.scale == "exact" and c.verdict in _COMPARED]
@@ -63,7 +63,7 @@ def _compared(result: Result) -> tuple[int, int]:
 
 
 def reference_text(paired: bool) -> str:  # noqa: FBT001 - a fact
-    """What a result is compared with."""
+    """Returns what a result is compared with."""
     return "the other revision" if paired else "the baseline"
 
 
@@ -133,7 +133,7 @@ def count_difference(metric: str, before: float, after: float) -> str:
 
 
 def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
-    """What a metric's change is made of, the largest change first, a line each; empty where nothing changed.
+    """Returns what a metric's change is made of, the largest change first, a line each; empty where nothing changed.
 
     ``all_reduce 2 -> 3 calls per step (+1), bytes unchanged: the new one at train.py:41 in step``.
     """

@@ -26,7 +26,7 @@ def diagnosis_lines(results: Sequence[Result]) -> list[str]:
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
-    """What a step is bound by, its figures, and the changes that gain most."""
+    """Returns what a step is bound by, its figures, and the changes that gain most."""
     bottleneck = diagnosis.bottleneck
     first = diagnosis.causes[0].bottleneck if diagnosis.causes else bottleneck
     if bottleneck == "unclear" or (bottleneck == "disturbed" and bottleneck != first):
@@ -60,13 +60,13 @@ def advice_text(advice: Advice) -> str:
 
 
 def _memory(diagnosis: Diagnosis) -> str:
-    """How full its memory is, where that is the bottleneck."""
+    """Returns how full its memory is, where that is the bottleneck."""
     full = diagnosis.bottleneck == "memory_capacity" and diagnosis.memory is not None
     return f"a rank uses {format_percent(diagnosis.memory or 0.0)} of its memory" if full else ""
 
 
 def _idle(diagnosis: Diagnosis) -> str:
-    """What nothing measured explains, if it is why nothing is clear."""
+    """Returns what nothing measured explains, if it is why nothing is clear."""
     cause = diagnosis.cause("unclear")
     if cause is None or not cause.facts or cause.bottleneck != diagnosis.causes[0].bottleneck:
         return ""

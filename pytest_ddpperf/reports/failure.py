@@ -154,7 +154,7 @@ def _in_table(result: Result, heads: Sequence[Comparison], rows: int | None) -> 
 
 
 def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, str]]:
-    """How a worse time or size was confirmed, and what the machine did; counts need neither."""
+    """Returns how a worse time or size was confirmed, and what the machine did; counts need neither."""
     red = [head for head in heads if head.verdict is Verdict.REGRESSED and head.series.scale != "exact"]
     if not red:
         return []
@@ -172,7 +172,7 @@ def _paragraphs(result: Result, heads: Sequence[Comparison]) -> list[tuple[str, 
 
 
 def _details(result: Result, heads: Sequence[Comparison], told: Collection[str]) -> list[tuple[str, str]]:
-    """What only ``-v`` shows, but for what is ``told`` already."""
+    """Returns what only ``-v`` shows, but for what is ``told`` already."""
     undecided = [c for c in decisive(result, {Verdict.INCONCLUSIVE}) if c not in heads]
     said = {"suspected", *MACHINE} if _paragraphs(result, heads) else ()
     notes = [finding_text(each) for each in every_finding(result, without=said)]
@@ -182,7 +182,7 @@ def _details(result: Result, heads: Sequence[Comparison], told: Collection[str])
 
 
 def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str]:
-    """How to accept what is intended; nothing is stored beside another revision."""
+    """Returns how to accept what is intended; nothing is stored beside another revision."""
     if result.paired is not None:
         red = [worse.series.metric for worse in decisive(result, {Verdict.REGRESSED})]
         return labelled("Intended?", _INTENDED_PAIRED.format(result.test, red[0], red[0]), width) if red else []
@@ -221,7 +221,7 @@ def failure_table(rows: Sequence[Comparison], failing: Collection[Comparison], w
 
 
 def _apart(row: Comparison) -> bool:
-    """Whether a reader who divides both values gets another change."""
+    """Returns whether a reader who divides both values gets another change."""
     if row.series.scale != "ratio" or not row.baseline or row.change is None or not judges(row):
         return False
     return abs(row.series.value / row.baseline / (1 + row.change) - 1) > _APART

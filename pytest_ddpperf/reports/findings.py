@@ -44,7 +44,7 @@ def words_of_note(note: Finding | None) -> str:
 
 
 def broken_reason(result: Result) -> str:
-    """Why a benchmark could not be measured."""
+    """Returns why a benchmark could not be measured."""
     codes = {"broken", "does_not_fit", *APART}
     return next((finding_text(each) for each in result.findings if each.code in codes), "it could not be measured")
 
@@ -88,7 +88,7 @@ def _no_memory_headroom(launches: int, needed: int, free: int) -> str:
 
 
 def _not_profiled(what: str) -> str:
-    """What the profiler could not see on a GPU, and how to let it."""
+    """Returns what the profiler could not see on a GPU, and how to let it."""
     return (
         f"{what}: torch's profiler saw no work of the GPU. Where steps run kernels, CUPTI is not available (a virtual "
         "GPU, another profiler, a restricted container): end other profilers, or allow profiling on this machine"
@@ -96,7 +96,7 @@ def _not_profiled(what: str) -> str:
 
 
 def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> str:  # noqa: FBT001 - called by name
-    """What became of a worsening that is meant."""
+    """Returns what became of a worsening that is meant."""
     before, after, unit = worse.baseline or 0.0, worse.series.value, worse.series.unit
     values = (f"{before:g}", f"{after:g}") if unit == "1" else format_values((before, after), unit)
     words = "accepted" if covered else "worse than what is accepted"
@@ -115,7 +115,7 @@ def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
 
 
 def _launches_needed(launches: int, max_time: int | None, known: int | None) -> str:
-    """How many launches would decide; ``known`` is the number it rests on where that is small."""
+    """Returns how many launches would decide; ``known`` is the number it rests on where that is small."""
     setting = "" if max_time is None else f" (--ddpperf-max-time={max_time})"
     few = "" if known is None else f", as far as {known} can tell"
     return f"about {format_count(launches, 'launch')}{setting} would decide it{few}"
@@ -137,7 +137,7 @@ def _busy(now: float | None, then: float | None) -> str:
 
 
 def _taken(share: float) -> str:
-    """What others took of a machine; 0 for a GPU, and if nothing tells it."""
+    """Returns what others took of a machine; 0 for a GPU, and if nothing tells it."""
     return f"others took {format_percent(share)} of the cores" if share else "the machine may have been busy"
 
 
@@ -196,7 +196,7 @@ def _predicted(seconds: float, error: float) -> str:
 def _not_on_network(
     reason: str, collective: str, nbytes: float, most: int | None, ranks: int, *, profiled: bool
 ) -> str:
-    """Why the stored network does not tell what the collectives of a step take, and what does."""
+    """Returns why the stored network does not tell what the collectives of a step take, and what does."""
     why, cure = f"{collective} was not measured", f"; ddpperf network --world-size={ranks} measures it"
     if reason == "too_large" and most is not None:
         size, largest = format_values((nbytes, most), "B")

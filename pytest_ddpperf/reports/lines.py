@@ -35,7 +35,7 @@ def clipped(line: str, width: int | None) -> list[str]:
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a text takes: a wide character two, one that joins another none."""
+    """Returns how many columns of a terminal a text takes: a wide character two, one that joins another none."""
     if text.isascii():
         return len(text)
     return sum(0 if category(each) in {"Mn", "Me"} else 1 + (east_asian_width(each) in "WF") for each in text)

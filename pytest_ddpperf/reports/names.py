@@ -25,7 +25,7 @@ def curve_of(name: str) -> str:
 
 
 def file_stem(name: str) -> str:
-    """What the name of a benchmark's file begins with: the letters, digits and ``_.,=+-`` of a name.
+    """Returns what the name of a benchmark's file begins with: the letters, digits and ``_.,=+-`` of a name.
 
     A name that is cut, or that has other characters than those of a node id, ends with a checksum, so that no two
     benchmarks share a file.

@@ -44,7 +44,7 @@ def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> Ta
 
 
 def prediction_lines(fits: Sequence[CollectiveFit], nbytes: int) -> list[str]:
-    """What each collective of so many bytes takes; SettingError beyond the sizes that were measured."""
+    """Returns what each collective of so many bytes takes; SettingError beyond the sizes that were measured."""
     return [
         f"{fit.collective} of {format_value(nbytes, 'B')}: {format_value(fit.seconds(nbytes), 's')}, "
         f"median error {format_percent(fit.error)}"

@@ -61,12 +61,12 @@ class Outputs:
 
     @property
     def silent(self) -> bool:
-        """Whether the terminal's summary would be empty."""
+        """Returns whether the terminal's summary would be empty."""
         return not any((*self._of_tests, self.recorded, self.complaints))
 
     @property
     def measured_text(self) -> str:
-        """What ``ddpperf.measure`` measured, a line each."""
+        """Returns what ``ddpperf.measure`` measured, a line each."""
         measured = [(test, each) for test, several in self.measured.items() for each in several]
         return "".join(
             f"ddpperf.measure: {test} {each.name}, {format_count(each.world_size, 'rank')}: {each.figure}, compared "

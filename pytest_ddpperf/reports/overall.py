@@ -49,7 +49,7 @@ def headline(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
 
 
 def kinds_text(results: Sequence[Result], accepted: Collection[str] = ()) -> str:
-    """How many benchmarks are of each kind, the worst first."""
+    """Returns how many benchmarks are of each kind, the worst first."""
     alike: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda one: -one.severity):
         alike.setdefault(kind_of(result), []).append(result)
@@ -57,14 +57,14 @@ def kinds_text(results: Sequence[Result], accepted: Collection[str] = ()) -> str
 
 
 def kind_of(result: Result) -> str:
-    """What a benchmark counts as."""
+    """Returns what a benchmark counts as."""
     if result.verdict in {Verdict.REGRESSED, Verdict.BROKEN} or not result.failure:
         return PASSED if result.verdict in GREEN else result.verdict.value.replace("_", " ")
     return FAILED
 
 
 def _more(kind: str, those: Sequence[Result], accepted: Collection[str]) -> str:
-    """What the number of benchmarks of one kind does not say, in brackets."""
+    """Returns what the number of benchmarks of one kind does not say, in brackets."""
     told: list[str] = []
     if kind == FAILED:
         told = [one.verdict.value.replace("_", " ") for one in those]
@@ -78,7 +78,7 @@ def _more(kind: str, those: Sequence[Result], accepted: Collection[str]) -> str:
 
 
 def new_text(result: Result) -> str:
-    """What a new benchmark is compared with: ``no times stored; counts same``."""
+    """Returns what a new benchmark is compared with: ``no times stored; counts same``."""
     if result.paired is not None:
         return "not in the other revision" if result.paired.lacking else ""
     counts = counts_words(result)
@@ -86,7 +86,7 @@ def new_text(result: Result) -> str:
 
 
 def _against(results: Sequence[Result]) -> list[str]:
-    """What benchmarks are compared with, if with anything."""
+    """Returns what benchmarks are compared with, if with anything."""
     revisions = dict.fromkeys(one.paired.named.removeprefix("revision ") for one in results if one.paired is not None)
     if revisions:
         return [f"against {' and '.join(revisions)}"]

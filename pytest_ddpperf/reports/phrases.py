@@ -38,7 +38,7 @@ def find(result: Result, metric: str) -> Comparison | None:
 
 
 def by_stored_times(result: Result) -> bool:
-    """Whether a benchmark is ok by stored times alone, which rule out gross slowdowns and nothing else."""
+    """Returns whether a benchmark is ok by stored times alone, which rule out gross slowdowns and nothing else."""
     step = find(result, "step_time")
     alone = step is not None and not step.paired and step.bound is None and step.verdict is Verdict.OK
     return alone and result.verdict is Verdict.OK
@@ -132,7 +132,7 @@ def interval_text(comparison: Comparison) -> str:
 
 
 def is_noisy(change_interval: Interval) -> bool:
-    """Whether the interval of a relative change contains more than a factor of three, and so says nothing."""
+    """Returns whether the interval of a relative change contains more than a factor of three, and so says nothing."""
     return 1 + change_interval.high > WIDEST * (1 + change_interval.low)
 
 
@@ -154,7 +154,7 @@ def signed(change: float, comparison: Comparison) -> str:
 
 
 def short_text(comparison: Comparison) -> str:
-    """What became of a metric, in a few words: ``peak_resident 412 MiB -> 463 MiB (+12.4 %)``."""
+    """Returns what became of a metric, in a few words: ``peak_resident 412 MiB -> 463 MiB (+12.4 %)``."""
     text, change = f"{comparison.series.metric} {values_text(comparison)}", _change(comparison)
     if comparison.series.scale == "exact" and comparison.series.value == comparison.baseline and comparison.note:
         # As many of something else, or on another rank.
@@ -190,7 +190,7 @@ def could_be(undecided: Sequence[Comparison]) -> str:
 
 
 def open_text(comparison: Comparison, *, values: bool = False) -> str:
-    """Why a metric is not judged, or what may hide in it; ``values`` shows those of all but the step time."""
+    """Returns why a metric is not judged, or what may hide in it; ``values`` shows those of all but the step time."""
     metric, note = comparison.series.metric, words_of_note(comparison.note)
     shown = short_text(comparison) if values and metric != "step_time" else metric
     known = could_be([comparison]) if comparison.verdict is Verdict.INCONCLUSIVE else comparison.verdict.value
@@ -213,7 +213,7 @@ def seen_in(comparison: Comparison) -> str:
 
 
 def change_line(comparison: Comparison) -> str:
-    """What became of a judged metric, in one line with its note."""
+    """Returns what became of a judged metric, in one line with its note."""
     note = words_of_note(comparison.note)
     if comparison.series.scale == "exact":
         return f"{comparison.series.metric}: {count_text(comparison)}"
@@ -226,7 +226,7 @@ def change_line(comparison: Comparison) -> str:
 
 
 def count_text(comparison: Comparison) -> str:
-    """What the change of a count is made of, with its lines of code."""
+    """Returns what the change of a count is made of, with its lines of code."""
     told = "; ".join(filter(None, map(words_of_note, (comparison.note, comparison.difference))))
     return told or f"{values_text(comparison)} per step"
 

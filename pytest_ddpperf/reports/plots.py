@@ -69,7 +69,7 @@ def write_plots(document: ResultsData, folder: Path, option: str) -> list[Path]:
 
 
 def _files(charts: Sequence[Chart]) -> Mapping[str, Sequence[Chart]]:
-    """What each file shows, by its name: all of one benchmark, or one chart of several."""
+    """Returns what each file shows, by its name: all of one benchmark, or one chart of several."""
     files: dict[str, list[Chart]] = {}
     subjects: dict[int, str] = {}  # of benchmarks, by their places
     for chart in charts:
@@ -160,7 +160,7 @@ def _plot(chart: Chart, axes: Axes, units: Scale, across: Scale) -> None:
 
 
 def _reach(points: Sequence[ChartPoint], units: Scale) -> Any:
-    """How far the interval of each point reaches below and above it; None where no point has one."""
+    """Returns how far the interval of each point reaches below and above it; None where no point has one."""
     if all(point.low is None and point.high is None for point in points):
         return None
     below = [max(0.0, point.y - (point.y if point.low is None else point.low)) / units.factor for point in points]

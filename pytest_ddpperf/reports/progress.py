@@ -65,7 +65,7 @@ class LiveLine:
 
     @property
     def tells_more(self) -> bool:
-        """Whether pytest was asked for more words (``-v``)."""
+        """Returns whether pytest was asked for more words (``-v``)."""
         return self._terminal is not None and self._terminal.config.get_verbosity() > 0
 
     @property
@@ -76,7 +76,7 @@ class LiveLine:
 
     @property
     def echoes(self) -> bool:
-        """Whether pytest shows what tests print while they run (``-s``)."""
+        """Returns whether pytest shows what tests print while they run (``-s``)."""
         return self._terminal is not None and self._terminal.config.getoption("capture") == "no"
 
     def echo(self, rank: int, lines: Iterable[str], *, who: str = "rank") -> None:

@@ -89,7 +89,7 @@ def every_remark(result: Result, *, accepting: bool) -> list[Remark]:
 
 
 def _grounds(result: Result) -> list[str]:
-    """What the row's verdict rests on."""
+    """Returns what the row's verdict rests on."""
     if result.verdict is Verdict.NEW and result.baseline is not None:
         return _named_notes(decisive(result, {Verdict.NEW}))
     if result.verdict is Verdict.DOES_NOT_FIT:
@@ -144,7 +144,7 @@ def _stale(result: Result) -> list[str]:
 
 
 def _fewer(result: Result) -> list[str]:
-    """How to renew a baseline that has more counts, where it may be stored and nothing else says so.
+    """Returns how to renew a baseline that has more counts, where it may be stored and nothing else says so.
 
     Less beside something that got worse may be part of the same fault.
     """
@@ -161,7 +161,7 @@ def _worsening(comparison: Comparison) -> float:
 
 
 def _promises(result: Result) -> list[str]:
-    """What is shown to be no worse, and looks better."""
+    """Returns what is shown to be no worse, and looks better."""
     return [
         f"{short_text(comparison)} {note}"
         for comparison in decisive(result, {Verdict.UNCHANGED})

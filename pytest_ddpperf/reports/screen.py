@@ -46,7 +46,7 @@ _MORE = "phases, communication, diagnosis, times, notes: -v, --ddpperf-report=ht
 
 
 def last_lines(made: Outputs) -> list[str]:
-    """What is told even if there is no terminal."""
+    """Returns what is told even if there is no terminal."""
     return [*made.complaints, *([f"ddpperf: {headline(made.results, _accepted(made))}"] if made.results else [])]
 
 
@@ -108,7 +108,7 @@ def _accepted(made: Outputs) -> set[str]:
 
 
 def _screen(made: Outputs, width: int | None, paint: Paint, verbosity: int) -> list[str]:
-    """What follows the first line: warnings, the benchmarks, what is open, and what was measured how."""
+    """Returns what follows the first line: warnings, the benchmarks, what is open, and what was measured how."""
     results, more = made.results, verbosity > 0
     red = [one for one in results if one.red]
     told = [*made.complaints, *([] if verbosity < 0 else _warnings(results, every=more, accepting=made.accepting))]

@@ -112,7 +112,7 @@ def _step_time(record: BaselineRecord) -> str:
 
 
 def stored_lines(stored: Stored, width: int | None = None) -> list[str]:
-    """How many baselines were saved where, and what was not stored."""
+    """Returns how many baselines were saved where, and what was not stored."""
     others = (stored.unfit, stored.removed)
     results = [*(result for result, _ in stored.saved), *(result for each in others for result in each)]
     names = names_of(results)
@@ -144,7 +144,7 @@ def _places(saved: Sequence[tuple[Result, SavedRecord]]) -> list[str]:
 
 
 def _replaced(saved: Sequence[SavedRecord]) -> list[str]:
-    """How many are new, how many replace older ones, and of how many nothing but counts does."""
+    """Returns how many are new, how many replace older ones, and of how many nothing but counts does."""
     kinds: dict[str, list[str]] = {"{} new": [], "{} in place of {}": [], "{} with new counts and the times of {}": []}
     first, replaced, counted = kinds.values()
     for each in saved:

@@ -219,7 +219,7 @@ def _before_and_now(step_time: Comparison, common: Scale) -> str:
 
 
 def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str, str]:
-    """What headers and verdicts mean that do not tell it themselves."""
+    """Returns what headers and verdicts mean that do not tell it themselves."""
     memory = [LABELS[kind] for kind in (RESIDENT, "peak_allocated") if _filled(results, kind)]
     others = " or ".join(dict.fromkeys(result.paired.named for result in results if result.paired is not None))
     over = dict.fromkeys(result.measurement.over for result in results if result.measurement.over)
@@ -259,7 +259,7 @@ def _compared_with(results: Sequence[Result], others: str, here: str) -> str:
 
 
 def _unchanged_meaning(results: Sequence[Result]) -> str:
-    """What is shown of the step times of unchanged benchmarks, where any is."""
+    """Returns what is shown of the step times of unchanged benchmarks, where any is."""
     unchanged = [result for result in results if result.verdict is Verdict.UNCHANGED]
     steps = [comparison for comparison in _filled(unchanged, "step_time") if comparison.verdict is Verdict.UNCHANGED]
     margins = [comparison.margin for comparison in steps if comparison.margin is not None]

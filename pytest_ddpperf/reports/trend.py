@@ -69,7 +69,7 @@ def changes_text(trends: Sequence[Trend], metric: str) -> str:
 
 
 def too_short(trend: Trend) -> bool:
-    """Whether it has too few commits to tell a change from noise, which counts do not have."""
+    """Returns whether it has too few commits to tell a change from noise, which counts do not have."""
     return len(trend.points) < MIN_POINTS and trend.benchmark.scale != "exact"
 
 

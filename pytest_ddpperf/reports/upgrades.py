@@ -10,7 +10,7 @@ _PACKAGES = 8  # that are named of those that differ
 
 
 def other_environment(python: str, differ: Sequence[str], packages: Mapping[str, tuple[str | None, str | None]]) -> str:
-    """How the environment of the reference differs from this one, a package at a time."""
+    """Returns how the environment of the reference differs from this one, a package at a time."""
     few = len(packages) <= _PACKAGES
     named = [(name, *pair) for name, pair in packages.items() if few or None not in pair]
     told = [f"{name} {there or 'none'} -> {here or 'none'}" for name, there, here in named]
@@ -30,7 +30,7 @@ def told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, floa
 
 
 def cannot_run(revision: str, reason: str, submodules: bool) -> str:  # noqa: FBT001 - a fact
-    """Why the reference has no measurement."""
+    """Returns why the reference has no measurement."""
     cure = "; its submodules are not checked out, which --ddpperf-against-setup='git submodule update --init' does"
     return f"{revision} cannot run it: {reason}" + cure * submodules
 

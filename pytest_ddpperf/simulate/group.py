@@ -83,7 +83,7 @@ def _answered(
     recorder: TimelineRecorder | None,
     fill: Callable[[], None],
 ) -> Any:
-    """What a collective operator gives back, with a handle that has ended."""
+    """Returns what a collective operator gives back, with a handle that has ended."""
     told: Any = nullcontext([]) if recorder is None else recorder.handing_over(func, args, kwargs)
     with told as numbers:
         fill()

@@ -146,7 +146,7 @@ def _timed(
 
 
 def needs_values(job: LaunchJob) -> str:
-    """Why a job is simulated on real tensors from the start, in words; empty where fake ones are tried."""
+    """Returns why a job is simulated on real tensors from the start, in words; empty where fake ones are tried."""
     settings = job.settings
     if job.strategy is not None and row_of(job.strategy).reads_values:
         return f"the C++ of {job.strategy.name} reads tensors"

@@ -39,7 +39,7 @@ class Sharded:
 
 
 def of_fsdp() -> bool:
-    """Whether FSDP is what calls a collective, and not a model inside of it."""
+    """Returns whether FSDP is what calls a collective, and not a model inside of it."""
     frame = sys._getframe(1)  # noqa: SLF001  public in all but its name
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))

@@ -52,7 +52,7 @@ class TimelineRecorder:
         self._results: dict[int, int] = {}  # by the memory of a result: the transfer that wrote there last
 
     def step(self, run: Callable[[], object]) -> tuple[_Recorded, Sequence[float]]:
-        """What a call of ``run`` does, and the seconds of computing before each event and after the last."""
+        """Returns what a call of ``run`` does, and the seconds of computing before each event and after the last."""
         self._now = now = _Recorded(marks=[self._clock.mark()])
         self._works, self._results = {}, {}
         run()
@@ -119,7 +119,7 @@ class TimelineRecorder:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tells the memory of a tensor from that of others."""
+    """Returns what tells the memory of a tensor from that of others."""
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  tensors without values have no address
 
 

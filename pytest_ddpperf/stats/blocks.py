@@ -46,7 +46,7 @@ def even_sizes(steps: int) -> tuple[int, ...]:
 
 
 def influences(without: Sequence[float]) -> tuple[float, ...]:
-    """How far each block moves a launch's number, by the jackknife (Quenouille 1956; Tukey 1958).
+    """Returns how far each block moves a launch's number, by the jackknife (Quenouille 1956; Tukey 1958).
 
     Args:
         without: the number as it would be without each block, in order.

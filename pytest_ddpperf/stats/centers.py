@@ -122,7 +122,7 @@ def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
 
 
 def _reach(deviations: Sequence[float]) -> float:
-    """What the scale of capped deviations says."""
+    """Returns what the scale of capped deviations says."""
     squares = math.fsum([deviation * deviation for deviation in deviations])
     return CAP * math.sqrt(squares / (len(deviations) - 1) / CAPPED_VARIANCE)
 

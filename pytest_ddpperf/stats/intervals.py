@@ -184,7 +184,7 @@ def paired(
 
 
 def with_launches(change: Change, launches: int) -> Change:
-    """What would be known of a change, had the new side so many launches, and they the same scatter.
+    """Returns what would be known of a change, had the new side so many launches, and they the same scatter.
 
     The evidence of the launches on their scatter grows with their number, and the expectation does not. The estimate
     and its interval stay what they are.

@@ -24,7 +24,7 @@ class Rate:
 
     @property
     def interval(self) -> Interval:
-        """Where the true rate lies: resampled comparisons share launches, so only independent ones count."""
+        """Returns where the true rate lies: resampled comparisons share launches, so only independent ones count."""
         return clopper_pearson(self.value * self.effective, self.effective)
 
     @property

@@ -35,7 +35,7 @@ class CommonChange:
 
     @property
     def slower(self) -> bool:
-        """Whether the suite as a whole takes longer for certain, by more than both sides may differ by."""
+        """Returns whether the suite as a whole takes longer for certain, by more than both sides may differ by."""
         return self.interval.low > NOTABLE
 
 

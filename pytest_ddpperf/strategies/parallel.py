@@ -44,7 +44,7 @@ class RankView(Protocol):
 
     @property
     def mode(self) -> Mode | None:
-        """What a point of a scaling curve holds constant; None for a plain benchmark."""
+        """Returns what a point of a scaling curve holds constant; None for a plain benchmark."""
 
 
 def nothing() -> None:

@@ -40,7 +40,7 @@ class Slot:
 
     @property
     def kind(self) -> tuple[torch.dtype, torch.device]:
-        """What gradients in one buffer have in common."""
+        """Returns what gradients in one buffer have in common."""
         return self.trained.parameter.dtype, self.trained.parameter.device
 
     def adopt(self) -> None:

@@ -59,7 +59,7 @@ class Trained:
             )
 
     def _is_laid_out(self, gradient: Tensor) -> bool:
-        """Whether an all-reduce of this gradient's memory adds up what belongs together."""
+        """Returns whether an all-reduce of this gradient's memory adds up what belongs together."""
         strides = gradient.stride()
         # Along a dimension of size 1 a stride means nothing, and kernels write any number.
         return strides == self.strides or all(
@@ -69,7 +69,7 @@ class Trained:
 
 
 def _has_own_memory(gradient: Tensor) -> bool:
-    """Whether no other tensor shares this gradient's memory.
+    """Returns whether no other tensor shares this gradient's memory.
 
     Autograd takes a gradient as it comes. It may be a view of one that backward has yet to hand to earlier layers (of
     ``h + p.unsqueeze(0)``, say), or of another parameter's (of ``u.view(n) + v.view(n)``).
@@ -123,7 +123,7 @@ def replicate(module: nn.Module, ctx: RankView) -> Replica:
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Whether elements of a tensor share memory, so that they cannot be written."""
+    """Returns whether elements of a tensor share memory, so that they cannot be written."""
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 

@@ -24,7 +24,7 @@ _NARROWING: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")  # by the b
 
 
 def still_sent(*, resharded: bool) -> str:
-    """What is sent beside gradients, in words; ``resharded`` parameters are gathered again for backward."""
+    """Returns what is sent beside gradients, in words; ``resharded`` parameters are gathered again for backward."""
     return "the parameters that are gathered for forward" + (" and again for backward" if resharded else "")
 
 

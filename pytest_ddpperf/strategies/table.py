@@ -47,7 +47,7 @@ class StrategyRow:
 
     @property
     def module(self) -> str:
-        """Where ``parallelise(module, ctx, **options) -> Parallel`` is; imported on the ranks only."""
+        """Returns where ``parallelise(module, ctx, **options) -> Parallel`` is; imported on the ranks only."""
         return f"{_PACKAGE}.{self.name}"
 
 

@@ -99,7 +99,7 @@ def _train(ctx: RankView, job: ConvergeJob, strategy: Strategy, *, moved: bool) 
 
 
 def _any_lost(ctx: RankView, lost: str) -> bool:
-    """Whether any rank has lost something, so that all of them stop; a collective."""
+    """Returns whether any rank has lost something, so that all of them stop; a collective."""
     found = torch.tensor([bool(lost)], dtype=torch.int32, device=ctx.device)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return bool(found.item())

@@ -111,7 +111,7 @@ def with_settings(
 
 
 def _length(loader: Any) -> int | None:
-    """How many batches a loader gives; None if it does not tell, as for data that are a stream."""
+    """Returns how many batches a loader gives; None if it does not tell, as for data that are a stream."""
     try:
         return len(loader) or None
     except (TypeError, NotImplementedError):
@@ -119,7 +119,7 @@ def _length(loader: Any) -> int | None:
 
 
 def _burst(loader: object) -> int:
-    """How many batches arrive at about the same time: workers hold some ready before they wait."""
+    """Returns how many batches arrive at about the same time: workers hold some ready before they wait."""
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return 1
     return loader.num_workers * (loader.prefetch_factor or 1)

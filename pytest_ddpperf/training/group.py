@@ -47,7 +47,7 @@ class GroupCall:
 
 
 def call(ctx: RankContext, given: GroupCall) -> Any:
-    """What the function returns, or the RankError of what it raised where errors are kept."""
+    """Returns what the function returns, or the RankError of what it raised where errors are kept."""
     if given.mesh is not None:
         ctx = replace(ctx, mesh=mesh_of(ctx, given.mesh))
     try:

@@ -68,7 +68,7 @@ class LaunchJob:
 
     @property
     def counts(self) -> bool:
-        """Whether the times of the timed steps are used."""
+        """Returns whether the times of the timed steps are used."""
         return self.times_matter and self.stands_for is None
 
     @property
@@ -128,7 +128,7 @@ class PrepareJob:
 
     @property
     def subject(self) -> Subject | ScriptRun:
-        """What is trained."""
+        """Returns what is trained."""
         return self.training.subject
 
     @property
@@ -223,7 +223,7 @@ def rank_file(name: str, rank: int) -> str:
 
 
 def growth_steps(steps: int) -> int:
-    """How many steps show if memory grows, in a launch that times ``steps``."""
+    """Returns how many steps show if memory grows, in a launch that times ``steps``."""
     return max(MIN_GROWTH_STEPS, min(steps, MAX_GROWTH_STEPS))
 
 

@@ -229,7 +229,7 @@ def begin_together(device: torch.device, turns: TurnClient | None, step: Step, p
 
 
 def works_in_background() -> bool:
-    """Whether this rank has processes or threads of its own, such as those that load data."""
+    """Returns whether this rank has processes or threads of its own, such as those that load data."""
     ours, dummy = {threading.main_thread(), threading.current_thread()}, threading._DummyThread  # noqa: SLF001 - torch's threads that ran a hook
     others = [thread for thread in threading.enumerate() if thread not in ours and not isinstance(thread, dummy)]
     return bool([thread for thread in others if thread.name != ANSWERING] or multiprocessing.active_children())
@@ -266,7 +266,7 @@ def _diagnosis(ctx: RankView, job: LaunchJob, step: Step, turns: TurnClient | No
 
 
 def headroom_for(nbytes: int, device: torch.device) -> MemoryHeadroom:
-    """Whether the machine's memory has room for a copy of ``nbytes`` on each rank; the same on all ranks.
+    """Returns whether the machine's memory has room for a copy of ``nbytes`` on each rank; the same on all ranks.
 
     A collective. No rank may decide alone: if one rank left out steps, the others would wait for it.
     """

@@ -25,7 +25,7 @@ def mesh_of(ctx: RankView, sizes: Mapping[str, int]) -> DeviceMesh | None:
 
 
 def shares_data(sizes: Mapping[str, int]) -> bool:
-    """Whether a dimension is one of data; without any, all ranks count as working on the same samples."""
+    """Returns whether a dimension is one of data; without any, all ranks count as working on the same samples."""
     return any(name.startswith(OF_DATA) for name in sizes)
 
 

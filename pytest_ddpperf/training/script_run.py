@@ -67,7 +67,7 @@ class ScriptRun:
         self._error: BaseException | None = None
 
     def beside(self, measure: Callable[[], T]) -> T:
-        """What ``measure`` returns in a thread of its own, while this thread runs the script for it."""
+        """Returns what ``measure`` returns in a thread of its own, while this thread runs the script for it."""
         with ThreadPoolExecutor(1, "ddpperf-measuring") as measuring:
             measured = measuring.submit(self._measured, measure)
             with after_optimizer_steps(self._stepped):

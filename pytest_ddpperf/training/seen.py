@@ -83,7 +83,7 @@ class Seen:
 
 
 def countable(ctx: RankView, step: Step, job: LaunchJob) -> Countable:
-    """What the counters are told of a step."""
+    """Returns what the counters are told of a step."""
     return Countable(
         device=ctx.device,
         modules=step.modules,

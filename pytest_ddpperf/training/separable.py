@@ -32,7 +32,7 @@ class Separable(Protocol):
         """Within, steps average no gradients."""
 
     def still_sent(self, run: Callable[[], Any]) -> str:
-        """What such steps send all the same, in words; may run steps to find out."""
+        """Returns what such steps send all the same, in words; may run steps to find out."""
 
     def snapshot(self) -> Callable[[], None]:
         """Saves what training changes; the result restores it."""
@@ -62,7 +62,7 @@ class OwnSynchronisation:
         return 0
 
     def still_sent(self, run: Callable[[], Any]) -> str:
-        """What a step without synchronisation sends all the same, in words.
+        """Returns what a step without synchronisation sends all the same, in words.
 
         Runs a step with and one without; a collective. Raises SynchronisationKept where both make as many calls of
         collectives: it leaves nothing out, or sends only in every few calls, and this was none of them.
@@ -82,7 +82,7 @@ class OwnSynchronisation:
 
 
 def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
-    """What a user's step offers; raises a WorkloadError where that gives no context."""
+    """Returns what a user's step offers; raises a WorkloadError where that gives no context."""
     problem = unfit(offered) if callable(offered) else f"it is {describe_value(offered)}"
     if problem is not None:
         raise WorkloadError(

@@ -111,7 +111,7 @@ def build_step(ctx: RankView, job: LaunchJob) -> Step:
 
 
 def _remarks(trainer: Trainer, data: Batches, subject: Workload, samples: float) -> tuple[Finding, ...]:
-    """What is strange about a workload, though it can be trained."""
+    """Returns what is strange about a workload, though it can be trained."""
     found = []
     size = contradicting_size(data.shapes, samples)
     if size is not None:

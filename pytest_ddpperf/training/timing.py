@@ -97,7 +97,7 @@ def checked_run(ctx: RankView, step: Step) -> Callable[..., None]:
 
 
 def on_any_rank(ctx: RankView, step: Step, here: bool) -> bool:  # noqa: FBT001  it is what is asked
-    """Whether a fact holds on at least one rank; a collective."""
+    """Returns whether a fact holds on at least one rank; a collective."""
     import torch
     import torch.distributed as dist
 
@@ -233,7 +233,7 @@ def by_period(step_times: Sequence[float], period: int) -> tuple[float, ...]:
 
 
 def sides(pairs: int, seed: int) -> tuple[bool, ...]:
-    """Which blocks are synchronised, in an order that is the same on all ranks.
+    """Returns which blocks are synchronised, in an order that is the same on all ranks.
 
     Neighbouring pairs begin with opposite sides, and so do launches with neighbouring seeds. A drift over the blocks
     then affects both sides.

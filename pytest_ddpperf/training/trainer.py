@@ -146,7 +146,7 @@ class Trainer:
         return restore
 
     def still_sent(self, _run: Callable[[], Any]) -> str:
-        """What steps send all the same that average no gradients, in words."""
+        """Returns what steps send all the same that average no gradients, in words."""
         return self.parallel.still_sent
 
     def snapshot_bytes(self) -> int:

@@ -131,7 +131,7 @@ def _short(value: object, limit: int = 60) -> str:
 
 
 def unfit(function: Callable[..., object], *names: str, **options: object) -> str | None:
-    """Why a function cannot be called with these arguments, in a sentence; None if it can, or nobody knows.
+    """Returns why a function cannot be called with these arguments, in a sentence; None if it can, or nobody knows.
 
     ``names`` name the positional arguments; ``options`` are the keyword arguments.
     """
@@ -152,7 +152,7 @@ def unfit(function: Callable[..., object], *names: str, **options: object) -> st
 
 
 def _takes(function: Callable[..., object], *names: str, **options: object) -> bool:
-    """Whether a decorated function itself can be called with these arguments."""
+    """Returns whether a decorated function itself can be called with these arguments."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(*names, **options)
     except TypeError:

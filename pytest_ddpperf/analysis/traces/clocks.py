@@ -48,7 +48,7 @@ class ClockAlignment:
 
 
 def align(traces: Sequence[RankTrace]) -> ClockAlignment:
-    """How the clocks of ranks differ; raises a TraceError with the reason where that cannot be told."""
+    """Returns how the clocks of ranks differ; raises a TraceError with the reason where that cannot be told."""
     first, *others = traces
     numbers = [trace.rank for trace in traces]
     if len(set(numbers)) < len(numbers):
@@ -72,7 +72,7 @@ def align(traces: Sequence[RankTrace]) -> ClockAlignment:
 def _ahead(
     first: RankTrace, theirs: _Meetings, trace: RankTrace, own: _Meetings, common: Sequence[_Key]
 ) -> tuple[float, float]:
-    """How much the clock of a rank is ahead of the first rank's, and the uncertainty, in seconds."""
+    """Returns how much the clock of a rank is ahead of the first rank's, and the uncertainty, in seconds."""
     pairs = [pair for key in common for pair in zip(theirs[key], own[key], strict=True)]
     low = max(here[0] - there[1] for there, here in pairs)
     high = min(here[1] - there[0] for there, here in pairs)

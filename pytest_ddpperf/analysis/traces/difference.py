@@ -43,12 +43,12 @@ class TraceChange:
 
     @property
     def seconds(self) -> float:
-        """How much longer a step is in it."""
+        """Returns how much longer a step is in it."""
         return (self.after.seconds if self.after else 0.0) - (self.before.seconds if self.before else 0.0)
 
     @property
     def calls(self) -> float:
-        """How many more calls a step makes."""
+        """Returns how many more calls a step makes."""
         return (self.after.calls if self.after else 0.0) - (self.before.calls if self.before else 0.0)
 
     @property
@@ -78,7 +78,7 @@ class TraceDifference:
 
 
 def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: float = 0.01) -> TraceDifference:
-    """What differs between the traces of two runs.
+    """Returns what differs between the traces of two runs.
 
     A time that differs by less than the share ``least`` of the first run's step is left out where calls are the same.
     """
@@ -101,7 +101,7 @@ def difference(before: Sequence[RankTrace], after: Sequence[RankTrace], least: f
 
 
 def usage(traces: Sequence[RankTrace]) -> dict[Name, TraceUse]:
-    """What a step of a rank runs, by what it is and its name."""
+    """Returns what a step of a rank runs, by what it is and its name."""
     calls: dict[Name, int] = defaultdict(int)
     seconds: dict[Name, float] = defaultdict(float)
     for trace in traces:

@@ -67,7 +67,7 @@ class RankTrace:
 
     @cached_property
     def steps(self) -> tuple[ProfiledStep, ...]:
-        """What was sent and computed in each step."""
+        """Returns what was sent and computed in each step."""
         return steps_of(self.events, device=self.device, marks=self.marks)
 
 
@@ -205,5 +205,5 @@ def in_steps(trace: RankTrace, event: ProfilerEvent) -> int | None:
 
 
 def is_communication(event: ProfilerEvent) -> bool:
-    """Whether an event is a collective that is under way."""
+    """Returns whether an event is a collective that is under way."""
     return class_of(event) == "communication"

@@ -142,7 +142,7 @@ def record(file: Path, run: HistoryRun, results: Sequence[Result]) -> int:
 
 
 def has_run(file: Path, run: HistoryRun, results: Sequence[Result]) -> bool:
-    """Whether the file has a run of that moment and commit with just these benchmarks and verdicts."""
+    """Returns whether the file has a run of that moment and commit with just these benchmarks and verdicts."""
     if not file.exists():
         return False
     query = """

@@ -41,7 +41,7 @@ class Shift(NamedTuple):
 
     @property
     def kind(self) -> ShiftKind:
-        """What a report calls it."""
+        """Returns what a report calls it."""
         return "step" if self.after == self.before + 1 else "creep"
 
 
@@ -70,7 +70,7 @@ def penalised(y: Array, alpha: float) -> PenalisedSeries:
 
 
 def t_reach(confidence: float, df: float) -> float:
-    """How many standard errors a two-sided t interval reaches to either side.
+    """Returns how many standard errors a two-sided t interval reaches to either side.
 
     Wallace, "Bounds on normal approximations to Student's and the chi-square distributions" (1959), in closed form:
     the import of scipy lasts longer than the whole search.
@@ -96,7 +96,7 @@ def find_shifts(data: PenalisedSeries) -> list[Shift]:
 
 
 def criterion(data: PenalisedSeries, shifts: Sequence[Shift]) -> float:
-    """What a good description makes small: n log(residual sum of squares), and the penalty of each shift.
+    """Returns what a good description makes small: n log(residual sum of squares), and the penalty of each shift.
 
     The form is that of the Bayesian information criterion (Schwarz 1978) with a penalty for change points of its own,
     as in Zhang and Siegmund (2007): their places are sought among many, and so are no ordinary parameters.
@@ -185,7 +185,7 @@ def _pruned(data: PenalisedSeries, shifts: list[Shift]) -> list[Shift]:
 
 @lru_cache(maxsize=16)
 def _places(n: int, kind: ShiftKind) -> tuple[Indices, Indices]:
-    """Where all steps of a series of ``n`` points begin and end, or creeps of some lengths and all places."""
+    """Returns where all steps of a series of ``n`` points begin and end, or creeps of some lengths and all places."""
     import numpy as np
 
     if kind == "step":

@@ -44,7 +44,7 @@ class ShiftEstimate:
 
     @property
     def error(self) -> float:
-        """How likely no shift at all shows as this one or a larger one, at any of the looks at a benchmark."""
+        """Returns how likely no shift at all shows as this one or a larger one, at any of the looks at a benchmark."""
         if self.standard_error == 0:
             return 0.0 if self.worsening > 0 else 1.0
         from scipy.special import stdtr
@@ -119,7 +119,7 @@ class Endpoints:
 
     @property
     def needs_more(self) -> bool:
-        """Whether more launches could make the ends distinguishable: the bad one is worse, or may be."""
+        """Returns whether more launches could make the ends distinguishable: the bad one is worse, or may be."""
         verdict = self.comparison.verdict
         return verdict is Verdict.INCONCLUSIVE or (verdict is Verdict.REGRESSED and not self.distinguishable)
 

@@ -173,7 +173,7 @@ def _nothing_worse(outcome: Outcome, options: argparse.Namespace) -> str:
 
 
 def _duration_lines(endpoints: Endpoints) -> list[str]:
-    """How many commits there are to search, and how long the probes may take; counts take seconds."""
+    """Returns how many commits there are to search, and how long the probes may take; counts take seconds."""
     commits = f"{format_count(len(endpoints.commits.suspects), endpoints.commits.noun)} to search"
     most = endpoints.effort.get("max_time")
     if most is None:

@@ -36,7 +36,7 @@ class CommitRange:
 
     @cached_property
     def _distances(self) -> Mapping[str, int]:
-        """How many commits the worse answer leaves out, for each commit that may be the first bad one."""
+        """Returns how many commits the worse answer leaves out, for each commit that may be the first bad one."""
         ends = f"--good {self.good[:SHORT]} --bad {self.bad[:SHORT]}"
         bad, good = (self.bad, *self._answered("bad"))[-1], (self.good, *self._answered("good"))
         lines = _rev_list(self.root, ends, "--bisect-all", *self.options, bad, *(f"^{commit}" for commit in good))

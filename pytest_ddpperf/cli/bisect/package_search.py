@@ -50,7 +50,7 @@ def _whole(environments: Environments, given: str, pins: Pins) -> Interpreter:
 
 
 def conclusion(bisector: Bisector) -> tuple[list[str], bool]:
-    """What makes the difference, in lines, and whether it is one change that does so by itself.
+    """Returns what makes the difference, in lines, and whether it is one change that does so by itself.
 
     A change that others came before is measured once more, without them.
     """

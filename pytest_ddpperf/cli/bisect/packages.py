@@ -116,7 +116,7 @@ class PackageRange:
         return {name: line for name, line in pins.items() if line}
 
     def changes(self, state: str) -> str:
-        """What the step to a state changes: ``torch 2.11.0 -> 2.13.0, triton 3.6.0 -> 3.7.1``."""
+        """Returns what the step to a state changes: ``torch 2.11.0 -> 2.13.0, triton 3.6.0 -> 3.7.1``."""
         return ", ".join(
             f"{name} {_version(self.old.get(name))} -> {_version(self.new.get(name))}"
             for name in self.steps[int(state) - 1]

@@ -69,7 +69,7 @@ class ProbePlugin:
 
 
 def _reason(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Why a test or file failed or was skipped, in a line."""
+    """Returns why a test or file failed or was skipped, in a line."""
     if isinstance(report.longrepr, tuple):  # file, line and the words of a skip
         return str(report.longrepr[2])
     crash = getattr(report.longrepr, "reprcrash", None)

@@ -58,5 +58,5 @@ def run_probe(probe: Probe, against: str, arguments: Sequence[str]) -> Outcome:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """What the user would type to run pytest with these arguments: ``pytest perf -k small``."""
+    """Returns what the user would type to run pytest with these arguments: ``pytest perf -k small``."""
     return shlex.join(("pytest", *arguments))

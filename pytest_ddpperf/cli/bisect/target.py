@@ -36,7 +36,7 @@ class Target:
 
     @property
     def counted(self) -> bool:
-        """Whether the metric is counted, and so has no noise."""
+        """Returns whether the metric is counted, and so has no noise."""
         return self.metric in COUNTS
 
     def probe(self, commit: str, settings: Mapping[str, object]) -> Probe:
@@ -83,7 +83,7 @@ def compared(outcome: Outcome, metric: str | None) -> Iterator[tuple[Result, Com
 
 
 def undecided(outcome: Outcome, metric: str | None) -> bool:
-    """Whether more launches could find a regression."""
+    """Returns whether more launches could find a regression."""
     return any(comparison.verdict is Verdict.INCONCLUSIVE for _, comparison in compared(outcome, metric))
 
 
@@ -105,7 +105,7 @@ def not_compared(outcome: Outcome) -> list[str]:
 
 
 def _lack(result: Result) -> str | None:
-    """Why a benchmark could not be compared; None where it could."""
+    """Returns why a benchmark could not be compared; None where it could."""
     if result.paired is not None and result.paired.lacking:
         return f"{result.origin}: {result.paired.lacking}"
     apart = any(finding.code in APART for finding in result.findings)  # compared, and worse

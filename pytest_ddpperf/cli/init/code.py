@@ -41,7 +41,7 @@ class Module:
 
 
 def read(file: Path, code: bytes) -> Module | None:
-    """What a file of Python has, by its path from the root of the project; None of what is no Python."""
+    """Returns what a file of Python has, by its path from the root of the project; None of what is no Python."""
     tree = _parsed(code)
     if tree is None:
         return None
@@ -78,7 +78,7 @@ def _parsed(code: bytes) -> ast.Module | None:
 
 
 def _imports(tree: ast.Module, file: Path) -> tuple[dict[str, str], bool]:
-    """What each imported name stands for, dotted, and whether any is imported by its place in the package."""
+    """Returns what each imported name stands for, dotted, and whether any is imported by its place in the package."""
     found: dict[str, str] = {}
     relative = False
     for node in ast.walk(tree):
@@ -104,7 +104,7 @@ def _names(node: ast.stmt) -> list[str]:
 
 
 def _code_of(node: ast.AST, imports: Mapping[str, str], apart: frozenset[ast.AST] = frozenset()) -> Code:
-    """What is kept of a node of the tree, without what is kept ``apart``."""
+    """Returns what is kept of a node of the tree, without what is kept ``apart``."""
     found, left = Code(), [node]
     while left:
         here = left.pop()
@@ -138,7 +138,7 @@ def _dotted(node: ast.AST) -> str:
 
 
 def _is_needed(names: Sequence[str], call: ast.Call) -> bool:
-    """Whether an argument has to be given."""
+    """Returns whether an argument has to be given."""
     words = {word.arg: word.value for word in call.keywords}
     if names[-1].startswith("-"):
         return getattr(words.get("required"), "value", False) is True

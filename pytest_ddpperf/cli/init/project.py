@@ -149,7 +149,7 @@ def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
 
 
 def _is_file(path: str) -> bool:
-    """Whether there is such a file; False where nobody may look, too."""
+    """Returns whether there is such a file; False where nobody may look, too."""
     return os.path.isfile(path)  # noqa: PTH113 - which raises
 
 
@@ -169,12 +169,12 @@ def _name(file: Path) -> str:
 
 
 def _importable(file: Path) -> bool:
-    """Whether an import statement can name a module; a name may hold anything, such as a newline and code."""
+    """Returns whether an import statement can name a module; a name may hold anything, such as a newline and code."""
     return all(part.isidentifier() and not keyword.iskeyword(part) for part in file.with_suffix("").parts)
 
 
 def _framework(code: Code) -> str:
-    """What code trains with, by what it uses and calls; empty if it does not train."""
+    """Returns what code trains with, by what it uses and calls; empty if it does not train."""
     tops, called = {name.partition(".")[0] for name in code.uses}, code.words
     trainers = {top for name in code.uses if name.endswith("Trainer") and (top := name.partition(".")[0])}
     if "LightningCLI" in called or (tops & _LIGHTNING and "fit" in called):
@@ -217,7 +217,7 @@ def _script(file: Path, module: Module, code: Code, named: int) -> TrainingScrip
 
 
 def _likely(script: TrainingScript) -> tuple[bool | int | str, ...]:
-    """What sorts scripts: one that trains on several ranks before one that has arguments to be guessed."""
+    """Returns what sorts scripts: one that trains on several ranks before one that has arguments to be guessed."""
     stem = script.file.stem.lower()
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
     odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))

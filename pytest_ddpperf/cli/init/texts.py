@@ -59,7 +59,7 @@ def from_here(file: Path) -> str:
 
 
 def found_lines(project: Project) -> list[str]:
-    """What was found in a project, and what may be chosen instead."""
+    """Returns what was found in a project, and what may be chosen instead."""
     if not project.scripts:
         return [f"no script in {project.root} trains: the test trains a small model, which yours is to replace"]
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
@@ -121,7 +121,7 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
 
 
 def requirement() -> str:
-    """What pip installs this package by: from its repository, for no package index has it."""
+    """Returns what pip installs this package by: from its repository, for no package index has it."""
     urls = dict(url.split(", ", 1) for url in metadata("pytest-ddpperf").get_all("Project-URL", []))
     return f"pytest-ddpperf @ git+{urls.get('Repository', UNKNOWN)}"
 
@@ -133,7 +133,7 @@ def _usable(project: Project) -> TrainingScript | None:
 
 
 def _script_remarks(script: TrainingScript) -> list[str]:
-    """What a reader has to know of the call."""
+    """Returns what a reader has to know of the call."""
     own_loop = script.framework in {"torch", "accelerate", "fabric"}
     lines = [
         "Each rank runs the script with the environment of torchrun; a step ends where optimizer.step() has returned."

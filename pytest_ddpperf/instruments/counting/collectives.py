@@ -116,7 +116,7 @@ _FUNCTIONAL: Mapping[str, _Row] = {
 
 
 def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[CollectiveCall]:
-    """What a call of an operator communicates: mostly one collective, several for a batch of sends, or nothing.
+    """Returns what a call of an operator communicates: mostly one collective, several for a batch of sends, or nothing.
 
     An unknown operator of these namespaces counts under its own name with the bytes of all its tensors, so that those
     of a new torch are not overlooked. So do those of symmetric memory, which follow no ring.
@@ -200,7 +200,7 @@ _MAX_WAIT = 2.0  # seconds; sends and receives in an order that waiting would bl
 
 
 def is_on_cpu(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether an operator communicates tensors on a CPU."""
+    """Returns whether an operator communicates tensors on a CPU."""
     return (
         isinstance(func, OpOverload)
         and func.namespace in NAMESPACES

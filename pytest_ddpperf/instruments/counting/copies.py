@@ -142,7 +142,7 @@ def _peers(wrapped: DistributedDataParallel) -> tuple[int, ...]:
 
 
 def _hooks_reduce(wrapped: DistributedDataParallel) -> bool:
-    """Whether gradients are equal on all ranks after a wrapper's hooks; those of a user's may do anything."""
+    """Returns whether gradients are equal on all ranks after a wrapper's hooks; those of a user's may do anything."""
     return all(getattr(hook, "__module__", "").endswith(_HOOKS) for hook, _ in wrapped._comm_hooks)  # noqa: SLF001
 
 

@@ -291,13 +291,13 @@ class _Pass:
 
 
 def _has_hooks(root: nn.Module) -> bool:
-    """Whether a model has communication hooks of DDP in Python."""
+    """Returns whether a model has communication hooks of DDP in Python."""
     inside = (each for each in root.modules() if isinstance(each, DistributedDataParallel))
     return any(each._comm_hooks for each in inside)  # noqa: SLF001 - torch does not tell otherwise
 
 
 def _differ(steps: Sequence[object], period: int) -> bool:
-    """Whether any step is another than the one a period before."""
+    """Returns whether any step is another than the one a period before."""
     return any(one != other for one, other in zip(steps, steps[period:], strict=False))
 
 

@@ -105,11 +105,11 @@ class OperatorCounter(TorchDispatchMode):
         self.joined: dict[int, ReferenceType[torch.Tensor]] = {}  # made of several tensors, or of one several times
 
     def details(self) -> dict[str, dict[str, float]]:
-        """What was counted since the step began, by metric and by what it is made of."""
+        """Returns what was counted since the step began, by metric and by what it is made of."""
         return {metric: dict(found) for metric, found in self._counts.items()}
 
     def sites(self) -> dict[str, Mapping[tuple[str, Place], float]]:
-        """Where it was called from, by metric and by what it is made of."""
+        """Returns where it was called from, by metric and by what it is made of."""
         return {metric: dict(found) for metric, found in self._sites.items()}
 
     @contextmanager
@@ -207,7 +207,7 @@ class OperatorCounter(TorchDispatchMode):
             self.add("host_to_device_bytes", str(func._overloadpacket), copied)  # noqa: SLF001  its name
 
     def _stays_on_host(self, wait: str, tensor: torch.Tensor) -> bool:
-        """Whether torch reads a number on a CPU that would be on the host of a GPU, too."""
+        """Returns whether torch reads a number on a CPU that would be on the host of a GPU, too."""
         return self._device == "cpu" and wait == "item" and (self._is_of_optimizer(tensor) or _asked_by_autograd())
 
     def _is_of_optimizer(self, number: torch.Tensor) -> bool:
@@ -243,7 +243,7 @@ def _asked_by_autograd() -> bool:
 
 
 def has_a_say(kind: type) -> bool:
-    """Whether tensors of a class take operators apart themselves, as DTensors do."""
+    """Returns whether tensors of a class take operators apart themselves, as DTensors do."""
     if issubclass(kind, FakeTensor):
         return False
     own = kind.__torch_dispatch__  # type: ignore[attr-defined]  # all kinds of tensors have it

@@ -63,7 +63,7 @@ class Attribution:
 
 
 def _recomputes() -> bool:
-    """Whether a checkpoint or a module's forward called this, after the innermost backward began."""
+    """Returns whether a checkpoint or a module's forward called this, after the innermost backward began."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001  inspect is much slower
     while frame is not None and frame.f_code.co_filename != graph.__file__:
         if frame.f_code.co_filename in _RECOMPUTING:

@@ -170,7 +170,7 @@ _COPIES = frozenset({aten._to_copy, aten.copy_})  # noqa: SLF001
 
 @cache
 def is_plain(func: Any) -> bool:
-    """Whether an operator can neither communicate, wait nor copy, and has no FLOPs, whatever it is given."""
+    """Returns whether an operator can neither communicate, wait nor copy, and has no FLOPs, whatever it is given."""
     packet = getattr(func, "_overloadpacket", func)
     sends = getattr(func, "namespace", "") in NAMESPACES
     return not (sends or packet in flop_registry or packet in _FORMULAS or packet in {*_WAITS, *_INDEXED, *_COPIES})
@@ -200,7 +200,7 @@ def moved_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _elements(tensor: Tensor) -> int:
-    """How many different elements a tensor has; all of them where it has no strides, as a sparse one."""
+    """Returns how many different elements a tensor has; all of them where it has no strides, as a sparse one."""
     if tensor.layout != torch.strided or tensor.is_nested:
         return tensor.numel()
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)

@@ -207,6 +207,6 @@ class BatchRows:
 
 
 def _is_flattened(tensor: Tensor) -> bool:
-    """Whether a tensor has several rows for one of the tensor that it is a view of."""
+    """Returns whether a tensor has several rows for one of the tensor that it is a view of."""
     base = tensor._base  # noqa: SLF001  torch has no other name for it
     return base is not None and base.dim() > 0 and base.shape[0] < tensor.shape[0]

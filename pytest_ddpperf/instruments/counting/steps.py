@@ -23,7 +23,7 @@ _UNUSUAL = "most steps do something else than those in which it was counted"
 
 
 def per_step(steps: Sequence[Details]) -> Details:
-    """What a step does, from the steps of a period: of levels the largest, of all else the mean."""
+    """Returns what a step does, from the steps of a period: of levels the largest, of all else the mean."""
     return {
         metric: max((step[metric] for step in steps), key=total_of)
         if metric in _LEVELS
@@ -95,14 +95,14 @@ def _mean(parts: Sequence[tuple[float, ...]]) -> float:
 
 
 def _widest(of_part: Mapping[str, Sequence[tuple[float, ...]]]) -> str:
-    """What steps differ in most."""
+    """Returns what steps differ in most."""
     sums = {part: tuple(map(math.fsum, zip(*parts, strict=True))) for part, parts in of_part.items()}
     part = max(sums, key=lambda part: max(sums[part]) - min(sums[part]))
     return f"{part} {rhythm_text(sums[part])}"
 
 
 def _difference(first: Mapping[str, float], following: Mapping[str, float]) -> str:
-    """What two steps differ in most; empty if they are alike."""
+    """Returns what two steps differ in most; empty if they are alike."""
     sizes = {name: abs(following.get(name, 0.0) - first.get(name, 0.0)) for name in {**following, **first}}
     name = max(sizes, key=sizes.__getitem__, default="")
     if not sizes.get(name):

@@ -149,7 +149,7 @@ class TensorTracker:
                     self._refile(key, self._unnamed[key], "buckets")
 
     def is_state(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is an optimizer's state."""
+        """Returns whether a tensor is an optimizer's state."""
         records = (self._records.get(storage._cdata) for storage in storages_of(tensor))  # noqa: SLF001  as above
         return any(record is not None and record.category == "optimizer_state" for record in records)
 
@@ -315,5 +315,5 @@ def _usual_owners() -> tuple[int, int]:
 
 
 def _owners(storage: torch.UntypedStorage) -> int:
-    """How many owners a storage has in C++: tensors, and what makes it an object of Python."""
+    """Returns how many owners a storage has in C++: tensors, and what makes it an object of Python."""
     return torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001  torch offers no other way to ask

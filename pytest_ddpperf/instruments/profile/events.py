@@ -107,12 +107,12 @@ class ProfilerEvent:
 
 
 def is_nccl_kernel(name: str, activity: str) -> bool:
-    """Whether an event is a collective on a GPU."""
+    """Returns whether an event is a collective on a GPU."""
     return activity == "kernel" and _NCCL.match(name) is not None
 
 
 def class_of(event: ProfilerEvent) -> Class | None:
-    """What an event is; None for events that are ignored."""
+    """Returns what an event is; None for events that are ignored."""
     if event.activity == GPU_ANNOTATION:
         return None
     if event.kind or event.name.startswith("gloo:"):

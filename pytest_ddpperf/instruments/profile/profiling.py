@@ -98,7 +98,7 @@ def window_of(module: DistributedDataParallel) -> Window | None:
 
 
 def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
-    """What ``save`` writes to a file: a Chrome trace."""
+    """Returns what ``save`` writes to a file: a Chrome trace."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "trace.json")
         save(str(file))
@@ -107,7 +107,7 @@ def saved(save: Callable[[str], object]) -> Mapping[str, Any]:
 
 
 def notes_of(recorded: Sequence[Any], trace: Callable[[], Mapping[str, Any]]) -> dict[int, Note]:
-    """What is known of the collectives that NCCL's kernels send, by the number that the kernels are linked to.
+    """Returns what is known of the collectives that NCCL's kernels send, by the number that the kernels are linked to.
 
     ``trace`` returns the trace as torch saves it: before torch 2.12 it holds what the events do not say.
     """

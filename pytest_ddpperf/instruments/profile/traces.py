@@ -75,7 +75,7 @@ def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, 
 
 
 def _refused(call: Callable[[], object]) -> str:
-    """Why an allocator does not do something; empty where it does."""
+    """Returns why an allocator does not do something; empty where it does."""
     try:
         call()
     except (RuntimeError, AttributeError) as error:

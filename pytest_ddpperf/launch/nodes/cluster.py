@@ -183,7 +183,7 @@ class Cluster:
 
     @property
     def lost(self) -> str:
-        """Which agent is gone; empty while all are there."""
+        """Returns which agent is gone; empty while all are there."""
         return next(filter(None, (_end_of(node.link) for node in self.nodes)), "")
 
     def close(self, status: int, *, first: bool = False) -> None:
@@ -275,7 +275,7 @@ def _health(link: Link, number: int) -> CpuHealth:
 
 
 def _end_of(link: Link) -> str:
-    """Why a link has ended on which nothing is awaited; empty while it has not."""
+    """Returns why a link has ended on which nothing is awaited; empty while it has not."""
     try:
         link.received()
     except LinkEnded as error:

@@ -44,7 +44,7 @@ _USAGE_ERROR = 4  # the status of pytest
 
 
 def hello(task: Task, root: Path, files: Iterable[Path]) -> Hello:
-    """What this task says of itself; ``files`` are those of its tests."""
+    """Returns what this task says of itself; ``files`` are those of its tests."""
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(f"{os.path.relpath(path, root)}\n".encode() + path.read_bytes())

@@ -163,7 +163,7 @@ def exchange(_: RankContext, task: Task, variables: Mapping[str, str], text: str
 
 
 def _leads(text: str) -> bool:
-    """Whether a controller with the key of a card is at its address."""
+    """Returns whether a controller with the key of a card is at its address."""
     card = Card.loads(text)
     try:
         connect((card.host, card.port), card.key).close()

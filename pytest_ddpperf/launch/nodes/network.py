@@ -81,7 +81,7 @@ def own_address(other: str, environ: Mapping[str, str]) -> str:
 
 
 def offset(link: Link) -> tuple[int, int]:
-    """How far a peer's clock is ahead of this one's, and the uncertainty, in nanoseconds.
+    """Returns how far a peer's clock is ahead of this one's, and the uncertainty, in nanoseconds.
 
     From the fastest of some pings, as in NTP (RFC 5905, section 8) with a message that is answered at once.
     """

@@ -63,7 +63,7 @@ class NodeRanks:
 
     @property
     def states(self) -> list[RankEnd]:
-        """How each rank stands, as far as is known here."""
+        """Returns how each rank stands, as far as is known here."""
         return list(self._states.values())
 
     ends = states  # a rank's output comes with its state
@@ -103,7 +103,7 @@ class NodeRanks:
         return self._stacks or {state.rank: "" for state in self.states if not state.over}
 
     def progress(self) -> dict[int, Progress]:
-        """How far each rank had come when the stacks were taken."""
+        """Returns how far each rank had come when the stacks were taken."""
         return self._progress
 
     def ask_calls(self, deadline: float) -> None:
@@ -112,7 +112,7 @@ class NodeRanks:
         self._link.send(AskCalls(max(0.0, deadline - time.monotonic())))
 
     def calls(self, deadline: float) -> dict[int, RankCalls]:
-        """What ranks have called; without those that do not answer in time."""
+        """Returns what ranks have called; without those that do not answer in time."""
         self._await(lambda: self._calls is not None, deadline)
         return self._calls or {}
 

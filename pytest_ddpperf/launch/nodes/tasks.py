@@ -25,7 +25,7 @@ class Task:
 
     @property
     def controls(self) -> bool:
-        """Whether this is the task that collects, judges and writes."""
+        """Returns whether this is the task that collects, judges and writes."""
         return self.rank == 0
 
 

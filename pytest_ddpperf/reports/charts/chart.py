@@ -99,7 +99,7 @@ class Chart:
 
 
 def view_of(chart: Chart) -> View:
-    """What the axis of values of a chart of lines or points shows.
+    """Returns what the axis of values of a chart of lines or points shows.
 
     It has all values. Intervals widen it, but not beyond twice what the values take, so that none hides them. It begins
     at 0 where that is near.
@@ -127,7 +127,7 @@ def units_of(chart: Chart) -> tuple[Scale, Scale]:
 
 
 def remark_of(chart: Chart) -> str:
-    """What a reader has to know of the data and of the intervals; may be empty."""
+    """Returns what a reader has to know of the data and of the intervals; may be empty."""
     level = "" if chart.confidence is None else f"bars and bands: {confidence_text(chart.confidence)}"
     return "; ".join(filter(None, (chart.note, level)))
 

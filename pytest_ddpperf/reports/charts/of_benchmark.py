@@ -23,7 +23,7 @@ _MEMORY = {"allocated": "live tensors on a GPU", "heap": "memory of malloc"}
 
 
 def reference_of(result: ResultData) -> str:
-    """What the benchmark is compared with, in a word or two."""
+    """Returns what the benchmark is compared with, in a word or two."""
     return "baseline" if result.against is None else result.against.revision
 
 

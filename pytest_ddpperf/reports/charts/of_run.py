@@ -112,7 +112,7 @@ def _sizes(points: Sequence[Placed]) -> tuple[int, list[int]]:
 def _ranks_chart(
     kind: str, what: str, test: str, points: Sequence[Placed], value: Callable[[ResultData], ChartPoint | None]
 ) -> dict[str, Any]:
-    """What all charts over the number of ranks have: a series for each way to train."""
+    """Returns what all charts over the number of ranks have: a series for each way to train."""
     ways: dict[str, list[ChartPoint]] = {}
     for _, result in sorted(points, key=lambda placed: placed[1].world_size):
         if (found := value(result)) is not None:

@@ -56,7 +56,7 @@ VerdictWord = Annotated[
 def results_document(
     made: Outputs, code: Checkout | None, *, date: str | None = None, interrupted: str | None = None
 ) -> dict[str, Any]:
-    """What a run has made, each in the order made, and the code that was run.
+    """Returns what a run has made, each in the order made, and the code that was run.
 
     ``interrupted``: why the run ended before all its tests had run; None where it did not. ``date``: when it ended.
     """

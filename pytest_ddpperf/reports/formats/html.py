@@ -134,7 +134,7 @@ def _shared(document: ResultsData, results: Sequence[Result], charts: Sequence[C
 
 
 def _kept(found: Sequence[ConvergenceData]) -> Table:
-    """How the end of each strategy's trainings stands to that of the first one's."""
+    """Returns how the end of each strategy's trainings stands to that of the first one's."""
     return Table(
         title="beside the first strategy; worse: as a share of its value",
         headers=("training", "quantity", "verdict", "worse", "tolerance"),

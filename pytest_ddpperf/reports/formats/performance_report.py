@@ -41,7 +41,7 @@ def performance_report(document: ResultsData) -> str:
 
 
 def _benchmark(result: Result, data: ResultData) -> Sequence[str]:
-    """What is known of one benchmark, a line each."""
+    """Returns what is known of one benchmark, a line each."""
     name, found = printable(f"{result.test} {result.name}"), data.diagnosis
     advice = [] if found is None else [f"{number}. {each.text}" for number, each in enumerate(found.advice, 1)]
     unknown = [] if found is None else ["none: no change is known that would make its step faster"]

@@ -22,7 +22,7 @@ from pytest_ddpperf.reports.remarks import remark_of, told_once
 
 
 def reasons(result: Result) -> list[str]:
-    """Why a benchmark is red, a line for each metric; of one that could not be measured its remarks.
+    """Returns why a benchmark is red, a line for each metric; of one that could not be measured its remarks.
 
     Of one that is not red it is what became of its step time.
     """

@@ -57,7 +57,7 @@ def allocate(seconds: float, requests: Sequence[TimeRequest]) -> list[float]:
 
 
 def request_of(results: Sequence[Result], interim: Interim) -> TimeRequest | None:
-    """What a call of a verb asks for after a look of its first pass; None if all is decided."""
+    """Returns what a call of a verb asks for after a look of its first pass; None if all is decided."""
     compared = [
         (result, comparison)
         for result in results

@@ -139,7 +139,7 @@ class SessionBudget:
 
     @property
     def defers(self) -> bool:
-        """Whether a suspect is confirmed in the second pass, and not now."""
+        """Returns whether a suspect is confirmed in the second pass, and not now."""
         return self.two_passes and not (self.again or self.runs_once)
 
     @property
@@ -162,7 +162,7 @@ class SessionBudget:
         return self.now() + round_seconds <= (self._screening_ends if screening else self._call_ends - self._kept)
 
     def has_time_for(self, diagnosis_seconds: float) -> bool:
-        """Whether a diagnosis of so many seconds fits into the time of the call."""
+        """Returns whether a diagnosis of so many seconds fits into the time of the call."""
         return self.now() + diagnosis_seconds <= self._call_ends
 
     def over(self, *, last: bool) -> float:
@@ -177,7 +177,7 @@ class SessionBudget:
         return FIRST_PASS + (1 - FIRST_PASS) * passed if self.again else FIRST_PASS * passed
 
     def holds(self, test: str) -> bool:
-        """Whether a test is open, and may run once more."""
+        """Returns whether a test is open, and may run once more."""
         return (
             self.two_passes
             and not self.again
@@ -233,7 +233,7 @@ class SessionBudget:
         )
 
     def text(self) -> str:
-        """Where the session stands: ``7 of 26, 4:10 left of 10:00``; empty without a limit."""
+        """Returns where the session stands: ``7 of 26, 4:10 left of 10:00``; empty without a limit."""
         if self._seconds is None:
             return ""
         which = "again, " if self.again else f"{self._begun} of {self._tests}, "

@@ -173,7 +173,7 @@ class BenchmarkRun:
         return found
 
     def _written(self, folder: Path, variants: Sequence[Variant]) -> list[str]:
-        """What merges the traces of variants and what tells of them, written to files; a line on each."""
+        """Returns what merges the traces of variants and what tells of them, written to files; a line on each."""
         from pytest_ddpperf.run.call.traces import file_name, write_beside
 
         lines = []
@@ -211,7 +211,7 @@ class BenchmarkRun:
         return replace(variant, profile=profile.merged(ranks))
 
     def probe(self, variant: Variant, plan: Plan, memory_limit: int | None) -> Sequence[RankLaunch]:
-        """What the ranks of one launch report, each limited to so many bytes; None for what the device has."""
+        """Returns what the ranks of one launch report, each limited to so many bytes; None for what the device has."""
         __tracebackhide__ = True
         return self.launches.launch(variant, PROBE_LAUNCH, self.launches.job(variant, plan), memory_limit).values
 
@@ -247,5 +247,5 @@ class BenchmarkRun:
 
 
 def _benchmarks(variants: Sequence[Variant]) -> list[tuple[object, bool]]:
-    """What is measured, and of which side, whatever its functions are: each run of a test makes them anew."""
+    """Returns what is measured, and of which side, whatever its functions are: each run of a test makes them anew."""
     return [(variant.identity_fields, variant.of_reference) for variant in variants]

@@ -125,7 +125,7 @@ class BenchmarkLaunches:
             side.abort()
 
     def limits(self, screening: float, *, shared: bool) -> LaunchLimits:
-        """How much the launches may take, of which those of so many seconds are planned."""
+        """Returns how much the launches may take, of which those of so many seconds are planned."""
         together = {"slots": self._together, "memory": self._memory}
         return limits_of(self.settings, screening=screening, shared=shared, **together)
 
@@ -274,7 +274,7 @@ class TimedLaunches:
         return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.slots, interleaved=True)
 
     def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
-        """Why the reference's failure does not mean that it cannot run the benchmark; None where it does."""
+        """Returns why the reference's failure does not mean that it cannot run the benchmark; None where it does."""
         hint = _interleaving_hint(error, launches)
         if hint:
             return f"{error}{hint}"

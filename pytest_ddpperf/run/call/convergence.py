@@ -52,7 +52,7 @@ def ways_of(
 
 
 def plan_of(workload: Workload, **given: Any) -> TrainingPlan:
-    """What the arguments of a call ask for; SettingError for one that does not fit."""
+    """Returns what the arguments of a call ask for; SettingError for one that does not fit."""
     if given["every"] is None:
         given["every"] = max(1, (given["steps"] if isinstance(given["steps"], int) else 1) // POINTS)
     parsers = {"steps": positive_int, "every": positive_int, "launches": three_or_more, "tolerance": fraction}
@@ -120,7 +120,7 @@ def converged(run: BenchmarkRun, test: str, plan: TrainingPlan, variants: Mappin
 def _quantities(
     workload: Any, plan: TrainingPlan, launches: Sequence[Sequence[tuple[RankTraining, ...]]]
 ) -> tuple[str, ...]:
-    """What all trainings evaluate, the loss first; refuses a metric that is not among them."""
+    """Returns what all trainings evaluate, the loss first; refuses a metric that is not among them."""
     names = tuple(launches[0][0][0].values)
     for rank, trainings in enumerate(launches[-1]):
         for training in (one for one in trainings if one.values):
@@ -167,7 +167,7 @@ def _curve(ranks: Sequence[RankTraining], steps: tuple[int, ...], quantities: Se
 
 
 def _lost(launches: Sequence[Sequence[RankTraining]]) -> tuple[str, ...]:
-    """What ranks found not to be finite, a line for each launch in which one did."""
+    """Returns what ranks found not to be finite, a line for each launch in which one did."""
     first = ((next((rank.lost for rank in ranks if rank.lost), ""), number) for number, ranks in enumerate(launches, 1))
     return tuple(f"{lost} in launch {number}" for lost, number in first if lost)
 

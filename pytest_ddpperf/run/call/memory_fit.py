@@ -27,7 +27,7 @@ class MemoryFit:
         self._tries: Counter[tuple[str, int]] = Counter()
 
     def goes_on(self, error: RankFailed) -> bool:
-        """Whether the variants that are left are measured again after an error; RankFailed if nothing fits.
+        """Returns whether the variants that are left are measured again after an error; RankFailed if nothing fits.
 
         What runs out of memory once is tried again; what does so again is left out.
         """

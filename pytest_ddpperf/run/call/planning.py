@@ -165,7 +165,7 @@ def pilot_plan(warmup: int, steps: int | None) -> Plan:
 
 
 def pilot_of(ranks: tuple[RankLaunch, ...], seconds: float, plan: Plan) -> Pilot:
-    """What a launch of this plan told, which took so many seconds."""
+    """Returns what a launch of this plan told, which took so many seconds."""
     launch = launch_of(0, ranks, seconds)
     step = mean_step(launch)
     known = complete(rank.device_memory for rank in ranks)
@@ -259,7 +259,7 @@ MAX_GPU_SHARE = 0.9  # of the memory of each GPU: what launches that interleave 
 
 
 def can_interleave(variants: Sequence[Variant], wanted: bool | None) -> bool:  # noqa: FBT001  a setting
-    """Whether launches of these variants may run at the same time, as far as is known before any."""
+    """Returns whether launches of these variants may run at the same time, as far as is known before any."""
     return all(wanted or (wanted is None and variant.environment.device in INTERLEAVED) for variant in variants)
 
 

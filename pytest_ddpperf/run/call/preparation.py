@@ -104,7 +104,7 @@ def prepared(
 
 
 def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> Prepared:
-    """What a launch finds out about a variant.
+    """Returns what a launch finds out about a variant.
 
     A verification that shared its processes with other tasks counts only where all went well. Otherwise a launch that
     only verifies comes before any other failure, because training that is wrong is the worse fault.
@@ -134,7 +134,7 @@ def _found_out(variant: Variant, job: PrepareJob, launch: PreparingLauncher) -> 
 
 
 def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, launch: PreparingLauncher) -> Verification:
-    """What the first steps of a user's step or script do beside those of its single-process twin."""
+    """Returns what the first steps of a user's step or script do beside those of its single-process twin."""
     __tracebackhide__ = True
     from pytest_ddpperf.training.correctness.traces import compared
 
@@ -151,7 +151,7 @@ def _beside_reference(variant: Variant, reference: Subject, job: PrepareJob, lau
 
 
 def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | None = None) -> PrepareJob:
-    """What a preparing launch of a variant has to find out; the reference is not verified."""
+    """Returns what a preparing launch of a variant has to find out; the reference is not verified."""
     settings = variant.effective_settings(settings)
     counted = settings.counts != "off"
     verified = settings.verify and variant.resolved is not None and not variant.of_reference
@@ -175,7 +175,7 @@ def prepare_job(settings: Settings, variant: Variant, picked: tuple[str, str] | 
 
 
 def task_text(job: PrepareJob) -> str:
-    """What a preparing launch does, for the line that tells of it."""
+    """Returns what a preparing launch does, for the line that tells of it."""
     tasks = {
         "timing a few steps": job.timed,
         "counting": job.counted,
@@ -204,7 +204,7 @@ def identity(job: PrepareJob, variant: Variant) -> bytes:
 
 
 def outcome(job: PrepareJob, result: LaunchResult[RankPrepared]) -> Prepared:
-    """What the ranks of a preparing launch found out together."""
+    """Returns what the ranks of a preparing launch found out together."""
     ranks = result.values
     timed = tuple(rank.timed for rank in ranks if rank.timed is not None)
     counts = [rank.counts for rank in ranks if rank.counts is not None]

@@ -96,7 +96,7 @@ class PairedReferences:
 
 
 def cannot_run(revision: str, reason: str) -> str:
-    """Why the commit of a baseline is not measured, with the cure."""
+    """Returns why the commit of a baseline is not measured, with the cure."""
     cure = f"if it has to be built first, see {KNOBS['against_setup'].option}"
     return f"{revision}, the commit of the baseline, cannot run it: {reason}; {cure}"
 

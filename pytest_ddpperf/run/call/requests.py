@@ -66,7 +66,7 @@ def grows(subject: object) -> bool:
 
 
 def by_size(subject: Any, sizes: Sequence[int], mode: Mode, *, counted: bool) -> Mapping[int, Subject]:
-    """What is measured with each number of ranks."""
+    """Returns what is measured with each number of ranks."""
     if not grows(subject):
         return dict.fromkeys(sizes, subject)
     if mode == "strong" or not counted:

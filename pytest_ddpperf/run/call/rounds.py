@@ -146,7 +146,7 @@ class Measuring:
 
     @property
     def _round_seconds(self) -> float:
-        """What another round will take: as long as those before it or, before any, as the pilots."""
+        """Returns what another round will take: as long as those before it or, before any, as the pilots."""
         return self._of_all * self.rounds.part()
 
     @property
@@ -329,7 +329,7 @@ class Rounds:
         self._diagnoses, self.diagnosed = [[] for _ in self._variants], None
 
     def measurements(self, findings: Sequence[Finding]) -> tuple[Measurement, ...]:
-        """What the launches of each variant amount to."""
+        """Returns what the launches of each variant amount to."""
         interleaved = {i for group in self.plans.groups if len(group) > 1 for i in group}
         return tuple(
             measurement_of(

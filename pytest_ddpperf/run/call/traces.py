@@ -37,7 +37,7 @@ class TracedGroup:
 
 
 def file_name(test: str, variant: Variant) -> str:
-    """What the names of a benchmark's files begin with."""
+    """Returns what the names of a benchmark's files begin with."""
     side = ".reference" * variant.of_reference
     ranks = f" w{variant.world_size}"
     stem = file_stem(f"{test}.{variant.name.removesuffix(ranks)}.{ranks.strip()}{side}")
@@ -132,7 +132,7 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def pairs_of(before: Path, after: Path) -> list[tuple[TracedGroup, TracedGroup]]:
-    """What is compared: one benchmark with another, or those of the same name of two folders.
+    """Returns what is compared: one benchmark with another, or those of the same name of two folders.
 
     Raises a TraceError where neither is there.
     """

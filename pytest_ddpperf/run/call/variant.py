@@ -81,7 +81,7 @@ def measurement_of(
     diagnoses: Sequence[Launch] = (),
     fresh_from: int = 0,
 ) -> Measurement:
-    """What launches of a variant amount to; ``findings`` are remarks on how they came about."""
+    """Returns what launches of a variant amount to; ``findings`` are remarks on how they came about."""
     measured = Measurement(
         **variant.identity_fields,
         plan=plan,

@@ -44,7 +44,7 @@ def asked_of(
     memory: float | str | None,
     accelerator: str | None,
 ) -> Asked:
-    """What a call asks for; an accelerator has its own memory."""
+    """Returns what a call asks for; an accelerator has its own memory."""
     if memory is None:
         limit = ACCELERATORS[accelerator].memory if accelerator in ACCELERATORS else None  # type: ignore[index]
     else:

@@ -37,7 +37,7 @@ class Training:
 
     @property
     def key(self) -> object:
-        """What trainings have in common whose computing is the same."""
+        """Returns what trainings have in common whose computing is the same."""
         variant = self.variant
         return (
             variant.strategy,
@@ -55,7 +55,7 @@ class Training:
 
     @property
     def modelled(self) -> Modelled | None:
-        """What its operators are timed by; None where this machine computes them."""
+        """Returns what its operators are timed by; None where this machine computes them."""
         if self.accelerator is None:
             return None
         return Modelled(
@@ -64,7 +64,7 @@ class Training:
 
     @property
     def job(self) -> LaunchJob:
-        """What each rank has to do."""
+        """Returns what each rank has to do."""
         variant = self.variant
         counts = variant.samples_per_step, variant.tokens_per_step
         settings = variant.effective_settings(self.call.settings)

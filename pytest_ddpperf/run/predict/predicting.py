@@ -162,7 +162,7 @@ class Predictor:
         ]
 
     def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
-        """What is to be timed for a way to train; ``ranks``: as many as its call asks for by default."""
+        """Returns what is to be timed for a way to train; ``ranks``: as many as its call asks for by default."""
         ranks = ranks or max(self.session.world_sizes(call.settings))
         require_fit(call.settings, way, ranks)
         session, settings = self.session, call.settings
@@ -191,12 +191,12 @@ class Predictor:
         )
 
     def runs_here(self, call: VerbCall) -> bool:
-        """Whether the ranks that a call asks for have cores or GPUs of their own on this machine."""
+        """Returns whether the ranks that a call asks for have cores or GPUs of their own on this machine."""
         ranks = max(self.session.world_sizes(call.settings))
         return ranks <= self._room(self.session.environment(call.settings, 1))
 
     def _room(self, found: Environment) -> int:
-        """How many ranks have cores or GPUs of their own here."""
+        """Returns how many ranks have cores or GPUs of their own here."""
         here = found.cores // found.threads if found.device == "cpu" else found.device_count
         return self.session.sides.nodes * here
 
@@ -240,7 +240,7 @@ class Predictor:
         return replace(known, fits=tuple(fits[name] for name in names))
 
     def _launched(self, training: Training, stands: str) -> RankTimeline:
-        """What the rank tells whose computing is longest, of those that this machine runs at the same time."""
+        """Returns what the rank tells whose computing is longest, of those that this machine runs at the same time."""
         __tracebackhide__ = True
         size, modelled = training.variant.world_size, training.modelled
         ranks: list[RankTimeline] = self._simulated(
@@ -263,7 +263,7 @@ class Predictor:
         return float(found.counts.totals["peak_tensor_bytes"])
 
     def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool, stands: str) -> list[Any]:
-        """What each of the simulated ranks of a launch gives back."""
+        """Returns what each of the simulated ranks of a launch gives back."""
         __tracebackhide__ = True
         variant = training.variant
         launcher = self.session.sides.launchers.with_variables(variant.variables)[0]

@@ -91,11 +91,11 @@ class Archive:
         )
 
     def network(self, environment: Environment) -> NetworkFile | None:
-        """What ``ddpperf network`` has stored of an environment; None where nothing is."""
+        """Returns what ``ddpperf network`` has stored of an environment; None where nothing is."""
         return read_network(network_file(self._baselines, environment))
 
     def on_network(self, measurement: Measurement) -> tuple[Finding, ...]:
-        """What the stored network says of a measurement's collectives; nothing where none is stored."""
+        """Returns what the stored network says of a measurement's collectives; nothing where none is stored."""
         if not measurement.launches or measurement.world_size == 1:
             return ()
         try:
@@ -151,7 +151,7 @@ class Archive:
         return introduced(json.dumps(samples[0]), file.name, self._baselines) if samples else None
 
     def _has_code(self, commit: str, code: str | None) -> bool:
-        """Whether a commit, which may be one of another repository, has the code of this digest."""
+        """Returns whether a commit, which may be one of another repository, has the code of this digest."""
         with contextlib.suppress(GitError):
             return code_of(self._root, commit) == code
         return False

@@ -82,7 +82,7 @@ class _Switched(argparse.Action):
 
 
 def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
-    """What the ini file and the command line say; SettingError where they contradict each other or cannot be.
+    """Returns what the ini file and the command line say; SettingError where they contradict each other or cannot be.
 
     A ``probe`` of a bisection and simulated ranks have no budget of a session.
     """
@@ -105,7 +105,7 @@ def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
 
 
 def _asked(config: pytest.Config, given: Mapping[str, object], said: Mapping[str, str]) -> Settings:
-    """What the ini file gives, and the command line, which is stronger, says."""
+    """Returns what the ini file gives, and the command line, which is stronger, says."""
     from pytest_ddpperf.run.session.refusals import NOT_QUICK, require_consistent, require_no_test
 
     settings = overlay(Settings(), given, lambda knob, raw: f"{knob.ini} = {raw} ({config.inipath})")
@@ -151,7 +151,7 @@ def _is_declared(config: pytest.Config, key: str) -> bool:
 
 
 def marker_line() -> str:
-    """What the list of markers says of ours."""
+    """Returns what the list of markers says of ours."""
     words = ", ".join(name for name, knob in KNOBS.items() if knob.per_test)
     return f"{MARKER}(...): settings of pytest-ddpperf for a test: {words}"
 
@@ -166,7 +166,7 @@ def item_settings(settings: Settings, item: pytest.Item) -> Settings:
 
 
 def uses_ranks(item: pytest.Item) -> bool:
-    """Whether a test uses our fixtures."""
+    """Returns whether a test uses our fixtures."""
     return not {"ddpperf", "ddpperf_group"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
@@ -211,18 +211,18 @@ _OF_TASKS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PM
 
 
 def may_be_task(settings: Settings) -> bool:
-    """Whether a launcher may have started this process as one of several."""
+    """Returns whether a launcher may have started this process as one of several."""
     return settings.multi_node == "auto" and not os.environ.keys().isdisjoint(_OF_TASKS)
 
 
 def follows(session: pytest.Session) -> bool:
-    """Whether another process of a launcher runs these tests; UsageError where they cannot be shared."""
+    """Returns whether another process of a launcher runs these tests; UsageError where they cannot be shared."""
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 
 
 def may_follow(settings: Settings) -> bool:
-    """Whether another process of the launcher may read and write what this one is asked for."""
+    """Returns whether another process of the launcher may read and write what this one is asked for."""
     if not may_be_task(settings):
         return False
     from pytest_ddpperf.launch.nodes.tasks import task_of

@@ -129,7 +129,7 @@ class Extensions:
         return parts
 
     def _called(self, name: str, **arguments: Any) -> list[Any]:
-        """What all implementations of a hook return, without None."""
+        """Returns what all implementations of a hook return, without None."""
         if self._hook is None:
             return []
         try:

@@ -84,7 +84,7 @@ class Locks:
         return found
 
     def holds(self, name: str) -> bool:
-        """Whether this process holds a lock."""
+        """Returns whether this process holds a lock."""
         return name in self._held
 
     def release(self, names: Sequence[str]) -> None:
@@ -258,6 +258,6 @@ def names_of(gpus: Gpus) -> list[str]:
 
 
 def _visible(environ: MutableMapping[str, str], count: int) -> list[str] | None:
-    """How CUDA_VISIBLE_DEVICES names so many GPUs in CUDA's order; None where it names others besides."""
+    """Returns how CUDA_VISIBLE_DEVICES names so many GPUs in CUDA's order; None where it names others besides."""
     given = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return [str(number) for number in range(count)] if not given else given if len(given) == count else None

@@ -94,13 +94,13 @@ def _log(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
 
 
 def _measures(item: pytest.Item) -> bool:
-    """Whether a test measures, and reports nothing before it has ended, as subtests do."""
+    """Returns whether a test measures, and reports nothing before it has ended, as subtests do."""
     names = set(getattr(item, "fixturenames", ()))
     return "ddpperf" in names and "subtests" not in names
 
 
 def _may_run_again(ours: Session, session: pytest.Session, measuring: Sequence[pytest.Item]) -> bool:
-    """Whether some tests may get time that others leave; a debugger would stop in each run of a test."""
+    """Returns whether some tests may get time that others leave; a debugger would stop in each run of a test."""
     settings, options = ours.settings, ("setuponly", "setupplan", "usepdb", "trace")
     asked = any(session.config.getoption(name, None) for name in options)
     rerun: Any = next(filter(None, map(session.config.pluginmanager.get_plugin, _RERUNFAILURES)), None)

@@ -30,7 +30,7 @@ class Probe:
     python: Interpreter | None = None  # that runs this checkout in place of ``measured``, a commit
 
     def revision(self, beside: Revision) -> Revision:
-        """What is measured in place of this checkout, beside a reference of the same repository."""
+        """Returns what is measured in place of this checkout, beside a reference of the same repository."""
         if self.python is not None:
             return replace(beside, python=self.python)
         return Revision(self.measured, self.measured, beside.root, python=beside.python)

@@ -39,13 +39,13 @@ class RankResults(Generic[T]):
 
     @property
     def values(self) -> tuple[T, ...]:
-        """What each rank returned; RankFailed where one raised."""
+        """Returns what each rank returned; RankFailed where one raised."""
         for rank in self.errors:
             self.rank(rank)
         return self._values
 
     def rank(self, rank: int) -> T:
-        """What the function returned on ``rank``; RankFailed where it raised."""
+        """Returns what the function returned on ``rank``; RankFailed where it raised."""
         error = self.errors.get(rank)
         if error is not None:
             told = f"rank {rank} of {len(self._values)} raised {error}\n\n{error.traceback}"

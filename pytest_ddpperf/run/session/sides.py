@@ -82,7 +82,7 @@ class Sides:
     def _other_nodes(
         self, preload: Sequence[str], redirection: Redirection | None, like: Launcher | None
     ) -> NodeLaunchers | None:
-        """What a launcher reaches other nodes by; None if this node is the only one."""
+        """Returns what a launcher reaches other nodes by; None if this node is the only one."""
         if self.cluster is None or not self.cluster.nodes:
             return None
         from pytest_ddpperf.launch.nodes.launchers import NodeLaunchers
@@ -112,7 +112,7 @@ class Sides:
 
     @property
     def remarks(self) -> list[str]:
-        """What launchers of the candidate and of the reference say at the end of a session, each once."""
+        """Returns what launchers of the candidate and of the reference say at the end of a session, each once."""
         both = [self._launchers, None if self.reference is None else self.reference.launchers]
         return list(dict.fromkeys(remark for launchers in filter(None, both) for remark in launchers.remarks))
 

@@ -60,7 +60,7 @@ def place(error: BaseException, file: str, test: str) -> str:
 
 
 def text_alone(error: DdpperfError, file: str, test: str, width: int, *, verbose: bool) -> Any:
-    """What pytest shows of an error of ours: its text and the line of the test, without a traceback.
+    """Returns what pytest shows of an error of ours: its text and the line of the test, without a traceback.
 
     pytest's short summary and JUnit's message have the cause in a line.
     """
@@ -106,5 +106,5 @@ def standing(error: DdpperfError, file: str, test: str) -> DdpperfError:
 
 
 def ended_at(error: BaseException, file: str, test: str) -> str:
-    """Why a test ended before its last line, and where."""
+    """Returns why a test ended before its last line, and where."""
     return f"{error}; the test ended {place(error, file, test).strip()}, and checked nothing after it"

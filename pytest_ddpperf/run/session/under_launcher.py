@@ -28,7 +28,7 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
-    """Whether a launcher's processes share these tests: all of them use our fixtures; False where none does.
+    """Returns whether a launcher's processes share these tests: all of them use our fixtures; False where none does.
 
     Raises:
         SettingError: some of them do, or the launcher has started all processes again.
@@ -188,7 +188,7 @@ def _own(task: Task, session: pytest.Session) -> Hello:
 
 
 def header(task: Task, cluster: Cluster) -> list[str]:
-    """What the report says of the nodes and of facts in which they differ."""
+    """Returns what the report says of the nodes and of facts in which they differ."""
     nodes = cluster.nodes
     over = f" over {cluster.interface}" if nodes else ""
     first = f"ddpperf: {task.size} processes of {task.launcher} on {format_count(1 + len(nodes), 'node')}{over}"

@@ -56,7 +56,7 @@ class RankConsensus:
         return values
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What ``make`` returns on rank 0; an UnverifiableError there is raised on all ranks."""
+        """Returns what ``make`` returns on rank 0; an UnverifiableError there is raised on all ranks."""
         box: list[Any] = [None]
         if self._ctx.rank == 0:
             try:
@@ -83,7 +83,7 @@ class RankConsensus:
         return {name: tensor for piece in sent for name, tensor in piece}
 
     def all_agree(self, here: bool) -> bool:  # noqa: FBT001  it is the one thing to be said
-        """Whether a fact holds on all ranks."""
+        """Returns whether a fact holds on all ranks."""
         return all(self.gathered(here))
 
     def compare(

@@ -67,19 +67,19 @@ def excused(noise: float, size: float) -> float:
 
 
 def leniency(precision: str, parallel: Parallel) -> Leniency | None:
-    """Why a strategy is held to less than others at the benchmark's precision; None if it is not."""
+    """Returns why a strategy is held to less than others at the benchmark's precision; None if it is not."""
     if parallel.lossy:
         return Leniency(precision=None, exact_steps=parallel.exact_steps)
     return Leniency(precision=parallel.precision) if tolerance(parallel.precision) > tolerance(precision) else None
 
 
 def fall(losses: Sequence[float]) -> float:
-    """How far losses fell, from the first to the mean of the last three."""
+    """Returns how far losses fell, from the first to the mean of the last three."""
     return losses[0] - math.fsum(losses[-_LAST:]) / len(losses[-_LAST:])
 
 
 def falls(losses: Sequence[float]) -> bool:
-    """Whether losses fall by at least a hundredth of the first, enough to tell training from none."""
+    """Returns whether losses fall by at least a hundredth of the first, enough to tell training from none."""
     return fall(losses) >= _NOTICEABLE * abs(losses[0]) and fall(losses) > 0
 
 

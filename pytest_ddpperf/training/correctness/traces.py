@@ -20,7 +20,7 @@ _ALIKE = 1e-3  # the same, between ranks
 
 
 def compared(ranks: Sequence[StepsTrace], twin: StepsTrace) -> Verification:
-    """What ranks did beside what the twin did: losses, gradients and parameters of each step.
+    """Returns what ranks did beside what the twin did: losses, gradients and parameters of each step.
 
     Losses alone do not say that ranks train as their twin does, so without all optimizer steps nothing is verified.
     """

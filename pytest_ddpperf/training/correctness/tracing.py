@@ -57,7 +57,7 @@ class _Tracer:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another call is to be traced."""
+        """Returns whether another call is to be traced."""
         since = self.steps[-1].call + 1 if self.steps else 0
         return len(self.steps) < TRACED_STEPS and len(self.losses) - since < _MAX_CALLS
 

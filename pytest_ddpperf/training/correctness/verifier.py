@@ -205,7 +205,7 @@ class StrategyVerifier:
         return found.loss
 
     def _alike(self) -> bool:
-        """Whether all ranks have the same parameters now, as far as their norms tell."""
+        """Returns whether all ranks have the same parameters now, as far as their norms tell."""
         first, *others = self._consensus.gathered([norm(parameter) for parameter in self.run.parameters().values()])
         return all(
             math.isclose(ours, theirs, rel_tol=tolerances.ALIKE)
@@ -214,7 +214,7 @@ class StrategyVerifier:
         )
 
     def _from_reference(self, make: Callable[[SingleProcess], T]) -> T:
-        """What rank 0 makes of the single process, for all ranks."""
+        """Returns what rank 0 makes of the single process, for all ranks."""
         return self._consensus.from_first(lambda: make(self._reference_here()))
 
     def _tensors_from_reference(self, make: Callable[[SingleProcess], Mapping[str, V]]) -> dict[str, V]:

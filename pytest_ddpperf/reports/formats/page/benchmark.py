@@ -91,7 +91,7 @@ def _changes(comparisons: Sequence[Comparison], title: str) -> Table:
 
 
 def _parts(counts: CountsData | None) -> Table:
-    """What counts are made of, the largest parts first."""
+    """Returns what counts are made of, the largest parts first."""
     known = {} if counts is None else counts.details
     rows = [
         (metric, part, format_number(number))
@@ -127,7 +127,7 @@ def _named_sections(data: ResultData) -> Table:
 
 
 def _communication(data: ResultData) -> Mapping[str, str]:
-    """What the profiler saw."""
+    """Returns what the profiler saw."""
     found = data.profile
     if found is None:
         return {"sent all the same": data.still_sent} if data.still_sent else {}
@@ -179,7 +179,7 @@ def environment_facts(environment: EnvironmentData) -> dict[str, str]:
 
 
 def _health(launches: Sequence[HealthData | None]) -> Table:
-    """What else went on in the machine, a row for each launch."""
+    """Returns what else went on in the machine, a row for each launch."""
     known = [(number, each.cpu) for number, each in enumerate(launches, 1) if each is not None]
     columns = {
         "launch": [str(number) for number, _ in known],
@@ -199,7 +199,7 @@ def _health(launches: Sequence[HealthData | None]) -> Table:
 
 
 def _settings(data: ResultData) -> dict[str, str]:
-    """How it was measured, and what it was compared with."""
+    """Returns how it was measured, and what it was compared with."""
     facts = {
         "test": data.test,
         "name": data.name,

@@ -124,7 +124,7 @@ def _json(data: Any) -> str:
 
 
 def filled(block: Block) -> bool:
-    """Whether a block has any content."""
+    """Returns whether a block has any content."""
     if isinstance(block, Chart):
         return bool(block.series)
     return bool(block.rows) if isinstance(block, Table) else bool(block)
@@ -143,7 +143,7 @@ def _table_data(table: Table) -> dict[str, Any]:
 
 
 def _longest(page: Page) -> int:
-    """How many points a line may have, so that all charts together have not too many."""
+    """Returns how many points a line may have, so that all charts together have not too many."""
     series = sum(
         len(block.series)
         for section in (*page.sections, *(section for entry in page.entries for section in entry.sections))
@@ -220,7 +220,7 @@ _WIDEST = 5  # times the typical end of an interval: a change that is larger is 
 
 
 def _bar(rows: Sequence[PageRow]) -> Any:
-    """What draws changes, all on one scale: gives the pixels of a row's change, or None."""
+    """Returns what draws changes, all on one scale: gives the pixels of a row's change, or None."""
     changes = [row.change for row in rows if row.change is not None]
     typical = median_low([max(map(abs, change)) for change in changes]) if changes else 0.0
     largest = max((abs(value) for value, *_ in changes), default=0.0)

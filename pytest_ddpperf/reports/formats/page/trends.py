@@ -72,7 +72,7 @@ def _row(trend: Trend, name: str, place: int) -> PageRow:
 
 
 def _direction(trend: Trend) -> str:
-    """Whether it became worse anywhere, else better."""
+    """Returns whether it became worse anywhere, else better."""
     if not trend.changes:
         return "too few commits" if too_short(trend) else "no change"
     return "worse" if trend.worst > 0 else "better"

@@ -19,7 +19,7 @@ _SIDES = ("before", "after")
 
 
 def two_runs_page(before: ResultsData, after: ResultsData) -> str:
-    """How far each metric differs, and the launches and phases of both runs for each benchmark."""
+    """Returns how far each metric differs, and the launches and phases of both runs for each benchmark."""
     rows, notes = two_runs(before, after)
     table = two_runs_table(before, after)
     by_benchmark = [(key, list(group)) for key, group in groupby(rows, attrgetter("key"))]

@@ -1,0 +1,55 @@
+"""Words that readers stumble over: how often pages and the package's own texts may have each. No number may rise."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PATTERNS: Mapping[str, str] = {
+    "where, for if or when": r"\bwhere\b",
+    "beside, for compared with or next to": r"\bbeside\b",
+    "tell, for say or report": r"\b(?:tells?|told)\b",
+    "that of, without a noun": r"\b(?:that|those) of\b",
+    "of its own, for separate": r"\bof (?:its|their) own\b",
+    "held, for compared": r"\bheld (?:against|to)\b",
+    "left out, for omitted": r"\bleft out\b",
+    "a clause for a noun": r"(?:^|[.:;] )[Ww]hat (?:is|was|it|they|a|the)\b",
+    "a docstring that begins with a question word": r"\A(?:What|Whether|How|Why|Where|Which)\b",
+}
+MOST: Mapping[str, tuple[int, int]] = {
+    "where, for if or when": (8, 687),
+    "beside, for compared with or next to": (1, 98),
+    "tell, for say or report": (2, 234),
+    "that of, without a noun": (9, 187),
+    "of its own, for separate": (2, 85),
+    "held, for compared": (0, 21),
+    "left out, for omitted": (0, 45),
+    "a clause for a noun": (0, 222),
+    "a docstring that begins with a question word": (0, 420),
+}
+"""In README and docs, and in strings and docstrings of the package."""
+
+
+def pages() -> list[str]:
+    """The prose of each page, without code."""
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [re.sub(r"```.*?```|`[^`]*`", "", file.read_text(encoding="utf-8"), flags=re.DOTALL) for file in files]
+
+
+def strings() -> list[str]:
+    """The strings of the package, docstrings among them."""
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "pytest_ddpperf").rglob("*.py"))
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_readers_stumble_no_more_often_than_before(pattern: str) -> None:
+    found = tuple(sum(len(re.findall(PATTERNS[pattern], text)) for text in texts) for texts in (pages(), strings()))
+    most = MOST[pattern]
+    assert max(found[0] - most[0], found[1] - most[1]) <= 0, f"{pattern}: {found} in pages and strings, at most {most}"
