@@ -10,7 +10,7 @@ Each case is a kind of fault in a phase of a launch, on a rank of 2 to 4; seed a
 launch or a pytest session for each, ``suites`` has 20 faulty tests in each session, with a good test after each. It
 needs root: workers have namespaces of their own, with small file systems for /dev/shm and temporary files, so that
 nothing can be left unseen. ``report`` prints the table. ``endure`` needs no root: it prints what many launches of one
-session, and launches of many ranks, take and leave. The status is 1 where something does not hold.
+session, and launches of many ranks, take and leave. The status is 1 if something does not hold.
 """
 
 from __future__ import annotations

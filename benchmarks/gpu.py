@@ -45,7 +45,7 @@ WORK = Path(tempfile.gettempdir()) / "ddpperf-gpu"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the arguments ask for; 1 where a piece failed."""
+    """Run what the arguments ask for; 1 if a piece failed."""
     options = _parser().parse_args(arguments)
     if options.as_piece:
         place = Place(gpus=options.gpus, folder=options.work, dry=options.dry)

@@ -5,7 +5,7 @@
 A run hangs that takes a minute longer than the deadlines of its two launches. It is ended by SIGABRT, at which Python
 writes the stacks of pytest's process. The folder keeps a line for each run in ``runs.jsonl``, of earlier calls too, and
 what pytest printed in a run that hung or failed. The last line that is printed has all of them, with the upper end of
-the 95 % interval of the rate (Clopper and Pearson: 3.7 / n where none of n runs hung). The status is 1 where one hung.
+the 95 % interval of the rate (Clopper and Pearson: 3.7 / n where none of n runs hung). The status is 1 if one hung.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def test_it(ddpperf, strategy):
 
 
 def main() -> int:
-    """Prints a row for each strategy; 1 where a goal is missed."""
+    """Prints a row for each strategy; 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--shaped", action="store_true", help="over a link of 1 Gbit/s and 1 ms; needs root")
     parser.add_argument("--batch", type=int, default=64, help="samples of a rank (default: %(default)s)")

@@ -165,7 +165,7 @@ class TwoNodes:
 
 
 def why_not() -> str:
-    """Why this machine has no namespaces for two nodes; empty where it has."""
+    """Why this machine has no namespaces for two nodes; empty if it has."""
     if shutil.which("ip") is None:
         return "iproute2 is not installed"
     try:

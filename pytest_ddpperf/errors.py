@@ -16,7 +16,7 @@ class DdpperfError(Exception):
     The plugin shows such an error as its text alone: fact first, then the cure, then where in the test it happened.
 
     Attributes:
-        benchmark: name and number of ranks of the benchmark that failed; None where it is not known.
+        benchmark: name and number of ranks of the benchmark that failed; None if it is not known.
         sections: titles and texts of what the ranks printed, for the test's report.
         found_wrong: whether something was found worse or wrong, which no other attempt of the test changes; else it
             could not be measured.
@@ -112,8 +112,8 @@ class RankFailed(DdpperfError):
     """A rank raised, exited, was killed or blocked; the message starts with the guilty rank and its reason.
 
     Attributes:
-        rank: the global rank that failed first, or None where no single one is to blame.
-        where: the user's innermost line there, as ``file:line in function``; empty where it is not known.
+        rank: the global rank that failed first, or None if no single one is to blame.
+        where: the user's innermost line there, as ``file:line in function``; empty if it is not known.
         stack: the part of the message that is the traceback or the stack of the rank that comes first.
         others: the part that is the stacks of other ranks.
         out_of_memory: whether a rank failed for want of memory, on its own or by the kernel's hand.

@@ -118,7 +118,7 @@ def optional(parse: Callable[[object], T], none: str) -> Callable[[object], T | 
 
 
 def none_word(parse: Callable[[object], object]) -> str:
-    """The word by which a parser is given None; empty where it takes none."""
+    """The word by which a parser is given None; empty if it takes none."""
     return str(vars(parse).get("none", ""))
 
 
@@ -221,7 +221,7 @@ def argument(parse: Callable[[object], T]) -> Callable[[str], T]:
 
 
 def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
-    """The question whether the known word that is most like a word was meant; empty where none is so much alike."""
+    """The question whether the known word that is most like a word was meant; empty if none is so much alike."""
     import difflib  # only for messages: loading the plugin stays cheap
 
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)

@@ -63,7 +63,7 @@ class Knob(NamedTuple):
     metavar: str | None
     per_test: bool = True  # whether the marker and the fixture's verbs take it too
     training: bool = False  # whether it changes what a step does, and so makes another benchmark of it
-    bare: str | None = None  # the value of an option without one, such as --ddpperf-save; None where one is needed
+    bare: str | None = None  # the value of an option without one, such as --ddpperf-save; None if one is needed
     flag: bool = False  # whether the option needs no value, and takes one only behind =
     needs: str | None = None  # the setting without which this one means nothing
     repeats: bool = False  # whether the option may be given several times: a value for each line
@@ -88,7 +88,7 @@ class Knob(NamedTuple):
 
     @property
     def default_text(self) -> str:
-        """The default as a user would give it; empty where there is no word for it."""
+        """The default as a user would give it; empty if there is no word for it."""
         return none_word(self.parse) if self.default is None else written(self.default)
 
 

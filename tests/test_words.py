@@ -22,7 +22,7 @@ PATTERNS: Mapping[str, str] = {
     "a docstring that begins with a question word": r"\A(?:What|Whether|How|Why|Where|Which)\b",
 }
 MOST: Mapping[str, tuple[int, int]] = {
-    "where, for if or when": (8, 687),
+    "where, for if or when": (8, 390),
     "beside, for compared with or next to": (1, 98),
     "tell, for say or report": (2, 234),
     "that of, without a noun": (9, 187),

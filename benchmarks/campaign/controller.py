@@ -69,7 +69,7 @@ def _state(*launchers: Launcher) -> dict[str, Any]:
 
 
 def _good(launcher: Launcher) -> str:
-    """What is wrong with a good launch; empty where nothing is."""
+    """What is wrong with a good launch; empty if nothing is."""
     try:
         values = launcher.run(add_up, world_size=2, device="cpu", backend="gloo", timeout=30).values
     except BaseException as error:

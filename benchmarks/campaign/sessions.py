@@ -61,7 +61,7 @@ def usual_session(case: Case, folder: Path, temporary: Path) -> Usual:
 
 
 def run_session(case: Case, scratch: Path, temporary: Path, log: IO[bytes]) -> tuple[dict[str, Any], str]:
-    """What came of the case, and what is wrong with the next test; empty where nothing is."""
+    """What came of the case, and what is wrong with the next test; empty if nothing is."""
     project = scratch / "project"
     kind = KINDS[case.kind]
     usual = (

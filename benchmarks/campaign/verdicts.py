@@ -17,7 +17,7 @@ PROPERTIES = ("in time", "guilty rank first", "right reason", "nothing left", "n
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What came of a case: for each property whether it holds, and None where it does not apply."""
+    """What came of a case: for each property whether it holds, and None if it does not apply."""
 
     case: Case
     properties: dict[str, bool | None]
@@ -34,7 +34,7 @@ class Verdict:
 
 
 def judged(case: Case, outcome: dict[str, Any] | None, left: list[str], said: str, acted: float | None) -> Verdict:
-    """Judge a case; ``outcome`` is None where no report came."""
+    """Judge a case; ``outcome`` is None if no report came."""
     kind = KINDS[case.kind]
     error, text = ("", "") if outcome is None else (outcome["error"], outcome["text"])
     seconds = float("inf") if outcome is None else outcome["seconds"]
@@ -85,7 +85,7 @@ def _may_pass(case: Case) -> str:
 
 
 def first_named(error: str, rank: int | None, text: str) -> set[int] | None:
-    """The ranks that a report names first; None where it blames nobody."""
+    """The ranks that a report names first; None if it blames nobody."""
     if not error or error in {"LaunchError", "Session"}:
         return None
     if error == "RankFailed":
@@ -100,7 +100,7 @@ def _numbers(found: re.Match[str] | None) -> set[int] | None:
 
 
 def _blamed(case: Case, error: str, first: set[int] | None, text: str) -> bool | None:
-    """Whether the guilty rank is named first; None where no report can tell, and no innocent rank is named."""
+    """Whether the guilty rank is named first; None if no report can tell, and no innocent rank is named."""
     blame = KINDS[case.kind].blame
     if blame == "any" or error == "WorkloadError" or (error == "LaunchError" and case.ending == "return"):
         return None  # what all ranks do wrong, or what the next launch misses

@@ -156,7 +156,7 @@ def tried(started: Launcher, place: Place, case: Case) -> dict[str, Any]:
 
 
 def reported(call: Callable[[], object]) -> dict[str, Any]:
-    """The error of a call in words; empty where there was none."""
+    """The error of a call in words; empty if there was none."""
     begun, error = time.monotonic(), None
     try:
         call()

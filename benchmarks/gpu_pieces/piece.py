@@ -80,5 +80,5 @@ class Piece:
         return "one GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
 
     def lacks(self, place: Place) -> str:
-        """What the machine lacks for it; empty where nothing is missing."""
+        """What the machine lacks for it; empty if nothing is missing."""
         return "" if place.dry or place.gpus >= self.gpus else f"needs {self.needs}, and CUDA can use {place.gpus} here"

@@ -44,7 +44,7 @@ class GitMissingError(GitError):
 def git(
     folder: Path, *arguments: str, seconds: float = _ANSWER_SECONDS, index: Path | None = None, words: str | None = None
 ) -> str:
-    """Run git in a folder and return its output, stripped; GitError where git fails, is missing, or takes too long.
+    """Run git in a folder and return its output, stripped; GitError if git fails, is missing, or takes too long.
 
     ``index`` is a file to use in place of the work tree's index, ``words`` what git reads from its standard input.
     """
@@ -73,7 +73,7 @@ def git(
 
 
 def top_folder(folder: Path) -> Path:
-    """The top folder of the work tree that holds ``folder``; GitError where there is no work tree."""
+    """The top folder of the work tree that holds ``folder``; GitError if there is no work tree."""
     return Path(git(folder, "rev-parse", "--show-toplevel"))
 
 
@@ -265,9 +265,9 @@ class Checkout:
     """The state of a git work tree."""
 
     commit: str  # full hash of HEAD
-    branch: str | None  # where HEAD is detached, the branch that the CI job runs for; None where that is unknown too
+    branch: str | None  # where HEAD is detached, the branch that the CI job runs for; None if that is unknown too
     dirty: bool  # whether tracked files differ from the commit
-    commit_date: str | None = None  # ISO 8601 in UTC; None where git does not tell
+    commit_date: str | None = None  # ISO 8601 in UTC; None if git does not tell
 
 
 def checkout(path: Path, apart_from: Path | None = None) -> Checkout | None:

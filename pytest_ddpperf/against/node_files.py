@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.1
 
 
 def check_out(redirection: Redirection) -> Guarded | None:
-    """Check the target's commit out where this node lacks it; None where the target is there.
+    """Check the target's commit out where this node lacks it; None if the target is there.
 
     The files come from the repository of this node. The repository gets no new entry: it may be the controller's own,
     on a file system that nodes share.

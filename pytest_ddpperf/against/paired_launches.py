@@ -65,7 +65,7 @@ class PairedLaunches:
 
     @property
     def opposite(self) -> Launchers | None:
-        """Those of this checkout that are as old; None where they are the session's."""
+        """Those of this checkout that are as old; None if they are the session's."""
         return self._reference.opposite
 
     def run(

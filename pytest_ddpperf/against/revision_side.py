@@ -73,7 +73,7 @@ class RevisionSide:
         self._failure: str | None = None
 
     def check_out(self) -> None:
-        """Checks the files out; LaunchError where git cannot."""
+        """Checks the files out; LaunchError if git cannot."""
         if not self.revision.here:
             with self._lock:
                 self._worktree = self._worktree or Worktree(self.revision)

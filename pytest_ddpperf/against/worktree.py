@@ -116,7 +116,7 @@ def resolve(given: str, start: Path, invoked: Path) -> Revision:
 
 
 def baseline_revision(commit: str, start: Path) -> Revision:
-    """The commit of a baseline in the repository that holds ``start``; LaunchError where it is not there."""
+    """The commit of a baseline in the repository that holds ``start``; LaunchError if it is not there."""
     try:
         root = top_folder(start)
     except GitError as error:
@@ -245,7 +245,7 @@ def _lock_text(tree: Path) -> bytes:
 
 
 def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
-    """Make a revision of a folder; SettingError where the folder is a part of this checkout or holds it."""
+    """Make a revision of a folder; SettingError if the folder is a part of this checkout or holds it."""
     there, here = folder.resolve(), root.resolve()
     if there == here or there in here.parents:
         raise _refused(given, "that folder holds this very checkout; name a revision, or the folder of another one")
@@ -259,7 +259,7 @@ def _elsewhere(given: str, folder: Path, root: Path) -> Revision:
 
 
 def _top_of(folder: Path) -> Path | None:
-    """The top folder of the innermost work tree that holds ``folder``; None where it is unknown."""
+    """The top folder of the innermost work tree that holds ``folder``; None if it is unknown."""
     with contextlib.suppress(GitError):
         return top_folder(folder).resolve()
     return None

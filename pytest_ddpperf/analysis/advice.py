@@ -122,14 +122,14 @@ def _communication(diagnosis: Diagnosis, measurement: Measurement) -> list[Advic
 
 
 def _bucket_size(measurement: Measurement) -> float | None:
-    """MiB of buckets that cut the gradients into four; None where there are about as many, or hardly any bytes."""
+    """MiB of buckets that cut the gradients into four; None if there are about as many, or hardly any bytes."""
     nbytes = [] if measurement.counts is None else [*measurement.counts.details.get("ddp_buckets", {}).values()]
     size = float(round(sum(nbytes) / _BUCKETS / 2**20))
     return size if size >= 1 and not _BUCKETS <= len(nbytes) <= 2 * _BUCKETS else None
 
 
 def _fits_whole(diagnosis: Diagnosis, measurement: Measurement) -> bool:
-    """Whether each rank has room for all of the model's state, its gradients in buckets; False where nobody knows."""
+    """Whether each rank has room for all of the model's state, its gradients in buckets; False if nobody knows."""
     limit, counts = memory_limit(measurement), measurement.counts
     if limit is None or diagnosis.memory is None or counts is None or "model_state_bytes" not in counts.totals:
         return False
@@ -225,7 +225,7 @@ def _copied_back(diagnosis: Diagnosis) -> float:
 
 
 def _has_views(measurement: Measurement) -> bool | None:
-    """Returns whether gradients are views of DDP's buckets; None where the strategy has no such buckets."""
+    """Returns whether gradients are views of DDP's buckets; None if the strategy has no such buckets."""
     return "gradient_as_bucket_view=true" in measurement.strategy if strategy_name(measurement) == "ddp" else None
 
 

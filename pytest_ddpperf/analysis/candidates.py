@@ -22,12 +22,12 @@ class Candidate:
         name: strategy and settings in one line.
         strategy: as ``ddpperf.check`` takes it.
         settings: as ``ddpperf.check`` takes them, where they are not the defaults.
-        batch_size: samples of a rank's batch; None where the workload has one size.
-        memory: bytes of tensors that a rank takes at most in a step; None where it could not be simulated.
+        batch_size: samples of a rank's batch; None if the workload has one size.
+        memory: bytes of tensors that a rank takes at most in a step; None if it could not be simulated.
         fits: whether they fit into the memory that there is.
-        reason: why it does not fit, or could not be simulated or timed; empty where there is a prediction.
-        prediction: of its step; None where it does not fit, or could not be timed.
-        measured: seconds of a step, where ranks of this machine ran it; None where none did.
+        reason: why it does not fit, or could not be simulated or timed; empty if there is a prediction.
+        prediction: of its step; None if it does not fit, or could not be timed.
+        measured: seconds of a step, where ranks of this machine ran it; None if none did.
         standing: among all candidates, by the predicted time for a sample; "maybe as good" by the bands of both.
     """
 
@@ -61,7 +61,7 @@ class StrategyAdvice:
 
     @property
     def best(self) -> Candidate | None:
-        """The one that fits with the least predicted time for a sample; None where none has a prediction."""
+        """The one that fits with the least predicted time for a sample; None if none has a prediction."""
         return next((candidate for candidate in self.candidates if candidate.standing == "best"), None)
 
 

@@ -239,7 +239,7 @@ def estimate_communication_time(
 
 
 def nodes_of(world_size: int, ranks_per_node: int) -> int:
-    """Returns how many nodes have so many ranks each; SettingError where they are not alike."""
+    """Returns how many nodes have so many ranks each; SettingError if they are not alike."""
     if require_ranks("world_size", world_size) % require_ranks("ranks_per_node", ranks_per_node):
         raise SettingError(
             f"ranks_per_node={ranks_per_node} does not divide world_size={world_size}; give one that does"

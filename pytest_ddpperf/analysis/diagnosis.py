@@ -31,7 +31,7 @@ IDLE = 0.10  # of a step: below, a rank was busy
 
 
 def diagnosis_of(measurement: Measurement) -> Diagnosis | None:
-    """The diagnosis of a measured benchmark; None where nothing was timed, or there was no time to take steps apart.
+    """The diagnosis of a measured benchmark; None if nothing was timed, or there was no time to take steps apart.
 
     Raises:
         SettingError: it is no measurement.
@@ -140,7 +140,7 @@ def _threads(environment: Environment) -> tuple[int, int]:
 
 
 def _shortage(evidence: StepEvidence, environment: Environment) -> float:
-    """The share of its time that a rank lacks a core or a GPU for, because ranks share them; 0 where none is short."""
+    """The share of its time that a rank lacks a core or a GPU for, because ranks share them; 0 if none is short."""
     wanted, there = _threads(environment)
     short = wanted > there and (environment.device != "cpu" or _saturation(evidence, environment) >= SATURATED)
     return 1 - there / wanted if short else 0.0

@@ -46,13 +46,13 @@ class StepEvidence:
         slow: the rank that the others wait for; None if ranks are alike.
         cpu: CPU seconds of the average rank; None on GPUs, and where the system does not tell.
         flops: of a step on the rank with the most.
-        operators: calls of operators, likewise; 0 where nothing was counted.
+        operators: calls of operators, likewise; 0 if nothing was counted.
         moved: bytes that operators other than matrix products read and write.
-        rates: what ranks reach in simple work, on average; None where they did not try.
+        rates: what ranks reach in simple work, on average; None if they did not try.
         sent: bytes that a rank puts into collectives.
         collectives: calls of them.
         lost: share of the cores that other processes took.
-        memory: the largest peak of a rank as a share of what it may use; None where no limit is known.
+        memory: the largest peak of a rank as a share of what it may use; None if no limit is known.
     """
 
     step: float
@@ -73,7 +73,7 @@ class StepEvidence:
 
 
 def evidence_of(measurement: Measurement) -> StepEvidence | None:
-    """The figures of a measurement; None where nothing was timed, or no step was taken apart."""
+    """The figures of a measurement; None if nothing was timed, or no step was taken apart."""
     launches = [launch for launch in measurement.every if phases_of(launch) is not None]
     if not measurement.launches or not launches:
         return None
@@ -144,7 +144,7 @@ def _communication(
 
 
 def longest_data_wait(measurement: Measurement) -> float:
-    """The share of its steps in which the rank that waits longest for data does so; 0 where nobody knows."""
+    """The share of its steps in which the rank that waits longest for data does so; 0 if nobody knows."""
     shares = _shares(measurement, [launch for launch in measurement.every if phases_of(launch) is not None])
     return fmean(max(rank[DATA_WAIT] for rank in ranks) for ranks in shares) if shares else 0.0
 
@@ -172,7 +172,7 @@ def _slow_rank(launches: Sequence[Launch], step: float) -> SlowRank | None:
 
 
 def _own_steps(launch: Launch) -> tuple[list[float], float] | None:
-    """Seconds of each rank's step without the others, and of a step of the group; None where that is not known."""
+    """Seconds of each rank's step without the others, and of a step of the group; None if that is not known."""
     blocks = complete(rank.communication for rank in launch.ranks)
     if blocks is not None:
         whole = median_step(tuple(map(max, zip(*(rank.synchronised for rank in blocks), strict=True))))
@@ -224,7 +224,7 @@ def _rates(launches: Sequence[Launch]) -> MachineRates | None:
 
 
 def memory_limit(measurement: Measurement) -> float | None:
-    """Bytes that a rank may use: the limit that a test sets, else all of the GPU; None where no limit is known."""
+    """Bytes that a rank may use: the limit that a test sets, else all of the GPU; None if no limit is known."""
     limit = measurement.recipe.get("memory_limit")
     totals = [
         rank.device_memory.total for launch in measurement.launches for rank in launch.ranks if rank.device_memory
@@ -233,7 +233,7 @@ def memory_limit(measurement: Measurement) -> float | None:
 
 
 def _memory(measurement: Measurement) -> float | None:
-    """The largest share of its memory that a rank used; None where no limit is known."""
+    """The largest share of its memory that a rank used; None if no limit is known."""
     limit = measurement.recipe.get("memory_limit")
     shares = [
         share

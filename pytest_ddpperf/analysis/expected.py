@@ -63,7 +63,7 @@ def _of_all_ranks(counts: Counts, fits: Sequence[CollectiveFit]) -> bool:
 def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> Finding | None:
     """Returns what the network would have the collectives of a step take, and what they were measured to take.
 
-    None where nothing is sent or timed. A measurement far below the prediction has a code of its own, and so has a
+    None if nothing is sent or timed. A measurement far below the prediction has a code of its own, and so has a
     prediction that nothing was measured beside, and the reason why there is none.
     """
     counts = measurement.counts
@@ -101,7 +101,7 @@ def network_finding(measurement: Measurement, fits: Sequence[CollectiveFit]) -> 
 
 
 def _measured(measurement: Measurement) -> tuple[float | None, str, float | None]:
-    """Seconds of all collectives as they were measured, and by what; None where only what is exposed of them was."""
+    """Seconds of all collectives as they were measured, and by what; None if only what is exposed of them was."""
     profile = measurement.profile
     if profile is not None and profile.transfer is not None:
         return profile.transfer, "the profiler saw", None

@@ -81,7 +81,7 @@ class WrongInterface:
 
     variable: str
     interface: str
-    speed: float | None  # None where it is not up
+    speed: float | None  # None if it is not up
     faster: str = ""
     faster_speed: float = 0.0
 
@@ -146,11 +146,11 @@ def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float
 def wrong_interface(
     environ: Mapping[str, str], speeds: Mapping[str, float | None], backend: str
 ) -> WrongInterface | None:
-    """What is wrong with the interface that the variable of a backend names; None where nothing is, or it names none.
+    """What is wrong with the interface that the variable of a backend names; None if nothing is, or it names none.
 
     Args:
         environ: variables of the ranks.
-        speeds: bits per second of each interface that is up, None where it does not tell.
+        speeds: bits per second of each interface that is up, None if it does not tell.
         backend: gloo or nccl.
     """
     variable = f"{backend.upper()}_SOCKET_IFNAME"
@@ -181,7 +181,7 @@ _LINKS = (
 
 
 def link_of(device: str, names: Sequence[str]) -> str | None:
-    """The link between GPUs of one machine, by their names; None where that is not known."""
+    """The link between GPUs of one machine, by their names; None if that is not known."""
     if device != "cuda" or not names:
         return None
     name = names[0].upper()

@@ -30,7 +30,7 @@ class ScalingLoss:
     Attributes:
         step: seconds of its step.
         ideal: seconds of the step that it would have if it scaled ideally.
-        kinds: seconds by kind, the largest first; together they are the loss. Below 0 where the point gains.
+        kinds: seconds by kind, the largest first; together they are the loss. Below 0 if the point gains.
     """
 
     step: float

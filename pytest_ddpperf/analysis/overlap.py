@@ -35,7 +35,7 @@ class Overlap:
 
     @property
     def share(self) -> float | None:
-        """The share of busy time that is hidden, from 0 to 1; None where nothing is sent."""
+        """The share of busy time that is hidden, from 0 to 1; None if nothing is sent."""
         return min(1.0, max(0.0, self.hidden / self.busy)) if self.busy else None
 
 

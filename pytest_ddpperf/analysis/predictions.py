@@ -36,7 +36,7 @@ class Prediction:
         name: of the training.
         world_size: ranks.
         network: its name.
-        accelerator: that computing is modelled for; empty where it was timed on this machine.
+        accelerator: that computing is modelled for; empty if it was timed on this machine.
         likely: the step that is most likely.
         timeline: what it was made of.
         corners: the steps of all ends of both bands, in the same order for each prediction of the same kind.
@@ -150,7 +150,7 @@ def _quantile(launches: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
-    """The share of a sample's time that a change is predicted to save, with its band; below 0 where it costs."""
+    """The share of a sample's time that a change is predicted to save, with its band; below 0 if it costs."""
 
     value: float
     low: float
@@ -251,7 +251,7 @@ class WhatIf:
         return next(iter(self.predictions))
 
     def gain(self, name: str) -> Gain:
-        """Returns what a way saves of a sample's time of the first one; SettingError where there is no such way."""
+        """Returns what a way saves of a sample's time of the first one; SettingError if there is no such way."""
         __tracebackhide__ = True
         if name not in self.predictions:
             raise SettingError(f"gain({name!r}): there is no such way; give one of {', '.join(self.predictions)}")

@@ -31,7 +31,7 @@ class Replayed:
 
     @property
     def hidden(self) -> float | None:
-        """The share of communication that costs no time; None where nothing is sent."""
+        """The share of communication that costs no time; None if nothing is sent."""
         return max(0.0, 1 - self.exposed / self.communication) if self.communication else None
 
     @property
@@ -47,7 +47,7 @@ def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1
         timeline: of one rank; the others are taken to be alike.
         costs: seconds of each transfer.
         computing: what the times of computing are multiplied by.
-        taken: the share of the computing that stands still while a transfer is under way: 1 where the core that
+        taken: the share of the computing that stands still while a transfer is under way: 1 if the core that
             computes has to send, 0 where sending takes nothing of it.
 
     Raises:

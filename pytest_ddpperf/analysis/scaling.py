@@ -35,7 +35,7 @@ class LawFit:
 
     Attributes:
         law: ``amdahl`` (fixed global batch) or ``gustafson`` (fixed batch of a rank).
-        serial: the share of the base's step that more ranks do not make shorter; below 0 where they gained more than
+        serial: the share of the base's step that more ranks do not make shorter; below 0 if they gained more than
             their number.
         interval: 95 % of it, by Student's t; None for a single sample.
         error: the root of the mean squared relative error of the fitted speedups.
@@ -112,7 +112,7 @@ def fit_law(points: Sequence[ScalingPoint], law: Law) -> LawFit:
 
 
 def stops_paying(fit: LawFit, base_ranks: int = 1, *, least: float = PAYS) -> int | None:
-    """The number of ranks at which one more rank adds less than ``least`` of a rank's work; None where it always pays.
+    """The number of ranks at which one more rank adds less than ``least`` of a rank's work; None if it always pays.
 
     A rank's work is what one of the base's ``base_ranks`` does. By Amdahl's law a serial fraction of 5 % stops paying
     at 9 ranks: the tenth adds less than half a rank.

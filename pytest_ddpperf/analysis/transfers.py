@@ -49,7 +49,7 @@ class NetworkModel(Protocol):
     @property
     def taken(self) -> float: ...  # noqa: D102
     def seconds(self, transfer: Transfer) -> float:
-        """Seconds of a transfer before the band; SettingError where nothing is known of it."""
+        """Seconds of a transfer before the band; SettingError if nothing is known of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

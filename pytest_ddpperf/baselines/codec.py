@@ -29,7 +29,7 @@ class BaselineFile:
 
 
 def encode(content: BaselineFile, file: Path) -> str:
-    """The text of a baseline file, times with nine digits; BaselineError where it could not be read again (a NaN)."""
+    """The text of a baseline file, times with nine digits; BaselineError if it could not be read again (a NaN)."""
     document = json.loads(json.dumps({"schema": BASELINE.schema, **data_of(content)}))
     document["checksum"] = _checksum(document)
     try:
@@ -42,7 +42,7 @@ def encode(content: BaselineFile, file: Path) -> str:
 
 
 def decode(text: str, file: Path) -> BaselineFile:
-    """The content of a baseline file; BaselineError where it is broken or was edited by hand."""
+    """The content of a baseline file; BaselineError if it is broken or was edited by hand."""
     data = checked(text, file, BASELINE)
     try:
         content = read(BaselineFile, _upgraded(data), _SHAPES)

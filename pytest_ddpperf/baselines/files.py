@@ -143,7 +143,7 @@ def saving(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder, made if need be, against other processes that save; BaselineError where that fails."""
+    """Holds the folder, made if need be, against other processes that save; BaselineError if that fails."""
     with saving(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(folder)

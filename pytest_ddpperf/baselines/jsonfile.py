@@ -103,7 +103,7 @@ def parse(text: str, file: Path, kind: FileKind) -> tuple[Any, dict[str, Any]]:
 def checked(text: str, file: Path, kind: FileKind) -> dict[str, Any]:
     """The data in a file of this kind.
 
-    BaselineError where the text is cut off, in conflict after a merge, garbled, of another schema or a newer version.
+    BaselineError if the text is cut off, in conflict after a merge, garbled, of another schema or a newer version.
     """
     try:
         data = json.loads(text, object_pairs_hook=_unique)

@@ -29,7 +29,7 @@ class NetworkFile:
     timings: tuple[Timing, ...]
 
     def fit(self, collective: str) -> CollectiveFit:
-        """The fit of a collective; BaselineError where it was not measured."""
+        """The fit of a collective; BaselineError if it was not measured."""
         for fit in self.fits:
             if fit.collective == collective:
                 return fit
@@ -68,7 +68,7 @@ def network_file(root: Path, environment: Environment) -> Path:
 
 
 def read_network(file: Path) -> NetworkFile | None:
-    """The content of a file, None where there is none; BaselineError where it is broken or of another environment."""
+    """The content of a file, None if there is none; BaselineError if it is broken or of another environment."""
     text = read_text(file, NETWORK)
     if text is None:
         return None

@@ -81,7 +81,7 @@ def _numbers(text: object) -> list[int]:
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
-    """Prints a table of all candidates; ``folder`` is that of the baselines. The status is 1 where none is best."""
+    """Prints a table of all candidates; ``folder`` is that of the baselines. The status is 1 if none is best."""
     subject = _found(options.workload)
     names = ("world_size", "timeout", *CLUSTER)
     given = {"baseline_dir": folder.resolve(), **{name: getattr(options, name) for name in names}}

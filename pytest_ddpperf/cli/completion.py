@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, make_parser: Callable[[], argparse.ArgumentParser]) -> int:
-    """Prints the script for a shell; SettingError where the package that writes it is not installed."""
+    """Prints the script for a shell; SettingError if the package that writes it is not installed."""
     try:
         shtab: Any = importlib.import_module("shtab")
     except ModuleNotFoundError:

@@ -36,7 +36,7 @@ def project_root(folder: Path) -> Path:
 
 
 def _project(folder: Path) -> tuple[Path, Mapping[str, Any]]:
-    """The root of the project, and what pytest's section says there; nothing where no file has one."""
+    """The root of the project, and what pytest's section says there; nothing if no file has one."""
     parents = (folder.absolute(), *folder.absolute().parents)
     for parent in parents:
         for file, sections in _FILES.items():

@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(_AUTO, *HARDWARE),
         metavar="LINK",
         help="name what holds the network up; hold it against a link, by default that of the GPUs: "
-        f"{', '.join(HARDWARE)}. The status is 1 where something is found",
+        f"{', '.join(HARDWARE)}. The status is 1 if something is found",
     )
     add("--predict", type=argument(byte_count), metavar="BYTES", help="print times of this size, from what is stored")
     add("--no-save", action="store_true", help="store nothing; --check replaces nothing that is stored")

@@ -25,7 +25,7 @@ Reading = tuple[float, tuple[int, ...]]
 class CpuPowerWatch:
     """Reads the counters of all processor packages every ``interval`` seconds until it is stopped.
 
-    It does nothing where a package does not show its counter.
+    It does nothing if a package does not show its counter.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ _SWITCH = {0: "off", 1: "on"}
 class GpuFacts:
     """What is known of the GPUs that ranks compute on, and of what computes there."""
 
-    setup: str | None  # links, power limit and MIG: ``nvlink 700w``; None where the driver does not tell
+    setup: str | None  # links, power limit and MIG: ``nvlink 700w``; None if the driver does not tell
     recorded: Mapping[str, str]  # more, by name
 
 

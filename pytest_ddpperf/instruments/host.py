@@ -57,7 +57,7 @@ def machine_facts(root: Path = _ROOT) -> MachineFacts:
 
 
 def clock_limits(root: Path = _ROOT) -> str:
-    """What sets the frequency of the usable cores, and how far: ``performance 3.50 GHz``; empty where nothing tells.
+    """What sets the frequency of the usable cores, and how far: ``performance 3.50 GHz``; empty if nothing tells.
 
     Cores that differ have all their limits: ``powersave 2.40 GHz, powersave 3.50 GHz``.
     """
@@ -209,7 +209,7 @@ def kernel_table(text: str) -> dict[str, int]:
 
 
 def nodes_of_cores(cores: Iterable[int], root: Path = _ROOT) -> dict[int, set[int]]:
-    """These cores by their NUMA nodes; all are of node 0 where the system has none."""
+    """These cores by their NUMA nodes; all are of node 0 if the system has none."""
     allowed, folder = set(cores), root / "sys/devices/system/node"
     nodes = sorted(kernel_numbers(kernel_text(folder / "online")))
     found = {node: allowed & kernel_numbers(kernel_text(folder / f"node{node}/cpulist")) for node in nodes}
@@ -291,7 +291,7 @@ def private_folder() -> Path:
 
 
 def interface_speeds(root: Path = _ROOT) -> dict[str, float | None]:
-    """Bits per second of each network interface that is up; None where it does not tell, as virtual ones."""
+    """Bits per second of each network interface that is up; None if it does not tell, as virtual ones."""
     found: dict[str, float | None] = {}
     for folder in sorted((root / "sys/class/net").glob("*")):
         if kernel_text(folder / "operstate").strip() in {"up", "unknown"}:  # the loopback does not know

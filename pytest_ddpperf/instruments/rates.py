@@ -29,7 +29,7 @@ def read_rates(device: torch.device, precision: str = "fp32") -> MachineRates | 
     random number is drawn.
 
     Returns:
-        The rates; None where the tensors, less than 100 MB on the CPU, do not fit into memory.
+        The rates; None if the tensors, less than 100 MB on the CPU, do not fit into memory.
     """
     import torch
 

@@ -33,7 +33,7 @@ def activity_of(event: Any) -> str:
 
 
 def pci_id(properties: Any) -> str | None:
-    """The PCI id of one of NVIDIA's GPUs, as its tools write it; None where torch's properties do not tell."""
+    """The PCI id of one of NVIDIA's GPUs, as its tools write it; None if torch's properties do not tell."""
     import torch
 
     if torch.version.hip is not None or not hasattr(properties, "pci_bus_id"):

@@ -57,7 +57,7 @@ def worse_in(series: Series, base: Series, *, paired: bool) -> int | None:
 
 
 def _expected_alone(series: Series) -> Expected | None:
-    """Returns what launches of a separate run are expected to scatter by; None where nothing is known."""
+    """Returns what launches of a separate run are expected to scatter by; None if nothing is known."""
     if series.rules.usual_scatter is not None and series.scale != "ratio" and len(series.samples) == 1:
         return Expected(series.rules.usual_scatter**2, CERTAIN)
     return expected(series.within, series.own) if series.within else None

@@ -57,7 +57,7 @@ class CountChange:
     # Whether the verdict counts. It does not where steps of a run differ in the count and that is nothing new or worse,
     # nor where the count follows another one that changed in the same direction.
     gated: bool
-    note: Finding | None  # what the change is made of, or why it is not gated; None where nothing changed
+    note: Finding | None  # what the change is made of, or why it is not gated; None if nothing changed
 
 
 def change_of(metric: str, then: Counts, now: Counts) -> CountChange:

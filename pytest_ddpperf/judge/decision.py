@@ -42,7 +42,7 @@ class DecisionContext:
     weights: float = 1.0  # of all metrics that share it
     proofs: Proofs = ONE_LOOK  # that a metric is no worse
     margin: float = EQUIVALENCE_MARGIN  # times the tolerance
-    resolution: float | None = None  # the worsening that ``ok`` rules out; None where nothing is ok
+    resolution: float | None = None  # the worsening that ``ok`` rules out; None if nothing is ok
     affordable: int = 0  # launches that would show a suspect to be worse; 0 for those there are
     last: bool = False  # whether there is no time for another look
     # The metrics that are proven no worse and measured on because they looked better, with launches and bound then.
@@ -60,7 +60,7 @@ class DecisionContext:
         return self.alpha * weight / max(weight, self.weights)
 
     def resolution_of(self, series: Series) -> float | None:
-        """The worsening of a metric that ``ok`` rules out; None where nothing is ok, such as a loss that rose."""
+        """The worsening of a metric that ``ok`` rules out; None if nothing is ok, such as a loss that rose."""
         return self.resolution if series.scale == "ratio" else None
 
 
@@ -69,11 +69,11 @@ class Evidence:
     """What the verdict on one metric rests on."""
 
     series: Series  # of the candidate
-    base: Series | None  # of the reference; None where it has no such metric
+    base: Series | None  # of the reference; None if it has no such metric
     differs: bool = False  # whether the reference is of another environment or training
     obstacle: Finding | None = None  # why the two cannot be compared
     negligible: bool = False  # whether both values are too small to mean anything
-    change: Change | None = None  # from the reference to the candidate; None where none can be computed
+    change: Change | None = None  # from the reference to the candidate; None if none can be computed
     fresh: Change | None = None  # the same by the launches after a suspicion; all of them where there was none
     tolerance: float = 0.0  # of this metric
     whole: float | None = None  # the worsening of all steps together, without the worst round; None if not paired
@@ -127,7 +127,7 @@ def decide(
             divided by 1.03.
         alpha: two-sided significance level, of all looks together.
         margin: the worsening that ``UNCHANGED`` rules out, times the tolerance; at least 1.
-        resolution: the worsening that ``OK`` rules out, in the terms of the tolerance; None where nothing is ok.
+        resolution: the worsening that ``OK`` rules out, in the terms of the tolerance; None if nothing is ok.
         last: whether there is no time for another look.
         fresh: the change by the launches that followed a suspicion; by all where there was none.
         proofs: the level of the bound at this look, and whether it may prove.

@@ -62,7 +62,7 @@ def mde(change: Change, *, alpha: float, tolerance: float = 0.0) -> float | None
 
     ``(t(1 - alpha/2) + t(POWER)) * standard_error`` for the key of significance (Bloom 1995, "Minimum detectable
     effects"), and ``tolerance + t(POWER) * standard_error`` for the key of size; the larger one opens both. In the
-    tolerance's terms; None where the scatter is unknown.
+    tolerance's terms; None if the scatter is unknown.
     """
     half = half_width(change, level_of_look(change, alpha, last=True))
     if half is None or change.standard_error is None:
@@ -116,7 +116,7 @@ ONE_LOOK = Proofs(proves=True)
 
 
 def highest(change: Change, better: Better, level: float = UNPROVEN) -> float | None:
-    """The one-sided bound of the worsening, on the scale of analysis; None where the scatter is unknown."""
+    """The one-sided bound of the worsening, on the scale of analysis; None if the scatter is unknown."""
     half = half_width(change, 2 * level)
     return None if half is None else worsening(change, better) + half
 

@@ -10,7 +10,7 @@ from pytest_ddpperf.units import format_number
 
 
 def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object]) -> str | None:
-    """What is missing or no number in an expectation, in a sentence; None where it can be held against counts."""
+    """What is missing or no number in an expectation, in a sentence; None if it can be held against counts."""
     if collectives is None and not totals:
         return "nothing is expected; name counts, such as optimizer_steps=1"
     for name, number in {**(collectives or {}), **totals}.items():
@@ -22,7 +22,7 @@ def unsaid(collectives: Mapping[str, object] | None, totals: Mapping[str, object
 
 
 def misnamed(counts: Counts, collectives: Iterable[str], totals: Iterable[str]) -> str | None:
-    """The first expected count that has no such name, in a sentence; None where all are names of counts."""
+    """The first expected count that has no such name, in a sentence; None if all are names of counts."""
     known_totals = [*counts.totals, "collectives"]
     for kind, names, known in (("collective", collectives, COLLECTIVES), ("count", totals, counts.totals)):
         for name in names:

@@ -128,7 +128,7 @@ def _final(samples: Sequence[float], confidence: float = CONFIDENCE) -> FinalVal
 
 
 def lost(found: Convergence) -> list[str]:
-    """Returns what strategies have lost of the first one's quality, a line for each; empty where all keep it."""
+    """Returns what strategies have lost of the first one's quality, a line for each; empty if all keep it."""
     first = found.strategies[0]
     launches, steps = format_count(len(first.curves), "launch"), first.curves[0].steps[-1]
     of_all = f"in {launches} of {format_count(steps, 'step')}"

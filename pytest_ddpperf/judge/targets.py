@@ -28,7 +28,7 @@ class MetricTarget:
 
     Attributes:
         measurement: of the benchmark.
-        whose: the benchmark in words, such as ``4 ranks`` or ``bf16``; empty where there is one only.
+        whose: the benchmark in words, such as ``4 ranks`` or ``bf16``; empty if there is one only.
         series: the metric.
         wanted: the least value for what is better higher, the largest for what is better lower.
     """

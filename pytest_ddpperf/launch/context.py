@@ -72,7 +72,7 @@ class Gpus:
     """The GPUs of a machine, in CUDA's order. Where ``instances`` names MIG instances, each rank is shown only one."""
 
     names: tuple[str, ...] = ()
-    pci: tuple[str | None, ...] = ()  # PCI ids, such as 0000:c1:00.0; None where torch does not tell
+    pci: tuple[str | None, ...] = ()  # PCI ids, such as 0000:c1:00.0; None if torch does not tell
     instances: tuple[str, ...] = ()
     error: str = ""  # why CUDA can use none of those that are there
 

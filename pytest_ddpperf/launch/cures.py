@@ -121,7 +121,7 @@ _CURES = tuple(
 
 
 def cure_of(kind: str, message: str) -> str:
-    """What helps against an exception, by the name of its class and all that was said; empty where nobody knows."""
+    """What helps against an exception, by the name of its class and all that was said; empty if nobody knows."""
     name = kind.rpartition(".")[2]
     found = (cure for kinds, said, cure in _CURES if name in kinds.split("|") and said.search(message))
     return next(found, "")

@@ -43,7 +43,7 @@ class LateRanks:
     """Where the ranks of a launch that has not finished stand, by rank."""
 
     seconds: float  # since the launch began
-    overdue: Overdue | None = None  # the stage that has ended the launch; None where its own deadline has
+    overdue: Overdue | None = None  # the stage that has ended the launch; None if its own deadline has
     stacks: Mapping[int, str]  # the later ones
     moved: Mapping[int, bool] = field(default_factory=dict)  # whether the two stacks differ, where that is known
     stalled: Stall | None = None  # what ranks wait for by torch's flight recorder

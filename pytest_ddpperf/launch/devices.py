@@ -92,7 +92,7 @@ def settled_memory(
 
 
 def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str, str], root: Path = _ROOT) -> set[int]:
-    """The cores near the GPU of a rank, of those that it may use; empty where it is better left alone.
+    """The cores near the GPU of a rank, of those that it may use; empty if it is better left alone.
 
     ``addresses`` are those of all ranks' GPUs. Left alone are machines of one NUMA node, ranks that somebody has bound,
     and ranks that would have fewer than two cores each, or fewer than threads.
@@ -110,7 +110,7 @@ def near_cores(addresses: Sequence[str | None], rank: int, environ: Mapping[str,
 
 
 def _local(address: str | None, root: Path) -> set[int]:
-    """The cores near a PCI device; empty where the system does not tell."""
+    """The cores near a PCI device; empty if the system does not tell."""
     if address is None:
         return set()
     folder = root / f"sys/bus/pci/devices/{address}"

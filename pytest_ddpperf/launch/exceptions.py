@@ -115,7 +115,7 @@ def _sent(error: BaseException) -> str:
 
 
 def _sequence(_: BaseException) -> int | None:
-    """How many collectives this rank has called; None where there are several groups, each with a number of its own."""
+    """How many collectives this rank has called; None if there are several groups, each with a number of its own."""
     if "torch.distributed" not in sys.modules or len(process_groups()) > 1:
         return None
     return collectives_called()

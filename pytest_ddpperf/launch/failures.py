@@ -46,7 +46,7 @@ _OOM_HINT = ": the kernel ran out of memory; use fewer ranks or a smaller batch"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankEnd:
-    """The state of a rank when its launch was stopped; ``status`` is None where the process still ran."""
+    """The state of a rank when its launch was stopped; ``status`` is None if the process still ran."""
 
     rank: int
     report: RankReport | None = None
@@ -195,7 +195,7 @@ def _mismatch(ends: Sequence[RankEnd], receiver: int, sizes: re.Match[str], stac
 
 
 def _position(end: RankEnd, stacks: Mapping[int, str]) -> StackPosition | None:
-    """Returns where a rank stood when it failed or was stopped; None where it has finished or nobody knows."""
+    """Returns where a rank stood when it failed or was stopped; None if it has finished or nobody knows."""
     if end.failure is not None:
         return end.failure.position
     stack = stacks.get(end.rank, end.output.stderr[max(0, end.output.stderr.rfind(_FATAL)) :])

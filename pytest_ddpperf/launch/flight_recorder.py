@@ -30,7 +30,7 @@ _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """What ranks wait for, in words, and the one rank to blame; None where there is no single one."""
+    """What ranks wait for, in words, and the one rank to blame; None if there is no single one."""
 
     text: str
     rank: int | None
@@ -54,7 +54,7 @@ def _answer(channel: Channel, backend: str) -> None:
 
 
 def _gloo_answer(dump: Callable[[], bytes] | None) -> RankCalls:
-    """Returns what this rank has called of gloo; nothing where torch has no such recorder."""
+    """Returns what this rank has called of gloo; nothing if torch has no such recorder."""
     if dump is None:
         return RankCalls(groups={}, whole=True)
     dist = sys.modules["torch.distributed"]
@@ -87,7 +87,7 @@ def read_gloo(dump: Mapping[str, Any], members: Mapping[str, tuple[int, ...]]) -
 
 
 def waits_in(calls: RankCalls) -> tuple[str, int] | None:
-    """The first collective that a rank waits in, and its number; None where it waits in none, or in several groups."""
+    """The first collective that a rank waits in, and its number; None if it waits in none, or in several groups."""
     waiting = [min(group.pending.items()) for group in calls.groups.values() if group.pending]
     return (waiting[0][1].partition(" ")[0], waiting[0][0]) if len(waiting) == 1 else None
 
@@ -173,7 +173,7 @@ def stall(answers: Mapping[int, RankCalls], backend: str = "NCCL", elsewhere: Co
 
 
 def _late(ranks: tuple[int, ...], members: Mapping[int, GroupCalls]) -> dict[str, list[int]]:
-    """A line on the members that are farthest behind those that wait, and these members; empty where there is none."""
+    """A line on the members that are farthest behind those that wait, and these members; empty if there is none."""
     calls = {rank: member.called for rank, member in members.items() if member.called is not None}
     waiting = [rank for rank, member in members.items() if member.called is not None and member.called > member.ended]
     if len(calls) < len(members) or not waiting:

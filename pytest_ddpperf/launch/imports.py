@@ -244,7 +244,7 @@ def preload(request: Preload) -> Preloaded:
 
 
 def _foreign(modules: set[str], request: Preload) -> str:
-    """Why the modules that an import led to must stay with the ranks; empty where nothing speaks against them."""
+    """Why the modules that an import led to must stay with the ranks; empty if nothing speaks against them."""
     if request.file and _file(request.module) != request.file:
         return f"is imported from {_file(request.module)}, and by ranks from {request.file}"
     for module in sorted(modules):

@@ -143,7 +143,7 @@ class _Queue:
         self._began = [0] * slots  # turns of each that followed one of another pair
 
     def hear(self, connection: socket.socket) -> bool:
-        """Take a launch's request, which ends the turn that it had; False where the connection has ended or is none."""
+        """Take a launch's request, which ends the turn that it had; False if the connection has ended or is none."""
         try:
             message = connection.recv(_REQUEST.size + 1)
         except ConnectionResetError:

@@ -102,7 +102,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def idle_zygote(self) -> Iterator[ZygoteProcess | None]:
-        """Lend the zygote, started if need be, and keep launches waiting; None where the launcher is busy."""
+        """Lend the zygote, started if need be, and keep launches waiting; None if the launcher is busy."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
@@ -147,7 +147,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def idle_preloaded(self) -> Iterator[PreloadedZygotes | None]:
-        """Lend the copies of the zygote, and keep launches waiting; None where there are none."""
+        """Lend the copies of the zygote, and keep launches waiting; None if there are none."""
         with self._lock:
             yield self._preloaded
 

@@ -107,7 +107,7 @@ class Launchers:
                     self._judged.note(one.module, Preloaded(reason=reason, own_rank=not reason, inner=one.inner))
 
     def why_not(self, one: SeenImport) -> str | None:
-        """Why ranks import a module themselves; empty where that is unknown, None where nothing is to be learned."""
+        """Why ranks import a module themselves; empty if that is unknown, None if nothing is to be learned."""
         if not one.installed:
             return "is not of an installed package"
         return self._judged.refused.get(one.module, "") if self._learning else None

@@ -92,7 +92,7 @@ class Failed:
     stamp: int
     position: StackPosition | None = None
     sent: str = ""  # the tensors that the collective was given, such as float32[8]
-    sequence: int | None = None  # how many collectives the rank had called; None where nobody knows
+    sequence: int | None = None  # how many collectives the rank had called; None if nobody knows
     phase: str = ""  # of training, in which memory ran out
 
 
@@ -104,7 +104,7 @@ class GroupCalls:
     """What one rank has called in one process group; collectives are numbered from 1."""
 
     ranks: tuple[int, ...]  # the members of the group
-    called: int | None  # the last collective; 0 before the first, None where the recorder does not tell
+    called: int | None  # the last collective; 0 before the first, None if the recorder does not tell
     ended: int = 0  # the last one that has ended
     pending: Mapping[int, str] = field(default_factory=dict)  # later ones, with their tensors, as far as they are known
     point_to_point: bool = False  # whether a send or a receive has not ended
@@ -171,7 +171,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Copied:
-    """The zygote has forked a copy of itself; ``pid`` is None where the fork failed."""
+    """The zygote has forked a copy of itself; ``pid`` is None if the fork failed."""
 
     mark: str
     pid: int | None
@@ -185,7 +185,7 @@ class Preload:
     path: tuple[str, ...]
     directory: str
     module: str = ""
-    file: str = ""  # that ranks import; empty where any will do
+    file: str = ""  # that ranks import; empty if any will do
     of_rank: bool = False  # whether the variables are those of the only rank that is forked from this zygote
 
 

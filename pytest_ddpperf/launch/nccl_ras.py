@@ -18,7 +18,7 @@ _MOST = 16 * 1024  # bytes of an answer
 
 
 def status(environ: Mapping[str, str], seconds: float = _SECONDS) -> str:
-    """Returns what the service of ranks with these variables answers in so many seconds; empty where it does not."""
+    """Returns what the service of ranks with these variables answers in so many seconds; empty if it does not."""
     host, _, port = environ.get(RAS_ADDRESS, "").rpartition(":")
     answer = bytearray()
     deadline = time.monotonic() + seconds
@@ -42,7 +42,7 @@ def status(environ: Mapping[str, str], seconds: float = _SECONDS) -> str:
 
 
 def _lines(peer: socket.socket, deadline: float) -> Iterator[bytes]:
-    """The lines that a peer sends until it closes the connection; OSError where they take too long."""
+    """The lines that a peer sends until it closes the connection; OSError if they take too long."""
     rest = b""
     while True:
         peer.settimeout(max(0.001, deadline - time.monotonic()))

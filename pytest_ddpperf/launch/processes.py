@@ -120,7 +120,7 @@ HAS_PIDFD = _kernel_has_pidfd()
 
 
 def require_linux(root: Path = _ROOT) -> None:
-    """Raise LaunchError where this system cannot start ranks."""
+    """Raise LaunchError if this system cannot start ranks."""
     if not sys.platform.startswith("linux"):
         system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
         raise LaunchError(
@@ -274,7 +274,7 @@ def touches_gpu(root: Path = _ROOT) -> bool:
 
 
 def out_of_memory_kills(root: Path = _ROOT) -> int:
-    """The number of processes that the kernel has killed for want of memory; 0 where it is unknown.
+    """The number of processes that the kernel has killed for want of memory; 0 if it is unknown.
 
     Those of this process's control group where the kernel counts them, else of the whole machine.
     """
@@ -289,7 +289,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent and so on, as in proc(5); empty where the process is gone."""
+    """State, parent and so on, as in proc(5); empty if the process is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

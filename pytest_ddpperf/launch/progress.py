@@ -30,7 +30,7 @@ _BRIEF = 1.0  # seconds that are not worth telling
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a rank does, and for how many seconds; ``step`` is 0 where the stage has no steps."""
+    """What a rank does, and for how many seconds; ``step`` is 0 if the stage has no steps."""
 
     stage: str
     step: int
@@ -38,7 +38,7 @@ class Progress:
 
     @property
     def budget(self) -> str:
-        """The name that the stage has in ``stage_timeouts``; empty where it has none. The first step compiles."""
+        """The name that the stage has in ``stage_timeouts``; empty if it has none. The first step compiles."""
         return "compile" if self.stage == WARM_UP and self.step <= 1 else _BUDGETS.get(self.stage, "")
 
     @property
@@ -111,7 +111,7 @@ def begin(descriptor: int, slot: int) -> None:
 
 
 def stage(name: str) -> None:
-    """Say what this rank does from now on; nothing where this process is no rank."""
+    """Say what this rank does from now on; nothing if this process is no rank."""
     _Own.stage, _Own.step = name.encode(), _NO_STEP
     _write()
 
@@ -128,7 +128,7 @@ def _write() -> None:
 
 
 def told(ranks: Mapping[int, Progress]) -> str:
-    """Returns how far ranks have come, in a line; empty where no more is known than that they run their function."""
+    """Returns how far ranks have come, in a line; empty if no more is known than that they run their function."""
     if {each.stage for each in ranks.values()} <= {FUNCTION}:
         return ""
     groups: dict[tuple[str, int], list[int]] = {}

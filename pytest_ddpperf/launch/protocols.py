@@ -74,7 +74,7 @@ class OtherNodes(Protocol):
         """The network interface of this node by which ranks of several nodes talk."""
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """How many of so many ranks each node has; ``gpus``: those of this node, 0 where ranks are on the CPU."""
+        """How many of so many ranks each node has; ``gpus``: those of this node, 0 if ranks are on the CPU."""
 
     def ranks(self, counts: Sequence[int], environ: Mapping[str, str], echo: Echo | None) -> Sequence[RanksElsewhere]:
         """The ranks of the other nodes in a launch, which have these variables."""

@@ -32,7 +32,7 @@ class Redirection:
     kept: tuple[str, ...] = ()  # folders inside root that belong to the interpreter, such as a virtual environment
     python: str | None = None  # the interpreter of the ranks; None for this one
     first: tuple[str, ...] = ()  # folders that the ranks search first: those of the target's own environment
-    environment: str | None = None  # the folder of that environment; None where there is none
+    environment: str | None = None  # the folder of that environment; None if there is none
     copies: tuple[str, ...] = ()  # files and folders in site-packages that are copies of the project's
     without: tuple[str, ...] = ()  # entries of this process's search path that ranks do not get
     last: tuple[str, ...] = ()  # what ranks search last: the packages of another interpreter

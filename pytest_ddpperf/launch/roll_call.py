@@ -46,7 +46,7 @@ def waiting(stacks: Mapping[int, str]) -> list[int]:
 
 
 def suspect(stacks: Mapping[int, str], finished: Sequence[int] = ()) -> int | None:
-    """Where ranks wait in several places, and none runs, the rank that they may wait for; None where there is none.
+    """Where ranks wait in several places, and none runs, the rank that they may wait for; None if there is none.
 
     That is the only one that has finished, that is outside of collectives, or that is outside of the largest group.
     """
@@ -114,7 +114,7 @@ def heading(
 
 
 def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: bool = False) -> str:
-    """The likely cause where all ranks wait in one collective; empty where they do not."""
+    """The likely cause where all ranks wait in one collective; empty if they do not."""
     found = [threads(text) for text in stacks.values()]
     places = {position(stack[0], nccl=nccl) if stack else None for stack in found}
     where = next(iter(places), None)
@@ -132,7 +132,7 @@ def mismatch_hint(stacks: Mapping[int, str], finished: Sequence[int], *, nccl: b
 def _guilty(
     order: Sequence[tuple[StackPosition | None, list[int]]], finished: list[int], odd: int | None
 ) -> int | None:
-    """The one rank that does not wait as the others do, or that waits alone; None where there is no such one."""
+    """The one rank that does not wait as the others do, or that waits alone; None if there is no such one."""
     waiting = [(where, ranks) for where, ranks in order if where is not None and where.waits]
     running = [rank for where, ranks in order if not _waits(where) for rank in ranks]
     if not waiting:  # ranks that have finished keep nobody from going on, and one that waits can tell its stack

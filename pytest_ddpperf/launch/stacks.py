@@ -53,7 +53,7 @@ class StackPosition:
     """The position of a rank in the user's code."""
 
     line: str  # the user's innermost line, as "file:line in function"
-    call: str  # the library function called there; empty where the rank is in the user's own code
+    call: str  # the library function called there; empty if the rank is in the user's own code
     waits: bool  # whether the rank waits for others: in a collective, in backward, or for its turn
 
     @property
@@ -80,7 +80,7 @@ def numbers(ranks: Iterable[int]) -> str:
 
 
 def threads(text: str) -> list[list[Frame]]:
-    """Read the stacks, innermost frame first and main thread first, which is empty where it is not listed.
+    """Read the stacks, innermost frame first and main thread first, which is empty if it is not listed.
 
     faulthandler lists the main thread last, and alone where it was asked for it.
     """

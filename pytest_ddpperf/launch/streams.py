@@ -127,7 +127,7 @@ class Channel:
             self.closed = True
 
     def asked(self) -> bool:
-        """Wait until the other end asks for something; False where it has dismissed this one, or is gone."""
+        """Wait until the other end asks for something; False if it has dismissed this one, or is gone."""
         return bool(_recv(self._socket, len(_REQUEST)))
 
     def dismiss(self) -> None:

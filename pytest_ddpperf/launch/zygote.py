@@ -171,7 +171,7 @@ class Zygote:
         self.tell(Ready(touched=self.touched))
 
     def _reap(self) -> bool:
-        """Reap the children that have ended; True where others are left."""
+        """Reap the children that have ended; True if others are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -88,7 +88,7 @@ class ZygoteProcess:
         self.control.settimeout(_SEND_SECONDS)
 
     def _copied(self, original: ZygoteProcess) -> tuple[socket.socket, CopiedProcess] | None:
-        """Copy a zygote that imported torch under the same variables; None where it cannot be copied."""
+        """Copy a zygote that imported torch under the same variables; None if it cannot be copied."""
         alike = {**original.pinned, environment.MARK: self.mark} == self.pinned and original.imports_as(self._environ)
         if not (HAS_PIDFD and alike):
             return None
@@ -138,7 +138,7 @@ class ZygoteProcess:
         return [*command, f"--controller={os.getpid()}", *["--of-thread"] * of_thread]
 
     def copy(self, mark: str, control: socket.socket, output: IO[bytes]) -> CopiedProcess | None:
-        """Fork a copy that takes requests from ``control`` and prints into ``output``; None where that failed."""
+        """Fork a copy that takes requests from ``control`` and prints into ``output``; None if that failed."""
         self.wait_until_ready()
         with contextlib.suppress(LaunchError, OSError):  # the zygote has ended, or its copy has
             self.request(Copy(mark), [control.fileno(), output.fileno()])
@@ -218,7 +218,7 @@ class ZygoteProcess:
         return events
 
     def _answers(self, deadline: float) -> list[ZygoteEvent]:
-        """Take the events as ``events`` does, up to ``deadline``; LaunchError where a signal stops the zygote."""
+        """Take the events as ``events`` does, up to ``deadline``; LaunchError if a signal stops the zygote."""
         while True:
             remaining = deadline - time.monotonic()
             events = self.events(min(_LOOK_SECONDS, remaining))
@@ -253,13 +253,13 @@ class ZygoteProcess:
 
     @property
     def remark(self) -> str:
-        """Returns why ranks may fail to use CUDA; empty where no import has used a GPU."""
+        """Returns why ranks may fail to use CUDA; empty if no import has used a GPU."""
         cure = "keep torch.cuda and NVML out of it (TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps plugins out of torch)"
         at = f"the import of {self.touched} uses a GPU in the process that ranks are forked from: CUDA may fail in them"
         return f"{at}; {cure}" if self.touched else ""
 
     def sweep(self, seconds: float) -> bool:
-        """Kill and reap everything below the zygote; False where that failed and the zygote is of no more use."""
+        """Kill and reap everything below the zygote; False if that failed and the zygote is of no more use."""
         try:
             self.require_running()
             self.request(Sweep(seconds))

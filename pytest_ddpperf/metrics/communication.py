@@ -71,7 +71,7 @@ def _without(launch: Launch) -> list[tuple[float, float]]:
 
 
 def synchronised_step(measurement: Measurement) -> float | None:
-    """Seconds of a whole step in those blocks, averaged over launches; None where there are none."""
+    """Seconds of a whole step in those blocks, averaged over launches; None if there are none."""
     pairs = _pairs(measurement)
     return None if pairs is None else fmean(synchronised for synchronised, _ in pairs)
 

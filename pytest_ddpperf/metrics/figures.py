@@ -77,7 +77,7 @@ def mfu(measurement: Measurement) -> Samples | None:
 
 
 def precision_of_products(measurement: Measurement) -> str | None:
-    """The precision of a step's matrix products; None where it is not known, as of a step of the user's own."""
+    """The precision of a step's matrix products; None if it is not known, as of a step of the user's own."""
     sizes = {} if measurement.counts is None else measurement.counts.details.get("model_size", {})
     kinds = set(sizes) - {"buffers"}
     if measurement.strategy == "custom" or len(kinds) != 1:
@@ -104,7 +104,7 @@ def gpu_utilisation(launch: Launch) -> float | None:
 
 @of_lone_launches
 def cpu_energy_per_step(launch: Launch) -> float | None:
-    """Joules that the processor packages take for a step, whoever computes on them; None where they do not tell."""
+    """Joules that the processor packages take for a step, whoever computes on them; None if they do not tell."""
     powers = complete(cpu.power for cpu in launch.processors.values())
     return sum(powers) * fmean(launch.step_times) if powers and all(powers) else None
 

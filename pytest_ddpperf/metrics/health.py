@@ -44,7 +44,7 @@ def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
 def _above(
     measurement: Measurement, node: str, limit: float, figure: Callable[[CpuHealth, float], float | None]
 ) -> Mapping[str, float]:
-    """The span of a figure over the launches in which it was above its limit; empty where it never was."""
+    """The span of a figure over the launches in which it was above its limit; empty if it never was."""
     figures = [
         figure(launch.processors[node], launch.seconds) for launch in measurement.launches if node in launch.processors
     ]

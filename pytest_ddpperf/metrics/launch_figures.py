@@ -71,14 +71,14 @@ def series_from(
 
 
 def complete(values: Iterable[T | None]) -> tuple[T, ...] | None:
-    """All of the values; None where one of them is missing."""
+    """All of the values; None if one of them is missing."""
     found = tuple(values)
     known = tuple(value for value in found if value is not None)
     return known if len(known) == len(found) else None
 
 
 def phases_of(launch: Launch) -> tuple[PhaseTimes, ...] | None:
-    """The phases of each rank; None where a rank has none."""
+    """The phases of each rank; None if a rank has none."""
     return complete(rank.phases for rank in launch.ranks)
 
 
@@ -97,7 +97,7 @@ def once(figure: Callable[[Launch], T]) -> Callable[[Launch], T]:
 
 
 def of_launches(figure: Callable[[Launch], float | None]) -> Callable[[Measurement], Samples | None]:
-    """The samples that are a figure of each launch; None where a launch does not have it."""
+    """The samples that are a figure of each launch; None if a launch does not have it."""
     kept = once(figure)
     return lambda measurement: complete(map(kept, measurement.launches))
 
@@ -121,7 +121,7 @@ def of_lone_launches(figure: Callable[[Launch], float | None]) -> Callable[[Meas
 
 @of_lone_launches
 def energy_per_step(launch: Launch) -> float | None:
-    """Joules that the GPUs of the ranks take for a step; None where the driver does not tell, as of MIG instances."""
+    """Joules that the GPUs of the ranks take for a step; None if the driver does not tell, as of MIG instances."""
     gpus = gpus_of(launch)
     powers = complete(None if gpu.mig else gpu.power for gpu in gpus)
     if not powers or len(gpus) < len(used_gpus(launch)):

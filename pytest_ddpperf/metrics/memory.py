@@ -64,7 +64,7 @@ def fragmentation(measurement: Measurement) -> Samples | None:
 def outside_allocator(launch: Launch) -> float | None:
     """Bytes in use on a GPU that no rank's caching allocator holds, on the GPU with the most of them.
 
-    CUDA contexts, NCCL's buffers and libraries' own allocations: the driver tells one sum. None where an allocator
+    CUDA contexts, NCCL's buffers and libraries' own allocations: the driver tells one sum. None if an allocator
     keeps no statistics, and where processes that are not ours use one of the GPUs: their memory is in the sum.
     """
     known = complete(rank.device_memory for rank in launch.ranks)
@@ -169,6 +169,6 @@ def mean_allocated(measurement: Measurement) -> Samples | None:
 
 @once
 def _growths(launch: Launch) -> list[float] | None:
-    """The growth of each rank; None where a rank could not read its memory."""
+    """The growth of each rank; None if a rank could not read its memory."""
     held = [rank.held for rank in launch.ranks if len(rank.held) > 1]
     return [growth_per_step(readings) for readings in held] if len(held) == len(launch.ranks) else None

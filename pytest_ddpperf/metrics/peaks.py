@@ -63,7 +63,7 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
 
 
 def peak_flops(model: str, precision: str) -> float | None:
-    """FLOP/s that a device of this model has at most in a precision; None where that is not known.
+    """FLOP/s that a device of this model has at most in a precision; None if that is not known.
 
     ``model`` is the name of the device by torch. A part of a GPU (MIG) and devices of several models have no peak.
     """

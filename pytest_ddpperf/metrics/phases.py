@@ -22,7 +22,7 @@ class SectionSummary:
     seconds: float  # of a step, in all entries together, with the sections inside it
     own_seconds: float  # without those
     share: float  # ``seconds`` as a fraction of the step
-    memory: MemoryUse | None  # the largest change and the largest peak that a rank saw; None where unknown
+    memory: MemoryUse | None  # the largest change and the largest peak that a rank saw; None if unknown
 
     @property
     def mean(self) -> float:
@@ -109,7 +109,7 @@ def _largest(uses: Sequence[MemoryUse]) -> MemoryUse | None:
 
 @once
 def _means(launch: Launch) -> dict[str, float] | None:
-    """The average rank's seconds in each phase; None where a rank has none."""
+    """The average rank's seconds in each phase; None if a rank has none."""
     ranks = phases_of(launch)
     if ranks is None:
         return None

@@ -64,7 +64,7 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 def _instances(ranks: Sequence[RankProfile]) -> list[Instance] | None:
-    """The collectives of all steps, each with what it was on every rank; None where ranks differ in them.
+    """The collectives of all steps, each with what it was on every rank; None if ranks differ in them.
 
     Several may be under way at once, and ranks need not begin them in the same order. So the first of a kind and size
     in a step is paired with the first of the same ones on the other ranks, and so on.

@@ -95,11 +95,11 @@ class Metric:
         better: the direction of an improvement.
         family: ``absolute`` for what belongs to one machine, ``relative`` for what partners of one run make up.
         scale: compared by quotient or by subtraction.
-        samples: one number for each launch that has it; None where none has.
+        samples: one number for each launch that has it; None if none has.
         gated: whether its verdict counts for the result's.
         min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
         rules: what is special to it.
-        within: what launches know of its scatter; None where they know nothing.
+        within: what launches know of its scatter; None if they know nothing.
         bounds: the values that are possible; noise may give samples beyond them.
     """
 
@@ -193,7 +193,7 @@ def _rate(measurement: Measurement, count: Callable[[RankLaunch], float | None])
 
 
 def _totals(measurement: Measurement, figure: Callable[[RankLaunch], float | None]) -> Samples | None:
-    """The sum over the ranks of each launch; None where a rank does not know its figure."""
+    """The sum over the ranks of each launch; None if a rank does not know its figure."""
     launches = complete(complete(map(figure, launch.ranks)) for launch in measurement.launches)
     return None if launches is None else tuple(map(math.fsum, launches))
 
@@ -308,7 +308,7 @@ METRICS: tuple[Metric, ...] = (
         )
         for phase in PHASES
     ),
-    # Near 0 where all of it is hidden. It is in the step time, which is gated.
+    # Near 0 if all of it is hidden. It is in the step time, which is gated.
     _share_metric(EXPOSED, exposed_communication, unit="s", within=of_exposed, rules=_DIAGNOSED),
     _share_metric(OVERHEAD, communication_overhead, within=of_overhead, rules=_DIAGNOSED, bounds=(0.0, 1.0)),
     _share_metric("compute_to_communication", compute_to_communication, better="higher", scale="ratio"),

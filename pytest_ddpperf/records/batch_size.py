@@ -14,7 +14,7 @@ class Trial(NamedTuple):
     Attributes:
         size: samples of one rank's batch.
         fits: whether every rank could train with it.
-        peak: the most bytes that a rank used; None where it ran out of memory, or cannot tell.
+        peak: the most bytes that a rank used; None if it ran out of memory, or cannot tell.
     """
 
     size: int
@@ -28,7 +28,7 @@ class BatchSize:
 
     Attributes:
         size: samples of one rank's batch, or whatever the workload's maker takes the number for.
-        peak: the most bytes that a rank used with it: resident on CPU, reserved on CUDA; None where it cannot tell.
+        peak: the most bytes that a rank used with it: resident on CPU, reserved on CUDA; None if it cannot tell.
         tried: the sizes that were tried, in order.
     """
 

@@ -38,8 +38,8 @@ class Collective:
 
     kind: str  # all_reduce, all_gather ...
     seconds: float  # from when this rank began with it, before the others had come, to its end
-    nbytes: float | None  # that this rank puts into it; None where the profile does not tell
-    ranks: int | None = None  # in its group; None where the profile does not tell
+    nbytes: float | None  # that this rank puts into it; None if the profile does not tell
+    ranks: int | None = None  # in its group; None if the profile does not tell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,11 +94,11 @@ class CommunicationProfile:
         busy: in which at least one collective was under way.
         overlapped: of that, in which something was computed.
         gaps: of ``exposed``, the host's time between two operators: an estimate of the error.
-        transfer: of the collectives, each as long as on the rank where it was shortest; None where they are not the
+        transfer: of the collectives, each as long as on the rank where it was shortest; None if they are not the
             same on all ranks, or nobody knows which ranks met in them.
         wait: how much longer they were on the average rank: the wait for the last one to come; None likewise.
         slowest: the rank that came last most often, and the share of the collectives for which it did; None likewise.
-        bandwidths: by kind of collective, from transfers; empty where there are none or the profile tells no sizes.
+        bandwidths: by kind of collective, from transfers; empty if there are none or the profile tells no sizes.
         window: DDP's own figures on rank 0; None for other strategies.
         unplaced: whether collectives may have been among some of the ranks only, and nobody knows which.
     """
@@ -126,5 +126,5 @@ class CommunicationProfile:
 
     @property
     def overlap(self) -> float | None:
-        """The share of busy time in which something was computed; None where nothing was sent."""
+        """The share of busy time in which something was computed; None if nothing was sent."""
         return self.overlapped / self.busy if self.busy else None

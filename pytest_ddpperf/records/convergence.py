@@ -49,10 +49,10 @@ class Standing:
     Attributes:
         name: of the strategy.
         quantity: ``loss``, or the name of a metric.
-        worse: by how much it is worse, as a share of the first strategy's value; below 0 where it is better. NaN where
+        worse: by how much it is worse, as a share of the first strategy's value; below 0 if it is better. NaN where
             a training was lost.
         apart: the largest difference in a launch, in the quantity's unit.
-        allowed: the largest such difference that rounding explains; None where the strategy's gradients are not exact.
+        allowed: the largest such difference that rounding explains; None if the strategy's gradients are not exact.
         tolerance: the share by which it may be worse.
     """
 

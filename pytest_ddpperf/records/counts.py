@@ -197,7 +197,7 @@ def _unequal_parts(metric: str, ranks: Sequence[Counts]) -> dict[str, tuple[floa
 
 
 def on_ranks(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
-    """A metric's totals then and now, by rank; empty where all ranks do the same, now and then."""
+    """A metric's totals then and now, by rank; empty if all ranks do the same, now and then."""
     return _by_rank(*((counts.by_rank.get(metric, ()), counts.totals[metric]) for counts in (then, now)))
 
 

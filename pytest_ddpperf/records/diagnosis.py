@@ -45,7 +45,7 @@ class Advice:
     Attributes:
         code: of the change, in snake_case; ``reports.diagnosis`` has its words.
         bottleneck: the cause that it takes effect on.
-        gain: the share of the step, or of a sample's time, that it saves at most; None where it makes room and no
+        gain: the share of the step, or of a sample's time, that it saves at most; None if it makes room and no
             time, or where nobody knows how much.
         estimated: whether the gain is an estimate, which the change may exceed.
         facts: what the words need, by name.
@@ -68,7 +68,7 @@ class Diagnosis:
         step: seconds of a step.
         causes: all causes, the largest first.
         advice: changes that may pay, the largest gain first; those that make room in memory come last.
-        memory: the share of its memory that a rank uses at most; None where no limit is known.
+        memory: the share of its memory that a rank uses at most; None if no limit is known.
         lost: the share of the cores' time that other processes took.
     """
 
@@ -80,5 +80,5 @@ class Diagnosis:
     lost: float = 0.0
 
     def cause(self, bottleneck: Bottleneck) -> Cause | None:
-        """One cause; None where it has no share."""
+        """One cause; None if it has no share."""
         return next((cause for cause in self.causes if cause.bottleneck == bottleneck), None)

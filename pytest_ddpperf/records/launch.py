@@ -19,7 +19,7 @@ Window = tuple[float, float]
 class DeviceMemory:
     """A GPU's memory as one of its ranks saw it after the timed steps, in bytes."""
 
-    device: str | None  # PCI id of the GPU, which instances of it (MIG) share; None where torch does not tell
+    device: str | None  # PCI id of the GPU, which instances of it (MIG) share; None if torch does not tell
     uuid: str  # CUDA's id of what the rank computes on: ranks that share its memory have it in common
     used: int  # by all processes together, as the driver tells
     total: int
@@ -41,7 +41,7 @@ class SlowImport:
 
     module: str
     seconds: float  # those of what it imports included
-    reason: str | None  # why it is not preloaded, as of ``its import``; empty where unknown, None where nothing is
+    reason: str | None  # why it is not preloaded, as of ``its import``; empty if unknown, None if nothing is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,36 +57,36 @@ class RankLaunch:
         memory: by kind, see ``instruments.memory.LABELS``: ``peak_resident`` on CPU (peak resident memory above the
             level before the model was built), ``peak_allocated`` and others of the caching allocator on CUDA, in bytes.
         device_memory: what this rank's GPU had in use; None on CPU.
-        loss: the last timed step's loss on this rank; None where the step returns none.
-        mean_loss: the mean over the timed steps that updated something; None where the step returns none, and on
+        loss: the last timed step's loss on this rank; None if the step returns none.
+        mean_loss: the mean over the timed steps that updated something; None if the step returns none, and on
             devices, where to read the loss of each step would make the host wait in it.
         learning_rate: of a Workload's first group of parameters after the timed steps; None elsewhere.
-        phases: where the time of steps after the timed ones went; None where they were not taken apart.
-        communication: steps after those, with and without synchronisation of gradients; None where they were not run.
+        phases: where the time of steps after the timed ones went; None if they were not taken apart.
+        communication: steps after those, with and without synchronisation of gradients; None if they were not run.
         no_headroom: why not, where copies of the training state would not fit into memory; the same on all ranks.
-        kept: why not, where a step of the user's own leaves no synchronisation out; empty where it does.
-        rates: what its device reaches in simple work; None where steps were not taken apart, or there was no memory.
-        held: bytes that the process held before and after each of a few steps of a pass of their own; empty where the
+        kept: why not, where a step of the user's own leaves no synchronisation out; empty if it does.
+        rates: what its device reaches in simple work; None if steps were not taken apart, or there was no memory.
+        held: bytes that the process held before and after each of a few steps of a pass of their own; empty if the
             system does not tell.
-        samples_per_step: this rank's samples in one step; None where unknown.
-        tokens_per_step: this rank's tokens in one step; None where unknown.
+        samples_per_step: this rank's samples in one step; None if unknown.
+        tokens_per_step: this rank's tokens in one step; None if unknown.
         epoch_steps: steps that its loader has batches for, not always a whole number; None without a length.
         background: whether the rank had processes or threads of its own, which work on while its steps wait.
         taken: bytes of the machine's memory that its process took at most, the import of the user's modules included;
             None where launches are interleaved, or where the system does not tell.
         cpu_time: seconds for which its process had a core in a timed step, all threads together and on average, without
-            child processes; None where a GPU does the work, steps overflowed, or the system does not tell.
+            child processes; None if a GPU does the work, steps overflowed, or the system does not tell.
         blocks: how many of ``step_times`` belong to each block that ranks began together; empty where launches are not
             interleaved and the host timed their steps.
-        cpu_blocks: ``cpu_time`` of each block; empty where there are none, or it is not known.
+        cpu_blocks: ``cpu_time`` of each block; empty if there are none, or it is not known.
         worked: seconds from its first step to the end of what it was asked for.
         first_step: seconds from the call that builds what is trained to the end of its first step.
         compiling: seconds of them and of the warm-up in which torch.compile compiled; None without it.
         tracers: modules of what Python called for each line or function of the timed steps, such as coverage's.
         imported: the slowest import of rank 0; None on other ranks, and where nothing worth a report was imported.
         unseen: the largest share of a block's wall time that the device's events differ from, of blocks that have the
-            wall time therefore; 0 where there are none; None where the host timed the steps.
-        window: begin and end of its timed steps, by ``time.monotonic``; None where there were none.
+            wall time therefore; 0 if there are none; None if the host timed the steps.
+        window: begin and end of its timed steps, by ``time.monotonic``; None if there were none.
     """
 
     rank: int
@@ -129,7 +129,7 @@ class Launch:
         round: which round of the run it belongs to; launches of variants in one round are partners.
         ranks: what each rank reports, by rank.
         seconds: how long the whole launch took, start-up included.
-        health: what else went on in the machine meanwhile; None where it was not read.
+        health: what else went on in the machine meanwhile; None if it was not read.
         step_times: seconds of each timed step; a step lasts as long as its slowest rank.
         figures: what was computed of it so far, by name; a changed copy begins with none.
     """
@@ -156,7 +156,7 @@ class Launch:
 
 
 def timed_window(launches: Sequence[Launch]) -> Window | None:
-    """From the first to the last timed step of launches that ran at the same time; None where none is known.
+    """From the first to the last timed step of launches that ran at the same time; None if none is known.
 
     A launch is in timed steps while all of its ranks are.
     """

@@ -151,8 +151,8 @@ class Measurement(BenchmarkId):
         diagnoses: launches that find where the time goes and whether memory grows; no time above has their steps.
         findings: remarks that a reader of the numbers needs; ``reports.findings`` has their words.
         series: its metrics; ``measurement["step_time"]`` is one of them.
-        counts: what one of its steps does, counted on all ranks; None where nothing was counted.
-        profile: its communication as the profiler sees it; None where it was not profiled.
+        counts: what one of its steps does, counted on all ranks; None if nothing was counted.
+        profile: its communication as the profiler sees it; None if it was not profiled.
         over: the name of the variant, measured side by side, that its speedup is over; None for none.
         turns: whether its steps were interleaved with those of other launches, and so last a little longer.
     """
@@ -180,7 +180,7 @@ class Measurement(BenchmarkId):
 
     @property
     def unfit(self) -> str:
-        """Returns why it does not fit into memory; empty where it does."""
+        """Returns why it does not fit into memory; empty if it does."""
         reasons = (one.facts["reason"] for one in self.findings if one.code == "does_not_fit")
         return str(next(reasons, ""))
 
@@ -246,7 +246,7 @@ class Measurement(BenchmarkId):
 
     @property
     def effective_batch_size(self) -> float | None:
-        """Samples that one optimizer step of the whole group trains on; None where unknown."""
+        """Samples that one optimizer step of the whole group trains on; None if unknown."""
         counts = [rank.samples_per_step for launch in self.launches[:1] for rank in launch.ranks]
         known = [count for count in counts if count is not None]
         return sum(known) if known and len(known) == len(counts) else None
@@ -287,7 +287,7 @@ class MetricRules:
         paired_only: whether it is gated only where the reference is measured in the same rounds.
         drifts: whether it is another one if the machine is faster or slower: times, rates and quotients of times are,
             bytes, counts and seeded losses are not.
-        usual_scatter: standard deviation that a launch's number usually has, for few launches; None where unknown.
+        usual_scatter: standard deviation that a launch's number usually has, for few launches; None if unknown.
         negligible: the amount below which a difference means nothing.
         after_steps: whether it is comparable only after as many steps.
         weight: its share of the significance level, beside those of the others that a benchmark is gated by; 0 for what
@@ -328,7 +328,7 @@ class Series:
         min_tolerance: the smallest tolerance that makes sense, as a fraction (absolute for differences).
         samples: one number for each launch.
         value: that of all launches together, in ``unit``.
-        interval: where that value lies; None where its scatter is unknown.
+        interval: where that value lies; None if its scatter is unknown.
         within: for each launch how far each block of its steps moves its sample, on the scale of analysis; empty where
             the metric is not made of steps. See ``stats.blocks``.
         own: standard deviation that a launch adds to that, on the same scale.

@@ -38,7 +38,7 @@ class SectionTimes:
     count: float  # how many times a step entered it, on average
     seconds: tuple[float, ...]  # of each step, sections inside it included
     own_seconds: tuple[float, ...]  # without the sections inside it
-    memory: MemoryUse | None = None  # None where the system does not tell
+    memory: MemoryUse | None = None  # None if the system does not tell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class PhaseTimes:
 
     seconds: Mapping[str, tuple[float, ...]]  # of each step, by phase: all of PHASES, which add up to the step
     sections: tuple[SectionTimes, ...] = ()  # in the order in which the steps first came to them
-    memory: Mapping[str, MemoryUse] = field(default_factory=dict)  # by phase; empty where the system does not tell
+    memory: Mapping[str, MemoryUse] = field(default_factory=dict)  # by phase; empty if the system does not tell
 
     @property
     def step_times(self) -> tuple[float, ...]:

@@ -21,7 +21,7 @@ class Provenance:
     """When and of what a measurement was made."""
 
     date: str  # ISO 8601
-    commit: str | None  # full hash; None where unknown
+    commit: str | None  # full hash; None if unknown
     dirty: bool = False  # whether tracked files differed from the commit
     code: str | None = None  # as in BaselineRecord
 
@@ -87,7 +87,7 @@ class StoredBaseline:
     """
 
     paired: ClassVar[bool] = False
-    # Of the times; None where there is no baseline. Where ``differs`` is not empty, the nearest record of another
+    # Of the times; None if there is no baseline. Where ``differs`` is not empty, the nearest record of another
     # environment or training, which is shown and judges nothing.
     record: BaselineRecord | None
     origin: str  # the environment key, or in words why there is no baseline
@@ -112,7 +112,7 @@ class PairedRevision:
     kernels_differ: tuple[str, ...] = ()
     revision: str  # in words: 3f2a1c0 (main)
     commit: str | None  # full hash; None for a folder that is no git checkout
-    record: BaselineRecord | None = None  # None where that revision cannot run the benchmark
+    record: BaselineRecord | None = None  # None if that revision cannot run the benchmark
     launches: int = 0  # of that revision
     long_steps: LongSteps | None = None  # of that revision
     lacking: str = ""  # why it has no record
@@ -153,12 +153,12 @@ class Comparison:
     Attributes:
         series: of the candidate.
         gated: whether the verdict counts for the result's.
-        baseline: the value of the reference; None where it has none.
+        baseline: the value of the reference; None if it has none.
         change: relative change for ratio scales (0.132 is +13.2 %), absolute for differences; None without baseline.
         change_interval: where the change lies with 95 % confidence over all looks.
         standard_error: of the change, on the scale of analysis: of its logarithm, where all samples are above 0.
         tolerance: the change that the test accepts.
-        margin: the worsening that it was shown not to reach if it is unchanged; None where no scatter decides.
+        margin: the worsening that it was shown not to reach if it is unchanged; None if no scatter decides.
         mde: minimal detectable effect: the smallest worsening that this run would have found with 95 % probability, had
             it come under suspicion: it is then measured for as long as the time allows.
         bound: the worsening that the run rules out, one-sided with 95 % confidence; None without a known scatter.
@@ -168,12 +168,12 @@ class Comparison:
         suspicious: whether it looks so much worse that fresh launches have to judge it.
         promising: whether it looks as much better, so that beside another revision more launches have to judge it.
         enough: about how many launches would show what is suspicious to be worse, and another open metric to be no
-            worse; None where no number would, or none is known.
+            worse; None if no number would, or none is known.
         df: degrees of freedom of the standard error.
         base_samples: one number for each launch that ``baseline`` comes from, as the samples of ``series``: beside
             another revision, of the same rounds in the same order.
         worse_in: in how many of the candidate's samples it was worse than the reference: than that of the same round
-            where both have the same rounds, else than the median. None where one sample or none tells it, and where
+            where both have the same rounds, else than the median. None if one sample or none tells it, and where
             nothing was compared.
         paired: whether both sides were measured in the same rounds.
     """
@@ -213,7 +213,7 @@ class Result:
         reference: what the benchmark is compared with: a stored baseline or another revision.
         findings: remarks that a reader of the verdict needs.
         seconds: of measuring, of all benchmarks that were measured side by side with this one.
-        spent: the seconds of the call that measured them; None where nobody kept them.
+        spent: the seconds of the call that measured them; None if nobody kept them.
         attempt: which run of the test it is, from 1; of a test that is run again.
         failure: why its test failed, a line for each reason; empty if it passed.
     """

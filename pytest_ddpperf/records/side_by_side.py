@@ -121,7 +121,7 @@ class SideBySide:
 
     @property
     def compared(self) -> list[str]:
-        """Those with both figures; nothing where the base alone has them."""
+        """Those with both figures; nothing if the base alone has them."""
         needed = {"speedup", "memory_ratio"}
         known = [name for name in self.names if needed <= {series.metric for series in self[name].series}]
         return known if len(known) > 1 else []

@@ -18,7 +18,7 @@ class CallSite:
     file: str  # relative to the project or to where it is imported from, else its name; empty for code of torch's
     line: int
     function: str
-    source: str  # a digest of the text of the line that called torch; empty where unknown
+    source: str  # a digest of the text of the line that called torch; empty if unknown
     backward: bool  # whether autograd's backward led to it
     value: float  # for one step
     strategy: str = ""  # that the line belongs to, or that has torch do it; empty for the user's own code
@@ -26,7 +26,7 @@ class CallSite:
 
 
 SiteChange = tuple[CallSite | None, CallSite | None]
-"""A site before and after; None where it is new or gone."""
+"""A site before and after; None if it is new or gone."""
 
 
 def changed_sites(then: Iterable[CallSite], now: Iterable[CallSite]) -> list[SiteChange]:

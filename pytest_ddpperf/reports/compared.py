@@ -75,7 +75,7 @@ def how_it_scales(results: Sequence[Result]) -> list[str]:
 
 
 def _scaling_line(test: str, points: Sequence[Result]) -> str:
-    """Returns what one curve says; empty where no point beyond the first has cores or GPUs of its own."""
+    """Returns what one curve says; empty if no point beyond the first has cores or GPUs of its own."""
     from pytest_ddpperf.analysis.scaling import ScalingPoint, fit_law, status, stops_paying
 
     base, *others = sorted((point.measurement for point in points), key=lambda point: point.world_size)
@@ -100,7 +100,7 @@ def _scaling_line(test: str, points: Sequence[Result]) -> str:
 
 
 def _loss_line(test: str, points: Sequence[Result]) -> str:
-    """Returns what the largest group loses, in seconds by cause; empty where it loses little, or no cause is known."""
+    """Returns what the largest group loses, in seconds by cause; empty if it loses little, or no cause is known."""
     from pytest_ddpperf.analysis.diagnosis import diagnosis_of
     from pytest_ddpperf.analysis.losses import scaling_loss
 

@@ -11,7 +11,7 @@ from pytest_ddpperf.reports.table import NOTHING, Table
 from pytest_ddpperf.units import signed_percent, significant
 
 _LEGEND = {
-    "worse": "than the first strategy, in the same launches; below 0 where it is better",
+    "worse": "than the first strategy, in the same launches; below 0 if it is better",
     "equal": "the same but for rounding, which is known from the first strategy with weights moved by it",
     "within tolerance": "not worse by more than the tolerance, for sure; gradients are not exact, or buffers differ",
     "inconclusive": "it may be worse by more than the tolerance: more launches or steps tell",

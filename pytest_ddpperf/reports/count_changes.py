@@ -133,7 +133,7 @@ def count_difference(metric: str, before: float, after: float) -> str:
 
 
 def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
-    """Returns what a metric's change is made of, the largest change first, a line each; empty where nothing changed.
+    """Returns what a metric's change is made of, the largest change first, a line each; empty if nothing changed.
 
     ``all_reduce 2 -> 3 calls per step (+1), bytes unchanged: the new one at train.py:41 in step``.
     """
@@ -213,7 +213,7 @@ def _sibling(metric: str, name: str, then: Counts, now: Counts) -> str:
 
 
 def _places(metric: str, name: str, then: Counts, now: Counts) -> str:
-    """Says which lines of code a detail's change comes from; empty where that is not known of both sides."""
+    """Says which lines of code a detail's change comes from; empty if that is not known of both sides."""
     sides = [[site for site in counts.sites.get(metric, ()) if site.part == name] for counts in (then, now)]
     calls = [
         (each.totals.get("collective_calls", 0.0), each.details.get("collective_calls", {})) for each in (then, now)

@@ -176,7 +176,7 @@ def schema_of(document: type[Document]) -> dict[str, Any]:
 
 
 class IntervalData(Document):
-    """A confidence interval; an end is null where it is not finite."""
+    """A confidence interval; an end is null if it is not finite."""
 
     low: float | None = about("Lower end.")
     high: float | None = about("Upper end.")

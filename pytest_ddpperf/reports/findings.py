@@ -39,7 +39,7 @@ def finding_text(finding: Finding) -> str:
 
 
 def words_of_note(note: Finding | None) -> str:
-    """A note as a sentence; empty where there is none."""
+    """A note as a sentence; empty if there is none."""
     return "" if note is None else finding_text(note)
 
 
@@ -160,7 +160,7 @@ def _timed_otherwise(then_in_turns: bool) -> str:  # noqa: FBT001 - called by na
 
 
 def _lenient_verification(precision: str | None, exact_steps: int) -> str:
-    """Why a strategy was held to less than others; ``precision`` is its own, None where it is held to convergence."""
+    """Why a strategy was held to less than others; ``precision`` is its own, None if it is held to convergence."""
     if precision is not None:
         return f"against a single process: tolerance of {precision}: gradients are sent or computed in {precision}"
     return "against a single process: held to convergence only" + (", but for its first steps" if exact_steps else "")

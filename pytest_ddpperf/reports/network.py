@@ -85,14 +85,14 @@ def interface_line(wrong: WrongInterface) -> str:
 
 
 def backend_line(environment: Environment, gpus: int) -> str:
-    """The sentence on gloo beside GPUs; empty where it is not so."""
+    """The sentence on gloo beside GPUs; empty if it is not so."""
     if environment.backend != "gloo" or not gpus:
         return ""
     return f"gloo moves the data of {format_count(gpus, 'GPU')} through the host; give --backend nccl --device cuda"
 
 
 def reach_line(fit: CollectiveFit, link: str) -> str:
-    """The sentence on a bandwidth that is far below that of the link; empty where it is not."""
+    """The sentence on a bandwidth that is far below that of the link; empty if it is not."""
     hardware = HARDWARE[link]
     share = fit.bus_bandwidth / hardware.bandwidth
     if share >= REACHED:

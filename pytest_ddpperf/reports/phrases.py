@@ -115,7 +115,7 @@ def values_text(comparison: Comparison) -> str:
 
 
 def change_text(comparison: Comparison) -> str:
-    """The change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty where there is none."""
+    """The change with its interval: ``+13.2 % [95 % CI +11.9 .. +14.6]``; empty if there is none."""
     text, interval, ends = _change(comparison), comparison.change_interval, interval_text(comparison)
     if interval is None:
         return text
@@ -170,7 +170,7 @@ def size_text(size: float, comparison: Comparison) -> str:
 
 
 def bound_text(comparison: Comparison) -> str:
-    """The worsening that is ruled out: ``+4.9 %``; empty where no scatter is known."""
+    """The worsening that is ruled out: ``+4.9 %``; empty if no scatter is known."""
     if comparison.bound is None:
         return ""
     capped = comparison.series.scale == "ratio" and comparison.bound > _ANYTHING

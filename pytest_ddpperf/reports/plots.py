@@ -47,7 +47,7 @@ def write_plots(document: ResultsData, folder: Path, option: str) -> list[Path]:
     """Draws all charts of a document, those of one benchmark in one file.
 
     Returns:
-        The files, in the order drawn; those of the same name were replaced. None where the document has no charts.
+        The files, in the order drawn; those of the same name were replaced. None if the document has no charts.
 
     Raises:
         SettingError: matplotlib is missing, or the folder cannot be written.
@@ -160,7 +160,7 @@ def _plot(chart: Chart, axes: Axes, units: Scale, across: Scale) -> None:
 
 
 def _reach(points: Sequence[ChartPoint], units: Scale) -> Any:
-    """Returns how far the interval of each point reaches below and above it; None where no point has one."""
+    """Returns how far the interval of each point reaches below and above it; None if no point has one."""
     if all(point.low is None and point.high is None for point in points):
         return None
     below = [max(0.0, point.y - (point.y if point.low is None else point.low)) / units.factor for point in points]

@@ -103,7 +103,7 @@ def advice_table(advice: StrategyAdvice | StrategyAdviceData) -> Table:
 
 
 def _sample_seconds(advice: StrategyAdvice | StrategyAdviceData) -> list[float | None]:
-    """What a sample of the whole group takes; None where the step tells as much, because batches are of one size."""
+    """What a sample of the whole group takes; None if the step tells as much, because batches are of one size."""
     if len({each.batch_size for each in advice.candidates}) == 1:
         return [None] * len(advice.candidates)
     found = [each.prediction for each in advice.candidates]
@@ -111,7 +111,7 @@ def _sample_seconds(advice: StrategyAdvice | StrategyAdviceData) -> list[float |
 
 
 def best_line(advice: StrategyAdvice) -> str:
-    """The sentence on what to train with; empty where nothing has a prediction."""
+    """The sentence on what to train with; empty if nothing has a prediction."""
     best = advice.best
     if best is None:
         return ""

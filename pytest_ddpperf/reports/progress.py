@@ -39,7 +39,7 @@ class LiveLine:
     """Owns the end of the terminal's current line while a test measures; silent where nobody watches a terminal."""
 
     def __init__(self, reporter: Any, capture: Any) -> None:
-        """Takes pytest's terminal reporter and capture manager, each None where that plugin is off."""
+        """Takes pytest's terminal reporter and capture manager, each None if that plugin is off."""
         self._reporter: Any = reporter if reporter is not None and reporter.isatty else None
         self._terminal: Any = reporter
         self._capture = capture

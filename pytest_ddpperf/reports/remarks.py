@@ -155,7 +155,7 @@ def _fewer(result: Result) -> list[str]:
 
 
 def _worsening(comparison: Comparison) -> float:
-    """The change of a metric, above 0 where it looks worse."""
+    """The change of a metric, above 0 if it looks worse."""
     change = comparison.change or 0.0
     return change if comparison.series.better == "lower" else -change
 

@@ -229,7 +229,7 @@ def _legend(results: Sequence[Result], here: str, headers: set[str]) -> dict[str
     meanings = {
         "compared": f"with {others}{f', this being {here}' if here else ''}" if others else "",
         "memory": "; or ".join(memory),
-        "eff.": "scaling efficiency, 1 where ranks do not slow each other down",
+        "eff.": "scaling efficiency, 1 if ranks do not slow each other down",
         "speedup": f"over {' or '.join(over)}, measured side by side" if over else "",
         "change": f"of the step time, from {_compared_with(results, others, here)}",
         "at most": f"{_BOUND_MEANING}; long steps are seen that come at least in every {span(ordinal, steps)} step",

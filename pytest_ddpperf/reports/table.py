@@ -63,7 +63,7 @@ def render(table: Table, width: int | None = None, paint: Paint = uncoloured) ->
 
 
 def terminal_width() -> int | None:
-    """The columns of standard output; None where it is no terminal and the environment names no ``COLUMNS``."""
+    """The columns of standard output; None if it is no terminal and the environment names no ``COLUMNS``."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None

@@ -100,7 +100,7 @@ def _capped(ordered: Sequence[float]) -> Center:
 
 
 def _huber(ordered: Sequence[float]) -> tuple[float, float, int] | None:
-    """The center, how far from it samples count, and how many lie within that; None where there is no scale.
+    """The center, how far from it samples count, and how many lie within that; None if there is no scale.
 
     Which samples are capped decides the rest in closed form, so a guess of them that comes out as it went in is the
     solution, of which there is only one. Where it does not, a step of plain iteration gives the next guess.

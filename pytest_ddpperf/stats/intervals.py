@@ -38,10 +38,10 @@ class Change:
 
     Attributes:
         estimate: relative change for ratios (0.132 is +13.2 %), absolute change for differences.
-        interval: where ``estimate`` lies; None where no scatter could be measured.
+        interval: where ``estimate`` lies; None if no scatter could be measured.
         logarithmic: whether the scale of analysis is logarithmic.
         shift: new minus base on the scale of analysis.
-        standard_error: of ``shift``; None where no side has two launches, so that the scatter is unknown.
+        standard_error: of ``shift``; None if no side has two launches, so that the scatter is unknown.
         df: degrees of freedom of ``standard_error``; infinite where none of it is estimated.
         launches: how many launches the new side has.
         sampling_variance: the part of the squared standard error that more launches of the new side would shrink.
@@ -126,7 +126,7 @@ def change(
         expected: as of ``center``, of either side.
 
     Returns:
-        The change, or None where there is none to speak of: a ratio to zero, or samples that are not finite.
+        The change, or None if there is none to speak of: a ratio to zero, or samples that are not finite.
 
     Raises:
         ValueError: a side has no samples.
@@ -214,7 +214,7 @@ def possible(interval: Interval | None, least: float, most: float) -> Interval |
 
 
 def half_width(change: Change, alpha: float) -> float | None:
-    """How far the two-sided ``1 - alpha`` interval reaches to either side of ``shift``; None where that is unknown."""
+    """How far the two-sided ``1 - alpha`` interval reaches to either side of ``shift``; None if that is unknown."""
     if change.standard_error is None:
         return None
     if change.standard_error == 0:
@@ -223,7 +223,7 @@ def half_width(change: Change, alpha: float) -> float | None:
 
 
 def interval_at(change: Change, alpha: float) -> Interval | None:
-    """Where a change lies, missed with probability ``alpha`` by a single look; None where the scatter is unknown."""
+    """Where a change lies, missed with probability ``alpha`` by a single look; None if the scatter is unknown."""
     half = half_width(change, alpha)
     if half is None:
         return None

@@ -42,7 +42,7 @@ class GroupCall:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     mesh: Mapping[str, int] | None = None
-    keep: type[Exception] | None = None  # errors of this class are as expected; None where none is kept
+    keep: type[Exception] | None = None  # errors of this class are as expected; None if none is kept
     plain: bool = False  # whether tensors and arrays are sent as lists
 
 
@@ -75,7 +75,7 @@ def plain(value: Any) -> Any:
 
 
 def first_difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] | None:
-    """Where two plain values first differ, as ``[0]['loss']``, and what they have there; None where they are equal.
+    """Where two plain values first differ, as ``[0]['loss']``, and what they have there; None if they are equal.
 
     Two NaN are equal.
     """

@@ -199,7 +199,7 @@ def time_steps(ctx: RankView, job: LaunchJob, step: Step, *, warmup: int, turns:
 
 
 def _learning_rate(step: Step) -> float | None:
-    """That of the first group of parameters, after the steps; None where no optimizer is known, or it has none."""
+    """That of the first group of parameters, after the steps; None if no optimizer is known, or it has none."""
     groups = getattr(step.optimizers[0], "param_groups", ()) if step.optimizers else ()
     rate = groups[0].get("lr") if groups else None
     return None if rate is None else float(rate)

@@ -67,7 +67,7 @@ class Script:
     def found_in(self, folders: Iterable[Path]) -> Script:
         """The script with the path of its file in the first of these folders that has it.
 
-        Raises a SettingError where none has.
+        Raises a SettingError if none has.
         """
         if callable(self.target):
             return self

@@ -58,7 +58,7 @@ class ScriptRun:
         self._ctx, self._script, self._needed = ctx, script, needed
         self.made = 0  # optimizer steps so far
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
-        self._answers: SimpleQueue[list[Any] | None] = SimpleQueue()  # marks; None where the script has ended
+        self._answers: SimpleQueue[list[Any] | None] = SimpleQueue()  # marks; None if the script has ended
         self._order: _Order | None = None
         self._marks: list[Any] = []
         self._modes: list[TorchDispatchMode] = []  # of the measuring thread that the script's steps run under, too

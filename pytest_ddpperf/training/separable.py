@@ -82,7 +82,7 @@ class OwnSynchronisation:
 
 
 def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
-    """Returns what a user's step offers; raises a WorkloadError where that gives no context."""
+    """Returns what a user's step offers; raises a WorkloadError if that gives no context."""
     problem = unfit(offered) if callable(offered) else f"it is {describe_value(offered)}"
     if problem is not None:
         raise WorkloadError(
@@ -93,7 +93,7 @@ def own_synchronisation(who: str, offered: Any) -> OwnSynchronisation:
 
 
 def _collectives_of(run: Callable[[], Any]) -> int:
-    """Calls of collectives in the default group that a step makes; 0 where the backend does not count them."""
+    """Calls of collectives in the default group that a step makes; 0 if the backend does not count them."""
     before = collectives_called()
     run()
     return collectives_called() - before

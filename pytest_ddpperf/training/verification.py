@@ -69,7 +69,7 @@ class Agreement:
 class Leniency:
     """Why a strategy is held to less than others."""
 
-    precision: str | None  # in which it sends or computes gradients; None where it is held to convergence
+    precision: str | None  # in which it sends or computes gradients; None if it is held to convergence
     exact_steps: int = 0  # steps that it is held to as others are, before convergence alone counts
 
 

@@ -144,7 +144,7 @@ def test_a_rank_with_a_collective_of_its_own_is_shown(launcher: Launcher) -> Non
         all_reduce()
 
     error = fails(launcher, reduces, world_size=3)
-    assert error.rank in {None, 2}  # None where too few ranks could still say where they stood
+    assert error.rank in {None, 2}  # None if too few ranks could still say where they stood
     (guilty,) = [line for line in str(error).splitlines() if line.startswith("rank 2: ")]
     assert guilty.endswith(" in own)")
 

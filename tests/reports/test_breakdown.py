@@ -99,7 +99,7 @@ def test_a_row_shows_exposed_communication_and_its_share(make_result: Make, make
 
 
 def test_less_than_nothing_is_no_share(make_result: Make, make_comparison: Compare) -> None:
-    """What is left of two step times may come out below 0 where nothing is exposed."""
+    """What is left of two step times may come out below 0 if nothing is exposed."""
     launches = (
         Launch(
             round=0,

@@ -487,7 +487,7 @@ def test_gradients_are_sent_once_a_step_within_no_sync_and_with_every_micro_batc
 
 
 def test_options_reach_torch_as_calls(run_on: RunOn, cpu: Placement) -> None:
-    """Counted for one micro-batch. 2 gathers for each unit, but 1 where it is not freed between forward and backward.
+    """Counted for one micro-batch. 2 gathers for each unit, but 1 if it is not freed between forward and backward.
 
     zero1 broadcasts each parameter, or the piece of each of the 2 ranks. 0.0005 MiB are 524 bytes: of the gradients
     of 1.3 kB that makes several buckets of several tensors.

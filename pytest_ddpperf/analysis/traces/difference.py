@@ -34,7 +34,7 @@ class TraceUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceChange:
-    """One operator, kernel or kind of collective in both runs; None where a run has none."""
+    """One operator, kernel or kind of collective in both runs; None if a run has none."""
 
     what: What
     name: str

@@ -43,7 +43,7 @@ class RankTrace:
 
     Attributes:
         rank: its number.
-        world_size: how many ranks there were; None where the trace does not tell.
+        world_size: how many ranks there were; None if the trace does not tell.
         events: what took time, in no order.
         device: ``cuda`` where kernels ran, else ``cpu``.
         subgroups: whether there were process groups of fewer ranks than all.
@@ -99,7 +99,7 @@ class RankTimes:
 
     @property
     def overlap(self) -> float | None:
-        """The share of the communication in which something was computed; None where nothing was sent."""
+        """The share of the communication in which something was computed; None if nothing was sent."""
         return self.overlapped / self.communicated if self.communicated else None
 
 
@@ -186,7 +186,7 @@ def times_of(trace: RankTrace) -> RankTimes:
 def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
     """The profile of a group from the traces of all its ranks, as ``--ddpperf-profile`` has it.
 
-    None where a rank is missing, or ranks differ in their number of steps.
+    None if a rank is missing, or ranks differ in their number of steps.
     """
     sizes = {trace.world_size or len(traces) for trace in traces}
     if sizes != {len(traces)} or len({len(trace.steps) for trace in traces}) > 1:
@@ -200,7 +200,7 @@ def group_profile(traces: Sequence[RankTrace]) -> CommunicationProfile | None:
 
 
 def in_steps(trace: RankTrace, event: ProfilerEvent) -> int | None:
-    """The number of the step in which an event begins; None where it is in none."""
+    """The number of the step in which an event begins; None if it is in none."""
     return next((i for i, (start, end) in enumerate(trace.marks) if start <= event.start < end), None)
 
 

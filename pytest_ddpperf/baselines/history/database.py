@@ -103,7 +103,7 @@ def run_of(checkout: Checkout | None) -> HistoryRun:
 def ensure_recordable(file: Path) -> None:
     """Makes sure, before anything is measured, that a run can be recorded, and leaves nothing behind.
 
-    HistoryError where the folder cannot be made or is read-only, or the file is broken, special or of another program.
+    HistoryError if the folder cannot be made or is read-only, or the file is broken, special or of another program.
     """
     try:
         if file.exists() and not file.is_file():
@@ -123,7 +123,7 @@ def _unwritable(file: Path, error: OSError) -> HistoryError:
 def record(file: Path, run: HistoryRun, results: Sequence[Result]) -> int:
     """Adds a run to the history in one transaction, and returns its number; makes file and folder if there are none.
 
-    HistoryError where the run cannot be written; then the file holds nothing of it.
+    HistoryError if the run cannot be written; then the file holds nothing of it.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def has_run(file: Path, run: HistoryRun, results: Sequence[Result]) -> bool:
 
 
 def recorded(file: Path, column: Column) -> tuple[Any, ...]:
-    """The different values of a column, sorted; HistoryError where the file cannot be read."""
+    """The different values of a column, sorted; HistoryError if the file cannot be read."""
     query = f"SELECT DISTINCT {column} FROM {_TABLES[column]} WHERE {column} IS NOT NULL ORDER BY {column}"  # noqa: S608
     with open_history(file) as connection:
         return tuple(_checked(file, {column: value})[column] for (value,) in connection.execute(query))
@@ -171,7 +171,7 @@ def entries(file: Path, metric: str, **filters: str | int | None) -> tuple[Entry
     """The recorded values of a metric, in the order of commit dates (of run dates, without a commit).
 
     ``filters`` are the values that ``test``, ``name``, ``world_size`` or ``branch`` must have; None for any. An empty
-    file has no values; HistoryError where it cannot be read.
+    file has no values; HistoryError if it cannot be read.
     """
     wanted = {column: value for column, value in filters.items() if value is not None}
     # CROSS JOIN keeps the order: one test's results and then their metrics, or all of the metric.
@@ -226,7 +226,7 @@ def last_verdict(file: Path, test: str, benchmark: BenchmarkId) -> tuple[str, st
 
 
 def _checked(file: Path, row: dict[str, Any]) -> dict[str, Any]:
-    """The row, by the names of its columns; HistoryError where a value is not of its column's type."""
+    """The row, by the names of its columns; HistoryError if a value is not of its column's type."""
     for name, value in row.items():
         kind = (int, float) if name in _NUMBERS else int if name in _WHOLE else str
         fits = isinstance(value, kind) and not (isinstance(value, float) and not math.isfinite(value))

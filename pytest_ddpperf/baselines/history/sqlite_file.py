@@ -107,7 +107,7 @@ def open_history(file: Path, mode: str = "read") -> Iterator[sqlite3.Connection]
     also opens the file for writing if it may: it rolls back what a process left that died while it wrote. WAL mode
     fails on network file systems, and a journal is enough for one short transaction per run.
 
-    NoRunYet where the mode is ``read`` and the file is empty; HistoryError where the file is missing, locked,
+    NoRunYet where the mode is ``read`` and the file is empty; HistoryError if the file is missing, locked,
     unwritable, broken, foreign, newer, or takes longer than ``USE_SECONDS``: its schema may compute for ever.
     """
     import sqlite3

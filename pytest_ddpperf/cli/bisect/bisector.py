@@ -62,7 +62,7 @@ class Classification:
 
 
 def shift_of(comparison: Comparison) -> ShiftEstimate | None:
-    """The shift in a comparison with the good end; None where it tells no shift, or nothing of its error."""
+    """The shift in a comparison with the good end; None if it tells no shift, or nothing of its error."""
     change, standard_error = comparison.change, comparison.standard_error
     sign = 1.0 if comparison.series.better == "lower" else -1.0
     if change is None:
@@ -135,7 +135,7 @@ def error_share(left: float, commits: Searched) -> float:
 
 
 def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoints | None:
-    """The ends as an outcome shows them; None where it does not show how much they differ."""
+    """The ends as an outcome shows them; None if it does not show how much they differ."""
     comparison = target.comparison(outcome)
     if isinstance(comparison, str) or (shift := shift_of(comparison)) is None:
         return None
@@ -145,7 +145,7 @@ def endpoints_of(commits: Searched, target: Target, outcome: Outcome) -> Endpoin
 def measured_ends(
     commits: Searched, metric: str | None, run: RunProbe
 ) -> tuple[Endpoints | None, Outcome, list[Target]]:
-    """The ends, the last outcome, and all targets that are worse, the followed one first; None where none is worse.
+    """The ends, the last outcome, and all targets that are worse, the followed one first; None if none is worse.
 
     The ends are measured until they are distinguishable: the bad end's error is in every answer "good".
     """

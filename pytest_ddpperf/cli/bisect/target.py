@@ -88,7 +88,7 @@ def undecided(outcome: Outcome, metric: str | None) -> bool:
 
 
 def obstacle(outcome: Outcome, results: Sequence[Result], test: str | None = None) -> str | None:
-    """Why none of these results could be compared, in a line; None where one could. ``test`` is the one to ask for."""
+    """Why none of these results could be compared, in a line; None if one could. ``test`` is the one to ask for."""
     lacks = [_lack(result) for result in results]
     if lacks:
         return None if None in lacks else lacks[0]
@@ -105,7 +105,7 @@ def not_compared(outcome: Outcome) -> list[str]:
 
 
 def _lack(result: Result) -> str | None:
-    """Returns why a benchmark could not be compared; None where it could."""
+    """Returns why a benchmark could not be compared; None if it could."""
     if result.paired is not None and result.paired.lacking:
         return f"{result.origin}: {result.paired.lacking}"
     apart = any(finding.code in APART for finding in result.findings)  # compared, and worse

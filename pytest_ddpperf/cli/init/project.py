@@ -149,7 +149,7 @@ def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
 
 
 def _is_file(path: str) -> bool:
-    """Returns whether there is such a file; False where nobody may look, too."""
+    """Returns whether there is such a file; False if nobody may look, too."""
     return os.path.isfile(path)  # noqa: PTH113 - which raises
 
 

@@ -35,7 +35,7 @@ _MADE = "_ddpperf_made_at"  # of an object whose making was noted
 class Place(NamedTuple):
     """A line of code."""
 
-    file: str  # absolute; empty where no frame but those of torch and of the plugin is on the stack
+    file: str  # absolute; empty if no frame but those of torch and of the plugin is on the stack
     line: int
     function: str
     backward: bool  # whether autograd's backward led to it

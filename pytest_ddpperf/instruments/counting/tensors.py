@@ -63,7 +63,7 @@ class _Record:
 
     nbytes: int
     category: str
-    place: Place | None = None  # where it was made; None where nobody saw that
+    place: Place | None = None  # where it was made; None if nobody saw that
     reference: weakref.ref[torch.UntypedStorage] | None = None  # None once it is dead
 
 

@@ -21,7 +21,7 @@ _MOST_ALLOCATIONS = 100_000  # in a snapshot; torch's viewer gets slow beyond
 def write_trace(document: Mapping[str, Any], file: Path, rank: int, rates: Sequence[LearningRates]) -> None:
     """Writes a Chrome trace as that of a rank, with the rates of its optimizers.
 
-    Raises a SettingError where the file cannot be written.
+    Raises a SettingError if the file cannot be written.
     """
     text = json.dumps(completed(document, rank, rates), separators=(",", ":"))
     _replaced(file, lambda draft: draft.write_text(text, encoding="utf-8"))
@@ -75,7 +75,7 @@ def write_snapshot(run: Callable[[], object], steps: int, device: torch.device, 
 
 
 def _refused(call: Callable[[], object]) -> str:
-    """Returns why an allocator does not do something; empty where it does."""
+    """Returns why an allocator does not do something; empty if it does."""
     try:
         call()
     except (RuntimeError, AttributeError) as error:

@@ -125,7 +125,7 @@ class _Checkouts:
         self._lock = threading.Lock()
 
     def provide(self, redirection: Redirection) -> None:
-        """Have the files of the target here; LaunchError where that cannot be."""
+        """Have the files of the target here; LaunchError if that cannot be."""
         with self._lock:
             if redirection.target not in self._made:
                 self._made[redirection.target] = self._check_out(redirection)

@@ -52,7 +52,7 @@ class NodeLaunchers:
         return self.cluster.interface
 
     def counts(self, world_size: int, gpus: int) -> tuple[int, ...]:
-        """How many of so many ranks each node has; ``gpus``: those of this node, 0 where ranks are on the CPU."""
+        """How many of so many ranks each node has; ``gpus``: those of this node, 0 if ranks are on the CPU."""
         nodes = self.cluster.nodes
         if not gpus:
             return spread(world_size, 1 + len(nodes))

@@ -82,7 +82,7 @@ class Link:
             view = view[self._socket.send(view[:_CHUNK]) :]
 
     def receive(self, seconds: float | None = None, of: tuple[type, ...] = ()) -> object:
-        """Wait for the next message; None where none has come in time, LinkEnded where the peer is gone.
+        """Wait for the next message; None if none has come in time, LinkEnded where the peer is gone.
 
         With ``of`` it is of these classes, and an instance of another one is not made: that ends the link.
         """

@@ -46,7 +46,7 @@ class Card:
 
     @classmethod
     def loads(cls, text: str) -> Card:
-        """The card of ``dumps``; ValueError where the text is none."""
+        """The card of ``dumps``; ValueError if the text is none."""
         try:
             raw = json.loads(text)
             return cls(str(raw["host"]), int(raw["port"]), bytes.fromhex(raw["key"]), str(raw["version"]))
@@ -79,7 +79,7 @@ class FileMeeting:
             ) from None
 
     def find(self) -> Card | None:
-        """The card, if it is there; SettingError where another user could have written it."""
+        """The card, if it is there; SettingError if another user could have written it."""
         try:
             descriptor = open_shared(self._path)
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class FileMeeting:
 
 
 def own_folder() -> Path:
-    """The folder of this user's cards on this machine; SettingError where another user could get at them."""
+    """The folder of this user's cards on this machine; SettingError if another user could get at them."""
     try:
         return private_folder()
     except OSError as error:

@@ -58,7 +58,7 @@ def addresses() -> list[tuple[str, str]]:
 def own_address(other: str, environ: Mapping[str, str]) -> str:
     """The address by which other nodes reach this machine: that of the user's interface, else of the route to a node.
 
-    ``other`` is the name or address of a node, this one perhaps; empty where none is known.
+    ``other`` is the name or address of a node, this one perhaps; empty if none is known.
     """
     for named in filter(None, map(environ.get, _VARIABLES)):
         for name, address in addresses():

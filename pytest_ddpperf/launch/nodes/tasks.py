@@ -30,7 +30,7 @@ class Task:
 
 
 def task_of(environ: Mapping[str, str], *, terminal: bool = False) -> Task | None:
-    """The task that this process is; None where no launcher has started it as one of several. The innermost one wins.
+    """The task that this process is; None if no launcher has started it as one of several. The innermost one wins.
 
     ``terminal`` says that this process prints to a terminal. Of a step of srun only a shell does (``--pty``), which has
     the variables of all tasks and is alone.

@@ -38,7 +38,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class ChartPoint:
-    """A value and where it lies: ``low`` and ``high`` are the ends of its interval, None where no such end is known."""
+    """A value and where it lies: ``low`` and ``high`` are the ends of its interval, None if no such end is known."""
 
     x: float
     y: float
@@ -80,7 +80,7 @@ class Chart:
         series: at least one, each with at least one point.
         references: what the series are seen beside, such as the ideal: lines without marks, with a band where their
             points have intervals.
-        confidence: of the intervals; None where there are none.
+        confidence: of the intervals; None if there are none.
         benchmarks: the places, from 0, of what it shows among the results of the document.
         note: what a reader has to know of the data; may be empty.
     """
@@ -102,7 +102,7 @@ def view_of(chart: Chart) -> View:
     """Returns what the axis of values of a chart of lines or points shows.
 
     It has all values. Intervals widen it, but not beyond twice what the values take, so that none hides them. It begins
-    at 0 where that is near.
+    at 0 if that is near.
     """
     points = [each for series in (*chart.series, *chart.references) for each in series.points]
     least, most = min(map(_y, points)), max(map(_y, points))

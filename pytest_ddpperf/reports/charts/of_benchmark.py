@@ -28,12 +28,12 @@ def reference_of(result: ResultData) -> str:
 
 
 def now_of(metric: MetricData, x: float) -> ChartPoint | None:
-    """The value of a metric, at ``x``; None where it is not finite."""
+    """The value of a metric, at ``x``; None if it is not finite."""
     return None if metric.value is None else point(x, metric.value, metric.interval)
 
 
 def before_of(metric: MetricData, x: float) -> ChartPoint | None:
-    """The baseline of a metric, at ``x``, with the interval over its launches; None where there is none."""
+    """The baseline of a metric, at ``x``, with the interval over its launches; None if there is none."""
     if metric.baseline is None:
         return None
     samples = [sample for sample in metric.baseline_samples if sample is not None and math.isfinite(sample)]
@@ -43,7 +43,7 @@ def before_of(metric: MetricData, x: float) -> ChartPoint | None:
 
 
 def confidence_of(*metrics: MetricData) -> float | None:
-    """The confidence of the intervals of metrics; None where none has one."""
+    """The confidence of the intervals of metrics; None if none has one."""
     return next((metric.interval.confidence for metric in metrics if metric.interval is not None), None)
 
 

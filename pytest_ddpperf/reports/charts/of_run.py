@@ -222,7 +222,7 @@ def _options(result: ResultData) -> tuple[str, Mapping[str, Any]]:
 
 
 def _size(result: ResultData) -> float:
-    """The size of its buckets; NaN where it names none that is a number: some ways to train take words."""
+    """The size of its buckets; NaN if it names none that is a number: some ways to train take words."""
     try:
         return float(_options(result)[1].get(_SWEPT, math.nan))
     except ValueError:
@@ -230,7 +230,7 @@ def _size(result: ResultData) -> float:
 
 
 def _without_size(result: ResultData) -> tuple[str] | None:
-    """The strategy without the size of its buckets; None where it names none that is a finite number."""
+    """The strategy without the size of its buckets; None if it names none that is a finite number."""
     name, options = _options(result)
     others = [f"{option}={value}" for option, value in options.items() if option != _SWEPT]
     return (" ".join((name, *others)),) if math.isfinite(_size(result)) else None
@@ -300,7 +300,7 @@ def _parts(subject: str, points: Sequence[Placed]) -> Iterator[tuple[str, Sequen
 
 
 def _rate(points: Sequence[Placed]) -> str | None:
-    """The rate that all have; None where there is none."""
+    """The rate that all have; None if there is none."""
     return next((rate for rate in _RATES if all(rate in result.metrics for _, result in points)), None)
 
 

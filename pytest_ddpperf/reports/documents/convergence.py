@@ -23,8 +23,8 @@ class CurveData(Document):
 class FinalValueData(Document):
     """A figure over launches."""
 
-    value: float | None = about("The mean over launches; null where it is not finite.")
-    interval: IntervalData | None = about("Where it lies; null where too few launches tell it.")
+    value: float | None = about("The mean over launches; null if it is not finite.")
+    interval: IntervalData | None = about("Where it lies; null if too few launches tell it.")
     samples: list[float | None] = about("Of each launch.")
 
 
@@ -43,11 +43,11 @@ class StandingData(Document):
     name: str = about("Of the strategy.")
     quantity: str = about("loss, or the name of the metric.")
     worse: FinalValueData = about(
-        "By how much it is worse, as a share of the first strategy's value; null where a training was lost."
+        "By how much it is worse, as a share of the first strategy's value; null if a training was lost."
     )
     apart: NotNegative | None = about("The largest difference in a launch, in the quantity's unit.")
     allowed: NotNegative | None = about(
-        "The largest such difference that rounding explains; null where the strategy's gradients are not exact."
+        "The largest such difference that rounding explains; null if the strategy's gradients are not exact."
     )
     tolerance: NotNegative = about("The share by which it may be worse.")
     agreement: Agreement = about(

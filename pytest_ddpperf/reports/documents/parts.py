@@ -91,11 +91,11 @@ class CallSiteData(Document, sparse=True):
 
     part: str = about("Of the count, such as all_reduce.")
     file: str = about(
-        "Relative to the project or to where it is imported from, else its name; empty where only torch led to it."
+        "Relative to the project or to where it is imported from, else its name; empty if only torch led to it."
     )
     line: Natural = about("Its number.")
     function: str = about("The function that it is in.")
-    source: str = about("A digest of the text of the line that called torch; empty where unknown.")
+    source: str = about("A digest of the text of the line that called torch; empty if unknown.")
     backward: bool = about("Whether autograd's backward led to it.")
     value: float = about("For one step.")
     strategy: str = about("That the line belongs to, or that has torch do it.")
@@ -155,17 +155,17 @@ class ProfileData(Document):
     communication_busy: float = about("In which at least one collective was under way.", "busy")
     communication_busy_share: float = about("That as a share of the step.", "busy_share")
     overlap: float | None = about(
-        "Share of the busy time in which something was computed; null where nothing was sent."
+        "Share of the busy time in which something was computed; null if nothing was sent."
     )
     exposed: float = about("Busy time in which nothing was computed.")
     gaps: float = about("Of that, what may be the host between two operators: an estimate of its error.")
     transfer: float | None = about(
-        "Of the collectives, each as on the rank where it was shortest; null where ranks differ in them, or nobody "
+        "Of the collectives, each as on the rank where it was shortest; null if ranks differ in them, or nobody "
         "knows which ranks met."
     )
     wait: float | None = about("How much longer they were on the average rank; null likewise.")
     slowest: SlowestData | None = about(
-        "The rank that came last most often, and for which share of the collectives; null where unknown."
+        "The rank that came last most often, and for which share of the collectives; null if unknown."
     )
     bandwidths: dict[str, BandwidthData] = about(
         "By kind of collective, in bytes per second, by the definitions of nccl-tests.",
@@ -191,7 +191,7 @@ class AdviceData(Document):
     change: str = about("Its code.", "code")
     bottleneck: Bottleneck = about("What it takes effect on.")
     gain: float | None = about(
-        "The share of the step, or of a sample's time, that it saves at most; null where it makes room in memory."
+        "The share of the step, or of a sample's time, that it saves at most; null if it makes room in memory."
     )
     estimated: bool = about("Whether the gain is an estimate, which the change may exceed.")
     text: str = about("In words.", advice_text)
@@ -203,7 +203,7 @@ class DiagnosisData(Document):
     bottleneck: Bottleneck = about("The cause with the largest share; unclear or disturbed where none has a third.")
     step: NotNegative = about("Seconds of a step.")
     causes: list[CauseData] = about("All causes, the largest first; they add up to the step.")
-    memory: float | None = about("The share of its memory that a rank uses at most; null where no limit is known.")
+    memory: float | None = about("The share of its memory that a rank uses at most; null if no limit is known.")
     lost: float = about("The share of the cores' time that other processes took.")
     advice: list[AdviceData] = about("Changes that may pay, the largest gain first.")
     text: str = about("In one line.", diagnosis_text)
@@ -237,15 +237,15 @@ class PlanData(Document):
 class ModuleData(Document):
     """The files that the ranks of each side imported a module from."""
 
-    here: str | None = about("Of this checkout; null where it was not imported.", itemgetter(0))
-    there: str | None = about("Of the other one; null where it was not imported.", itemgetter(1))
+    here: str | None = about("Of this checkout; null if it was not imported.", itemgetter(0))
+    there: str | None = about("Of the other one; null if it was not imported.", itemgetter(1))
 
 
 class PackageData(Document):
     """The versions of a package in two environments."""
 
-    there: str | None = about("Of the reference; null where it is not installed.", itemgetter(0))
-    here: str | None = about("Of the candidate; null where it is not installed.", itemgetter(1))
+    there: str | None = about("Of the reference; null if it is not installed.", itemgetter(0))
+    here: str | None = about("Of the candidate; null if it is not installed.", itemgetter(1))
 
 
 class AgainstData(Document):
@@ -254,12 +254,12 @@ class AgainstData(Document):
     revision: str = about("The revision in words: 3f2a1c0 (main), or this checkout.")
     commit: str | None = about("Its full hash; null for a folder that is no git checkout.")
     launches: Natural = about(
-        "Number of launches of that side that the verdict rests on; 0 where it cannot run the benchmark."
+        "Number of launches of that side that the verdict rests on; 0 if it cannot run the benchmark."
     )
     modules: dict[str, ModuleData] = about("By module of the project, the file that the ranks of each side imported.")
     python: str | None = about("The interpreter of its ranks, as given; null for that of this environment.")
     environment: EnvironmentData | None = about(
-        "The environment of that side; null where it cannot run the benchmark.",
+        "The environment of that side; null if it cannot run the benchmark.",
         lambda paired: None if paired.record is None else paired.record.environment,
     )
     packages: dict[str, PackageData] = about("The installed packages that differ between both environments, by name.")
@@ -269,7 +269,7 @@ class ProvenanceData(Document):
     """When and at what commit something was saved."""
 
     date: Date = about("The day.")
-    commit: str | None = about("The commit; null where unknown.")
+    commit: str | None = about("The commit; null if unknown.")
     dirty: bool = about("Whether tracked files differed from that commit.")
 
 
@@ -280,7 +280,7 @@ class BaselineData(Document):
         "The environment it was measured in.", lambda baseline: environment_key(baseline.environment)
     )
     date: Date = about("The day it was saved.")
-    commit: str | None = about("The commit it was saved at; null where unknown.")
+    commit: str | None = about("The commit it was saved at; null if unknown.")
     dirty: bool = about("Whether tracked files differed from that commit.")
     counted: ProvenanceData | None = about(
         "When and at what commit its counts were saved, where not with the rest; else null."
@@ -312,6 +312,6 @@ class BenchmarkData(Document, inside="measurement"):
         lambda benchmark: environment_key(benchmark.measurement.environment),
     )
     health: list[HealthData | None] = about(
-        "What else went on in the machine, for each launch; null where nobody looked.",
+        "What else went on in the machine, for each launch; null if nobody looked.",
         lambda benchmark: (launch if launch.health else None for launch in benchmark.measurement.launches),
     )

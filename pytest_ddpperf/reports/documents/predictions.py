@@ -7,7 +7,7 @@ from pytest_ddpperf.reports.document import Document, NotNegative, Positive, abo
 
 
 class GainData(Document):
-    """The share of a sample's time that a change is predicted to save; below 0 where it costs."""
+    """The share of a sample's time that a change is predicted to save; below 0 if it costs."""
 
     value: float = about("Most likely.")
     low: float = about("At worst.")
@@ -19,11 +19,11 @@ class StepData(Document):
 
     world_size: Positive = about("Number of ranks.")
     network: str = about("The name of a cluster, or the key of the environment whose network was measured.")
-    accelerator: str = about("That computing was modelled for; empty where it was timed on this machine.")
+    accelerator: str = about("That computing was modelled for; empty if it was timed on this machine.")
     seconds: NotNegative = about("Of a step, most likely.")
     low: NotNegative = about("Of a step, at best.")
     high: NotNegative = about("Of a step, at worst.")
-    samples: NotNegative | None = about("Of a step of all ranks; null where it is not known.")
+    samples: NotNegative | None = about("Of a step of all ranks; null if it is not known.")
     lost: NotNegative = about("The share of the cores' time that others took while its computing was timed.")
     computing: NotNegative = about("Of a step without communication.")
     communication: NotNegative = about("Of all transfers, hidden ones too.")
@@ -48,12 +48,12 @@ class CandidateData(Document):
 
     name: str = about("Strategy and settings in one line.")
     strategy: str = about("With its options.")
-    batch_size: Positive | None = about("Samples of a rank; null where the workload has one size.")
-    memory: NotNegative | None = about("The most bytes of tensors of a rank; null where it could not be simulated.")
+    batch_size: Positive | None = about("Samples of a rank; null if the workload has one size.")
+    memory: NotNegative | None = about("The most bytes of tensors of a rank; null if it could not be simulated.")
     fits: bool = about("Whether they fit.")
-    reason: str = about("Why they do not, or why there is no prediction; empty where there is one.")
-    prediction: StepData | None = about("Its step; null where it does not fit, or could not be timed here.")
-    measured: NotNegative | None = about("Seconds of a step on ranks of this machine; null where none ran it.")
+    reason: str = about("Why they do not, or why there is no prediction; empty if there is one.")
+    prediction: StepData | None = about("Its step; null if it does not fit, or could not be timed here.")
+    measured: NotNegative | None = about("Seconds of a step on ranks of this machine; null if none ran it.")
     standing: Standing = about("Among all candidates, by the predicted time for a sample.")
 
 

@@ -58,7 +58,7 @@ def results_document(
 ) -> dict[str, Any]:
     """Returns what a run has made, each in the order made, and the code that was run.
 
-    ``interrupted``: why the run ended before all its tests had run; None where it did not. ``date``: when it ended.
+    ``interrupted``: why the run ended before all its tests had run; None if it did not. ``date``: when it ended.
     """
     benchmarks: list[Result | Calibrated] = [*made.results, *made.calibrated]
     environments = [benchmark.measurement.environment for benchmark in benchmarks]
@@ -98,7 +98,7 @@ class MetricData(Document, inside="series", sparse=True):
         "differences in the unit; exact ones must be equal."
     )
     gated: bool = about("Whether this verdict counts for the benchmark's.", always=True)
-    value: float | None = about("The value over all launches; null where it is not finite.")
+    value: float | None = about("The value over all launches; null if it is not finite.")
     interval: IntervalData | None = about(
         "Where the value lies; null if its scatter is not known, or too large to say anything."
     )
@@ -123,7 +123,7 @@ class MetricData(Document, inside="series", sparse=True):
         lambda judged: None if judged.series.scale == "exact" else judged.series.min_tolerance,
     )
     tolerance: NotNegative | None = about(
-        "The change that the test accepts; null where there is no limit, and for counts, which have to be equal.",
+        "The change that the test accepts; null if there is no limit, and for counts, which have to be equal.",
         lambda judged: None if judged.series.scale == "exact" else judged.tolerance,
     )
     margin: NotNegative | None = about(
@@ -134,7 +134,7 @@ class MetricData(Document, inside="series", sparse=True):
         "Minimal detectable effect: the smallest worsening that this run would have found with 95 % probability."
     )
     bound: float | None = about(
-        "The worsening that this run rules out, with 95 % confidence, one-sided; null where no scatter is known."
+        "The worsening that this run rules out, with 95 % confidence, one-sided; null if no scatter is known."
     )
     verdict: VerdictWord = about()
     note: str = about(
@@ -151,7 +151,7 @@ class ResultData(BenchmarkData):
         "Name of the benchmark, measured side by side, that speedup is held against; null for none."
     )
     effective_batch_size: float | None = about(
-        "Samples that one optimizer step of all ranks trains on; null where unknown."
+        "Samples that one optimizer step of all ranks trains on; null if unknown."
     )
     verdict: VerdictWord = about()
     failure: str = about(
@@ -210,7 +210,7 @@ class ResultData(BenchmarkData):
         "--ddpperf-profile."
     )
     diagnosis: DiagnosisData | None = about(
-        "What its step is bound by, and what would make it faster; null where no step was taken apart.",
+        "What its step is bound by, and what would make it faster; null if no step was taken apart.",
         lambda result: diagnosis_of(result.measurement),
     )
     sections: list[SectionData] = about(
@@ -234,7 +234,7 @@ class TrialData(Document):
     size: Positive = about("The batch size.")
     fits: bool = about("Whether every rank could train with it.")
     peak: NotNegative | None = about(
-        "The most bytes that a rank used; null where one ran out of memory, or cannot tell."
+        "The most bytes that a rank used; null if one ran out of memory, or cannot tell."
     )
 
 
@@ -248,7 +248,7 @@ class BatchSizeData(Document, inside="found"):
         "Stands for the environment of the search.", lambda search: environment_key(search.environment)
     )
     size: Positive = about("The largest batch size of a rank that fits.")
-    peak: NotNegative | None = about("The most bytes that a rank used with it; null where it cannot tell.")
+    peak: NotNegative | None = about("The most bytes that a rank used with it; null if it cannot tell.")
     limit: Positive | None = about("The largest size that was to be tried; null for no limit.")
     memory_limit: Positive | None = about("Bytes that each rank might use; null for what the device has.")
     tried: Annotated[list[TrialData], Meta(min_length=1)] = about("What was tried, in order.")
@@ -285,9 +285,9 @@ class ResultsData(Document):
     date: str | None = about("When the run ended; ISO 8601, UTC.")
     commit: str | None = about("Full hash of the commit that was checked out; null outside of a git repository.")
     commit_date: str | None = about("Of the commit; ISO 8601, UTC. Null where unknown.")
-    branch: str | None = about("That is checked out, or that the CI job runs for; null where unknown.")
+    branch: str | None = about("That is checked out, or that the CI job runs for; null if unknown.")
     dirty: bool = about("Whether tracked files, those of the baselines apart, differed from the commit.")
-    interrupted: str | None = about("Why the run ended before all its tests had run; null where it did not.")
+    interrupted: str | None = about("Why the run ended before all its tests had run; null if it did not.")
     overall: OverallData = about("All benchmarks together.")
     results: list[ResultData] = about("One entry for each benchmark, in the order measured.")
     batch_sizes: list[BatchSizeData] = about(

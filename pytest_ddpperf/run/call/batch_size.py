@@ -113,7 +113,7 @@ def _too_large(trial: Trial, reason: str | None, memory_limit: int | None) -> st
 
 
 def required_limit(memory_limit: int | None, device: str) -> int | None:
-    """The limit of a rank's memory in bytes; SettingError where there has to be one."""
+    """The limit of a rank's memory in bytes; SettingError if there has to be one."""
     if memory_limit is None and device == "cpu":
         raise SettingError(
             "find_batch_size on CPU needs a limit, because there the machine's memory is everybody's: give "

@@ -274,7 +274,7 @@ class TimedLaunches:
         return self._launches.launch(variant, RUN_LAUNCH, job, slot=slot, patience=turns.slots, interleaved=True)
 
     def _no_fault(self, error: ReferenceFailed, launches: Sequence[tuple[Variant, Plan]]) -> str | None:
-        """Returns why the reference's failure does not mean that it cannot run the benchmark; None where it does."""
+        """Returns why the reference's failure does not mean that it cannot run the benchmark; None if it does."""
         hint = _interleaving_hint(error, launches)
         if hint:
             return f"{error}{hint}"

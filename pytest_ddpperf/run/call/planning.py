@@ -83,7 +83,7 @@ class LaunchLimits:
     screening: float  # seconds of the launches that are planned: those in which a metric has to look worse
     interleaving: bool | None = None  # the setting ``turns``
     slots: int | None = None  # launches of a side that can run at the same time; None for any number
-    memory: int | None = None  # bytes for the ranks of launches that run at the same time; None where unknown
+    memory: int | None = None  # bytes for the ranks of launches that run at the same time; None if unknown
     shared: bool = False  # whether the session deals these seconds out
 
     @property

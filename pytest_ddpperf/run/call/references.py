@@ -102,7 +102,7 @@ def cannot_run(revision: str, reason: str) -> str:
 
 
 def environment_beside(session: Session, environment: Environment) -> Environment:
-    """The environment of the reference, beside that of the candidate; LaunchError where ranks cannot run there."""
+    """The environment of the reference, beside that of the candidate; LaunchError if ranks cannot run there."""
     side = session.sides.reference
     if side is None or side.revision.python is None:
         return environment

@@ -112,7 +112,7 @@ def _document(file: Path) -> Any:
 def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
     """The files of traces by benchmark: those in folders, those named, and those whose names begin as named.
 
-    Files that are named and have no name of ours are of one benchmark. Raises a TraceError where there is no file.
+    Files that are named and have no name of ours are of one benchmark. Raises a TraceError if there is no file.
     """
     groups: dict[str, list[Path]] = {}
     for path in paths:
@@ -134,7 +134,7 @@ def groups_of(paths: Sequence[Path]) -> dict[str, list[Path]]:
 def pairs_of(before: Path, after: Path) -> list[tuple[TracedGroup, TracedGroup]]:
     """Returns what is compared: one benchmark with another, or those of the same name of two folders.
 
-    Raises a TraceError where neither is there.
+    Raises a TraceError if neither is there.
     """
     first, second = (
         {Path(name).name: (name, files) for name, files in groups_of([path]).items()} for path in (before, after)

@@ -28,7 +28,7 @@ class Pilot:
     fixed: float  # seconds that a launch which only times steps takes besides them
     background: bool  # whether its ranks work on while their steps wait
     nbytes: int  # of memory that its ranks took at most, all together
-    of_gpu: float | None = None  # share in use at its end of the fullest GPU's memory; None where it is not known
+    of_gpu: float | None = None  # share in use at its end of the fullest GPU's memory; None if it is not known
     picked: tuple[str, str] | None = None  # as of RankLaunch
     epoch: int | None = None  # steps of an epoch of its loader; None without a loader, or a length
 
@@ -42,13 +42,13 @@ class Variant(BenchmarkId):
     """One thing to be measured: what every rank of a launch builds and steps, and in which group."""
 
     subject: Any  # a training.script.Subject
-    resolved: Strategy | None  # None where the subject brings its own
-    reference: Any = None  # the single-process twin of such a subject, in any of its forms; None where there is none
+    resolved: Strategy | None  # None if the subject brings its own
+    reference: Any = None  # the single-process twin of such a subject, in any of its forms; None if there is none
     findings: tuple[Finding, ...] = ()  # known before it is measured
-    counts: Counts | None = None  # None where nothing was counted
-    profile: CommunicationProfile | None = None  # None where nothing was profiled
+    counts: Counts | None = None  # None if nothing was counted
+    profile: CommunicationProfile | None = None  # None if nothing was profiled
     pilot: Pilot | None = None  # None before its first launch
-    steps: int | None = None  # the baseline's, so that both sides run the same number; None where there is no baseline
+    steps: int | None = None  # the baseline's, so that both sides run the same number; None if there is no baseline
     of_reference: bool = False  # it then runs the code of the reference, and as many steps as the candidate
     samples_per_step: float | None = None
     tokens_per_step: float | None = None

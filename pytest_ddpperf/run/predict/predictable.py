@@ -50,12 +50,12 @@ class Training:
 
     @property
     def accelerator(self) -> str | None:
-        """The accelerator that computing is modelled for; None where it is timed."""
+        """The accelerator that computing is modelled for; None if it is timed."""
         return self.call.settings.accelerator
 
     @property
     def modelled(self) -> Modelled | None:
-        """Returns what its operators are timed by; None where this machine computes them."""
+        """Returns what its operators are timed by; None if this machine computes them."""
         if self.accelerator is None:
             return None
         return Modelled(

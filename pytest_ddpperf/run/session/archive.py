@@ -91,11 +91,11 @@ class Archive:
         )
 
     def network(self, environment: Environment) -> NetworkFile | None:
-        """Returns what ``ddpperf network`` has stored of an environment; None where nothing is."""
+        """Returns what ``ddpperf network`` has stored of an environment; None if nothing is."""
         return read_network(network_file(self._baselines, environment))
 
     def on_network(self, measurement: Measurement) -> tuple[Finding, ...]:
-        """Returns what the stored network says of a measurement's collectives; nothing where none is stored."""
+        """Returns what the stored network says of a measurement's collectives; nothing if none is stored."""
         if not measurement.launches or measurement.world_size == 1:
             return ()
         try:

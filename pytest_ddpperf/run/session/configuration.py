@@ -82,7 +82,7 @@ class _Switched(argparse.Action):
 
 
 def settings_of(config: pytest.Config, *, probe: bool = False) -> Settings:
-    """Returns what the ini file and the command line say; SettingError where they contradict each other or cannot be.
+    """Returns what the ini file and the command line say; SettingError if they contradict each other or cannot be.
 
     A ``probe`` of a bisection and simulated ranks have no budget of a session.
     """
@@ -216,7 +216,7 @@ def may_be_task(settings: Settings) -> bool:
 
 
 def follows(session: pytest.Session) -> bool:
-    """Returns whether another process of a launcher runs these tests; UsageError where they cannot be shared."""
+    """Returns whether another process of a launcher runs these tests; UsageError if they cannot be shared."""
     plugin: Any = session.config.pluginmanager.get_plugin(UNDER_LAUNCHER)
     return plugin is not None and bool(plugin.follows(session))
 

@@ -28,7 +28,7 @@ _COLUMNS = {"better": ("lower", "higher"), "family": ("absolute", "relative"), "
 
 
 class Extensions:
-    """The hooks of one session; ``hook`` is pytest's relay, None where nobody adds anything.
+    """The hooks of one session; ``hook`` is pytest's relay, None if nobody adds anything.
 
     While ``waits()``, a test may run once more: what hooks hear of it is kept until ``tell`` or ``forget``.
     """

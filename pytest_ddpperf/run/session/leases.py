@@ -174,7 +174,7 @@ class Leases:
             )
 
     def on_gpus(self, gpus: Gpus, ranks: int, environ: MutableMapping[str, str], *, fixed: bool = False) -> bool:
-        """Take a GPU for each rank, the first ones if they are free; True where CUDA now shows others first.
+        """Take a GPU for each rank, the first ones if they are free; True if CUDA now shows others first.
 
         Others are of the same model. Where the GPUs are ``fixed``, it waits for the first ones.
 
@@ -252,12 +252,12 @@ class Leases:
 
 
 def names_of(gpus: Gpus) -> list[str]:
-    """What tells GPUs of a machine apart: names of MIG instances, else PCI ids; empty where torch does not tell."""
+    """What tells GPUs of a machine apart: names of MIG instances, else PCI ids; empty if torch does not tell."""
     known = [*gpus.instances] or [one for one in gpus.pci if one is not None]
     return known if len(known) == len(gpus.names) else []
 
 
 def _visible(environ: MutableMapping[str, str], count: int) -> list[str] | None:
-    """Returns how CUDA_VISIBLE_DEVICES names so many GPUs in CUDA's order; None where it names others besides."""
+    """Returns how CUDA_VISIBLE_DEVICES names so many GPUs in CUDA's order; None if it names others besides."""
     given = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return [str(number) for number in range(count)] if not given else given if len(given) == count else None

@@ -211,7 +211,7 @@ class RankGroup:
 def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[str, str]:
     """The variable that shows the ranks of a worker of pytest-xdist GPUs that no other worker is shown.
 
-    Empty where a worker's share of the visible GPUs is fewer than ranks: then ranks of several workers share GPUs.
+    Empty if a worker's share of the visible GPUs is fewer than ranks: then ranks of several workers share GPUs.
     """
     workers, number = int(environ["PYTEST_XDIST_WORKER_COUNT"]), int(environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     share = gpus // workers
@@ -223,7 +223,7 @@ def shown_to_worker(environ: Mapping[str, str], gpus: int, ranks: int) -> dict[s
 
 
 def of_size(settings: Settings, world_size: int | None) -> Settings:
-    """The settings of a test that is parametrised by its number of ranks; None where it is not."""
+    """The settings of a test that is parametrised by its number of ranks; None if it is not."""
     return settings if world_size is None else replace(settings, world_size=(world_size,))
 
 

@@ -28,7 +28,7 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def takes_part(task: Task, items: Sequence[pytest.Item]) -> bool:
-    """Returns whether a launcher's processes share these tests: all of them use our fixtures; False where none does.
+    """Returns whether a launcher's processes share these tests: all of them use our fixtures; False if none does.
 
     Raises:
         SettingError: some of them do, or the launcher has started all processes again.
@@ -91,7 +91,7 @@ class UnderLauncher:
             writer._file = io.StringIO()  # noqa: SLF001 - the same
 
     def follows(self, session: pytest.Session) -> bool:
-        """Whether this process follows another one; UsageError where the tests cannot be shared, or nobody is met.
+        """Whether this process follows another one; UsageError if the tests cannot be shared, or nobody is met.
 
         Where it controls, the others have been met. A suite that is not ours is run by each process for itself.
         """

@@ -392,7 +392,7 @@ def test_launches_on_gpus_interleave_where_it_is_wanted_and_they_fit(
 
 
 def on_gpus(*used: int | None) -> tuple[RankLaunch, ...]:
-    """Ranks that told so much of 1000 bytes; None where one could not."""
+    """Ranks that told so much of 1000 bytes; None if one could not."""
     told = [
         each if each is None else DeviceMemory(device=str(i), uuid="", used=each, total=1000, reserved=0)
         for i, each in enumerate(used)

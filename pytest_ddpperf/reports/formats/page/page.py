@@ -195,7 +195,7 @@ def _cells(row: PageRow, page: Page) -> list[tuple[str, str | None]]:
 
 
 def sort_key(cell: str) -> str:
-    """The number that a cell begins with, as a number is written in JSON; empty where there is none."""
+    """The number that a cell begins with, as a number is written in JSON; empty if there is none."""
     number = _NUMBER.match(cell)
     if cell == NOTHING or number is None:
         return ""
@@ -210,7 +210,7 @@ def _broken(name: str) -> Any:
 
 
 def _drawn_after(page: Page) -> int | None:
-    """The column behind which changes are drawn; None where no row has one."""
+    """The column behind which changes are drawn; None if no row has one."""
     changes = [i for i, header in enumerate(page.headers) if header.startswith("change")]
     return changes[0] if changes and any(row.change is not None for row in page.rows) else None
 
