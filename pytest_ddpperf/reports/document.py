@@ -18,7 +18,7 @@ from pytest_ddpperf.baselines.files import require_writable, require_writable_fo
 from pytest_ddpperf.baselines.jsonfile import rounded
 from pytest_ddpperf.errors import SettingError
 
-_INTEGRAL = 2.0**53  # below it a float has all digits of an integer
+_INTEGRAL = 2.0**63  # of JSON that msgspec writes integers are smaller
 _HEAD = 1024  # bytes of a file that tell whether it is JSON
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -176,3 +176,11 @@ def test_two_runs_are_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert page.read_text().startswith("<!doctype html>")
     assert table.read_text().startswith("| benchmark | metric |")
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("document", "field"), [("results", "interrupted"), ("trend", "trends")])
+def test_the_schema_of_a_document_is_printed(document: str, field: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", document]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    (whole,) = [part for part in schema["$defs"].values() if field in part["properties"]]
+    assert whole["properties"]["schema"]["enum"] == [f"pytest-ddpperf/{document}/{2 if document == 'results' else 1}"]

@@ -407,3 +407,30 @@ class GatedData(Document):
 def test_a_field_is_of_the_record_that_its_source_names() -> None:
     record = SimpleNamespace(gated=False, series=SimpleNamespace(gated=True))
     assert GatedData.filled_from(record) == {"gated": False, "series_gated": True}
+
+
+class SparseData(Document, sparse=True):
+    """Fields of all kinds that may say nothing."""
+
+    count: float = about()
+    name: str = about()
+    parts: dict[str, float] = about()
+    gated: bool = about(always=True)
+    paired: bool = about()
+    bound: float | None = about()
+
+
+def test_a_sparse_document_leaves_out_what_says_nothing_and_is_read_as_it_was() -> None:
+    nothing = SimpleNamespace(count=0.0, name="", parts={}, gated=False, paired=False, bound=None)
+    assert SparseData.filled_from(nothing) == {"count": 0, "gated": False}
+    read = read_as(SparseData, SparseData.filled_from(nothing))
+    assert (read.count, read.name, read.parts, read.gated, read.paired, read.bound) == (0.0, "", {}, False, False, None)
+    something = SimpleNamespace(count=2.0**60, name="a", parts={"b": 1 / 3}, gated=True, paired=True, bound=0.0)
+    assert SparseData.filled_from(something) == {
+        "count": 2**60,
+        "name": "a",
+        "parts": {"b": 0.333333333},
+        "gated": True,
+        "paired": True,
+        "bound": 0,
+    }
