@@ -154,9 +154,7 @@ class ProfileData(Document):
     step: float = about("A step under the profiler.")
     communication_busy: float = about("In which at least one collective was under way.", "busy")
     communication_busy_share: float = about("That as a share of the step.", "busy_share")
-    overlap: float | None = about(
-        "Share of the busy time in which something was computed; null if nothing was sent."
-    )
+    overlap: float | None = about("Share of the busy time in which something was computed; null if nothing was sent.")
     exposed: float = about("Busy time in which nothing was computed.")
     gaps: float = about("Of that, what may be the host between two operators: an estimate of its error.")
     transfer: float | None = about(

@@ -233,9 +233,7 @@ class TrialData(Document):
 
     size: Positive = about("The batch size.")
     fits: bool = about("Whether every rank could train with it.")
-    peak: NotNegative | None = about(
-        "The most bytes that a rank used; null if one ran out of memory, or cannot tell."
-    )
+    peak: NotNegative | None = about("The most bytes that a rank used; null if one ran out of memory, or cannot tell.")
 
 
 class BatchSizeData(Document, inside="found"):

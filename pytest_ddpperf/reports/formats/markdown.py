@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.verdict import GREEN
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.words import facts_line, reasons, remarks
@@ -19,7 +20,7 @@ from pytest_ddpperf.units import format_count
 
 MARK = "<!-- pytest-ddpperf -->"  # by which an action finds the comment that it updates
 _TOLD, _ROWS = 20, 150  # red benchmarks and rows of a comment, of which GitHub takes 65536 characters
-_UNDECIDED = 5  # metrics that are undecided
+_FEW, _UNDECIDED, _NOTES = 12, 5, 8  # rows, but all that did not pass has one; metrics that are undecided; notes
 _LONGEST = 400  # characters of a line
 # Markup inside a line, and at its beginning; an underscore between letters is none.
 _MARKUP = re.compile(r"[\\`*\[\]<&|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+](?=[-\s]|$)|^[#>]")
@@ -43,10 +44,13 @@ def markdown(document: ResultsData) -> str:
     if len(red) > _TOLD:
         blocks.append(f"and {len(red) - _TOLD} more")
     if results:
+        most = max(_FEW, sum(result.verdict not in GREEN for result in results))
+        shown, number = sorted(results, key=lambda result: result.verdict in GREEN)[:most], len(results)
+        title = "All" if number <= most else f"{most} of"
         blocks += [
             "\n".join(f"- {plain(line)}" for line in undecided_lines(named)[:_UNDECIDED]),
             *map(plain, (*common_text(results, slower=False), *overall_lines(results))),
-            _folded(f"All {format_count(len(results), 'benchmark')}", markdown_table(benchmark_table(results))),
+            _folded(f"{title} {format_count(number, 'benchmark')}", markdown_table(benchmark_table(shown))),
             _remarks(results),
         ]
         blocks.append(plain(facts_line(document)))
@@ -85,8 +89,8 @@ def _cell(text: str) -> str:
 
 def _remarks(results: Sequence[Result]) -> str:
     lines = [f"- {plain(line)}" for line in remarks(results)]
-    more = [f"- and {len(lines) - _TOLD} more"] if len(lines) > _TOLD else []
-    return _folded("Notes", "\n".join([*lines[:_TOLD], *more])) if lines else ""
+    more = [f"- and {len(lines) - _NOTES} more"] if len(lines) > _NOTES else []
+    return _folded("Notes", "\n".join([*lines[:_NOTES], *more])) if lines else ""
 
 
 def _folded(title: str, text: str) -> str:

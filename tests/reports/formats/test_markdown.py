@@ -92,10 +92,20 @@ def test_dollars_are_no_mathematics() -> None:
 
 
 def test_a_long_comment_fits_into_github(make_document: MakeDocument, broken: Result, unchanged: Result) -> None:
-    text = markdown(make_document(*[broken] * 40, *[unchanged] * 400))
+    text = markdown(make_document(*[broken] * 180, *[unchanged] * 400))
     assert len(text) < 65536
-    assert "\n\nand 20 more\n\n" in text
-    assert "\n\nand 290 more\n\n</details>" in text
+    assert "\n\nand 160 more\n\n" in text
+    assert "<summary>180 of 580 benchmarks</summary>" in text
+    assert "\n\nand 30 more\n\n</details>" in text
+
+
+def test_many_benchmarks_that_passed_are_not_all_in_a_comment(
+    make_document: MakeDocument, regressed: Result, unchanged: Result
+) -> None:
+    text = markdown(make_document(*[unchanged] * 25, regressed))
+    assert text.count("\n") <= 40
+    assert "<summary>12 of 26 benchmarks</summary>" in text
+    assert text.count("| regressed |") == 1
 
 
 def test_a_benchmark_that_fails_its_test_comes_first_whatever_its_verdict(
