@@ -161,7 +161,7 @@ def test_what_ranks_remark_on_a_gpu_is_told_once(launchers: Launchers, monkeypat
         value = Finished(payload.dump_result(None, 0), 0, (), next(remarks))
         return [RankEnd(rank=0, report=value, status=0)], 0.0
 
-    monkeypatch.setattr("pytest_ddpperf.launch.launcher.conduct", conducted)
+    monkeypatch.setattr("pytest_ddpperf.launch.launcher.run_ranks", conducted)
     for number in (0, 0, 0, 1):
         alone(launchers[number], print)
     assert launchers.remarks == ("GPU 0 of rank 0: 41 GiB", "GPU 1 of rank 1: 1 GiB")
@@ -177,7 +177,7 @@ def test_ranks_with_a_gpu_have_longer_to_end(launchers: Launchers, monkeypatch: 
         sweep()
         return [RankEnd(rank=0, report=Finished(payload.dump_result(None, 0), 0), status=0)], 0.0
 
-    monkeypatch.setattr("pytest_ddpperf.launch.launcher.conduct", conducted)
+    monkeypatch.setattr("pytest_ddpperf.launch.launcher.run_ranks", conducted)
     monkeypatch.setattr(Launcher, "_sweep", lambda _launcher, _zygotes, seconds: swept.append(seconds))
     monkeypatch.setattr(Launcher, "machine", lambda _launcher, **_: machine)
     for device in ("cpu", "cuda"):

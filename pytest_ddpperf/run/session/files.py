@@ -89,10 +89,10 @@ def _write_plots(document: Callable[[], ResultsData], folder: Path, option: str)
 
 def _typed(document: dict[str, Any]) -> ResultsData:
     """Returns the results as a report takes them: as they would be read from the JSON file."""
-    from pytest_ddpperf.reports.document import read_as
+    from pytest_ddpperf.reports.document import document_text, read_as
     from pytest_ddpperf.reports.documents.results import ResultsData
 
-    return read_as(ResultsData, document)
+    return read_as(ResultsData, document_text(document).encode())
 
 
 def append_entries(session: Session, others: list[dict[str, Any]]) -> None:

@@ -63,7 +63,7 @@ def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
 
     def noted(budget: SessionBudget, *given: Any, **how: Any) -> bool:
         limited = share(budget, *given, **how)
-        parts.append(round(budget.screening / (budget.elapsed + budget.call_left), 1))
+        parts.append(round(2 * budget.screening / (budget.elapsed + budget.call_left)) / 2)
         return limited
 
     monkeypatch.setattr(SessionBudget, "share", noted)
