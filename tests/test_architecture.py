@@ -376,7 +376,6 @@ WAITS = {
     "launch/zygote.py watch": "in a thread that the controller's end or that of the imports ends",
     "launch/zygote_process.py alive": "Popen.poll, which does not wait",
     "launch/zygote_process.py events": "reads what has come",
-    "reports/documents/reading.py read_results": "standard input, which the user has named",
 }
 
 

@@ -77,7 +77,7 @@ def with_accepted(result: Result, acceptances: Sequence[Acceptance]) -> Result:
     if result.measurement.unfit:
         return result  # it could not be measured
     known = {each.series.metric: each for each in result.comparisons if each.gated and each.baseline is not None}
-    for acceptance in acceptances:
+    for acceptance in sorted(acceptances, key=lambda each: count_row(each.metric).follows):  # leading ones first
         one = known.get(acceptance.metric)
         if one is None or not (one.verdict is Verdict.REGRESSED or one.verdict in GREEN):
             continue

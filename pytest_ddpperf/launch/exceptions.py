@@ -47,8 +47,12 @@ _PHASES = (  # the end of a file's path, the start of a function's name, and wha
 def failed_report(error: BaseException, stage: Stage) -> Failed:
     """Describe an exception; this never raises one itself, whatever the exception's own methods do."""
     first = _first(error)
+
+    def verifying(error: BaseException) -> bool:
+        return any(frame.f_code.co_filename.startswith(_VERIFICATION) for frame, _ in _frames(error))
+
     return Failed(
-        stage="verify" if stage == "run" and _unless_it_raises(False, _verifying, error) else stage,  # noqa: FBT003
+        stage="verify" if stage == "run" and _unless_it_raises(False, verifying, error) else stage,  # noqa: FBT003
         kind=_unless_it_raises("raised", _kind, first),
         type=_name(first),
         text=_in_words(_text, first),
@@ -97,11 +101,6 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
 
 def _position(error: BaseException) -> StackPosition | None:
     return position([Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _frames(error)])
-
-
-def _verifying(error: BaseException) -> bool:
-    """Returns whether an exception was raised in what compares with a single process."""
-    return any(frame.f_code.co_filename.startswith(_VERIFICATION) for frame, _ in _frames(error))
 
 
 def _sent(error: BaseException) -> str:

@@ -33,7 +33,11 @@ def _of_node(measurement: Measurement, node: str) -> Iterator[Finding]:
         yield Finding("cores_used_by_others", span)
     if span := _above(measurement, node, STEAL, lambda cpu, _: cpu.steal):
         yield Finding("cores_stolen", span)
-    if span := _above(measurement, node, THROTTLED, lambda cpu, seconds: _throttled(cpu, seconds, cores)):
+
+    def throttled(cpu: CpuHealth, seconds: float) -> float | None:  # at most 1: a quota's wait may be of more cores
+        return None if cpu.throttled is None or not seconds else min(1.0, cpu.throttled / (seconds * cores))
+
+    if span := _above(measurement, node, THROTTLED, throttled):
         yield Finding("cpu_quota", span)
     if span := _above(measurement, node, 0, lambda cpu, _: cpu.overheated):
         yield Finding("hot_cores", span)
@@ -52,14 +56,6 @@ def _above(
     if not above:
         return {}
     return {"least": min(above), "most": max(above), "seen": len(above), "launches": len(measurement.launches)}
-
-
-def _throttled(cpu: CpuHealth, seconds: float, cores: int) -> float | None:
-    """The share of a launch's time on all usable cores, 1 at most, because a quota's wait may be that of more cores.
-
-    None if nobody knows it: results files do not say how long a launch took.
-    """
-    return None if cpu.throttled is None or not seconds else min(1.0, cpu.throttled / (seconds * cores))
 
 
 def _gpu_findings(measurement: Measurement) -> Iterator[Finding]:

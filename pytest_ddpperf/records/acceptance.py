@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pytest_ddpperf.records.counts import COUNTS, Counts, count_row
+from pytest_ddpperf.records.counts import COUNTS, Counts, count_row, on_ranks, parts_on_ranks
 from pytest_ddpperf.records.results import Comparison
 
 
@@ -31,7 +31,7 @@ class Acceptance:
         code, note = ("", {}) if worse.note is None else (worse.note.code, worse.note.facts)
         base, change = worse.baseline or 0.0, worse.series.value - (worse.baseline or 0.0)
         if worse.series.scale == "exact" and {"then", "now"} <= note.keys():
-            change = max(change, *_grown(worse.series.metric, note["then"], note["now"]))
+            change = max([change, *_grown(worse.series.metric, note["then"], note["now"])])
         if self.share and worse.series.scale == "ratio" and worse.change is not None:
             # Stored times may be worse than those of both sides that were measured now.
             change = note["change"] if code == "not_the_code" else worse.change
@@ -40,12 +40,14 @@ class Acceptance:
         return (change if worse.series.better == "lower" else -change) <= self.limit
 
 
-def _grown(metric: str, then: Counts, now: Counts) -> tuple[float, float]:
-    """Returns what parts of a count have grown by, those that did, and the rank that grew most."""
+def _grown(metric: str, then: Counts, now: Counts) -> list[float]:
+    """Returns by how much parts of a count grew, all that did, and each rank, by its total and by parts that grew."""
     before, after = (counts.details.get(metric, {}) for counts in (then, now))
     parts = sum(max(0.0, value - before.get(part, 0.0)) for part, value in after.items())
-    ranks = zip(then.by_rank.get(metric, ()), now.by_rank.get(metric, ()), strict=False)
-    return parts, max((new - old for old, new in ranks), default=0.0)
+    of_ranks = zip(*parts_on_ranks(metric, then, now).values(), strict=False)
+    ranks = [sum(max(0.0, new - old) for old, new in each) for each in of_ranks]
+    known = [parts, *ranks] if math.isclose(sum(after.values()), now.totals[metric]) else []  # of buckets it is bytes
+    return [*known, *(new - old for old, new in on_ranks(metric, then, now))]
 
 
 def belongs(test: str, node: str) -> bool:

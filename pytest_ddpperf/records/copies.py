@@ -44,15 +44,16 @@ def alike(ranks: Sequence[RankCopy]) -> Alike | None:
     if len(ranks) <= 1:
         return None
     apart, parameter = _apart(ranks)
+    samples = _shared(ranks, [each.samples or None for each in ranks])
     return Alike(
-        samples=_shared(ranks, [each.samples or None for each in ranks]),
+        samples=samples,
         batches=_shared(ranks, [each.batch for each in ranks]),
         loaded=all(each.loaded for each in ranks),
         apart=apart,
         parameter=parameter,
         wrapped=all(each.peers for each in ranks),
         model=ranks[0].model,
-        sites=ranks[0].sites,
+        sites=ranks[min(samples or apart or (0,))].sites,
     )
 
 

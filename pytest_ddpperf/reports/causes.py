@@ -74,7 +74,8 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
     told += [parts] if timed and (parts := parts_text(result)) else []
     told += [words_of_note(head.note) for head in heads if head.note is not None and head.note.code in EXPLAINING]
     told += [open_text(head) for head in heads if head.verdict is not Verdict.REGRESSED]
-    same = counts_words(result) == "counts same"
+    unsure = {each.code for each in every_finding(result)} & {"unsure_counts", "ungated_counts"}
+    same = counts_words(result) == "counts same" and not unsure
     return told or [f"not known{': by its counts a step does the same as before' if same else ''}"]
 
 

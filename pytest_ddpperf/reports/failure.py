@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Sequence
 
 from pytest_ddpperf.errors import IncorrectTraining, RankFailed
@@ -43,7 +44,6 @@ _CURES = {
     **dict.fromkeys((Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.OK), "Intended?"),
     **dict.fromkeys((Verdict.NEW, Verdict.INCOMPATIBLE), "Save one"),
 }
-_INTENDED_PAIRED = "--ddpperf-allow='{} {}' for this run, or accept={{{!r}: LIMIT}} for the test"
 
 
 def failures_text(
@@ -185,7 +185,10 @@ def _cure(result: Result, verdict: Verdict, accept: str, width: int) -> list[str
     """Returns how to accept what is intended; nothing is stored beside another revision."""
     if result.paired is not None:
         red = [worse.series.metric for worse in decisive(result, {Verdict.REGRESSED})]
-        return labelled("Intended?", _INTENDED_PAIRED.format(result.test, red[0], red[0]), width) if red else []
+        texts = [f"--ddpperf-allow={shlex.quote(f'{result.test} {metric}')} for this run" for metric in red[:1]]
+        texts += [f"the same for {words_of(red[1:])}"] if red[1:] else []
+        texts += [f"or accept={{{metric!r}: LIMIT}} for the test" for metric in red if not count_row(metric).of_work]
+        return labelled("Intended?", ", ".join(texts[: 2 + bool(red[1:])]), width) if red else []
     if result.measurement.unfit:
         return command("Intended?", f"{accept} --ddpperf-force-save", width)
     return command(_CURES[verdict], accept, width) if verdict in _CURES else []

@@ -100,7 +100,7 @@ def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> 
     before, after, unit = worse.baseline or 0.0, worse.series.value, worse.series.unit
     values = (f"{before:g}", f"{after:g}") if unit == "1" else format_values((before, after), unit)
     words = "accepted" if covered else "worse than what is accepted"
-    words = words if needed else "nothing needs this acceptance any more, remove it"
+    words = words if needed else "not needed here, remove it if no other benchmark needs it"
     return f"{words}: {worse.series.metric} {' -> '.join(values)} ({reason})"
 
 

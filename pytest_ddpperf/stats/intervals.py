@@ -94,7 +94,7 @@ def center(
     logarithmic = scale == "ratio" and min(samples, default=1) > 0
     side = center_of([math.log(sample) for sample in samples] if logarithmic else samples, robust=robust)
     side = moderated(side, expected if logarithmic or scale != "ratio" else None)
-    back = _exp if logarithmic else float
+    back = (lambda value: math.exp(min(value, LARGEST_LOG))) if logarithmic else float
     # Samples without any scatter come back as they are, not as exp(log(sample)), which may differ in the last digit.
     value = samples[0] if min(samples) == max(samples) else back(side.mean)
     if side.variance is None:
@@ -295,7 +295,3 @@ def _relative_to(new: Center, base: Center) -> tuple[Center, Center]:
             variance=None if base.variance is None else base.variance / size / size * leverage * leverage,
         ),
     )
-
-
-def _exp(value: float) -> float:
-    return math.exp(min(value, LARGEST_LOG))

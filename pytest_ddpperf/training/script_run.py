@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from pytest_ddpperf.errors import TrainingEnded, WorkloadError
@@ -22,6 +23,7 @@ from pytest_ddpperf.training.script import Script
 from pytest_ddpperf.units import format_count
 
 T = TypeVar("T")
+_Mode: TypeAlias = "TorchFunctionMode | TorchDispatchMode"
 _kept: list[Any] = []
 """The process groups of scripts, until their rank ends.
 
@@ -44,7 +46,7 @@ class _Order(NamedTuple):
 
     steps: int
     mark: Callable[[], Any]  # called before these steps and after each
-    modes: Sequence[TorchDispatchMode]  # of the measuring thread: instruments that are to see these steps
+    modes: Sequence[_Mode]  # of the measuring thread: instruments that are to see these steps
 
 
 class ScriptRun:
@@ -61,7 +63,7 @@ class ScriptRun:
         self._answers: SimpleQueue[list[Any] | None] = SimpleQueue()  # marks; None if the script has ended
         self._order: _Order | None = None
         self._marks: list[Any] = []
-        self._modes: list[TorchDispatchMode] = []  # of the measuring thread that the script's steps run under, too
+        self._modes: list[_Mode] = []  # of the measuring thread that the script's steps run under, too
         self._counted: Callable[[], torch.optim.Optimizer | None] = nothing
         self._ended = False
         self._error: BaseException | None = None
@@ -102,7 +104,9 @@ class ScriptRun:
     def train(self, steps: int, mark: Callable[[], Any]) -> list[Any]:
         """Lets the script make so many steps; returns the marks made before them and after each."""
         if not self._ended:
-            self._orders.put(_Order(steps, mark, _get_current_dispatch_mode_stack()))
+            of_functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch's
+            modes = [*of_functions, *_get_current_dispatch_mode_stack()]
+            self._orders.put(_Order(steps, mark, modes))
             marks = self._answers.get()
             if marks is not None:
                 return marks
@@ -169,7 +173,7 @@ class ScriptRun:
         self._follow(self._order.modes)
         self._marks = [self._order.mark()]
 
-    def _follow(self, modes: Sequence[TorchDispatchMode]) -> None:
+    def _follow(self, modes: Sequence[_Mode]) -> None:
         """Enters the modes that the measuring thread is in: each thread of Python has its own."""
         if list(modes) == self._modes:
             return

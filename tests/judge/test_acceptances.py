@@ -101,6 +101,44 @@ def test_calls_of_another_kind_and_on_another_rank_are_more_than_their_sum() -> 
         assert [one.covers(worse) for one in accepting(collective_calls=f"+{amount - 1}")] == [False]
 
 
+def test_a_rank_that_grows_to_what_another_one_does_is_more() -> None:
+    """Rank 0 makes 8 calls more, and then all make as many."""
+    before, after = counts(all_reduce=10.0, ranks=(2.0, 10.0)), counts(all_reduce=10.0)
+    of_rank = of_counts(before, after, 10.0, 10.0)
+    assert [one.covers(of_rank) for one in accepting(collective_calls="+8")] == [True]
+    assert [one.covers(of_rank) for one in accepting(collective_calls="+7")] == [False]
+
+
+def test_parts_that_grow_on_a_rank_are_more_than_its_total() -> None:
+    """Rank 1 gathers 8 times, and then reduces in place of that."""
+    parts = {"collective_calls": {"all_reduce": (10.0, 2.0), "all_gather": (0.0, 8.0)}}
+    before = replace(counts(all_reduce=10.0, ranks=(10.0, 10.0)), details_by_rank=parts)
+    of_rank = of_counts(before, counts(all_reduce=10.0), 10.0, 10.0)
+    assert [one.covers(of_rank) for one in accepting(collective_calls="+8")] == [True]
+    assert [one.covers(of_rank) for one in accepting(collective_calls="+7")] == [False]
+
+
+def test_buckets_are_accepted_by_their_number() -> None:
+    """Their details are bytes."""
+
+    def buckets(*sizes: float) -> Counts:
+        details = {"ddp_buckets": {f"bucket {number}": size for number, size in enumerate(sizes)}}
+        return Counts(totals={"ddp_buckets": float(len(sizes))}, details=details, unstable={})
+
+    more = of_counts(buckets(2e6, 3e6), buckets(2e6, 2e6, 1e6), 2.0, 3.0, "ddp_buckets")
+    assert [one.covers(more) for one in accepting(ddp_buckets="+1")] == [True]
+    assert [one.covers(more) for one in accepting(ddp_buckets="+40%")] == [False]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_order_of_acceptances_does_not_matter(*, turned: bool) -> None:
+    sent = compared("collective_send_bytes", 1000.0, 1800.0, Verdict.REGRESSED, unit="B", scale="exact")
+    more = compared("collective_bytes", 1000.0, 1400.0, Verdict.REGRESSED, unit="B", scale="exact")
+    both = accepting(collective_bytes="+50%", collective_send_bytes="+100%")
+    judged = with_accepted(result(more, replace(sent, gated=False), BYTES), both[::-1] if turned else both)
+    assert judged.verdict is Verdict.UNCHANGED
+
+
 def test_less_work_in_a_step_is_accepted_without_a_limit_alone() -> None:
     lost = compared("backward_passes", 8.0, 1.0, Verdict.REGRESSED, unit="1", scale="exact")
     assert [one.covers(lost) for one in accepting(backward_passes="+2")] == [False]

@@ -69,7 +69,7 @@ CASES = [
     Case(
         "acceptance",
         {"worse": MEANT, "reason": "see #7", "needed": False, "covered": True},
-        "nothing needs this acceptance any more, remove it: step_time 40.0 ms -> 46.0 ms (see #7)",
+        "not needed here, remove it if no other benchmark needs it: step_time 40.0 ms -> 46.0 ms (see #7)",
     ),
     Case("other_base", {"then": "fp32", "now": "bf16"}, "the baseline's speedup is over fp32, this one over bf16"),
     Case(

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,16 @@ def test_a_calibration_of_before_is_refused_with_its_field(file: Path) -> None:
     )
 
 
-def test_standard_input_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(file.read_text()))
-    assert len(read_results(Path("-")).results) == 1
+def test_standard_input_is_read_as_a_file_is(file: Path) -> None:
+    code = "from pytest_ddpperf.cli.command import main; raise SystemExit(main(['report', '-']))"
+
+    def reported(given: bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, check=False)
+
+    assert b"1 regressed" in reported(file.read_bytes()).stdout
+    broken = reported(b"\xff\xfe{}")
+    assert (broken.returncode, broken.stderr.count(b"Traceback")) == (2, 0)
+    assert b"results file -: is not text in UTF-8" in broken.stderr
 
 
 def changed(data: Any, path: str, value: object) -> None:

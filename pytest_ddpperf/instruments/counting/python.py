@@ -39,8 +39,9 @@ _COSTLY = (  # functions that wait for a device, give memory back, walk through 
     (process.BaseProcess, "multiprocessing.Process", ("start",)),
     (subprocess.Popen, "subprocess.Popen", ("__init__",)),
     (os, "os", ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
+    (Tensor, "tensor", ("tolist",)),  # on a CPU it calls no operator
 )
-STARTS = {f"{path}.{name}" for _, path, names in _COSTLY[3:] for name in names}
+STARTS = {f"{path}.{name}" for _, path, names in _COSTLY[4:7] for name in names}
 """Those that start a process."""
 
 
@@ -51,7 +52,8 @@ def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
     A pass accumulates gradients. One inside of another, such as a checkpoint's, is none. Functions of torch that do
     nothing on a CPU are seen there too. Workers of a DataLoader are left out: whether an epoch begins here is chance.
     """
-    own, under_way = threading.get_ident(), set[int]()  # threads in a call, of which no call inside counts
+    own = {threading.get_ident(), threading.main_thread().ident}  # a script has the main one
+    under_way = set[int]()  # threads in a call, of which no call inside counts
     run: Callable[..., Any] = autograd._engine_run_backward  # type: ignore[attr-defined]  # noqa: SLF001  all begin there
 
     @uncompiled
@@ -64,11 +66,12 @@ def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             thread, target = threading.get_ident(), getattr(args[0] if args else None, "_target", None)
-            elsewhere = thread != own and backward_under_way() == -1  # how often it comes depends on the clock
+            elsewhere = thread not in own and backward_under_way() == -1  # how often it comes depends on the clock
             if thread in under_way or elsewhere:
                 return function(*args, **kwargs)
             if getattr(target, "__name__", "") != "_worker_loop":
-                called("processes_started" if name in STARTS else "allocator_calls", name)
+                metric = "processes_started" if name in STARTS else "allocator_calls"
+                called("synchronisations" if name == "tensor.tolist" else metric, name)
             under_way.add(thread)
             try:
                 return function(*args, **kwargs)

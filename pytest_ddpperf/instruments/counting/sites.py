@@ -76,7 +76,8 @@ class Stack:
         Without any line of the user's it is that of the other package.
         """
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001  torch offers no other way to ask
-        return place_of(((frame.f_code.co_filename, frame) for frame in self._frames()), _line_of, backward=backward)
+        frames = ((frame.f_code.co_filename, frame) for frame in self._frames())
+        return place_of(frames, lambda frame: (frame.f_lineno, frame.f_code.co_name), backward=backward)
 
     def _frames(self) -> Iterator[FrameType]:
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
@@ -165,10 +166,6 @@ def _sites(
         for (part, file, line, function, source, backward, through), value in sorted(found.items())
         if value
     )
-
-
-def _line_of(frame: FrameType) -> tuple[int, str]:
-    return frame.f_lineno, frame.f_code.co_name
 
 
 def place_of(frames: Iterable[tuple[str, T]], line_of: Callable[[T], tuple[int, str]], *, backward: bool) -> Place:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import msgspec
@@ -27,7 +26,7 @@ def read_results(file: Path) -> ResultsData:
         BaselineError: there is no such file, or it is broken, or of another schema or version; the message names the
             file, the field and the cure.
     """
-    text = sys.stdin.read() if file == Path("-") else read_text(file, RESULTS)
+    text = read_text(file, RESULTS)
     if text is None:
         raise BaselineError(
             f"{RESULTS.name} {file}: there is no such file; pytest --ddpperf-report=json:{file} writes one"
@@ -46,9 +45,8 @@ def problem_text(error: msgspec.DecodeError) -> str:
     """Returns what msgspec says of a wrong value, with its path: ``field results[0].dirty: Expected `bool` ...``."""
     found = _PROBLEM.fullmatch(str(error))
     problem, path = (found[1], found[2] or "") if found else (str(error), "")
-    named = _FIELD.fullmatch(problem)
-    if named:
+    if named := _FIELD.fullmatch(problem):
         path = ".".join(filter(None, (path, named[1])))
         problem = "is missing" if "missing" in problem else "is not known here"
-    problem = problem[0].lower() + problem[1:]
+    problem = re.sub(r"^(?=Expected|Object|Invalid)[A-Z]", lambda first: first[0].lower(), problem)
     return f"field {path}: {problem}" if path else problem

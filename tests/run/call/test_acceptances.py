@@ -55,7 +55,7 @@ def test_what_a_run_or_a_test_accepts_fails_nothing_up_to_its_limit(inner: pytes
 
     same, result = run(inner, 1, mark=mark)
     same.assert_outcomes(passed=1)
-    same.stdout.fnmatch_lines(["*nothing needs this acceptance any more, remove it: *(more buckets)*"])  # without -v
+    same.stdout.fnmatch_lines(["*not needed here, remove it if no other benchmark needs it: *(more buckets)*"])
     assert result["verdict"] == "unchanged"
 
 
