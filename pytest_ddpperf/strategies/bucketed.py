@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_ddpperf.strategies.reducer import MB, Bucket, Slot, packed, reducing
@@ -23,9 +24,9 @@ def parallelise(
     buckets that this backward did not fill (with zeros for unused parameters) and waits for all. Sizes have the meaning
     and the defaults of torch's DDP. Models that differ between ranks raise a WorkloadError.
     """
-    cap, first_cap = bucket_cap_mb * MB, min(first_bucket_mb, bucket_cap_mb) * MB
-
-    def form(slots: Sequence[Slot]) -> list[Bucket]:
-        return [Bucket(group, buffered=True) for group in packed(slots, cap, first_cap)]
-
+    form = partial(_filled_in_order, cap=bucket_cap_mb * MB, first_cap=first_bucket_mb * MB)
     return reducing(module, ctx, form)
+
+
+def _filled_in_order(slots: Sequence[Slot], cap: float, first_cap: float) -> list[Bucket]:
+    return [Bucket(group, buffered=True) for group in packed(slots, cap, min(first_cap, cap))]
