@@ -25,7 +25,8 @@ _LEAST_SHARE = 0.001  # of a count: a change of less is told in bytes or FLOPs
 _SITES = 3  # lines of code that are named, one of an operator; of the others only the number is told
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
 _MADE = ("ddp_buckets", "python_objects")
-_NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device"}
+_NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device", "python_objects": " that stay"}
+_EPOCHS = {"workers_restarted": "epoch that start workers again", "loaders_kept": "epoch that stay in memory"}
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),
     "collective_bytes": ("collective_calls", "calls"),
@@ -147,10 +148,9 @@ def difference_text(metric: str, then: Counts, now: Counts) -> list[str]:
     sure = [name for name in changed if certain(metric, "", then, now, [(before.get(name, 0.0), after.get(name, 0.0))])]
     changed = sure or changed
     made_up = count_row(metric).made_up
-    each = "step" if metric not in ("workers_restarted", "loaders_kept") else "epoch"
     lines = [
         f"{'module ' if name.isdecimal() else ''}{name} "
-        f"{_change(metric, before.get(name, 0.0), after.get(name, 0.0), each)}"
+        f"{_change(metric, before.get(name, 0.0), after.get(name, 0.0), _EPOCHS.get(metric, 'step'))}"
         f"{_rhythms(metric, name if made_up else '', then, now) if made_up or len(changed) == 1 else ''}"
         f"{_sibling(metric, name, then, now)}"
         f"{_places(metric, name, then, now)}"

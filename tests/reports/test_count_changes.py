@@ -311,7 +311,19 @@ def test_python_objects_that_stay_have_the_lines_that_make_them() -> None:
         sites = tuple(CallSite(**made, line=int(line[1:]), source=line, value=n) for line, n in blocks.items())  # type: ignore[arg-type]
         return replace(counts({"python_objects": {"list": number}}), sites={"python_objects": sites})
 
-    said = "list 16 -> 32 per step (+16)"
+    said = "list 16 -> 32 that stay per step (+16)"
     then, now = objects(16.0, L7=16.0, L9=4.0), objects(32.0, L7=16.0, L9=12.0, L11=12.0)
     assert difference_text("python_objects", then, now) == [said, "made at a.py:11 and a.py:9"]
     assert difference_text("python_objects", then, objects(32.0)) == [said]
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        ("workers_restarted", "DataLoaders 0 -> 1 per epoch that start workers again (+1)"),
+        ("loaders_kept", "DataLoaders 0 -> 1 per epoch that stay in memory (+1)"),
+    ],
+)
+def test_what_comes_once_an_epoch_says_what_is_wrong(metric: str, told: str) -> None:
+    then, now = (counts({metric: {"DataLoaders": number}}) for number in (0.0, 1.0))
+    assert difference_text(metric, then, now) == [told]
