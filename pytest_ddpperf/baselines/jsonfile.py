@@ -78,7 +78,7 @@ class FileKind:
 def read_text(file: Path, kind: FileKind) -> str | None:
     """The text of a file; None if there is no such file, BaselineError if it cannot be read."""
     try:
-        with open(0 if str(file) == "-" else file, encoding="utf-8") as opened:  # noqa: PTH123  - is standard input
+        with file.open(encoding="utf-8") as opened:
             text = opened.read(MOST_CHARACTERS + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -56,9 +56,7 @@ def report(options: argparse.Namespace) -> int:
 
 def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what ``ddpperf schema`` takes."""
-    parser.add_argument(
-        "document", nargs="?", choices=tuple(_DOCUMENTS), default="results", help="which (default: %(default)s)"
-    )
+    parser.add_argument("document", nargs="?", choices=tuple(_DOCUMENTS), default="results", help="(default: results)")
 
 
 def print_schema(options: argparse.Namespace) -> int:

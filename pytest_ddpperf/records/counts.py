@@ -72,7 +72,7 @@ def count_row(metric: str) -> CountRow:
 
 
 _ROUNDED = 1e-9  # of what sums of fractions may differ by
-_WORK = ("collective_calls", "flops", "synchronisations")  # counts that name what a step does more of
+WORK = ("collective_calls", "flops", "synchronisations")  # counts that name what a step does more of
 _MAIN = ("collective_calls", "collective_bytes", "flops", "operators", "peak_tensor_bytes")
 SHOWN = 5  # changes that are named; of the others only the number is told
 _TOLD_BY_RANK = ("collective_calls", "collective_bytes", "optimizer_steps")  # where ranks differ in what they do
@@ -225,7 +225,7 @@ def beyond_floor(metric: str, then: Counts, now: Counts) -> list[tuple[float, fl
     """Returns those totals of a count, then and now, that changed beyond its floor: of all ranks, and of each."""
     row, pairs = count_row(metric), [(then.totals[metric], now.totals[metric]), *on_ranks(metric, then, now)]
     pairs = certain(metric, "", then, now, pairs)
-    if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in _WORK):
+    if row.floor_alone and any(now.totals.get(work, 0.0) > then.totals.get(work, 0.0) for work in WORK):
         return pairs
     return [pair for pair in pairs if abs(pair[1] - pair[0]) > max(row.floor, row.floor_share * pair[0])]
 

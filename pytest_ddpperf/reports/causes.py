@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from pytest_ddpperf.metrics.communication import EXPOSED
-from pytest_ddpperf.records.counts import count_row
+from pytest_ddpperf.records.counts import WORK, count_row
 from pytest_ddpperf.records.measurement import Measurement
 from pytest_ddpperf.records.phases import PHASES
 from pytest_ddpperf.records.results import Comparison, Result
@@ -63,7 +63,7 @@ def causes(result: Result, verdict: Verdict, heads: Sequence[Comparison]) -> lis
     counts = leading_counts(heads)
     if counts:
         told = [count_text(c) if c.note or c.difference else f"{c.series.metric} {count_text(c)}" for c in counts]
-        better = (find(result, name) for name in ("collective_calls", "synchronisations", "flops"))
+        better = (find(result, name) for name in WORK)
         traded = [c for c in better if c is not None and c.verdict is Verdict.IMPROVED and (c.note or c.difference)]
         return [*told, *(f"in exchange: {count_text(c)}" for c in traded[:1])]
     metrics = {head.series.metric for head in heads}

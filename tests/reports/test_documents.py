@@ -311,6 +311,7 @@ def test_a_metric_holds_all_that_was_judged(results: list[Result]) -> None:
     assert first["metrics"]["step_time"] == {
         "unit": "s",
         "better": "lower",
+        "family": "absolute",
         "scale": "ratio",
         "gated": True,
         "value": 0.0473,

@@ -84,7 +84,7 @@ def test_standard_input_is_read_as_a_file_is(file: Path) -> None:
     assert b"1 regressed" in reported(file.read_bytes()).stdout
     broken = reported(b"\xff\xfe{}")
     assert (broken.returncode, broken.stderr.count(b"Traceback")) == (2, 0)
-    assert b"results file -: is not text in UTF-8" in broken.stderr
+    assert b"results file /dev/stdin: is not text in UTF-8" in broken.stderr
 
 
 def changed(data: Any, path: str, value: object) -> None:

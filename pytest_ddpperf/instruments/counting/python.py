@@ -32,17 +32,16 @@ _BLOCKS = 4  # of memory that a line has to leave behind in each
 _FRAMES = 40  # of a stack that are kept: torch's own lie above those of the user
 
 _COSTLY = (  # functions that wait for a device, give memory back, walk through all objects, or start a process
-    (gc, "gc", ("collect",)),
-    (torch.cuda, "torch.cuda", ("empty_cache", "ipc_collect", "synchronize")),
-    (torch.cpu, "torch.cpu", ("synchronize",)),  # what code for any device calls here
-    (getattr(torch, "accelerator", None), "torch.accelerator", ("empty_cache", "synchronize")),
-    (process.BaseProcess, "multiprocessing.Process", ("start",)),
-    (subprocess.Popen, "subprocess.Popen", ("__init__",)),
-    (os, "os", ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
-    (Tensor, "tensor", ("tolist",)),  # on a CPU it calls no operator
+    ("allocator_calls", gc, "gc", ("collect",)),
+    ("allocator_calls", torch.cuda, "torch.cuda", ("empty_cache", "ipc_collect", "synchronize")),
+    ("allocator_calls", torch.cpu, "torch.cpu", ("synchronize",)),  # what code for any device calls here
+    ("allocator_calls", getattr(torch, "accelerator", None), "torch.accelerator", ("empty_cache", "synchronize")),
+    ("processes_started", process.BaseProcess, "multiprocessing.Process", ("start",)),
+    ("processes_started", subprocess.Popen, "subprocess.Popen", ("__init__",)),
+    ("processes_started", os, "os", ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
+    ("synchronisations", Tensor, "tensor", ("tolist",)),  # on a CPU it calls no operator
 )
-STARTS = {f"{path}.{name}" for _, path, names in _COSTLY[4:7] for name in names}
-"""Those that start a process."""
+"""Each with the metric that counts it."""
 
 
 @contextmanager
@@ -62,7 +61,7 @@ def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
             called("backward_passes", "backward")
         return run(*args, **kwargs)
 
-    def followed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def followed(function: Callable[..., Any], metric: str, name: str) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             thread, target = threading.get_ident(), getattr(args[0] if args else None, "_target", None)
@@ -70,8 +69,7 @@ def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
             if thread in under_way or elsewhere:
                 return function(*args, **kwargs)
             if getattr(target, "__name__", "") != "_worker_loop":
-                metric = "processes_started" if name in STARTS else "allocator_calls"
-                called("synchronisations" if name == "tensor.tolist" else metric, name)
+                called(metric, name)
             under_way.add(thread)
             try:
                 return function(*args, **kwargs)
@@ -82,9 +80,9 @@ def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(replaced(autograd, "_engine_run_backward", passed))
-        for module, path, names in _COSTLY:
+        for metric, module, path, names in _COSTLY:
             for name in (name for name in names if hasattr(module, name)):
-                by = followed(getattr(module, name), f"{path}.{name}")
+                by = followed(getattr(module, name), metric, f"{path}.{name}")
                 stack.enter_context(replaced(module, name, by))
         yield
 

@@ -38,9 +38,9 @@ class Graph(NamedTuple):
 class CallWatch(TorchFunctionMode):
     """While it is entered, adds up which functions of torch Python calls, and what they are given.
 
-    Of tensors the shape, type and device count, of
-    other arguments types, devices, words and truths. A function of torch that calls others is one call. Hooks that
-    backward runs are seen, too. Not seen is what C++ decides alone, such as a scripted module.
+    Of tensors the shape, type and device count, of other arguments types, devices, words and truths. A function of
+    torch that calls others is one call. Hooks that backward runs are seen, too, and in the thread of a script its
+    steps. Not seen is what C++ decides alone, such as a scripted module.
     """
 
     def __init__(self, paused: Callable[[], bool]) -> None:

@@ -98,7 +98,7 @@ def _comparison(name: str, result: ResultData) -> Comparison:
     series = Series(
         **{each: getattr(metric, each) for each in ("unit", "scale", "gated")},
         better=metric.better or "lower",
-        family="counted" if metric.scale == "exact" else "absolute",
+        family=metric.family or "counted",
         metric=name,
         min_tolerance=metric.min_tolerance or 0.0,
         samples=(value,) if metric.scale == "exact" else _numbers(metric.samples),

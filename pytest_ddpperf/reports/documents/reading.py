@@ -26,7 +26,7 @@ def read_results(file: Path) -> ResultsData:
         BaselineError: there is no such file, or it is broken, or of another schema or version; the message names the
             file, the field and the cure.
     """
-    text = read_text(file, RESULTS)
+    text = read_text(file := Path("/dev/stdin") if file == Path("-") else file, RESULTS)
     if text is None:
         raise BaselineError(
             f"{RESULTS.name} {file}: there is no such file; pytest --ddpperf-report=json:{file} writes one"

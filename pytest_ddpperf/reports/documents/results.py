@@ -14,7 +14,7 @@ from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
-from pytest_ddpperf.records.measurement import Better, Mode, Scale
+from pytest_ddpperf.records.measurement import Better, Family, Mode, Scale
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import Document, IntervalData, MetricName, Natural, NotNegative, Positive, about
 from pytest_ddpperf.reports.documents.calibration import CalibratedData
@@ -92,6 +92,10 @@ class MetricData(Document, inside="series", sparse=True):
     better: Better | None = about(
         "The direction of an improvement; null for counts, of which less is better.",
         lambda judged: None if judged.series.scale == "exact" else judged.series.better,
+    )
+    family: Family | None = about(
+        "absolute: depends on the machine. relative: to a partner of the same run. Null for counts.",
+        lambda judged: None if judged.series.scale == "exact" else judged.series.family,
     )
     scale: Scale = about(
         "How change, change_interval, tolerance, margin, mde and bound are meant: as fractions of the baseline, or as "
