@@ -328,6 +328,7 @@ def test_the_tutorial_shows_the_test_that_init_writes(tmp_path: Path, monkeypatc
 def test_the_tutorial_ends_with_the_red_test_that_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands of the page in their order, on its script and with its change; without times, to be quick."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "--ddpperf-counts=only --ddpperf-device=cpu --ddpperf-world-size=2")
+    monkeypatch.setenv("COLUMNS", "100")  # the terminal of the page
     for who in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{who}_NAME", "a")
         monkeypatch.setenv(f"GIT_{who}_EMAIL", "a@b")

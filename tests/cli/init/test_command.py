@@ -381,7 +381,7 @@ def test_another_model_in_the_test_file_is_told_and_is_red_with_the_option_of_th
         git(here, *command.split())
     test = here / "perf" / "test_training.py"
     test.write_text(test.read_text().replace("256", "512"))
-    beside = ("perf", *QUICK, "--ddpperf-against=HEAD")
+    beside = ("perf", *QUICK[1:], "--ddpperf-against=HEAD")  # -q shows no warning
     run = pytester.runpytest_subprocess(*beside)
     run.assert_outcomes(passed=1)
     told = "*test_training.py: the reference has another one, and both sides run this checkout's*"
