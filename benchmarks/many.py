@@ -77,9 +77,9 @@ def main() -> None:
         begun = time.monotonic()
         found = results_of(read_results(run))
         read = time.monotonic() - begun
-    print(
-        f"{len(found)} tests{' of one function' * given.same}: {took:.0f} s; JSON {sizes[0]:.1f} MB, read in {read:.2f} s; page {sizes[1]:.1f} MB"
-    )
+    of_one = " of one function" * given.same
+    print(f"{len(found)} tests{of_one}: {took:.0f} s; JSON {sizes[0]:.1f} MB, read in {read:.2f} s")
+    print(f"page {sizes[1]:.1f} MB")
 
 
 if __name__ == "__main__":

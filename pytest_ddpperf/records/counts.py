@@ -39,6 +39,7 @@ COUNTS: Mapping[str, CountRow] = {
     "flops_forward": CountRow(unit="FLOP", gated=False),
     "flops_backward": CountRow(unit="FLOP", gated=False),
     "flops_recomputed": CountRow(unit="FLOP", gated=False),
+    "full_precision_flops": CountRow(unit="FLOP", made_up=True, follows="flops"),
     "operators": CountRow(by_kernel=True, symptom=True, floor_share=0.01, floor_alone=True),
     "operator_bytes": CountRow(unit="B", gated=False),
     "synchronisations": CountRow(),

@@ -162,13 +162,13 @@ def _warnings(results: Sequence[Result], *, every: bool, accepting: bool) -> lis
 
 def _not_compared(results: Sequence[Result]) -> list[str]:
     """Which benchmarks are compared with nothing, or but for their counts, why, and how to change that, in one line."""
+    named = zip(names_of(results), results, strict=True)
+    found = [(name, one) for name, one in named if one.verdict in {Verdict.NEW, Verdict.INCOMPATIBLE}]
     reasons = names_by_remark(
-        (name, ("times of " * bool(counts_words(one)), _why_not_compared(one)))
-        for name, one in zip(names_of(results), results, strict=True)
-        if one.verdict in {Verdict.NEW, Verdict.INCOMPATIBLE}
+        (name, ("times of " * bool(counts_words(one)), _why_not_compared(one))) for name, one in found
     )
     told = (f"{what}{whom(names, len(results))}{why and f' ({why})'}" for (what, why), names in reasons.items())
-    stored = any(one.paired is None for one in results)
+    stored = any(one.paired is None for _, one in found)
     cure = ": --ddpperf-save stores what later runs are compared with" if stored else ""
     return [f"not compared: {'; '.join(told)}{cure}"] if reasons else []
 

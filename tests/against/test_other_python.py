@@ -57,7 +57,9 @@ def test_a_package_of_another_version_is_told_and_what_it_does_is_gated(
 ) -> None:
     python = virtual_environment(tmp_path / "old", {"planted": "2.0"}, (site,))
     pytester.makepyfile(test_it=CALLS)
-    run = pytester.runpytest_subprocess(f"--ddpperf-against-python={python}", "--ddpperf-report=json:results.json")
+    run = pytester.runpytest_subprocess(
+        "-v", f"--ddpperf-against-python={python}", "--ddpperf-report=json:results.json"
+    )
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines_random(
         [
@@ -91,7 +93,8 @@ def test_a_revision_runs_in_another_environment(pytester: pytest.Pytester, tmp_p
     pytester.makepyfile(library="def calls(version):\n    return int(version[0]) + 2\n")
     options = ("--ddpperf-against=HEAD", f"--ddpperf-against-python={python}", "--ddpperf-report=json:results.json")
     run = pytester.runpytest_subprocess("-q", *options)
-    run.stdout.fnmatch_lines(["Cause      all_reduce 2 -> 5 calls per step*", f"*revision * (HEAD) under {python}*"])
+    run.stdout.fnmatch_lines(["Cause      all_reduce 2 -> 5 calls per step*", "*ddpperf: 1 regressed | against *"])
+    run.stdout.fnmatch_lines([f"custom: REGRESSED compared with revision * (HEAD) under {python}, 2 ranks, gloo"])
     against = json.loads((pytester.path / "results.json").read_text())["results"][0]["against"]
     files = against["modules"]["library"]
     assert files["here"] == str(pytester.path / "library.py")

@@ -476,7 +476,7 @@ def test_test_modules_may_be_the_other_revisions_too(pytester: pytest.Pytester) 
         "def build(ctx):\n    return lambda: 1.0\n\n\n"
         "def test_added(ddpperf):\n    ddpperf.check(build, world_size=1, device='cpu', counts='only')\n"
     )
-    options = ["-q", "--ddpperf-against=HEAD", "--ddpperf-against-tests", "--ddpperf-report=json:results.json"]
+    options = ["-v", "--ddpperf-against=HEAD", "--ddpperf-against-tests", "--ddpperf-report=json:results.json"]
     run = pytester.runpytest_subprocess(*options)
     found = results(root)
     assert {test: result["verdict"] for test, result in found.items()} == {

@@ -253,6 +253,28 @@ def test_a_collective_of_a_larger_group_is_a_regression_though_it_has_as_many_by
     assert counted(sent(600.0, 900.0), sent(800.0, 800.0)).verdict is Verdict.REGRESSED  # though the bytes are fewer
 
 
+@pytest.mark.parametrize(
+    ("flops", "types", "gated"),
+    [
+        (100.0, {"float32": 80.0}, [True, True]),  # autocast was lost for a part
+        (100.0, {"float32": 20.0, "float64": 20.0}, [True, True]),
+        (150.0, {"float32": 80.0}, [True, False]),  # a larger model
+        (50.0, {"float32": 50.0}, [True, True]),  # a smaller one without autocast
+    ],
+)
+def test_more_products_in_full_precision_are_a_regression_but_for_those_of_more_flops(
+    flops: float, types: dict[str, float], gated: list[bool]
+) -> None:
+    def of_types(flops: float, types: dict[str, float]) -> Counts:
+        totals = {"flops": flops, "full_precision_flops": sum(types.values())}
+        return Counts(totals=totals, details={"full_precision_flops": types}, unstable={})
+
+    result = counted(of_types(flops, types), of_types(100.0, {"float32": 40.0}))
+    assert result.verdict is Verdict.REGRESSED
+    assert result["full_precision_flops"].verdict is Verdict.REGRESSED
+    assert [one.gated for one in result.comparisons] == gated
+
+
 @pytest.mark.parametrize("bytes_now", [1600.0, 400.0])
 def test_what_is_sent_is_not_judged_a_second_time_where_the_bytes_changed_as_it_did(bytes_now: float) -> None:
     result = counted(sent(bytes_now, bytes_now), sent(800.0, 800.0))

@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -43,27 +43,20 @@ from pytest_ddpperf.instruments.torch_internals import forget_received, replaced
 
 CALLS = ("optimizer_steps", "backward_passes", "allocator_calls", "processes_started")  # which others see, and add
 METRICS = (
-    "collective_calls",
-    "collective_bytes",
-    "collective_send_bytes",
-    "flops",
-    "flops_forward",
-    "flops_backward",
-    "flops_recomputed",
-    "operators",
-    "operator_bytes",
-    "synchronisations",
-    "host_to_device_bytes",
+    *("collective_calls", "collective_bytes", "collective_send_bytes"),
+    *("flops", "flops_forward", "flops_backward", "flops_recomputed", "full_precision_flops"),
+    *("operators", "operator_bytes", "synchronisations", "host_to_device_bytes"),
     *CALLS,
 )
 
+_FULL = torch.float32.itemsize  # bytes
 _TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
 _AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 
 SITED = (
     *("collective_calls", "collective_bytes", "collective_send_bytes"),
-    *("operators", "synchronisations", "host_to_device_bytes"),
+    *("full_precision_flops", "operators", "synchronisations", "host_to_device_bytes"),
     *CALLS,
 )
 
@@ -158,7 +151,7 @@ class OperatorCounter(TorchDispatchMode):
         if sends:
             self._count_collectives(func, args, kwargs)
         else:
-            self._count_flops(flops_of(func, args, kwargs, out))
+            self._count_flops(flops_of(func, args, kwargs, out), tensors)
         if isinstance(func, OpOverload):
             self._count_waits(func, args, kwargs)
             if func._overloadpacket in _JOINING:  # noqa: SLF001  torch offers no other way to ask
@@ -190,8 +183,11 @@ class OperatorCounter(TorchDispatchMode):
             self.add("collective_bytes", call.name, call.nbytes, place)
             self.add("collective_send_bytes", call.name, call.sent_bytes, place)
 
-    def _count_flops(self, flops: int) -> None:
+    def _count_flops(self, flops: int, tensors: Sequence[torch.Tensor]) -> None:
         if flops:
+            precision = next(tensor.dtype for tensor in tensors)
+            if precision.itemsize >= _FULL:
+                self.add("full_precision_flops", str(precision).removeprefix("torch."), flops)
             module, backward, again = self._attribution.place(self._running())
             self._counts["flops"][module] += flops
             self._counts["flops_backward" if backward else "flops_forward"][module] += flops

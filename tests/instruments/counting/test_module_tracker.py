@@ -108,3 +108,18 @@ def test_afterwards_torch_knows_of_no_hook() -> None:
     flops_of_training(Looking(2, 2), torch.ones(2, 2))
     assert True in seen
     assert not torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
+
+
+def test_products_in_float32_or_wider_count_by_type() -> None:
+    """2 rows, 8 x 8: 256 FLOPs forward in bfloat16 and 256 in float64; backward has as many for the weights."""
+    inputs, half, double = torch.ones(2, 8), nn.Linear(8, 8), nn.Linear(8, 8).double()
+
+    def run() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = half(inputs)
+        double(hidden.double().detach()).sum().backward()
+        hidden.float().sum().backward()
+
+    found = count_step(run, Countable(device=CPU), warmup=1)
+    assert found.totals["flops"] == 1024.0
+    assert found.details["full_precision_flops"] == {"float64": 512.0}
