@@ -62,6 +62,14 @@ def fp32_switches() -> list[Any]:
     return [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn] if hasattr(backends.cudnn, "conv") else []
 
 
+def tf32_allowed() -> bool:
+    """Returns whether a GPU may compute products of float32 matrices in TF32, on whatever device they are now."""
+    import torch
+
+    matmul: Any = torch.backends.cuda.matmul
+    return bool(matmul.fp32_precision == "tf32" if fp32_switches() else matmul.allow_tf32)
+
+
 @functools.cache
 def discard_first_profile() -> None:
     """Makes this process's first profile on CUDA and throws it away: it initialises CUPTI, which takes long."""

@@ -39,7 +39,7 @@ from pytest_ddpperf.instruments.counting.operators import (
 )
 from pytest_ddpperf.instruments.counting.sites import Place, Stack
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
-from pytest_ddpperf.instruments.torch_internals import forget_received, replaced
+from pytest_ddpperf.instruments.torch_internals import forget_received, replaced, tf32_allowed
 
 CALLS = ("optimizer_steps", "backward_passes", "allocator_calls", "processes_started")  # which others see, and add
 METRICS = (
@@ -186,7 +186,7 @@ class OperatorCounter(TorchDispatchMode):
     def _count_flops(self, flops: int, tensors: Sequence[torch.Tensor]) -> None:
         if flops:
             precision = next(tensor.dtype for tensor in tensors)
-            if precision.itemsize >= _FULL:
+            if precision.itemsize > _FULL or (precision.itemsize == _FULL and not tf32_allowed()):
                 self.add("full_precision_flops", str(precision).removeprefix("torch."), flops)
             module, backward, again = self._attribution.place(self._running())
             self._counts["flops"][module] += flops

@@ -108,11 +108,8 @@ _QUERIES = {
 _FORMULAS: Mapping[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,  # noqa: SLF001  that is its name
     aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,  # noqa: SLF001
-    aten.mv: _products_with(0),
-    aten.addmv: _products_with(1),
-    aten.addmv_: _products_with(1),
-    aten.dot: _products_with(0),
-    aten.vdot: _products_with(0),
+    **dict.fromkeys((aten.mv, aten.dot, aten.vdot), _products_with(0)),
+    **dict.fromkeys((aten.addmv, aten.addmv_), _products_with(1)),
     # The first torch that has them is 2.8.
     **{getattr(aten, name): _grouped for name in ("_grouped_mm", "_scaled_grouped_mm") if hasattr(aten, name)},
     aten.mkldnn_rnn_layer: _onednn_layer,
@@ -159,9 +156,7 @@ _WAITS = {
     aten.masked_select: "masked_select",
     aten.equal: "equal",
     aten.bincount: "bincount",
-    aten._unique2: "unique",  # noqa: SLF001
-    aten.unique_dim: "unique",
-    aten.unique_consecutive: "unique",
+    **dict.fromkeys((aten._unique2, aten.unique_dim, aten.unique_consecutive), "unique"),  # noqa: SLF001
     aten.repeat_interleave: "repeat_interleave",  # unless it is told how long its result is
 }
 _INDEXED = frozenset({aten.index, aten.index_put, aten.index_put_})

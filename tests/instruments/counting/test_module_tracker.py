@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -123,3 +124,16 @@ def test_products_in_float32_or_wider_count_by_type() -> None:
     found = count_step(run, Countable(device=CPU), warmup=1)
     assert found.totals["flops"] == 1024.0
     assert found.details["full_precision_flops"] == {"float64": 512.0}
+
+
+@pytest.mark.parametrize(("precision", "counted"), [("highest", {"float32": 256.0}), ("high", {})])
+def test_products_that_tf32_may_compute_do_not_count(precision: str, counted: dict[str, float]) -> None:
+    before = torch.get_float32_matmul_precision()
+    inputs, layer = torch.ones(2, 8), nn.Linear(8, 8)
+    torch.set_float32_matmul_precision(precision)
+    try:
+        found = count_step(lambda: layer(inputs), Countable(device=CPU), warmup=1)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert found.totals["flops"] == 256.0
+    assert found.details["full_precision_flops"] == counted
