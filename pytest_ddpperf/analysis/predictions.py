@@ -152,9 +152,9 @@ def _quantile(launches: int) -> float:
 class Gain:
     """The share of a sample's time that a change is predicted to save, with its band; below 0 if it costs."""
 
-    value: float
-    low: float
-    high: float
+    value: float  # most likely
+    low: float  # at worst
+    high: float  # at best
 
     @property
     def verdict(self) -> Literal["faster", "slower", "unclear"]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from pytest_ddpperf.judge.decision import failing_verdict
 from pytest_ddpperf.parsers import argument
 from pytest_ddpperf.reports.causes import cause_in_words
-from pytest_ddpperf.reports.document import Document, schema_of, write_text
+from pytest_ddpperf.reports.document import Document, write_text
 from pytest_ddpperf.reports.documents.reading import read_results
 from pytest_ddpperf.reports.documents.results import ResultsData
+from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.documents.trend import TrendsData
 from pytest_ddpperf.reports.formats.kinds import KINDS
 from pytest_ddpperf.reports.formats.markdown import markdown_table

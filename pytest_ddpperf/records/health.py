@@ -29,8 +29,8 @@ class GpuHealth:
     utilisation: float | None = None  # mean share of the time in which something ran on it
     sm_clock: float | None = None  # median of the multiprocessors' clock, in Hz
     sm_clock_limit: float | None = None  # the highest that the GPU can have
-    memory_clock: float | None = None
-    memory_clock_limit: float | None = None
+    memory_clock: float | None = None  # median, in Hz
+    memory_clock_limit: float | None = None  # the highest that the GPU can have
     temperature: float | None = None  # the highest, in degrees Celsius
     power: float | None = None  # mean, in W
     throttled: Mapping[str, float] = field(default_factory=dict)  # share of the time, by what held the clocks back
@@ -44,7 +44,7 @@ class GpuHealth:
 class Health:
     """The machine during a launch."""
 
-    cpu: CpuHealth
+    cpu: CpuHealth  # from the start of the launch to its end
     nodes: Mapping[str, CpuHealth] = field(default_factory=dict)  # the same of other nodes, by name
     gpus: tuple[GpuHealth, ...] = ()  # that ranks compute on
     unread_gpus: tuple[str, ...] = ()  # in words, why not all of them

@@ -43,19 +43,19 @@ class Environment:
     knowing but does not decide (host, kernel, full versions). No live reading (load, clocks) is ever keyed.
     """
 
-    device: str  # "cpu" or "cuda"
+    device: str  # kind of device the ranks compute on: "cpu" or "cuda"
     device_model: str  # the GPU's name; on CPU the same as cpu_model
     device_count: int  # GPUs in the machine; 0 on CPU
-    cpu_model: str
-    cores: int  # usable by this process
-    threads: int  # per rank
-    nodes: int
-    backend: str  # "gloo" or "nccl"; SIMULATED where the other ranks are not there
-    world_size: int
-    torch: str  # major.minor
-    cuda: str | None  # major.minor of the CUDA that torch was built for
+    cpu_model: str  # name of the processor
+    cores: int  # that this process may use
+    threads: int  # of a rank
+    nodes: int  # machines that take part
+    backend: str  # of torch.distributed: "gloo", "nccl", or SIMULATED ("fake") if the other ranks are not there
+    world_size: int  # number of ranks
+    torch: str  # version of torch, major.minor
+    cuda: str | None  # version, major.minor, of the CUDA that torch was built for; None for none
     gpu_setup: str | None = None  # how GPUs are linked and limited, as of GpuFacts; None on CPU and where unknown
-    recorded: Mapping[str, str] = field(default_factory=dict)
+    recorded: Mapping[str, str] = field(default_factory=dict)  # more facts: host, kernel, full versions
 
     @property
     def simulated(self) -> bool:
@@ -76,8 +76,8 @@ class Environment:
 class Plan:
     """How many steps every launch runs: ``warmup`` untimed, then ``steps`` timed. Fixed before measuring."""
 
-    warmup: int
-    steps: int
+    warmup: int  # untimed steps at the start
+    steps: int  # timed steps
 
 
 LIMIT = "memory_limit"

@@ -25,7 +25,7 @@ PHASES = (DATA_WAIT, FORWARD, BACKWARD, GRADIENT_SYNC, OPTIMIZER, OTHER)
 class MemoryUse:
     """What a part of one step did to the memory of its rank, in bytes."""
 
-    kind: MemoryKind
+    kind: MemoryKind  # allocated: live tensors on CUDA; heap: what the process had asked malloc for
     change: int  # how much more there was after it than before
     peak: int | None  # the most there was inside it; None for the heap, of which malloc keeps no peak
 

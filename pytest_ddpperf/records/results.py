@@ -113,7 +113,7 @@ class PairedRevision:
     revision: str  # in words: 3f2a1c0 (main)
     commit: str | None  # full hash; None for a folder that is no git checkout
     record: BaselineRecord | None = None  # None if that revision cannot run the benchmark
-    launches: int = 0  # of that revision
+    launches: int = 0  # of that revision that the verdict rests on; 0 if it cannot run the benchmark
     long_steps: LongSteps | None = None  # of that revision
     lacking: str = ""  # why it has no record
     # Of the project: the files that the candidate and the reference imported, by module; None for not imported.

@@ -15,11 +15,11 @@ class CallSite:
     """A line of code that a part of a count comes from."""
 
     part: str  # of the count: all_reduce
-    file: str  # relative to the project or to where it is imported from, else its name; empty for code of torch's
-    line: int
-    function: str
-    source: str  # a digest of the text of the line that called torch; empty if unknown
-    backward: bool  # whether autograd's backward led to it
+    file: str = ""  # relative to the project or to where it is imported from, else its name; empty for code of torch's
+    line: int  # its number
+    function: str = ""  # that it is in
+    source: str = ""  # a digest of the text of the line that called torch; empty if unknown
+    backward: bool = False  # whether autograd's backward led to it
     value: float  # for one step
     strategy: str = ""  # that the line belongs to, or that has torch do it; empty for the user's own code
     through: str = ""  # the line of another package that it led to, and that called torch: a.py:1 in f; else empty

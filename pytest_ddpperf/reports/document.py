@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -33,9 +33,9 @@ D = TypeVar("D", bound="Document")
 class Field:
     """What is known of a field besides its name and its type."""
 
-    description: str  # for the schema
-    source: str | Callable[[Any], Any]  # an attribute of the record, such as ``series.unit``, or a function of it
-    always: bool  # whether a sparse document has it even if it is false
+    description: str = ""  # for the schema; empty if the record has the words
+    source: str | Callable[[Any], Any] = ""  # an attribute of the record, such as ``series.unit``, or a function of it
+    always: bool = False  # whether a sparse document has it even if it is false
 
 
 def about(description: str = "", source: str | Callable[[Any], Any] = "", *, always: bool = False) -> Any:
@@ -46,28 +46,35 @@ def about(description: str = "", source: str | Callable[[Any], Any] = "", *, alw
 class Document:
     """A JSON object, by its fields: each is an attribute of a record, or of a record ``inside`` it that has one.
 
-    A ``sparse`` document, of which a file has many, leaves out fields that are null, false or empty. What ``read_as``
-    returns has the fields of the class and cannot be changed.
+    A field without a description has the words of ``of``, the records with these attributes. A document of a whole
+    ``record`` has all its fields, and is read as that record. A ``sparse`` document, of which a file has many, leaves
+    out fields that are null, false or empty. What ``read_as`` returns has the fields of the class and is frozen.
     """
 
     fields: ClassVar[Mapping[str, tuple[Any, Field]]] = {}  # by name: type and declaration
     makers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # by name: what makes JSON data of a record
     needed: ClassVar[Collection[str]] = ()  # the fields that are never left out
     inside: ClassVar[tuple[str, ...]] = ()
-    struct: ClassVar[type[msgspec.Struct]]  # msgspec's type, made when it is asked for
+    words_from: ClassVar[tuple[type, ...]] = ()  # the records that describe its fields
+    whole: ClassVar[type | None] = None  # the record that it has all fields of
 
-    def __init_subclass__(cls, inside: str = "", *, sparse: bool = False) -> None:
+    def __init_subclass__(
+        cls, inside: str = "", *, of: Sequence[type] = (), record: type | None = None, sparse: bool = False
+    ) -> None:
         cls.inside = (*cls.inside, inside) if inside else cls.inside
-        hints = get_type_hints(cls, include_extras=True).items()
-        declared = [(name, hint, getattr(cls, name, None)) for name, hint in hints]
-        cls.fields = {name: (hint, field) for name, hint, field in declared if isinstance(field, Field)}
+        cls.words_from, cls.whole = (*cls.words_from, *of, *([record] if record else [])), record
+        if record:
+            _OF_RECORDS[record] = cls
+        own = {name: hint for name, hint in get_type_hints(cls, include_extras=True).items() if name not in _ITS_OWN}
+        hints = {name: _json_type(hint) for name, hint in {**(get_type_hints(record) if record else {}), **own}.items()}
+        cls.fields = {name: (hint, getattr(cls, name, Field())) for name, hint in hints.items()}
         of_all = cls.fields.items()
         cls.makers = {name: _maker(hint, field.source or name, cls.inside) for name, (hint, field) in of_all}
         cls.needed = {name for name, (hint, field) in of_all if not sparse or field.always or _nothing(hint) is None}
 
     def __new__(cls: type[D], **values: Any) -> D:  # noqa: PYI019  typing has no Self in Python 3.10
         """Returns an object that has these fields; their types are not checked."""
-        return cast("D", _struct(cls)(**values))
+        return cast("D", struct_of(cls)(**values))
 
     @classmethod
     def filled_from(cls, record: Any) -> dict[str, Any]:
@@ -77,7 +84,27 @@ class Document:
         return {name: it for name, it in filled.items() if it or name in cls.needed or (it == 0 and it is not False)}
 
 
+_ITS_OWN = frozenset(Document.__annotations__)
+_OF_RECORDS: dict[type, type[Document]] = {}
+_STRUCTS: dict[tuple[type[Document], bool], type[msgspec.Struct]] = {}
 _EMPTY: Mapping[Any, Any] = {list: list, dict: dict, str: str, bool: bool}
+
+
+def _json_type(hint: Any) -> Any:
+    """Returns the type of a field with JSON's lists and objects in place of tuples, mappings and records."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _OF_RECORDS.get(hint) or type(hint.__name__, (Document,), {"__doc__": hint.__doc__}, record=hint)
+    if origin is Literal or not arguments:
+        return hint
+    inner = tuple(_json_type(each) for each in arguments if each is not Ellipsis)
+    if origin is Annotated:
+        parts = (inner[0], *hint.__metadata__)
+        return Annotated[parts]
+    if origin in {Union, UnionType}:
+        return functools.reduce(operator.or_, inner)
+    made: Any = dict if origin in {dict, Mapping} else list
+    return made[inner]
 
 
 def _nothing(hint: Any) -> Any:
@@ -128,35 +155,35 @@ def _number(value: float | None) -> float | None:
     return int(value) if abs(value) < _INTEGRAL and value == int(value) else rounded(value)
 
 
-def _struct(document: type[Document]) -> type[msgspec.Struct]:
-    """Returns msgspec's type for a document."""
-    if "struct" not in vars(document):
+def struct_of(document: type[Document], *, read: bool = True) -> type[msgspec.Struct]:
+    """Returns msgspec's type for a document: what is ``read``, or what is written."""
+    if (document, read) not in _STRUCTS:
         made: list[Any] = []
-        for name, (hint, field) in document.fields.items():
+        for name, (hint, _) in document.fields.items():
             default = [] if name in document.needed else [msgspec.field(default_factory=_nothing(hint))]
-            described: Any = Annotated[_read_type(hint), msgspec.Meta(description=field.description)]
-            made.append((name, described, *default))
+            made.append((name, _msgspec_type(hint, read=read), *default))
         how: Any = {"kw_only": True, "frozen": True, "forbid_unknown_fields": True}
-        document.struct = msgspec.defstruct(document.__name__, made, namespace={"__doc__": document.__doc__}, **how)
-    return document.struct
+        struct = msgspec.defstruct(document.__name__, made, namespace={"__doc__": document.__doc__}, **how)
+        _STRUCTS[document, read] = struct
+    return _STRUCTS[document, read]
 
 
-def _read_type(hint: Any) -> Any:
-    """Returns a type in which each document is msgspec's."""
+def _msgspec_type(hint: Any, *, read: bool) -> Any:
+    """Returns a type in which each document is msgspec's, or if it is ``read`` its record."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin is None or origin is Literal:
-        return _struct(hint) if isinstance(hint, type) and issubclass(hint, Document) else hint
-    first, *others = arguments
+    if origin is Literal or not arguments:
+        document = isinstance(hint, type) and issubclass(hint, Document)
+        return hint if not document else hint.whole if read and hint.whole else struct_of(hint, read=read)
+    inner = [_msgspec_type(each, read=read) for each in arguments[: 1 if origin is Annotated else None]]
     if origin is Annotated:
-        parts = (_read_type(first), *others)
+        parts = (*inner, *hint.__metadata__)
         return Annotated[parts]
-    inner = tuple(map(_read_type, arguments))
-    return functools.reduce(operator.or_, inner) if origin in {Union, UnionType} else origin[inner]
+    return functools.reduce(operator.or_, inner) if origin in {Union, UnionType} else origin[tuple(inner)]
 
 
 def read_as(document: type[D], data: bytes | Mapping[str, Any]) -> D:
     """Returns a document by a file's text, or by JSON data; ``msgspec.DecodeError`` says what does not fit."""
-    made = _struct(document)
+    made = struct_of(document)
     return cast("D", msgspec.json.decode(data, type=made) if isinstance(data, bytes) else msgspec.convert(data, made))
 
 
@@ -168,11 +195,6 @@ def values_of(document: Document) -> dict[str, Any]:
 def replaced(document: D, **changes: Any) -> D:
     """Returns a copy of a document with other values of these fields."""
     return cast("D", msgspec.structs.replace(cast("msgspec.Struct", document), **changes))
-
-
-def schema_of(document: type[Document]) -> dict[str, Any]:
-    """Returns the JSON schema of a document."""
-    return msgspec.json.schema(_struct(document))
 
 
 class IntervalData(Document):

@@ -14,17 +14,11 @@ if TYPE_CHECKING:
 
     from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice
     from pytest_ddpperf.analysis.predictions import Gain, Prediction
-    from pytest_ddpperf.reports.documents.predictions import (
-        CandidateData,
-        GainData,
-        PredictionData,
-        StepData,
-        StrategyAdviceData,
-    )
+    from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StepData, StrategyAdviceData
 
     # Of a run, or of the file that it wrote.
     Step: TypeAlias = Prediction | StepData
-    Named: TypeAlias = tuple[str, Prediction | PredictionData, Gain | GainData | None]  # test, step, gain
+    Named: TypeAlias = tuple[str, Prediction | PredictionData, Gain | None]  # test, step, gain
 
 _LEGEND = {
     "memory": "the most bytes of tensors of a rank; 10 % of what there is is left for the allocator and NCCL",
@@ -137,7 +131,7 @@ def _efficiency(found: Step) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def _gain(gain: Gain | GainData | None) -> str:
+def _gain(gain: Gain | None) -> str:
     if gain is None:
         return NOTHING
     value, low, high = (signed_percent(end) for end in (gain.value, gain.low, gain.high))

@@ -16,7 +16,7 @@ from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.results import Comparison, Provenance, Result, StoredBaseline, record_of
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.documents.judged import results_of, with_grounds
+from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.reports.phrases import NOISY, commit_text, find, is_noisy, signed
@@ -84,7 +84,7 @@ def two_runs(before: ResultsData, after: ResultsData) -> tuple[list[TwoRunsRow],
 
 def judged(before: ResultsData, after: ResultsData) -> list[Result]:
     """The benchmarks of the second run that both have, judged as if the first run had stored their baselines."""
-    old, new = ({_key(result): result for result in with_grounds(each)} for each in (before, after))
+    old, new = ({_key(result): result for result in results_of(each)} for each in (before, after))
     provenance = Provenance(date=before.date or "", commit=before.commit)
     alpha = alpha_of_benchmark(len(new))
     return [

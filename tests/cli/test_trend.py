@@ -13,7 +13,7 @@ import pytest
 from pytest_ddpperf.baselines.history.database import HistoryRun, record
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.records.results import Result
-from pytest_ddpperf.reports.document import schema_of
+from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.documents.trend import TrendsData
 from tests.factories import make_environment, make_history_run, make_new_result, make_series
 

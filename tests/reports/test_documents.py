@@ -26,8 +26,9 @@ from pytest_ddpperf.records.phases import PHASES, MemoryUse, PhaseTimes
 from pytest_ddpperf.records.results import Comparison, PairedRevision, Result, StoredBaseline
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.reports.document import Document, about, read_as, schema_of, write
+from pytest_ddpperf.reports.document import Document, about, read_as, write
 from pytest_ddpperf.reports.documents.results import ResultsData, VerdictWord
+from pytest_ddpperf.reports.documents.schema import schema_of
 from tests.factories import PROFILE, make_results_document
 
 Make = Callable[..., Result]

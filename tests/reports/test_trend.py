@@ -9,7 +9,7 @@ import pytest
 from pytest_ddpperf.baselines.history.database import Benchmark, Entry, HistoryRun
 from pytest_ddpperf.baselines.history.trend import Trend, trends
 from pytest_ddpperf.records.measurement import Interval
-from pytest_ddpperf.reports.document import schema_of
+from pytest_ddpperf.reports.documents.schema import schema_of
 from pytest_ddpperf.reports.documents.trend import TrendsData, trend_document
 from pytest_ddpperf.reports.table import render
 from pytest_ddpperf.reports.trend import change_texts, changes_text, trend_table

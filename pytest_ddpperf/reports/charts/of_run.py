@@ -22,7 +22,7 @@ from pytest_ddpperf.reports.charts.of_benchmark import (
     reference_of,
     stacked_phases,
 )
-from pytest_ddpperf.reports.documents.convergence import ConvergenceData, TrainingsData
+from pytest_ddpperf.reports.documents.calls import ConvergenceData, TrainingsData
 from pytest_ddpperf.reports.documents.results import MetricData, ResultData, ResultsData
 from pytest_ddpperf.reports.names import curve_of
 from pytest_ddpperf.stats.intervals import CONFIDENCE

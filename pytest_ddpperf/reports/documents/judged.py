@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import fields, replace
-from itertools import repeat
+from dataclasses import replace
+from itertools import chain, repeat
 
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.metrics.scaling import EFFICIENCY, MEMORY, SPEEDUP
 from pytest_ddpperf.metrics.table import METRICS, rules_of
 from pytest_ddpperf.records.counts import COUNTS, Counts
 from pytest_ddpperf.records.finding import Finding
-from pytest_ddpperf.records.health import CpuHealth, GpuHealth, Health
+from pytest_ddpperf.records.health import GpuHealth, Health
 from pytest_ddpperf.records.launch import Launch, RankLaunch
-from pytest_ddpperf.records.measurement import Environment, Interval, Measurement, Plan, Series
+from pytest_ddpperf.records.measurement import Interval, Measurement, Series
 from pytest_ddpperf.records.results import BaselineRecord, Comparison, PairedRevision, Result, StoredBaseline
-from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import IntervalData, values_of
-from pytest_ddpperf.reports.documents.parts import AgainstData, EnvironmentData, HealthData
+from pytest_ddpperf.reports.documents.parts import AgainstData, HealthData
 from pytest_ddpperf.reports.documents.results import ResultData, ResultsData
 
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
@@ -29,35 +28,11 @@ _PLACES = {
 
 
 def results_of(document: ResultsData) -> tuple[Result, ...]:
-    """The benchmarks, in the order measured, with all that a report on them says.
+    """The benchmarks, in the order measured, with all that a report on them says, and what a verdict on them needs.
 
     What the document does not have stays out: each rank's own figures, and the record of a baseline.
     """
     return tuple(_result(data, document) for data in document.results)
-
-
-def with_grounds(document: ResultsData) -> tuple[Result, ...]:
-    """The benchmarks with what a verdict on them needs besides: what was counted, and what else the machine did."""
-    told = zip(results_of(document), document.results, strict=True)
-    return tuple(replace(result, measurement=_grounded(result.measurement, data)) for result, data in told)
-
-
-def _grounded(measurement: Measurement, data: ResultData) -> Measurement:
-    launches = zip(measurement.launches, data.health or repeat(None), strict=False)
-    counts = None
-    if data.counts is not None:
-        sites = {name: tuple(CallSite(**values_of(site)) for site in each) for name, each in data.counts.sites.items()}
-        counts = Counts(**{**values_of(data.counts), "sites": sites})
-    told = tuple(replace(launch, health=_health(seen)) for launch, seen in launches)
-    return replace(measurement, counts=counts, launches=told)
-
-
-def _health(seen: HealthData | None) -> Health | None:
-    if seen is None:
-        return None
-    gpus = ({**values_of(gpu), "others": {other.pid: other.memory for other in gpu.others}} for gpu in seen.gpus)
-    nodes = {name: CpuHealth(**values_of(cpu)) for name, cpu in seen.nodes.items()}
-    return Health(cpu=CpuHealth(**values_of(seen.cpu)), nodes=nodes, gpus=tuple(GpuHealth(**gpu) for gpu in gpus))
 
 
 def full_name(result: Result) -> str:
@@ -72,12 +47,15 @@ def _result(data: ResultData, document: ResultsData) -> Result:
         for name in sorted(data.metrics, key=lambda name: (_PLACES.get(name, len(_PLACES)), name))
     )
     environment = document.environments.get(data.environment_key, document.environment)
+    if environment is None:
+        raise BaselineError("field environment of the results: expected an object, for benchmarks were measured")
+    launches = zip(data.step_times, chain(map(_health, data.health), repeat(None)), strict=False)
     measurement = Measurement(
-        **{each: getattr(data, each) for each in ("name", "strategy", "mode", "recipe", "over", "turns")},
-        environment=_environment(environment, data.world_size),
-        plan=Plan(warmup=data.plan.warmup, steps=data.plan.steps),
-        launches=tuple(_launch(number, times) for number, times in enumerate(data.step_times)),
+        **{each: getattr(data, each) for each in ("name", "strategy", "mode", "recipe", "over", "turns", "plan")},
+        environment=replace(environment, world_size=data.world_size),
+        launches=tuple(_launch(number, *each) for number, each in enumerate(launches)),
         series=tuple(comparison.series for comparison in comparisons),
+        counts=None if data.counts is None else Counts(**values_of(data.counts)),
     )
     paired, pair = (None if one is None else _revision(one, measurement) for one in (data.against, data.paired_with))
     return Result(
@@ -131,18 +109,18 @@ def _interval(data: IntervalData | None) -> Interval | None:
     return Interval(low=low, high=high, confidence=data.confidence)
 
 
-def _environment(data: EnvironmentData | None, world_size: int) -> Environment:
-    if data is None:
-        raise BaselineError("field environment of the results: expected an object, for benchmarks were measured")
-    facts = {field.name: getattr(data, field.name) for field in fields(Environment)}
-    return Environment(**{**facts, "world_size": world_size})
-
-
-def _launch(number: int, step_times: list[float]) -> Launch:
+def _launch(number: int, step_times: list[float], health: Health | None) -> Launch:
     """A launch as one rank, whose steps last as long as those of the slowest rank."""
     times = tuple(step_times)
     rank = RankLaunch(rank=0, step_times=times, memory={}, loss=None, samples_per_step=None, tokens_per_step=None)
-    return Launch(round=number, ranks=(rank,), seconds=0.0)
+    return Launch(round=number, ranks=(rank,), seconds=0.0, health=health)
+
+
+def _health(seen: HealthData | None) -> Health | None:
+    if seen is None:
+        return None
+    gpus = ({**values_of(gpu), "others": {other.pid: other.memory for other in gpu.others}} for gpu in seen.gpus)
+    return Health(cpu=seen.cpu, nodes=seen.nodes, gpus=tuple(GpuHealth(**gpu) for gpu in gpus))
 
 
 def _revision(data: AgainstData, measured: Measurement) -> PairedRevision:
@@ -150,7 +128,7 @@ def _revision(data: AgainstData, measured: Measurement) -> PairedRevision:
     record = None
     if data.environment is not None:
         record = BaselineRecord(
-            **{**measured.identity_fields, "environment": _environment(data.environment, measured.world_size)},
+            **{**measured.identity_fields, "environment": replace(data.environment, world_size=measured.world_size)},
             plan=measured.plan,
             series=(),
             commit=data.commit,

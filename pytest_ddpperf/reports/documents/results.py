@@ -14,28 +14,31 @@ from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.metrics.communication import still_sent
 from pytest_ddpperf.metrics.memory import memory_by_rank
 from pytest_ddpperf.metrics.phases import memory_of_phases, sections_of
-from pytest_ddpperf.records.measurement import Better, Family, Mode, Scale
-from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.measurement import Better, Environment, Family, Mode, Plan, Scale, Series
+from pytest_ddpperf.records.phases import MemoryUse
+from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
 from pytest_ddpperf.reports.document import Document, IntervalData, MetricName, Natural, NotNegative, Positive, about
-from pytest_ddpperf.reports.documents.calibration import CalibratedData
-from pytest_ddpperf.reports.documents.convergence import ConvergenceData
+from pytest_ddpperf.reports.documents.calls import (
+    BatchSizeData,
+    CalibratedData,
+    ConvergenceData,
+    PredictionData,
+    StrategyAdviceData,
+)
 from pytest_ddpperf.reports.documents.parts import (
     AgainstData,
     BaselineData,
     BenchmarkData,
     CountsData,
     DiagnosisData,
-    EnvironmentData,
-    MemoryUseData,
-    PlanData,
     ProfileData,
     SectionData,
-    TimeData,
 )
-from pytest_ddpperf.reports.documents.predictions import PredictionData, StrategyAdviceData
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.overall import overall
 from pytest_ddpperf.reports.phrases import findings
+from pytest_ddpperf.stats.suites import CommonChange
 
 if TYPE_CHECKING:
     from pytest_ddpperf.reports.outputs import Outputs
@@ -85,7 +88,7 @@ def results_document(
     )
 
 
-class MetricData(Document, inside="series", sparse=True):
+class MetricData(Document, inside="series", of=[Comparison, Series], sparse=True):
     """One metric, judged. Times are in seconds, sizes in bytes, shares are fractions."""
 
     unit: str = about("SI base unit: s, B, samples/s, or 1 for plain ratios.")
@@ -101,27 +104,21 @@ class MetricData(Document, inside="series", sparse=True):
         "How change, change_interval, tolerance, margin, mde and bound are meant: as fractions of the baseline, or as "
         "differences in the unit; exact ones must be equal."
     )
-    gated: bool = about("Whether this verdict counts for the benchmark's.", always=True)
+    gated: bool = about(always=True)
     value: float | None = about("The value over all launches; null if it is not finite.")
-    interval: IntervalData | None = about(
-        "Where the value lies; null if its scatter is not known, or too large to say anything."
-    )
+    interval: IntervalData | None
     samples: list[float | None] = about(
         "One value for each launch that tells the metric: all, or the first ones. Empty for counts.",
         lambda judged: () if judged.series.scale == "exact" else judged.series.samples,
     )
-    baseline: float | None = about("The baseline's value.")
-    baseline_samples: list[float | None] = about(
-        "One value for each launch of the baseline that tells it; beside another revision, of the same rounds and in "
-        "the same order as samples. Empty without a baseline, and for counts.",
-        "base_samples",
-    )
-    change: float | None = about("From baseline to value: 0.132 is +13.2 % where scale is ratio.")
-    change_interval: IntervalData | None = about("Where the change lies, with 95 % confidence over all looks.")
-    standard_error: NotNegative | None = about("Of the change; where scale is ratio, of its logarithm.")
+    baseline: float | None
+    baseline_samples: list[float | None] = about(source="base_samples")
+    change: float | None
+    change_interval: IntervalData | None
+    standard_error: NotNegative | None
     df: NotNegative | None = about("Degrees of freedom of the standard error; null for no end.")
-    paired: bool = about("Whether both sides were measured in the same rounds.")
-    worse_in: Natural | None = about("In how many samples it was worse than the reference.")
+    paired: bool
+    worse_in: Natural | None
     min_tolerance: NotNegative | None = about(
         "The smallest tolerance that makes sense: a fraction, or where scale is difference an amount; null for counts.",
         lambda judged: None if judged.series.scale == "exact" else judged.series.min_tolerance,
@@ -130,45 +127,30 @@ class MetricData(Document, inside="series", sparse=True):
         "The change that the test accepts; null if there is no limit, and for counts, which have to be equal.",
         lambda judged: None if judged.series.scale == "exact" else judged.tolerance,
     )
-    margin: NotNegative | None = about(
-        "The worsening that an unchanged metric was shown not to reach: five thirds of the tolerance; null where "
-        "nothing was compared, and for counts."
-    )
-    mde: NotNegative | None = about(
-        "Minimal detectable effect: the smallest worsening that this run would have found with 95 % probability."
-    )
-    bound: float | None = about(
-        "The worsening that this run rules out, with 95 % confidence, one-sided; null if no scatter is known."
-    )
-    verdict: VerdictWord = about()
+    margin: NotNegative | None
+    mde: NotNegative | None
+    bound: float | None
+    verdict: VerdictWord
     note: str = about(
         "Why the verdict is what it is, where the numbers do not say it; may be empty.",
         lambda judged: "; ".join(filter(None, map(words_of_note, (judged.note, judged.difference)))),
     )
 
 
-class ResultData(BenchmarkData):
+class ResultData(BenchmarkData, of=[StoredBaseline]):
     """One benchmark."""
 
-    mode: Mode | None = about("How a point of a scaling curve was measured; null for a plain benchmark.")
-    over: str | None = about(
-        "Name of the benchmark, measured side by side, that speedup is held against; null for none."
-    )
-    effective_batch_size: float | None = about(
-        "Samples that one optimizer step of all ranks trains on; null if unknown."
-    )
-    verdict: VerdictWord = about()
-    failure: str = about(
-        "Why its test failed, a line for each reason; empty if it passed, and for a worsening that the run accepts."
-    )
+    mode: Mode | None
+    over: str | None
+    effective_batch_size: float | None
+    verdict: VerdictWord
+    failure: str
     metrics: dict[MetricName, MetricData] = about(
         "By name, snake_case; empty for a broken benchmark.",
         lambda result: {comparison.series.metric: comparison for comparison in result.comparisons},
     )
-    plan: PlanData = about("Steps of each launch, fixed before measuring; 0 for a benchmark that broke before that.")
-    turns: bool = about(
-        "Whether its steps were timed in turns with those of other launches, and so last a little longer."
-    )
+    plan: Plan = about("Steps of each launch, fixed before measuring; 0 for a benchmark that broke before that.")
+    turns: bool
     launches: Natural = about(
         "Number of launches that the verdict rests on: each a fresh process group and one sample.",
         lambda result: len(result.measurement.launches),
@@ -178,41 +160,23 @@ class ResultData(BenchmarkData):
         "steps where only n together do the same again, and without steps that fp16 overflows left out.",
         lambda result: [launch.step_times for launch in result.measurement.launches],
     )
-    seconds: NotNegative = about(
-        "Seconds of measuring until the verdict, of all benchmarks that were measured side by side with this one; 0 "
-        "where nothing was timed."
-    )
-    time: TimeData | None = about(
-        "Seconds of the call that measured this benchmark and all others side by side with it, by what they were spent "
-        "on: together its wall time.",
-        "spent",
-    )
-    against: AgainstData | None = about(
-        "The other side of a run with --ddpperf-against or --ddpperf-against-python; null without.", "paired"
-    )
+    seconds: NotNegative
+    time: TimeSpent | None = about(source="spent")
+    against: AgainstData | None = about(source="paired")
     paired_with: AgainstData | None = about(
         "The commit of the stored baseline, if times were measured side by side with it; null elsewhere.",
         lambda result: None if result.paired is not None else result.pair,
     )
-    unpaired: str = about(
-        "Why the commit of the stored baseline was not measured, with the cure; empty if it was, and for no baseline.",
-        lambda result: getattr(result.reference, "unpaired", ""),
-    )
-    baseline: BaselineData | None = about("The record compared with; null for none.")
-    origin: str = about("Where the baseline comes from, or in words why there is none.")
-    counts: CountsData | None = about(
-        "What one step does, counted: what the counted metrics are made of, also of a benchmark that is broken; null "
-        "where nothing was counted."
-    )
+    unpaired: str = about(source=lambda result: getattr(result.reference, "unpaired", ""))
+    baseline: BaselineData | None
+    origin: str
+    counts: CountsData | None
     still_sent: str = about(
         "What steps that averaged no gradients sent all the same: exposed communication is without it; empty for "
         "nothing.",
         lambda result: still_sent(result.measurement),
     )
-    profile: ProfileData | None = about(
-        "Communication of a step as the profiler sees it, averages over steps and ranks, in seconds; null without "
-        "--ddpperf-profile."
-    )
+    profile: ProfileData | None
     diagnosis: DiagnosisData | None = about(
         "What its step is bound by, and what would make it faster; null if no step was taken apart.",
         lambda result: diagnosis_of(result.measurement),
@@ -225,44 +189,20 @@ class ResultData(BenchmarkData):
         "By kind of memory: each rank's, averaged over launches; bytes, but for alloc_retries and ooms.",
         lambda result: memory_by_rank(result.measurement),
     )
-    memory_by_phase: dict[str, MemoryUseData] = about(
+    memory_by_phase: dict[str, MemoryUse] = about(
         "By phase: what it did to the memory of a rank in one step; the largest figures over ranks and launches.",
         lambda result: memory_of_phases(result.measurement),
     )
     findings: list[str] = about("Notes that a reader of the numbers needs, a sentence each.", findings)
 
 
-class TrialData(Document):
-    """A batch size that was tried."""
-
-    size: Positive = about("The batch size.")
-    fits: bool = about("Whether every rank could train with it.")
-    peak: NotNegative | None = about("The most bytes that a rank used; null if one ran out of memory, or cannot tell.")
-
-
-class BatchSizeData(Document, inside="found"):
-    """A search for the largest batch that fits into memory."""
-
-    test: str = about("pytest node id.")
-    training: str = about("Strategy and settings in one line.")
-    world_size: Positive = about("Number of ranks.", lambda search: search.environment.world_size)
-    environment_key: str = about(
-        "Stands for the environment of the search.", lambda search: environment_key(search.environment)
-    )
-    size: Positive = about("The largest batch size of a rank that fits.")
-    peak: NotNegative | None = about("The most bytes that a rank used with it; null if it cannot tell.")
-    limit: Positive | None = about("The largest size that was to be tried; null for no limit.")
-    memory_limit: Positive | None = about("Bytes that each rank might use; null for what the device has.")
-    tried: Annotated[list[TrialData], Meta(min_length=1)] = about("What was tried, in order.")
-
-
-class CommonChangeData(Document):
+class CommonChangeData(Document, of=[CommonChange]):
     """The change of the step time that tests have in common, one figure a test. It gates nothing."""
 
-    tests: Positive = about("How many tests tell it.")
-    change: float = about("The relative change: 0.031 is +3.1 %.")
-    interval: IntervalData = about("Where the change lies.")
-    slower: bool = about("Whether the whole interval lies above +1 %.")
+    tests: Positive
+    change: float
+    interval: IntervalData
+    slower: bool
 
 
 class OverallData(Document):
@@ -278,10 +218,10 @@ class ResultsData(Document):
     """What --ddpperf-report=json:FILE writes: every benchmark of a run, measured and judged."""
 
     schema: Literal["pytest-ddpperf/results/2"] = about("Name and version of this format.")
-    environment: EnvironmentData | None = about(
+    environment: Environment | None = about(
         "The environment of the largest process group of the run; null if nothing was measured."
     )
-    environments: dict[str, EnvironmentData] = about(
+    environments: dict[str, Environment] = about(
         "By environment key, the environment of each benchmark; of several with one key the first."
     )
     date: str | None = about("When the run ended; ISO 8601, UTC.")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from pytest_ddpperf.baselines.history.change_points import CONFIDENCE
-from pytest_ddpperf.baselines.history.trend import Trend
+from pytest_ddpperf.baselines.history.change_points import CONFIDENCE, TrendChange
+from pytest_ddpperf.baselines.history.database import Benchmark, HistoryRun
+from pytest_ddpperf.baselines.history.trend import Point, Trend
 from pytest_ddpperf.records.measurement import Better, Interval, Mode, Scale
-from pytest_ddpperf.reports.document import Document, Natural, Positive, about
+from pytest_ddpperf.reports.document import Document, IntervalData, Natural, Positive, about
 
 
 def trend_document(trends: Sequence[Trend], metric: str) -> dict[str, Any]:
@@ -33,46 +34,36 @@ def _changes(trend: Trend) -> list[SimpleNamespace]:
     ]
 
 
-class TrendIntervalData(Document):
-    """A confidence interval."""
-
-    low: float = about()
-    high: float = about()
-    confidence: float = about()
-
-
-class RunData(Document):
+class RunData(Document, of=[HistoryRun]):
     """The code that was measured."""
 
     commit: str | None = about("Full hash; null outside of a git repository.")
-    dirty: bool = about("Whether tracked files differed from the commit.")
-    date: str = about("Of the commit, else of the run; ISO 8601, UTC.", lambda run: run.commit_date or run.date)
+    dirty: bool
+    date: str = about(
+        "Of the commit, else of the run; ISO 8601, UTC.",
+        lambda one: getattr(one, "run", one).commit_date or getattr(one, "run", one).date,
+    )
 
 
-class PointData(Document, inside="run"):
+class PointData(RunData, inside="run", of=[Point]):
     """The runs of one commit."""
 
-    commit: str | None = about("Full hash; null outside of a git repository.")
-    dirty: bool = about("Whether tracked files differed from the commit.")
-    date: str = about(
-        "Of the commit, else of the run; ISO 8601, UTC.", lambda point: point.run.commit_date or point.run.date
-    )
-    branch: str | None = about()
-    recorded: str = about("When the first of its runs was recorded; ISO 8601, UTC.", lambda point: point.run.date)
-    runs: Positive = about()
+    branch: str | None
+    recorded: str = about("When the first of its runs was recorded; ISO 8601, UTC.", "run.date")
+    runs: Positive
     value: float = about("Of several runs their mean, geometric for ratios.")
-    interval: TrendIntervalData | None = about("That of the launches of a single run.")
-    level: float = about("The value without noise, as fitted.")
-    change: float | None = about("Of the value against the level before; null for the first point.")
+    interval: IntervalData | None
+    level: float
+    change: float | None
 
 
-class ChangeData(Document):
+class ChangeData(Document, of=[TrendChange]):
     """A change that lasts."""
 
-    kind: Literal["step", "creep"] = about()
-    worse: bool = about()
-    size: float = about()
-    interval: TrendIntervalData = about()
+    kind: Literal["step", "creep"]
+    worse: bool = about("Whether it is no improvement.")
+    size: float
+    interval: IntervalData = about("Where the size lies.")
     before: RunData = about("The last commit of the old level.")
     after: RunData = about("The first commit of the new level.")
     earliest: RunData = about("A step lies after this commit with 95 % confidence.")
@@ -83,33 +74,26 @@ class ChangeData(Document):
     )
 
 
-class TrendData(Document, inside="benchmark"):
+class TrendData(Document, inside="benchmark", of=[Trend, Benchmark]):
     """One variant of a benchmark on one kind of machine."""
 
     test: str = about("pytest node id.")
     name: str = about("Of the variant within its test.")
-    strategy: str = about()
+    strategy: str
     mode: Mode | None = about("Of a point of a scaling curve.")
     recipe: dict[str, str] = about(
         "The settings that are not the defaults.", lambda trend: json.loads(trend.benchmark.recipe)
     )
-    world_size: Positive = about()
-    environment_key: str = about()
-    steps: Natural | None = about(
-        "After how many steps, warm-up included, a final_loss is; null for other metrics, and where that was not "
-        "recorded."
-    )
-    beside: bool = about(
-        "Whether steps were timed in turns with those of other launches, and so last a little longer; false for "
-        "counts, which do not depend on it.",
-        "benchmark.interleaved",
-    )
-    unit: str = about()
-    better: Better = about()
+    world_size: Positive
+    environment_key: str
+    steps: Natural | None
+    beside: bool = about(source="benchmark.interleaved")
+    unit: str
+    better: Better
     scale: Scale = about("Changes are relative for ratios, else absolute.")
-    points: list[PointData] = about("One for each commit, in order.")
+    points: list[PointData]
     changes: list[ChangeData] = about("In order.", _changes)
-    outliers: list[Natural] = about("Numbers, from 0, of the points that are out of line with their neighbours.")
+    outliers: list[Natural]
 
 
 class TrendsData(Document):

@@ -9,10 +9,9 @@ from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.charts.chart import Chart
 from pytest_ddpperf.reports.charts.table import charts_of
 from pytest_ddpperf.reports.document import IntervalData
-from pytest_ddpperf.reports.documents.convergence import ConvergenceData
+from pytest_ddpperf.reports.documents.calls import BatchSizeData, ConvergenceData, PredictionData, StrategyAdviceData
 from pytest_ddpperf.reports.documents.judged import full_name, results_of
-from pytest_ddpperf.reports.documents.predictions import PredictionData, StrategyAdviceData
-from pytest_ddpperf.reports.documents.results import BatchSizeData, ResultsData
+from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.page.benchmark import sections_of_benchmark
 from pytest_ddpperf.reports.formats.page.page import Block, Page, PageEntry, PageRow, PageSection, filled, html_of
 from pytest_ddpperf.reports.formats.words import facts_line, remarks

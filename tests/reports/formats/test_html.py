@@ -12,7 +12,7 @@ from pytest_ddpperf.records.measurement import Interval
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.document import replaced
-from pytest_ddpperf.reports.documents.predictions import CandidateData, PredictionData, StrategyAdviceData
+from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StrategyAdviceData
 from pytest_ddpperf.reports.formats.html import html
 from pytest_ddpperf.reports.formats.page.page import Page, PageRow, PageSection, html_of, sort_key
 from pytest_ddpperf.reports.formats.words import reasons

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
+from pytest_ddpperf.analysis.predictions import Gain
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import replaced
+from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StepData, StrategyAdviceData
 from pytest_ddpperf.reports.documents.parts import AdviceData, CauseData, DiagnosisData
-from pytest_ddpperf.reports.documents.predictions import (
-    CandidateData,
-    GainData,
-    PredictionData,
-    StepData,
-    StrategyAdviceData,
-)
 from pytest_ddpperf.reports.documents.results import ResultsData
 from pytest_ddpperf.reports.formats.performance_report import performance_report
 from tests.reports.formats.samples import MakeDocument
@@ -123,7 +118,7 @@ STEP = {
 
 
 def test_what_was_predicted_and_advised_follows(make_document: MakeDocument, unchanged: Result) -> None:
-    gain = GainData(value=0.2, low=0.1, high=0.3)
+    gain = Gain(value=0.2, low=0.1, high=0.3)
     predictions = [
         PredictionData(test="t.py::test_p", name="ddp", gain=None, **STEP),
         PredictionData(test="t.py::test_p", name="flat", gain=gain, **{**STEP, "seconds": 0.032}),

@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pytest_ddpperf.records.counts import COUNTS
+from pytest_ddpperf.records.launch import TimeSpent
+from pytest_ddpperf.records.measurement import Environment
 from pytest_ddpperf.records.results import Comparison, Result
 from pytest_ddpperf.records.verdict import Verdict
 from pytest_ddpperf.reports.charts.chart import Chart
-from pytest_ddpperf.reports.documents.parts import CountsData, DiagnosisData, EnvironmentData, HealthData, TimeData
+from pytest_ddpperf.reports.documents.parts import CountsData, DiagnosisData, HealthData
 from pytest_ddpperf.reports.documents.results import ResultData
 from pytest_ddpperf.reports.findings import words_of_note
 from pytest_ddpperf.reports.formats.page.page import Block, PageSection, filled
@@ -23,11 +25,7 @@ _OF_CURVES = ("speedup", "efficiency", "rank_throughput", "throughput", "bucket_
 
 
 def sections_of_benchmark(
-    result: Result,
-    data: ResultData,
-    environment: EnvironmentData | None,
-    charts: Sequence[Chart],
-    more: Sequence[Block],
+    result: Result, data: ResultData, environment: Environment | None, charts: Sequence[Chart], more: Sequence[Block]
 ) -> tuple[PageSection, ...]:
     """Those that have any content. ``charts``: all on which the benchmark is; ``more``: predictions and advice."""
     exact = [each for each in result.comparisons if each.series.scale == "exact"]
@@ -161,7 +159,7 @@ def _diagnosis(found: DiagnosisData) -> list[Block]:
     return [(f"bound by {found.text}",), causes, advice]
 
 
-def environment_facts(environment: EnvironmentData) -> dict[str, str]:
+def environment_facts(environment: Environment) -> dict[str, str]:
     """The machine and the software, those that decide what is comparable first."""
     facts = {
         "device": f"{environment.device} {environment.device_model}".strip(),
@@ -222,7 +220,6 @@ def _settings(data: ResultData) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-def _time(time: TimeData) -> str:
-    spent = {name: getattr(time, name) for name in TimeData.fields if name != "total"}
-    parts = ", ".join(f"{name} {format_value(seconds, 's')}" for name, seconds in spent.items() if seconds)
+def _time(time: TimeSpent) -> str:
+    parts = ", ".join(f"{name} {format_value(seconds, 's')}" for name, seconds in time.parts.items() if seconds)
     return f"{format_value(time.total, 's')}: {parts}"
