@@ -31,7 +31,7 @@ _PARSERS = {"HfArgumentParser", "TrlParser", "LightningCLI"}  # whose arguments 
 # By these calls, or by the variables that they read, scripts say that they train on several ranks.
 _JOINING = re.compile(
     "init_process_group|init_distributed|init_device_mesh|DDP|FSDP|(Fully|Distributed).*Parallel|fully_shard|"
-    "Accelerator|Fabric|RANK|LOCAL_RANK|WORLD_SIZE"
+    "Accelerator|Fabric|auto_model|init_dist|RANK|LOCAL_RANK|WORLD_SIZE"
 )
 _STARTING = {"spawn", "start_processes", "notebook_launcher", "ddp_spawn"}  # what starts processes, which nobody sees
 _OTHER_PURPOSE = re.compile(  # by a word of a script's name

@@ -295,6 +295,10 @@ REPOSITORIES = {
         {"a.py": PLAIN, "b_deepspeed.py": f"import deepspeed\ndeepspeed.init_distributed()\n{PLAIN}"},
         ["b_deepspeed.py torch", "a.py torch"],
     ),
+    "Ignite": (
+        {"a.py": PLAIN, "b.py": f"import ignite.distributed as idist\nmodel = idist.auto_model(Net())\n{PLAIN}"},
+        ["b.py torch", "a.py torch"],
+    ),
     "a scaler that steps": (
         {
             "main.py": "from engine import train_one_epoch\nfrom timm.utils import NativeScaler\n"
