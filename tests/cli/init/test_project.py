@@ -296,7 +296,7 @@ REPOSITORIES = {
         ["b_deepspeed.py torch", "a.py torch"],
     ),
     "Ignite": (
-        {"a.py": PLAIN, "b.py": f"import ignite.distributed as idist\nmodel = idist.auto_model(Net())\n{PLAIN}"},
+        {"a.py": PLAIN, "b.py": f"import ignite.distributed as idist\nidist.auto_model(Net())\n{PLAIN}"},
         ["b.py torch", "a.py torch"],
     ),
     "a scaler that steps": (
