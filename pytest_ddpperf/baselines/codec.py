@@ -161,8 +161,8 @@ _SHAPES = {
         absent=("copy",),
         write=lambda counts: {
             "details": {metric: parts for metric, parts in counts.details.items() if parts},
-            # Of operators each line would be one: a new operator needs none of the baseline.
-            "sites": {metric: sites for metric, sites in counts.sites.items() if metric != "operators"},
+            # Of these each operator or module would have one.
+            "sites": {name: sites for name, sites in counts.sites.items() if name not in {"operators", "flops"}},
         },
     ),
     Alike: Shape(types={"parameter": AnyText}, absent=("sites",)),

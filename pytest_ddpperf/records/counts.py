@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_ddpperf.records.copies import Alike, RankCopy, alike
-from pytest_ddpperf.records.rhythm import Components, rhythm_of_all, rhythm_text
+from pytest_ddpperf.records.rhythm import Components, rhythm_of_all, rhythm_text, unusual_of
 from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.units import exact_texts
 
@@ -250,7 +250,9 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
     parts |= {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
     for part in dict.fromkeys((*then.varying.get(metric, {}), *now.varying.get(metric, {}))):
         old, new = parts[part]
-        changed = abs(new - old) > max(row.floor, row.floor_share * old)
+        seen = [unusual_of(counts.varying.get(metric, {}).get(part, ())) for counts in (then, now)]
+        # If both sides saw it as often, only the number of steps that were looked at differs.
+        changed = abs(new - old) > max(row.floor, row.floor_share * old) and seen[0] != seen[1]
         if changed and not certain(metric, part, then, now, [(old, new)]):
             doubt = _doubt(metric, part, then, now)[new < old]
             needed = max(needed, min(then.steps, now.steps) * doubt / abs(new - old))

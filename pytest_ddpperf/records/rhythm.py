@@ -81,6 +81,12 @@ def rhythm_of_all(components: Components) -> Rhythm:
     return Rhythm(math.fsum(means), math.fsum(lows), math.fsum(highs), any(irregular))
 
 
+def unusual_of(components: Components) -> list[list[float]]:
+    """Returns by how much steps differ from what most steps do, sorted, of each component."""
+    usual = [max(values, key=values.count) for values in components]
+    return sorted(sorted(x - most for x in values if x != most) for values, most in zip(components, usual, strict=True))
+
+
 def rhythm_text(values: Sequence[float]) -> str:
     """Returns how often steps do something else, in words: ``more in 1 of 10 steps``."""
     period = period_of(values)

@@ -190,7 +190,7 @@ def _machine(results: Sequence[Result]) -> str:
     texts = dict.fromkeys(environment_text(one.measurement.environment) for one in results)
     facts = zip_longest(*(text.split(", ") for text in texts))
     ranks = span(str, (one.measurement.world_size for one in results))
-    beside = ", times side by side" if any(one.pair is not None for one in results) else ""
+    beside = ", times side by side" if any(one.pair and one.measurement.launches for one in results) else ""
     told = (" or ".join(filter(None, dict.fromkeys(values))) for values in facts)
     return f"{', '.join(told)}, {ranks} {'rank' if ranks == '1' else 'ranks'}{beside}"
 

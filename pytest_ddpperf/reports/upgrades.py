@@ -32,7 +32,8 @@ def told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, floa
 def cannot_run(revision: str, reason: str, submodules: bool) -> str:  # noqa: FBT001 - a fact
     """Returns why the reference has no measurement."""
     cure = "; its submodules are not checked out, which --ddpperf-against-setup='git submodule update --init' does"
-    return f"{revision} cannot run it: {reason}" + cure * submodules
+    lacks = submodules and any(words in reason for words in ("ModuleNotFound", "ImportError", "No such file"))
+    return f"{revision} cannot run it: {reason}" + cure * lacks
 
 
 def tests_differ(files: Sequence[str]) -> str:

@@ -51,6 +51,8 @@ STEADY = (1.0,) * 24
         pytest.param(STEADY, every(24), Verdict.UNCHANGED, 48, id="1 of 24 steps: none of 24 may be luck"),
         pytest.param(STEADY[:8], every(24), Verdict.UNCHANGED, 32, id="1 of 24 steps: none of 8 may be luck"),
         pytest.param(STEADY[:8], every(9), Verdict.UNCHANGED, 9, id="each 9th step may be missed in 8"),
+        pytest.param((*STEADY[:17], 2.0), (*STEADY[:14], 2.0), Verdict.UNCHANGED, 0, id="1 of 18 steps and 1 of 15"),
+        pytest.param((*STEADY[:17], 2.0), (*STEADY[:14], 3.0), Verdict.UNCHANGED, 37, id="2 more of 15 steps, not 1"),
         pytest.param(STEADY[:8], every(8), Verdict.REGRESSED, 0, id="each 8th step is not missed in 8"),
         pytest.param(STEADY, (2.0,) * 24, Verdict.REGRESSED, 0, id="one more in each step"),
         pytest.param(STEADY, every(2, usual=0.0, more=2.0), Verdict.UNCHANGED, 0, id="two in each 2nd step are one"),

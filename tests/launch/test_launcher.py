@@ -67,6 +67,18 @@ def test_a_rank_knows_where_it_stands(launcher: Launcher) -> None:
     assert result.values == ((0, "cpu", "gloo", "weak"), (1, "cpu", "gloo", "weak"))
 
 
+def test_several_ranks_on_the_cpu_are_joined_by_accelerate_unless_the_user_decides(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(_: RankContext) -> str | None:
+        return os.environ.get("ACCELERATE_USE_CPU")
+
+    assert launcher.run(told, world_size=2, device="cpu").values == ("true", "true")
+    assert launcher.run(told, world_size=1, device="cpu").values == (None,)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "false")
+    assert launcher.run(told, world_size=2, device="cpu").values == ("false", "false")
+
+
 def test_ranks_draw_the_same_random_numbers(launcher: Launcher) -> None:
     def draw(_ctx: RankContext) -> tuple[float, ...]:
         import numpy as np

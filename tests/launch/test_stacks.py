@@ -27,7 +27,8 @@ NEW_GROUP = written(f"{C10D}|2169|_new_process_group_helper", f"{C10D}|5863|new_
 BACKWARD = written(
     f"{LIB}/torch/autograd/graph.py|8|_engine_run_backward", f"{LIB}/torch/_tensor.py|5|backward", "/x/t.py|14|step"
 )
-BUILD = written("/x/t.py|30|build", "/x/t.py|50|test")
+BUILDS = "/x/t.py|30|build"
+BUILD = written(BUILDS, "/x/t.py|50|test")
 START = written()
 QUEUE = written(f"{RANK.with_name('interleaving.py')}|9|wait", f"{RANK.parents[1]}/training/loop.py|7|run_launch")
 
@@ -205,6 +206,19 @@ def test_the_roll_call_tells_who_stands_and_who_moves() -> None:
     assert guilty == 1
     line, _ = roll_call.heading({0: BUILD}, [], 1, 10.0, moved={0: False})
     assert line.startswith("rank 0 of 1 still running after 10 s, standing at /x/t.py:30 in build; if it only takes")
+
+
+def test_ranks_that_wait_for_the_build_of_an_extension_learn_of_its_lock() -> None:
+    """More time helps none of them; one that builds is what the other waits for."""
+    locked = written(f"{LIB}/torch/utils/file_baton.py|50|wait", f"{LIB}/torch/utils/cpp_extension.py|24|load", BUILDS)
+    line, _ = roll_call.heading({0: locked, 1: locked}, [], 2, 10.0)
+    assert line == (
+        "ranks 0, 1 of 2 still running after 10 s in load (/x/t.py:30 in build); all wait for the build of an "
+        "extension: one that was killed leaves a file named lock in its folder in ~/.cache/torch_extensions; delete "
+        "that file if no other process builds"
+    )
+    line, _ = roll_call.heading({0: locked, 1: BUILD}, [], 2, 10.0)
+    assert line.endswith("; if it only takes its time, raise timeout")
 
 
 def test_a_rank_has_moved_where_its_users_line_or_what_it_calls_there_differs() -> None:

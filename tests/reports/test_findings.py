@@ -379,9 +379,14 @@ CASES = [
     ),
     Case(
         "cannot_run",
-        {"revision": "revision v1", "reason": "it raised", "submodules": True},
-        "revision v1 cannot run it: it raised; its submodules are not checked out, which "
-        "--ddpperf-against-setup='git submodule update --init' does",
+        {"revision": "revision v1", "reason": "it raised", "submodules": True},  # which no submodule has to do with
+        "revision v1 cannot run it: it raised",
+    ),
+    Case(
+        "cannot_run",
+        {"revision": "revision v1", "reason": "ModuleNotFoundError: No module named kit", "submodules": True},
+        "revision v1 cannot run it: ModuleNotFoundError: No module named kit; its submodules are not checked out, "
+        "which --ddpperf-against-setup='git submodule update --init' does",
     ),
     Case(
         "other_environment",

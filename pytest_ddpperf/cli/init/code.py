@@ -11,7 +11,6 @@ from pathlib import Path
 
 _RUNNING = {"backward", "fit", "main", "train"}  # calls with which an assignment does more than to name something
 _TEXTS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ddp_spawn")  # that say how a script trains
-_MODELS = {"Module", "LightningModule", "PreTrainedModel"}
 
 
 @dataclass(slots=True)
@@ -37,7 +36,6 @@ class Module:
 
     parts: Mapping[str, Code]  # functions, classes, methods and variables by name; what runs with it by an empty name
     relative: bool  # whether it imports by its place in a package, which a script does not have
-    models: tuple[str, ...]
 
 
 def read(file: Path, code: bytes) -> Module | None:
@@ -64,7 +62,7 @@ def read(file: Path, code: bytes) -> Module | None:
         commands = guarded and bool(getattr(node, "decorator_list", ()))
         if commands or not names or (isinstance(node, ast.Assign) and _RUNNING & found.words):
             parts[""].add(found)
-    return Module(parts=parts, relative=relative, models=tuple(_models(tree)))
+    return Module(parts=parts, relative=relative)
 
 
 def _parsed(code: bytes) -> ast.Module | None:
@@ -143,15 +141,6 @@ def _is_needed(names: Sequence[str], call: ast.Call) -> bool:
     if names[-1].startswith("-"):
         return getattr(words.get("required"), "value", False) is True
     return getattr(words.get("nargs"), "value", None) not in {"?", "*"}
-
-
-def _models(tree: ast.Module) -> Iterator[str]:
-    """The classes whose base is called Module, and those that say how they are trained."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            bases = {getattr(base, "attr", getattr(base, "id", "")) for base in node.bases}
-            if bases & _MODELS:
-                yield node.name
 
 
 class Program:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import keyword
 import os
 import re
 from collections.abc import Iterator
@@ -21,18 +20,18 @@ MOST_IN_FOLDER = 20_000  # entries of a folder that are looked at: what has more
 MOST_ENTRIES = 200_000  # of all folders
 FAR = 99  # stands for the depth of a README that is not there
 _NOT_CODE = re.compile(r"\..*|__pycache__|build|dist|docs|node_modules|perf|perf_tests|site-packages|tests?")  # folders
-_LONGER = {  # options that let a script train for longer than any launch, without - and _, each with a value
-    **dict.fromkeys(("epochs", "numepochs", "nepochs", "maxepochs", "numtrainepochs", "epoch"), "1000"),
-    **dict.fromkeys(
-        ("steps", "maxsteps", "numsteps", "trainsteps", "iters", "maxiters", "numiters", "iterations"), "100000"
-    ),
+_LONGER = {  # options that let a script train for longer than any launch, without - and _, and a value for each
+    **dict.fromkeys(("epochs", "numepochs", "nepochs", "maxepochs", "numtrainepochs", "epoch", "niter"), "1000"),
+    **dict.fromkeys(("maxsteps", "maxtrainsteps", "trainsteps", "maxiters", "totaltimesteps"), "100000"),
+    # Of some scripts these are of something else.
+    **dict.fromkeys(("iterations", "numiterations", "iters", "numiters", "steps", "numsteps"), "100000"),
 }
 _LIGHTNING = {"lightning", "pytorch_lightning"}
 _PARSERS = {"HfArgumentParser", "TrlParser", "LightningCLI"}  # whose arguments nobody can read off
 # By these calls, or by the variables that they read, scripts say that they train on several ranks.
 _JOINING = re.compile(
     "init_process_group|init_distributed|init_device_mesh|DDP|FSDP|(Fully|Distributed).*Parallel|fully_shard|"
-    "Accelerator|Fabric|RANK|LOCAL_RANK|WORLD_SIZE"
+    "Accelerator|Fabric|auto_model|init_dist|RANK|LOCAL_RANK|WORLD_SIZE"
 )
 _STARTING = {"spawn", "start_processes", "notebook_launcher", "ddp_spawn"}  # what starts processes, which nobody sees
 _OTHER_PURPOSE = re.compile(  # by a word of a script's name
@@ -67,7 +66,6 @@ class Project:
     root: Path  # as pytest finds it from here
     rooted: bool  # whether pytest finds it from a folder of tests, too
     scripts: tuple[TrainingScript, ...]  # the likeliest first
-    models: tuple[tuple[str, str], ...]  # module and class of what looks like a model
     installable: bool
     requirements: bool  # whether it has a requirements.txt
 
@@ -75,6 +73,7 @@ class Project:
 def look_at(folder: Path, chosen: Path | None = None) -> Project:
     """The project that holds a folder; files that are no Python are left out. ``chosen``: its only script."""
     root = project_root(folder)
+    here = Path(os.path.relpath(folder, root))
     named: dict[Path, int] = {}
     modules = dict(_modules(root, named))
     # Others call nothing when they are run.
@@ -93,8 +92,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     return Project(
         root=root,
         rooted=project_root(root / "tests") == root,
-        scripts=tuple(sorted((script for script in scripts if script.framework), key=_likely)),
-        models=tuple((_name(file), name) for file in modules if _importable(file) for name in modules[file].models),
+        scripts=tuple(sorted((each for each in scripts if each.framework), key=lambda each: _likely(each, here))),
         installable=any((root / name).is_file() for name in ("pyproject.toml", "setup.py")),
         requirements=(root / "requirements.txt").is_file(),
     )
@@ -163,16 +161,6 @@ def _code(file: Path) -> bytes:
     return code if len(code) <= MOST_BYTES else b""
 
 
-def _name(file: Path) -> str:
-    parts = file.with_suffix("").parts
-    return ".".join(parts[1:] if parts[0] == "src" else parts).removesuffix(".__init__")
-
-
-def _importable(file: Path) -> bool:
-    """Returns whether an import statement can name a module; a name may hold anything, such as a newline and code."""
-    return all(part.isidentifier() and not keyword.iskeyword(part) for part in file.with_suffix("").parts)
-
-
 def _framework(code: Code) -> str:
     """Returns what code trains with, by what it uses and calls; empty if it does not train."""
     tops, called = {name.partition(".")[0] for name in code.uses}, code.words
@@ -192,13 +180,13 @@ def _framework(code: Code) -> str:
 def _script(file: Path, module: Module, code: Code, named: int) -> TrainingScript:
     """A file that gets to this code as a script; without a framework if it does not train."""
     framework = _framework(code)
-    longer: tuple[str, ...] = ()
+    longer: dict[str, str] = {}  # an option by its name without - and _
     devices, needs = "", [f"the arguments of {name}" for name in sorted(_PARSERS & code.words)]
     for words, needed in code.options:
         long = next((word for word in reversed(words) if word.startswith("-")), "")
         word = long.replace("-", "").replace("_", "").lower()
-        if word in _LONGER and not longer:
-            longer = (long, _LONGER[word])
+        if word in _LONGER:
+            longer.setdefault(word, long)
         elif word in {"devices", "numdevices"}:
             devices = long
         elif needed:
@@ -206,7 +194,7 @@ def _script(file: Path, module: Module, code: Code, named: int) -> TrainingScrip
     return TrainingScript(
         file=file,
         framework="" if module.relative else framework,  # it is no script
-        longer=longer,
+        longer=next(((longer[word], value) for word, value in _LONGER.items() if word in longer), ()),
         devices=devices,
         processes=code.processes,
         needs=tuple(needs),
@@ -216,10 +204,10 @@ def _script(file: Path, module: Module, code: Code, named: int) -> TrainingScrip
     )
 
 
-def _likely(script: TrainingScript) -> tuple[bool | int | str, ...]:
-    """Returns what sorts scripts: one that trains on several ranks before one that has arguments to be guessed."""
+def _likely(script: TrainingScript, here: Path) -> tuple[bool | int | str, ...]:
+    """Returns what sorts scripts: those below the current folder first, then those that train on several ranks."""
     stem = script.file.stem.lower()
     name = 0 if stem == "train" else 1 if "train" in stem else 2 if stem in {"main", "run", "__main__"} else 3
     odd = any(map(_OTHER_PURPOSE.fullmatch, script.file.with_suffix("").parts))
-    facts = (odd, not script.joins, script.starts, bool(script.needs), script.named)
-    return *facts, name, len(script.file.parts), str(script.file)
+    facts = (not script.file.is_relative_to(here), odd, not script.joins, script.starts, bool(script.needs))
+    return *facts, script.named, name, len(script.file.parts), str(script.file)

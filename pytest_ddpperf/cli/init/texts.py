@@ -17,7 +17,6 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.reports.lines import printable
 
 STEPS = 20  # that a launch times, where nobody knows how long a script trains
-MODELS = 5  # that are named
 CI_FOLDERS: Mapping[str, str] = MappingProxyType({"github": ".github/workflows", "gitlab": ".gitlab"})
 _NAMES = {"trl": "TRL", "fabric": "Fabric", "lightning": "Lightning", "accelerate": "Accelerate"}  # of frameworks
 _LIGHTNING = {"lightning", "fabric"}
@@ -39,7 +38,7 @@ from torch import nn
 from pytest_ddpperf import Workload
 
 # Put your own model, batch, loss and optimizer in place of these.
-{remarks}workload = Workload(
+{remark}workload = Workload(
     model=lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)),
     batch=lambda: (torch.randn(32, 64), torch.randint(10, (32,))),
     loss=nn.functional.cross_entropy,
@@ -66,7 +65,7 @@ def found_lines(project: Project) -> list[str]:
     needs = ", ".join(script.needs)
     lines = [f"{file} trains with {_NAMES.get(script.framework, script.framework)}: the test runs it as it is"]
     if needs and script.chosen:
-        lines = [f"{file} does not run without {needs}: put them behind its name in the test"]
+        lines = [f"{file} does not run without {needs}: give that behind its name in the test"]
     elif needs:
         lines = [f"{file} trains, but does not run without {needs}: the test trains a small model in place of it"]
     if script.starts:
@@ -85,11 +84,11 @@ def test_text(project: Project, folder: Path) -> str:
             remarks="".join(f"    # {printable(line)}\n" for line in _script_remarks(script)),
             call=", ".join(_arguments(script, project, folder)),
         )
-    lines = [f"from {module} import {name}" for module, name in project.models[:MODELS]]
+    remark = ""
     if project.scripts:
         file = _path(project.scripts[0], project, folder)
-        lines.append(f"{file} is measured as it is with its arguments: ddpperf.check(Script({file!r}, ...))")
-    return _HEAD + _WORKLOAD.format(remarks="".join(f"#   {printable(line)}\n" for line in lines))
+        remark = f"# {file} is measured as it is with its arguments: ddpperf.check(Script({file!r}, ...))"
+    return _HEAD + _WORKLOAD.format(remark=f"{printable(remark)}\n" * bool(remark))
 
 
 def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, str]:
@@ -135,11 +134,8 @@ def _usable(project: Project) -> TrainingScript | None:
 def _script_remarks(script: TrainingScript) -> list[str]:
     """Returns what a reader has to know of the call."""
     own_loop = script.framework in {"torch", "accelerate", "fabric"}
-    lines = [
-        "Each rank runs the script with the environment of torchrun; a step ends where optimizer.step() has returned."
-        if own_loop
-        else f"Each rank runs the script with the environment of torchrun; {script.framework} makes the steps."
-    ]
+    steps = "a step ends where optimizer.step() has returned" if own_loop else f"{script.framework} makes the steps"
+    lines = [f"Each rank runs the script with the environment of torchrun; {steps}."]
     if script.longer:
         lines.append("What follows the file becomes sys.argv. A launch stops the script when it has enough steps.")
     else:
@@ -150,20 +146,16 @@ def _script_remarks(script: TrainingScript) -> list[str]:
         )
     if not script.joins:
         lines.append("world_size=1: no call in the script joins a process group; leave it out if the script has one.")
-    if script.framework in {"transformers", "trl"}:
-        lines.append("Without GPUs the Trainer joins its ranks only with TrainingArguments(use_cpu=True).")
     return lines
 
 
 def _arguments(script: TrainingScript, project: Project, folder: Path) -> list[str]:
     path = _path(script, project, folder)
     literal = json.dumps(path, ensure_ascii=False) if path.isprintable() else repr(path)
-    words = [literal, *(f'"{word}"' for word in script.longer[:1])]
-    words += script.longer[1:]
     single = script.framework in _LIGHTNING
-    if single and script.devices:
-        words += [f'"{script.devices}"', "2"]
-    ranks = [f"world_size={2 if single and script.devices else script.processes}"] * (single or not script.joins)
+    devices = (script.devices, "2") if single and script.devices else ()
+    words = [literal, *(word if word.isdecimal() else f'"{word}"' for word in (*script.longer, *devices))]
+    ranks = [f"world_size={2 if devices else script.processes}"] * (single or not script.joins)
     return [f"Script({', '.join(words)})", *ranks, *([] if script.longer else [f"steps={STEPS}"])]
 
 

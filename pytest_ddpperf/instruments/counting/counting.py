@@ -42,7 +42,7 @@ def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
     return [Finding("no_device_counts", {"counts": missing})] if missing and device.type == "cuda" else []
 
 
-_UNPLACED = ("operators", "collective_send_bytes")  # counts whose lines a survey does not look for
+_UNPLACED = ("operators", "flops", "collective_send_bytes")  # counts whose lines a survey does not look for
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
 _WHOLE_STEPS = 2  # that are counted with all that there is to count, at least
 SEEN_STEPS = 20  # that are looked at in all: two periods of 10, and what comes in each 10th step twice
@@ -261,7 +261,7 @@ class _Pass:
         self._graphs.append(Graph.so_far().since(before))
         shown, sites = self._operators.details(), self._operators.sites()
         del shown["operator_bytes"]
-        placed = shown.keys() & sites.keys() - {"operators"}
+        placed = shown.keys() & sites.keys() - {"operators", "flops"}
         return {each: sites[each] if each in placed else unplaced(shown[each]) for each in shown}, sites
 
     def _file_known(self) -> None:

@@ -28,7 +28,7 @@ from pytest_ddpperf.instruments.counting.collectives import (
     is_on_cpu,
     tensors_in,
 )
-from pytest_ddpperf.instruments.counting.module_tracker import Attribution
+from pytest_ddpperf.instruments.counting.module_tracker import Attribution, Running
 from pytest_ddpperf.instruments.counting.operators import (
     flops_of,
     host_to_device_bytes,
@@ -55,7 +55,7 @@ _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.r
 _AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 
 SITED = (
-    *("collective_calls", "collective_bytes", "collective_send_bytes"),
+    *("collective_calls", "collective_bytes", "collective_send_bytes", "flops"),
     *("full_precision_flops", "operators", "synchronisations", "host_to_device_bytes"),
     *CALLS,
 )
@@ -74,11 +74,11 @@ class OperatorCounter(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, tracker: TensorTracker, device: str, running: Callable[[], str], *, fake: bool = False) -> None:
+    def __init__(self, tracker: TensorTracker, device: str, runs: Callable[[], Running], *, fake: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch
         self._tracker = tracker
         self._device = device
-        self._running = running
+        self._running = runs
         self._fake = fake  # whether the step itself has fake tensors, and does not only ask for shapes
         self._attribution = Attribution()
         self._lock = threading.RLock()
@@ -188,11 +188,13 @@ class OperatorCounter(TorchDispatchMode):
             precision = next(tensor.dtype for tensor in tensors)
             if precision.itemsize > _FULL or (precision.itemsize == _FULL and not tf32_allowed()):
                 self.add("full_precision_flops", str(precision).removeprefix("torch."), flops)
-            module, backward, again = self._attribution.place(self._running())
+            (module, called_at), backward, again = self._attribution.place(self._running())
             self._counts["flops"][module] += flops
             self._counts["flops_backward" if backward else "flops_forward"][module] += flops
             if again:
                 self._counts["flops_recomputed"][module] += flops
+            if called_at is not None and called_at.file:
+                self._sites["flops"][module, called_at] += flops
 
     def _count_waits(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wait = synchronisation(func, args, kwargs, self._device)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -19,8 +19,10 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
+from pytest_ddpperf.instruments.counting.sites import Place, Stack
 from pytest_ddpperf.instruments.counting.tensors import bytes_of
 
+Running: TypeAlias = tuple[str, Place | None]  # the innermost module's path, and the line that called the whole model
 OUTSIDE = "outside of modules"
 RECOMPUTED = "recomputed in backward"  # by an unknown module; the modules inside of it are known
 
@@ -36,9 +38,9 @@ class Attribution:
     """
 
     def __init__(self) -> None:
-        self._modules: dict[int, str] = {}
+        self._modules: dict[int, Running] = {}
 
-    def place(self, running: str) -> tuple[str, bool, bool]:
+    def place(self, running: Running) -> tuple[Running, bool, bool]:
         """The module of an operator that runs now inside ``running``, whether it is backward's, and if it recomputes.
 
         What a checkpoint or a module computes in backward with gradients recorded is forward once more: it recomputes.
@@ -50,8 +52,8 @@ class Attribution:
         backward = node is not None and not (recorded and _recomputes())
         if node is not None and backward:
             running = self._modules.get(node._sequence_nr(), running)  # noqa: SLF001
-        elif in_backward and running == OUTSIDE:
-            running = RECOMPUTED
+        elif in_backward and running[0] == OUTSIDE:
+            running = RECOMPUTED, None
         if recorded or not backward:
             # The node of this operator, if it has one, was created just before this call.
             self._modules[torch._C._autograd._get_sequence_nr() - 1] = running  # noqa: SLF001
@@ -73,6 +75,7 @@ def _recomputes() -> bool:
 
 
 _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
+_PARALLEL = (DistributedDataParallel, DataParallel)
 
 
 class ModuleTracker:
@@ -89,7 +92,8 @@ class ModuleTracker:
         self._on_gradients = on_gradients
         self._on_step = on_step
         self._on_forward = on_forward  # of a module that ran while no other did, and what it was given
-        self._running: list[str] = []
+        self._running: list[Running] = []
+        self._stack = Stack()
         self._stepping = 0
         self._paths: dict[nn.Module, str] = {}
 
@@ -97,17 +101,18 @@ class ModuleTracker:
         """Adds a model before it runs; the modules inside have paths from it."""
         if module in self._paths:
             return
-        models = sum(1 for root in self.roots if _has_parameters(root))
+        prefix, known = _kind(module), list(map(_kind, filter(_has_parameters, self.roots)))
         self.roots.append(module)
-        prefix = type(module).__name__ if not _has_parameters(module) else f"model{models + 1}" if models else ""
+        if _has_parameters(module):
+            prefix = f"{prefix}{known.count(prefix) + 1 if prefix in known else ''}" if known else ""
         for name, inside in module.named_modules():
             path = ".".join(part for part in (prefix, *_parts(module, name)) if part)
             self._paths.setdefault(inside, path or "model")
 
     @property
-    def running(self) -> str:
-        """The path of the innermost module whose forward is running, without the names of wrappers."""
-        return self._running[-1] if self._running else OUTSIDE
+    def running(self) -> Running:
+        """The innermost module whose forward is running, without the names of wrappers."""
+        return self._running[-1] if self._running else (OUTSIDE, None)
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -162,7 +167,8 @@ class ModuleTracker:
     def _enter(self, module: nn.Module, _args: Any) -> None:
         if not self._running:
             self.add(module)
-        self._running.append(self._paths.get(module) or self.running)
+        around, called_at = self.running
+        self._running.append((self._paths.get(module) or around, called_at or self._stack.place()))
 
     def _leave(self, module: nn.Module, args: Any, *others: Any) -> None:
         if self._running:
@@ -210,5 +216,9 @@ def _has_parameters(module: nn.Module) -> bool:
 def _parts(root: nn.Module, name: str) -> list[str]:
     """The parts of a module's name without those of wrappers."""
     parts = name.split(".")
-    wrapped = isinstance(root, (DistributedDataParallel, DataParallel))
-    return [part for part in (parts[1:] if wrapped else parts) if part not in _WRAPPERS]
+    return [part for part in (parts[1:] if isinstance(root, _PARALLEL) else parts) if part not in _WRAPPERS]
+
+
+def _kind(root: nn.Module) -> str:
+    inside = (each for name, each in root.named_children() if name in _WRAPPERS or isinstance(root, _PARALLEL))
+    return _kind(wrapped) if (wrapped := next(inside, None)) is not None else type(root).__name__

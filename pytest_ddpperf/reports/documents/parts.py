@@ -22,7 +22,7 @@ from pytest_ddpperf.records.sites import CallSite
 from pytest_ddpperf.reports.diagnosis import advice_text, cause_text, diagnosis_text
 from pytest_ddpperf.reports.document import Date, Document, Natural, NotNegative, Positive, about
 
-_UNPLACED = ("operators", "collective_send_bytes")  # counts of which others tell the lines
+_UNPLACED = ("operators", "flops", "collective_send_bytes")  # counts of which others tell the lines
 
 
 class EnvironmentData(Document, record=Environment):

@@ -96,28 +96,21 @@ def test_the_call_is_that_of_the_framework(here: Path, files: dict[str, str], ca
     assert f"    ddpperf.check({call}" in text
 
 
-def test_models_are_named_where_nothing_can_be_run(here: Path) -> None:
-    (here / "net.py").write_text("from torch import nn\n\n\nclass Net(nn.Module): ...\n")
-    assert main(["init", "--tests", "benchmarks"]) == 0
-    assert "#   from net import Net\n" in (here / "benchmarks" / "test_training.py").read_text()
-
-
 HOSTILE = "m\nraise SystemExit\n#\x1b]0;owned\x07\u202e"
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "told"),
+    ("name", "code"),
     [
-        (HOSTILE, "from torch import nn\n\n\nclass Net(nn.Module): ...\n", 0),
-        (HOSTILE, PLAIN, 1),
-        (HOSTILE, f"parser.add_argument('--a\\nb\x1b[2J', required=True)\n{PLAIN}", 1),
-        ("train\udcff", PLAIN, 1),
-        ("\U0001f600", PLAIN, 1),
+        (HOSTILE, PLAIN),
+        (HOSTILE, f"parser.add_argument('--a\\nb\x1b[2J', required=True)\n{PLAIN}"),
+        ("train\udcff", PLAIN),
+        ("\U0001f600", PLAIN),
     ],
-    ids=["model", "script", "script that needs more", "no text", "beyond 16 bits"],
+    ids=["script", "script that needs more", "no text", "beyond 16 bits"],
 )
 def test_a_name_of_a_file_becomes_neither_code_nor_a_command_of_the_terminal(
-    here: Path, name: str, code: str, told: int, capsys: pytest.CaptureFixture[str]
+    here: Path, name: str, code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "pytest.ini").write_text("[pytest]\n")
     (here / f"{name}.py").write_text(code)
@@ -129,7 +122,7 @@ def test_a_name_of_a_file_becomes_neither_code_nor_a_command_of_the_terminal(
     ]
     out = capsys.readouterr().out
     assert all(line.isprintable() for line in (text + out).split("\n"))
-    assert len([line for line in out.split("\n") if ".py trains" in line]) == told
+    assert len([line for line in out.split("\n") if ".py trains" in line]) == 1
     scripts = [
         node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Script"
     ]
@@ -320,7 +313,7 @@ def test_the_user_chooses_a_script(here: Path, capsys: pytest.CaptureFixture[str
     assert main(["init", "tools/asking.py", "--force"]) == 0
     assert '    ddpperf.check(Script("tools/asking.py"), world_size=1, steps=20)\n' in file.read_text()
     assert (
-        "tools/asking.py does not run without data: put them behind its name in the test\n" in capsys.readouterr().out
+        "tools/asking.py does not run without data: give that behind its name in the test\n" in capsys.readouterr().out
     )
     (here / "notes.txt").write_text("no ( Python")
     for name in ("no.py", "notes.txt", "tools"):

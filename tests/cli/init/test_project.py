@@ -52,7 +52,6 @@ def test_a_loop_that_runs_is_found_with_the_option_that_lets_it_train_for_longer
         root=tmp_path,
         rooted=True,
         scripts=(TrainingScript(file=Path("train.py"), framework="torch", longer=("--num-epochs", "1000")),),
-        models=(),
         installable=True,
         requirements=True,
     )
@@ -81,15 +80,8 @@ def test_a_script_may_train_by_a_module_of_the_project(tmp_path: Path) -> None:
     }
     found = project(tmp_path, files)
     assert [script.file for script in found.scripts] == [Path("scripts/train_net.py")]
-    assert found.models == (("kit.loop", "Net"),)
     assert not found.rooted
     assert not found.installable
-
-
-def test_a_model_that_no_import_can_name_is_left_out(tmp_path: Path) -> None:
-    names = ["a-b", "class", "1st", "v2.0", "a\nimport os\n#", "kit/é", "a b/net"]
-    found = project(tmp_path, {f"{name}.py": LIBRARY for name in names})
-    assert found.models == (("kit.é", "Net"),)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +140,6 @@ def test_a_file_that_cannot_be_parsed_is_left_out(tmp_path: Path, code: bytes) -
     (tmp_path / "odd.py").write_bytes(code)
     found = project(tmp_path, {"train.py": LOOP})
     assert [script.file.as_posix() for script in found.scripts] == ["train.py"]
-    assert found.models == ()
 
 
 def test_a_file_that_is_nested_as_deep_as_can_be_parsed_is_looked_at(tmp_path: Path) -> None:
@@ -156,7 +147,6 @@ def test_a_file_that_is_nested_as_deep_as_can_be_parsed_is_looked_at(tmp_path: P
     nested = f"{LIBRARY}\nclass Deep({deep}, torch.nn.Module): ...\nif {deep} == '__main__':\n    fit_once()\n"
     found = project(tmp_path, {"train.py": nested})
     assert [script.file.as_posix() for script in found.scripts] == ["train.py"]
-    assert [name for _, name in found.models] == ["Net", "Deep"]
 
 
 def test_no_more_code_is_looked_at_than_a_limit_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +295,10 @@ REPOSITORIES = {
         {"a.py": PLAIN, "b_deepspeed.py": f"import deepspeed\ndeepspeed.init_distributed()\n{PLAIN}"},
         ["b_deepspeed.py torch", "a.py torch"],
     ),
+    "Ignite": (
+        {"a.py": PLAIN, "b.py": f"import ignite.distributed as idist\nidist.auto_model(Net())\n{PLAIN}"},
+        ["b.py torch", "a.py torch"],
+    ),
     "a scaler that steps": (
         {
             "main.py": "from engine import train_one_epoch\nfrom timm.utils import NativeScaler\n"
@@ -363,6 +357,34 @@ def test_the_scripts_of_public_repositories_are_ranked(tmp_path: Path, name: str
         "serve.py",
     }
     assert "kit/registry.py" not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "longer"),
+    [
+        # A rollout's steps, in reinforcement learning: 100,000 of them come before the first optimizer step.
+        (("--num-steps", "--total-timesteps", "--update-epochs"), ("--total-timesteps", "100000")),
+        (("--max_train_steps", "--num_train_epochs"), ("--num_train_epochs", "1000")),
+        (("--steps",), ("--steps", "100000")),
+        (("--niter",), ("--niter", "1000")),
+        (("--seed",), ()),
+    ],
+)
+def test_of_several_options_the_surest_one_lets_a_script_train_for_longer(
+    tmp_path: Path, options: tuple[str, ...], longer: tuple[str, ...]
+) -> None:
+    asked = "".join(f"parser.add_argument({option!r}, type=int)\n" for option in options)
+    (script,) = project(tmp_path, {"train.py": f"{asked}{PLAIN}"}).scripts
+    assert script.longer == longer
+
+
+def test_scripts_below_the_current_folder_come_first(tmp_path: Path) -> None:
+    """Also one that is less likely than others, such as one that trains in a single process."""
+    files = {"pytest.ini": "", "train.py": FABRIC, "rl/run.py": PLAIN, "rl/kit/b.py": PLAIN, "docs/a.md": ""}
+    project(tmp_path, files)
+    ranked = [script.file.as_posix() for script in look_at(tmp_path / "rl").scripts]
+    assert ranked == ["rl/run.py", "rl/kit/b.py", "train.py"]
+    assert look_at(tmp_path / "docs").scripts[0].file == Path("train.py")
 
 
 def test_what_starts_processes_of_its_own_and_what_asks_for_arguments_is_told(tmp_path: Path) -> None:

@@ -537,11 +537,30 @@ def test_an_optimizer_inside_of_another_steps_once() -> None:
     assert found.details["model_state_bytes"] == {"parameters": 12.0, "gradients": 12.0, "optimizer_state": 24.0}
 
 
-def test_a_second_model_has_a_prefix_and_a_loss_its_class() -> None:
+def test_further_models_and_a_loss_have_their_class_as_prefix() -> None:
+    """The first model has none; of two models of a class the second one has a number."""
     first, second, loss = nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4)), nn.MSELoss()
+    third = nn.DataParallel(nn.ReLU())  # which computes nothing in threads on a CPU
+    third.module.add_module("head", nn.Linear(4, 4))
+    third.module.forward = third.module.get_submodule("head").forward  # type: ignore[assignment]
     inputs = torch.ones(3, 4)
-    found = count(lambda: loss(second(first(inputs)), inputs).backward())
-    assert found.details["flops_forward"] == {"0": 96.0, "model2.0": 96.0}
+    found = count(lambda: loss(third(second(first(inputs))), inputs).backward())
+    assert found.details["flops_forward"] == {"0": 96.0, "Sequential2.0": 96.0, "ReLU": 96.0}
+
+
+def test_flops_are_those_of_the_line_that_calls_the_model() -> None:
+    """Also those of backward, and of the modules inside; torch's calls on no model have no line."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    inputs = torch.ones(3, 4)
+
+    def step() -> None:
+        model(inputs).sum().backward()
+        with torch.no_grad():
+            model(inputs) @ inputs.T
+
+    first = step.__code__.co_firstlineno
+    sites = [(each.part, each.line - first, each.function, each.value) for each in count(step).sites["flops"]]
+    assert sites == [("0", 1, "step", 192.0), ("0", 3, "step", 96.0)]  # forward and the gradient of the weight: 2 x 96
 
 
 def test_buffers_and_parameters_are_told_apart_at_the_peak() -> None:
