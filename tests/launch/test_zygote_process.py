@@ -124,36 +124,20 @@ def test_nothing_outlives_a_killed_controller_whose_zygote_is_stopped(
 
 
 @pytest.mark.slow  # that it was killed is told where launches are aborted, too
-def test_nothing_outlives_a_killed_zygote(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
+@pytest.mark.parametrize(
+    ("how", "told"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, "exited with status 0")]
+)
+def test_nothing_outlives_a_killed_zygote(
+    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], how: signal.Signals, told: str
+) -> None:
     controller, pids = blocked_controller(tmp_path)
     with controller:
         zygote = int((tmp_path / "0.pids").read_text().split()[1])
-        os.kill(zygote, signal.SIGKILL)
+        os.kill(zygote, how)
         output, _ = controller.communicate(timeout=20)
-        assert output == "the process that ranks are forked from was killed by SIGKILL; the ranks were stopped\n"
+        assert output == f"the process that ranks are forked from {told}; the ranks were stopped\n"
         assert all_gone(pids)
         assert not [*tmp_path.glob("ddpperf-files-*")]
-
-
-@pytest.mark.slow  # test_interleaving.py interrupts a launch of a copy
-def test_ctrl_c_ends_everything_and_comes_through(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
-    controller, pids = blocked_controller(tmp_path)
-    with controller:
-        controller.send_signal(signal.SIGINT)
-        output, _ = controller.communicate(timeout=20)
-        assert output == "interrupted set()\n"  # the controller has imported neither torch nor numpy
-        assert all_gone(pids)
-
-
-@pytest.mark.slow
-def test_a_terminated_zygote_takes_its_ranks_along(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
-    controller, pids = blocked_controller(tmp_path)
-    with controller:
-        zygote = int((tmp_path / "0.pids").read_text().split()[1])
-        os.kill(zygote, signal.SIGTERM)
-        output, _ = controller.communicate(timeout=20)
-        assert output == "the process that ranks are forked from exited with status 0; the ranks were stopped\n"
-        assert all_gone(pids)
 
 
 def test_the_zygote_has_one_thread(launcher: Launcher) -> None:
