@@ -223,52 +223,6 @@ def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.
     assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
-INNER = """
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import pytest
-from demo import training
-
-
-class Size(NamedTuple):
-    rows: int
-
-
-@dataclass
-class Sizes:
-    first: Size
-
-
-def build(ctx, sizes=Sizes(Size(8))):
-    return training.more(ctx)
-
-
-@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
-def test_generated(ddpperf):
-    ddpperf.check(build)
-
-
-@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
-def test_inner(ddpperf):
-    ddpperf.check(training.steps(1))
-"""
-
-
-@pytest.mark.slow
-def test_a_function_inside_another_one_of_a_changed_module_is_not_compared_with_itself(inner: pytest.Pytester) -> None:
-    """It travels as it is here, so the other revision's ranks would run it too. Generated methods are of no file."""
-    root = project(inner, INNER)
-    run = inner.runpytest("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-fail-on=broken")
-    run.assert_outcomes(passed=1, failed=1)
-    run.stdout.fnmatch_lines(
-        ["steps.<locals>.build (training.py:*): both sides would run this checkout's, for its file has changed*"]
-    )
-    git(root, "checkout", "--quiet", "src/demo/training.py")
-    (root / "src" / "demo" / "__init__.py").write_text("CHANGED = True\n")
-    inner.runpytest("-q", "perf", "--ddpperf-against=HEAD").assert_outcomes(passed=2)
-
-
 @pytest.mark.slow
 def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.Pytester) -> None:
     root = project(pytester, SUITE)
@@ -347,8 +301,6 @@ def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
             "ERROR: --ddpperf-against=gone: there is no such branch, tag, commit or folder in *",
         ),
         (["--ddpperf-against=HEAD", "--ddpperf-save"], "ERROR: *reads no baseline and --ddpperf-save writes one*"),
-        (["--ddpperf-against-tests"], "ERROR: --ddpperf-against-tests is for another revision, and none is named: *"),
-        (["--ddpperf-against-setup=make"], "ERROR: --ddpperf-against-setup is for another revision, and none is *"),
         (["--ddpperf-against="], "ERROR: *--ddpperf-against=: expected a text that is not empty*"),
     ],
 )
@@ -357,12 +309,6 @@ def test_what_cannot_be_ends_the_run_before_it_begins(pytester: pytest.Pytester,
     run = pytester.runpytest_inprocess(*options)
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines([said])
-
-
-def test_a_project_in_no_repository_is_told_so(pytester: pytest.Pytester) -> None:
-    run = pytester.runpytest_inprocess("--ddpperf-against=HEAD")
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(["ERROR: --ddpperf-against=HEAD: * is in no git repository; name the folder of another*"])
 
 
 TESTS = """
@@ -628,47 +574,6 @@ def test_blocks(ddpperf):
         output, _ = run.communicate(timeout=60)
     assert run.returncode == pytest.ExitCode.INTERRUPTED, output
     assert len(git(root, "worktree", "list").splitlines()) == 1
-
-
-TRAIN = """
-import torch
-import torch.distributed as dist
-
-CALLS = 1
-dist.init_process_group("gloo")
-weight = torch.nn.Parameter(torch.ones(8))
-optimizer = torch.optim.SGD([weight], lr=0.1)
-for _ in range(30):
-    weight.square().sum().backward()
-    for _ in range(CALLS):
-        dist.all_reduce(weight.grad)
-    optimizer.step()
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_the_reference_runs_its_own_script(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        train=TRAIN,
-        test_train="""
-        from pytest_ddpperf import Script
-
-        def test_train(ddpperf):
-            ddpperf.check(Script("train.py"), counts='only', world_size=2, backend="gloo", device="cpu")
-        """,
-    )
-    git(pytester.path, "init", "-q")
-    git(pytester.path, "add", ".")
-    git(pytester.path, "commit", "-qm", "one call")
-    (pytester.path / "train.py").write_text(TRAIN.replace("CALLS = 1", "CALLS = 3"))
-    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["Cause      all_reduce 1 -> 3 calls per step*"])
-    (result,) = json.loads((pytester.path / "results.json").read_text())["results"]
-    here, there = result["against"]["modules"]["__main__"].values()
-    assert here == str(pytester.path / "train.py")
-    assert there.endswith("/checkout/train.py")
 
 
 SAVING = """
