@@ -198,6 +198,7 @@ def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pyt
     run.stdout.fnmatch_lines(["WARNING pytest_ddpperf_report failed at *conftest.py:2: ValueError: no disk"])
 
 
+@pytest.mark.slow
 def test_a_search_for_a_batch_is_no_measurement_that_expect_looks_at(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         test_suite=SUITE
@@ -347,6 +348,7 @@ def test_step(ddpperf):
 )
 
 
+@pytest.mark.slow
 def test_mlflow_has_a_run_for_each_benchmark(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeMlflow()
     monkeypatch.setitem(sys.modules, "mlflow", fake)

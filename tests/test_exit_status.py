@@ -57,14 +57,7 @@ def test_asserts_later(ddpperf):
 
 @pytest.mark.parametrize(
     ("tests", "status"),
-    [
-        ("broken or measured", NOT_MEASURED),
-        ("broken or misspelt", NOT_MEASURED),
-        ("broken or worse", 1),
-        ("broken or assertion", 1),
-        ("asserts_later", 1),
-        ("ranks", 1),
-    ],
+    [("broken or measured", NOT_MEASURED), ("broken or worse", 1), ("broken or assertion", 1), ("ranks", 1)],
 )
 def test_the_status_tells_a_finding_from_what_could_not_be_measured(
     inner: pytest.Pytester, tests: str, status: int

@@ -53,6 +53,7 @@ def run_suite(inner: pytest.Pytester, tests: str, *arguments: str) -> tuple[pyte
     return run, results
 
 
+@pytest.mark.slow  # test_session_budget.py and test_rounds.py deal out the time of both
 def test_all_of_the_time_is_there_for_what_nothing_is_held_against(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,21 +179,20 @@ def test_wrong_and_not_to_fail(ddpperf):
     assert all(reason.startswith("gradients differ from a single process: ") for reason in reasons)
 
 
-@pytest.mark.parametrize("good_steps", [1, 50])
-def test_of_several_variants_the_one_that_failed_is_named(inner: pytest.Pytester, good_steps: int) -> None:
+def test_of_several_variants_the_one_that_failed_is_named(inner: pytest.Pytester) -> None:
     """Each has a rank 1. Preparing takes some 30 steps; in later launches both run at the same time."""
     run, results = run_suite(
         inner,
-        f"""
+        """
 def test_it(ddpperf):
     def fine(ctx):
         return lambda: 1.0
 
     def bad(ctx):
         steps = iter(range(100))
-        return lambda: 1.0 if ctx.rank == 0 else 1.0 / ({good_steps} - next(steps))
+        return lambda: 1.0 if ctx.rank == 0 else 1.0 / (50 - next(steps))
 
-    ddpperf.compare({{"fine": fine, "bad": bad}}, steps=60, max_time=60)
+    ddpperf.compare({"fine": fine, "bad": bad}, steps=60, max_time=60)
 """,
     )
     run.assert_outcomes(failed=1)
@@ -201,8 +201,7 @@ def test_it(ddpperf):
         ("fine", "broken", ["not measured, for bad failed"]),
         ("bad", "broken", ["rank 1 of 2 raised ZeroDivisionError: float division by zero"]),
     ]
-    counted = [one["counts"] is not None for one in results]
-    assert counted == [True, good_steps > 1], "what was counted before is kept"
+    assert None not in [one["counts"] for one in results], "what was counted before is kept"
 
 
 def test_variants_that_do_not_fit_into_memory_take_no_turns(
@@ -448,6 +447,7 @@ def test_what_fits_no_more_is_a_regression_until_that_is_accepted(inner: pytest.
     assert results[0]["verdict"] == "does_not_fit"
 
 
+@pytest.mark.slow  # test_memory_fit.py names all of them
 def test_where_nothing_fits_each_says_why(inner: pytest.Pytester) -> None:
     (inner.path / "hungry").touch()
     run, results = run_suite(
@@ -608,10 +608,9 @@ def test_it(ddpperf, request, settings):
     sized = replace(workload, model=lambda: nn.Sequential(nn.Linear(8, d), nn.Tanh(), nn.Linear(d, 4)))
     ddpperf.check(sized, **settings)
 """
-    for d, given in ((16, ()), (5, ("--d-model=5",))):
-        run, (first, second) = run_suite(inner, test, "--ddpperf-counts=only", "--ddpperf-verify=false", *given)
-        run.assert_outcomes(passed=2)
-        assert first["name"] == "ddp[bucket_cap_mb=5] accumulation_steps=2 clip_grad_norm=1"
-        assert (second["name"], second["recipe"]) == ("flat", {})
-        totals = [result["metrics"]["parameters"]["value"] for result in (first, second)]
-        assert totals == [13 * d + 4] * 2
+    options = ("--ddpperf-counts=only", "--ddpperf-verify=false", "--d-model=5")
+    run, (first, second) = run_suite(inner, test, *options)
+    run.assert_outcomes(passed=2)
+    assert first["name"] == "ddp[bucket_cap_mb=5] accumulation_steps=2 clip_grad_norm=1"
+    assert (second["name"], second["recipe"]) == ("flat", {})
+    assert [result["metrics"]["parameters"]["value"] for result in (first, second)] == [13 * 5 + 4] * 2

@@ -227,6 +227,7 @@ def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester) -> N
     assert ours["stats"]["rounds"] >= 10
 
 
+@pytest.mark.slow
 def test_where_none_of_ours_ran_pytest_benchmark_saves_its_own(inner: pytest.Pytester) -> None:
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
     inner.makepyfile(test_beside=BESIDE)

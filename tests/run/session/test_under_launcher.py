@@ -126,6 +126,7 @@ def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_wor
     assert 'failures="1"' in report
 
 
+@pytest.mark.slow  # test_tasks.py reads who is a task
 def test_a_suite_of_somebody_else_is_run_by_each_process(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PLAIN)
     for ended in launch():
