@@ -659,26 +659,6 @@ def test_a_first_look_takes_few_launches_whatever_a_test_asks_for_counts_and_sto
         )
 
 
-@pytest.mark.slow
-def test_a_failed_test_is_not_calibrated_and_one_that_only_counts_neither(inner: pytest.Pytester) -> None:
-    inner.makepyfile(
-        test_suite=SETTINGS
-        + """
-def test_fails(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0)
-    assert False, "after the measurement"
-
-
-def test_counts(ddpperf):
-    ddpperf.check(lambda ctx: lambda: 1.0, counts='only')
-    ddpperf.expect(collectives={})
-"""
-    )
-    run = inner.runpytest("-q", "-oddpperf_calibrate=2")
-    run.assert_outcomes(passed=1, failed=1)
-    assert not (inner.path / "baselines").exists()
-
-
 @pytest.mark.parametrize(
     ("option", "problem"),
     [

@@ -8,10 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -543,39 +539,6 @@ def test_calls(ddpperf):
     assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_ctrl_c_leaves_no_checkout(pytester: pytest.Pytester) -> None:
-    suite = """
-import os, signal, sys
-from pathlib import Path
-import demo
-
-BLOCKED = Path(__file__).parents[1] / "results.json"
-
-def test_blocks(ddpperf):
-    def build(ctx):
-        if "ddpperf-against-" in demo.__file__:
-            BLOCKED.touch()
-            signal.pause()
-        return lambda: 1.0
-
-    ddpperf.check(build, world_size=1, device="cpu", backend="gloo")
-"""
-    root = project(pytester, suite)
-    command = [sys.executable, "-m", "pytest", "-q", "--ddpperf-against=HEAD"]
-    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as run:
-        deadline = time.monotonic() + 60
-        while not (root / "results.json").exists():
-            assert run.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert len(git(root, "worktree", "list").splitlines()) == 2
-        run.send_signal(signal.SIGINT)
-        output, _ = run.communicate(timeout=60)
-    assert run.returncode == pytest.ExitCode.INTERRUPTED, output
-    assert len(git(root, "worktree", "list").splitlines()) == 1
-
-
 SAVING = """
 import os
 from pathlib import Path
@@ -641,48 +604,3 @@ def test_a_script_that_saves_and_resumes_is_compared_with_one_of_another_size(py
     assert git(top, "status", "--porcelain", "--untracked-files=no").split() == ["M", "calls", "M", "train.py"]
     assert not {"snapshot.pt", "out"} & {path.name for path in top.iterdir()}
     assert {path.name for path in (top / "checkpoints").iterdir()} == {"of-users.pt"}
-
-
-@pytest.mark.slow
-def test_each_side_imports_installed_packages_once_and_the_project_in_each_rank(
-    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``vendor`` is installed; of ``demo`` each side has a copy of its own."""
-    packages, log = tmp_path_factory.mktemp("environment") / "site-packages", pytester.path / "log"
-    packages.mkdir()
-    note = f"import os, time\nwith open({str(log)!r}, 'a') as file: print('%s', os.getpid(), __file__, file=file)\n"
-    (packages / "vendor.py").write_text(note % "vendor" + "time.sleep(0.01)\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
-    suite = """
-from demo import loads
-
-def test_loads(ddpperf):
-    ddpperf.check(
-        loads.build, world_size=2, device="cpu", backend="gloo", steps=5, launches=2, max_time=1, tolerance="1000%"
-    )
-"""
-    root = project(pytester, suite)
-    (root / ".gitignore").write_text("__pycache__\nresults.json\nlog\n")
-    (root / "src" / "demo" / "loads.py").write_text(
-        f"{note % 'project'}\ndef build(ctx):\n    import vendor\n\n"
-        f"    with open({str(log)!r}, 'a') as file: print('rank', os.getpid(), __file__, file=file)\n"
-        "    return lambda: 1.0\n"
-    )
-    commit(root)
-    log.write_text("")
-    pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD").assert_outcomes(passed=1)
-    noted: dict[str, list[tuple[str, str]]] = {"vendor": [], "project": [], "rank": []}
-    for line in log.read_text().splitlines():
-        what, pid, file = line.split()
-        noted[what].append((pid, file))
-    here = str(root / "src" / "demo" / "loads.py")
-    alone = {pid for pid, _ in noted["vendor"]}  # processes that imported it themselves
-    for end in (here, "/checkout/src/demo/loads.py"):
-        ranks = [(pid, file) for pid, file in noted["rank"] if file.endswith(end)]
-        assert len(ranks) >= 2 * (1 + 2), "a launch that prepares, and two that are timed"
-        assert set(ranks) <= set(noted["project"]), "each rank imports the project"
-        assert len([pid for pid, _ in ranks if pid in alone]) == 2, "those of the first launch"
-    ranks_of_both = {pid for pid, _ in noted["rank"]}
-    assert len(alone - ranks_of_both) == 2, "one zygote of each side"
-    assert {file for _, file in noted["vendor"]} == {str(packages / "vendor.py")}
-    assert not {pid for pid, _ in noted["project"]} & (alone - ranks_of_both), "no zygote imports the project"

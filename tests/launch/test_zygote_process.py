@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddpperf.errors import LaunchError, RankFailed, RanksTimedOut
+from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import processes, zygote_process
-from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Fork, Sweep
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
@@ -179,27 +178,6 @@ def test_a_thread_that_the_zygote_keeps_is_told_where_ranks_hang(
     hint = "the process that ranks are forked from has 1 more thread: a lock that one of them held stays locked"
     with Launcher(preload=["starts_a_thread"]) as launcher, pytest.raises(RanksTimedOut, match=hint):
         launcher.run(lambda _: signal.pause(), world_size=1, device="cpu", backend="gloo", timeout=2)
-
-
-@pytest.mark.slow
-def test_an_import_that_has_used_a_gpu_is_named_where_ranks_are_to_use_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "uses_gpu.py").write_text("import torch; torch.cuda._initialized = True")
-    monkeypatch.syspath_prepend(tmp_path)
-    two = Gpus(names=("H200",) * 2, pci=(None,) * 2)
-    machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=two, nccl=True, backends=("gloo", "nccl"))
-    with Launcher(preload=["uses_gpu"]) as launcher, Launcher(like=launcher) as copied:
-        monkeypatch.setattr(launcher, "machine", lambda **_: machine)
-        for each in (launcher, copied):
-            each.run(print, world_size=1, device="cpu", backend="gloo")
-            assert each.remarks == {}
-            with pytest.raises(RankFailed):
-                each.run(print, world_size=1, device="cuda")
-            (remark,) = each.remarks.values()
-            assert remark.startswith(
-                "the import of uses_gpu uses a GPU in the process that ranks are forked from: CUDA"
-            )
 
 
 @pytest.mark.slow

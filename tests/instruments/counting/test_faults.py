@@ -36,7 +36,7 @@ from tests.counted import count_step
 from tests.factories import make_environment, runnable
 
 RANKS = 2
-FEW = 8  # steps are looked at: none has a period of more than two
+FEW = 6  # steps are looked at: none has a period of more than two
 WIDTH = 16
 SEQUENCE = 8
 

@@ -177,49 +177,6 @@ def test_it(ddpperf, at, every, said):
     assert agreements == [["worse", "worse", "equal", "equal"]] * 2
 
 
-@pytest.mark.slow
-def test_models_with_statistics_frozen_parts_and_small_types_train_alike(inner: pytest.Pytester) -> None:
-    """Ranks have statistics of their own in a BatchNorm; a bf16 model moves by 2**-7; a frozen part stays in eval."""
-    result = run(
-        inner,
-        """
-def still(model, inputs):
-    assert not model[2].training
-
-
-def normed():
-    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, momentum=0.9), nn.Dropout(0.5), nn.Linear(16, 3))
-    model[2].eval()
-    model.register_forward_pre_hook(still)
-    return model
-
-
-def test_statistics(ddpperf):
-    found = ddpperf.converge(replace(workload, model=normed), strategies=["ddp", "flat"], every=2, **train)
-    loss, metric = found.kept
-    assert loss.agreement == "equal"
-    assert metric.agreement in {"within tolerance", "inconclusive"}  # by as much as buffers move a share of 16 samples
-
-
-def low():
-    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)).bfloat16()
-
-
-def low_batch():
-    inputs, targets = batch()
-    return inputs.bfloat16(), targets
-
-
-def test_bf16(ddpperf):
-    small = replace(workload, model=low, batch=low_batch, evaluate=None)
-    found = ddpperf.converge(small, strategies=["ddp", "flat"], **train)
-    assert [row.agreement for row in found.kept] == ["equal"]
-    assert found.kept[0].allowed > 1e-3
-""",
-    )
-    result.assert_outcomes(passed=2)
-
-
 BOTH = "strategies=['ddp', 'flat']"
 WRONG = {
     "workload, strategies=['ddp']": "expected a Workload and a list of two strategies or more",
