@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,41 +74,44 @@ def variables(rank: int, size: int = 2, **others: str) -> dict[str, str]:
     }
 
 
+def clean() -> dict[str, str]:
+    """The environment of this process without what pytest has set in it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+
+
+def pytest_in(folder: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), *arguments]
+
+
+@contextmanager
+def started(
+    folder: Path, arguments: Callable[[int], Sequence[str]], of_task: Callable[[int], dict[str, str]], size: int = 2
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """pytest as all tasks of a launcher, which write to files; those that still run in the end are killed."""
+    tasks = []
+    for rank in range(size):
+        command, environ = pytest_in(folder, "-p", "no:asyncio", *arguments(rank)), {**clean(), **of_task(rank)}
+        with (folder / f"{rank}.out").open("w") as out, (folder / f"{rank}.err").open("w") as err:
+            tasks.append(subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=err))
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.kill()
+            task.wait()
+
+
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launch]:
+def launch(tmp_path: Path) -> Launch:
     """Run pytest in ``tmp_path`` as all tasks of a launcher, whose variables a function gives by rank."""
-    with ExitStack() as opened:
 
-        def launched(
-            *arguments: str, of_task: Callable[[int], dict[str, str]] = variables, size: int = 2
-        ) -> list[Ended]:
-            clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-            tasks = []
-            for rank in range(size):
-                files = [opened.enter_context((tmp_path / f"{rank}.{name}").open("w+")) for name in ("out", "err")]
-                command = [
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    "-p",
-                    "no:cacheprovider",
-                    "-p",
-                    "no:asyncio",
-                    "--rootdir",
-                    str(tmp_path),
-                ]
-                environ = {**clean, **of_task(rank)}
-                task = subprocess.Popen(
-                    [*command, *arguments], cwd=tmp_path, env=environ, stdout=files[0], stderr=files[1]
-                )
-                opened.callback(task.wait)
-                opened.callback(task.kill)
-                tasks.append(task)
+    def launched(*arguments: str, of_task: Callable[[int], dict[str, str]] = variables, size: int = 2) -> list[Ended]:
+        with started(tmp_path, lambda _: arguments, of_task, size) as tasks:
             statuses = [task.wait(SECONDS) for task in tasks]
-            texts = [[(tmp_path / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(size)]
-            return [Ended(status, *text) for status, text in zip(statuses, texts, strict=True)]
+        texts = [[(tmp_path / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(size)]
+        return [Ended(status, *text) for status, text in zip(statuses, texts, strict=True)]
 
-        yield launched
+    return launched
 
 
 def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_word(
@@ -165,42 +168,20 @@ def test_workers_of_xdist_are_no_tasks(tmp_path: Path, launch: Launch) -> None:
 @pytest.mark.slow
 def test_tasks_meet_in_a_folder_and_a_killed_controller_ends_them(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import os, signal\ndef test_dies(ddpperf_group): os.kill(os.getpid(), 9)\n")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     (tmp_path / "meeting").mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--rootdir",
-        str(tmp_path),
-        f"--ddpperf-rendezvous-dir={tmp_path}/meeting",
-    ]
-    tasks = [
-        subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env={**clean, **variables(rank, SLURM_STEP_NUM_NODES="2")},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for rank in range(2)
-    ]
-    try:
+    folder = [f"--ddpperf-rendezvous-dir={tmp_path}/meeting"]
+    with started(tmp_path, lambda _: folder, lambda rank: variables(rank, SLURM_STEP_NUM_NODES="2")) as tasks:
         assert tasks[0].wait(SECONDS) == -signal.SIGKILL
         assert tasks[1].wait(5) == 1
-    finally:
-        for task in tasks:
-            task.kill()
-            task.wait()
     assert list((tmp_path / "meeting").iterdir()) == []
 
 
 def torchrun(folder: Path, *arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += ["-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), *arguments]
-    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=SECONDS, check=False)
+    command += pytest_in(folder, *arguments)[1:]
+    return subprocess.run(
+        command, cwd=folder, env=clean(), capture_output=True, text=True, timeout=SECONDS, check=False
+    )
 
 
 @pytest.mark.slow  # torchrun imports torch for itself
@@ -227,16 +208,9 @@ def test_mpirun_shows_one_report_and_ranks_have_the_cores_of_all_tasks(tmp_path:
             "CORES", str(len(os.sched_getaffinity(0)))
         )
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-m", "pytest"]
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *pytest_in(tmp_path)]
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "--rootdir", str(tmp_path)],
-        cwd=tmp_path,
-        env=clean,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
+        command, cwd=tmp_path, env=clean(), capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("2 passed") == 1
@@ -332,19 +306,11 @@ def test_a_follower_that_is_interrupted_writes_no_file(tmp_path: Path) -> None:
         "    pathlib.Path('begun').touch()\n"
         "    while not pathlib.Path('over').exists(): time.sleep(0.01)\n"
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
-    tasks = [
-        subprocess.Popen(
-            [*command, f"--junitxml={rank}.xml", f"--ddpperf-report=json:{rank}.json"],
-            cwd=tmp_path,
-            env={**clean, **variables(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for rank in range(2)
-    ]
-    try:
+
+    def files(rank: int) -> list[str]:
+        return [f"--junitxml={rank}.xml", f"--ddpperf-report=json:{rank}.json"]
+
+    with started(tmp_path, files, variables) as tasks:
         deadline = time.monotonic() + SECONDS
         while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
             assert all(task.poll() is None for task in tasks)
@@ -352,9 +318,5 @@ def test_a_follower_that_is_interrupted_writes_no_file(tmp_path: Path) -> None:
         assert tasks[1].wait(SECONDS) == 2
         (tmp_path / "over").touch()
         assert tasks[0].wait(SECONDS) == 0
-    finally:
-        for task in tasks:
-            task.kill()
-            task.wait()
     assert sorted(path.name for path in tmp_path.glob("*.xml")) == ["0.xml"]
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["0.json"]
