@@ -96,18 +96,6 @@ def test_the_main_thread_is_the_one_that_was_written_alone() -> None:
             None,  # as long as ranks 1 and 2 have not told what they have called
         ),
         (
-            {0: BARRIER, 1: ALL_REDUCE},
-            [],
-            "rank 0 of 2 blocked after 10 s in barrier (/x/t.py:20 in end); rank 1 in all_reduce (/x/t.py:12 in step)",
-            None,
-        ),
-        (
-            {0: BACKWARD, 1: BUILD, 2: BACKWARD},
-            [],
-            "ranks 0, 2 of 3 blocked after 10 s in backward (/x/t.py:14 in step); rank 1 at /x/t.py:30 in build",
-            1,
-        ),
-        (
             {0: BACKWARD, 1: BUILD},
             [],
             "rank 0 of 2 blocked after 10 s in backward (/x/t.py:14 in step); rank 1 at /x/t.py:30 in build",
@@ -141,15 +129,6 @@ def test_the_main_thread_is_the_one_that_was_written_alone() -> None:
             None,
         ),
         (
-            {0: BROADCAST, 2: ALL_REDUCE},
-            [1],
-            (
-                "rank 0 of 3 blocked after 10 s in broadcast (/x/t.py:9 in build); "
-                "rank 2 in all_reduce (/x/t.py:12 in step); rank 1 had finished"
-            ),
-            None,
-        ),
-        (
             {0: ""},
             [1],
             "rank 0 of 2 still running after 10 s at an unknown place (it gave no stack); rank 1 had finished",
@@ -175,15 +154,6 @@ def test_the_main_thread_is_the_one_that_was_written_alone() -> None:
             [],
             "ranks 0, 1 of 2 still running after 10 s at /x/t.py:30 in build; if it only takes its time, raise timeout",
             None,
-        ),
-        (
-            {0: ALL_REDUCE, 1: ""},
-            [],
-            (
-                "rank 0 of 2 blocked after 10 s in all_reduce (/x/t.py:12 in step); "
-                "rank 1 at an unknown place (it gave no stack)"
-            ),
-            1,
         ),
     ],
 )
