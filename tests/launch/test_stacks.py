@@ -178,6 +178,16 @@ def test_the_roll_call_tells_who_stands_and_who_moves() -> None:
     assert line.startswith("rank 0 of 1 still running after 10 s, standing at /x/t.py:30 in build; if it only takes")
 
 
+def test_a_script_that_waits_for_processes_of_its_own_learns_that_their_steps_are_not_seen() -> None:
+    spawning = written(f"{LIB}/torch/multiprocessing/spawn.py|340|spawn", BUILDS)
+    line, guilty = roll_call.heading({0: spawning}, [], 1, 10.0)
+    assert guilty == 0
+    assert line == (
+        "rank 0 of 1 still running after 10 s in spawn (/x/t.py:30 in build); steps of processes that it starts "
+        "itself (mp.spawn) are not seen: let it train under torchrun"
+    )
+
+
 def test_ranks_that_wait_for_the_build_of_an_extension_learn_of_its_lock() -> None:
     """More time helps none of them; one that builds is what the other waits for."""
     locked = written(f"{LIB}/torch/utils/file_baton.py|50|wait", f"{LIB}/torch/utils/cpp_extension.py|24|load", BUILDS)
