@@ -101,7 +101,7 @@ def _state(module: nn.Module) -> tuple[State, State]:
     return gradients, {name: parameter.detach().clone() for name, parameter in named.items()}
 
 
-@pytest.mark.parametrize(("strategy", "model"), [("naive", Plain), ("ddp", Plain), ("naive", Net)])
+@pytest.mark.parametrize(("strategy", "model"), [("ddp", Plain), ("naive", Net)])
 def test_ranks_train_what_one_process_would_train_on_all_the_data(
     launcher: Launcher, strategy: str, model: type[nn.Module]
 ) -> None:
