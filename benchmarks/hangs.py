@@ -20,12 +20,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.common
 
-from benchmarks.quality.project import AS_NOBODY, ROOT, busy, environ_of
-from pytest_ddpperf.against.git import git
+from benchmarks.common.project import ROOT, busy, environ_of, repository
 from pytest_ddpperf.stats.rates import clopper_pearson
 
 TIMEOUT = 60  # seconds; of a launch, of which each side has one
@@ -73,7 +71,7 @@ def main() -> None:
     file = options.folder / "runs.jsonl"
     with tempfile.TemporaryDirectory() as name, busy(options.busy):
         project = Path(name)
-        make_project(project)
+        repository(project, {"train.py": SCRIPT, "test_train.py": TEST})
         for _ in range(options.runs):
             found = run(project, options.folder)
             with file.open("a", encoding="utf-8") as kept:
@@ -84,32 +82,24 @@ def main() -> None:
     sys.exit(any(one["hung"] for one in recorded(file)))
 
 
-def make_project(folder: Path) -> None:
-    """A git repository of one commit with the script and its test."""
-    (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
-    (folder / "test_train.py").write_text(TEST, encoding="utf-8")
-    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    (folder / ".gitignore").write_text("__pycache__\n", encoding="utf-8")
-    git(folder, "init", "-q")
-    git(folder, "add", "-A")
-    git(folder, *AS_NOBODY, "commit", "-q", "-m", "all")
-
-
 def run(project: Path, folder: Path) -> dict[str, object]:
-    """One run: whether it hung, its status and seconds, and the file of what it printed if that is kept."""
+    """Makes one run; returns whether it hung, its status, its seconds, and the file of what it printed if it failed."""
     options = ("--ddpperf-against=HEAD", "--ddpperf-counts=only", "--ddpperf-device=cpu", "--ddpperf-world-size=2")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--ddpperf-timeout={TIMEOUT}", *options]
-    begun = time.monotonic()
+    begun, hung, environ = time.monotonic(), False, environ_of((ROOT,))
     printed = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    with printed.open("wb") as output:
-        how: dict[str, Any] = {
-            "cwd": project,
-            "env": environ_of((ROOT,)),
-            "stdout": output,
-            "stderr": subprocess.STDOUT,
-        }
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **how)
-        hung = False
+    with (
+        printed.open("wb") as output,
+        subprocess.Popen(
+            command,
+            cwd=project,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
             process.wait(LIMIT)
         except subprocess.TimeoutExpired:
@@ -119,10 +109,9 @@ def run(project: Path, folder: Path) -> dict[str, object]:
                 process.wait(ABORT_SECONDS)
         finally:
             process.kill()
-            status = process.wait()
-    if not status:
+    if not process.returncode:
         printed.unlink()
-    seconds = round(time.monotonic() - begun, 1)
+    seconds, status = round(time.monotonic() - begun, 1), process.returncode
     return {"hung": hung, "status": status, "seconds": seconds, "printed": printed.name if status else ""}
 
 

@@ -10,7 +10,6 @@ Each trains a small step with DistributedDataParallel on two ranks. Goals for 3,
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.quality.project import ROOT, environ_of
+from benchmarks.common.project import pytest_run, write
 from pytest_ddpperf.parsers import argument, positive_int
 from pytest_ddpperf.reports.documents.judged import results_of
 from pytest_ddpperf.reports.documents.reading import read_results
@@ -48,7 +47,7 @@ def build(ctx, number=0):
 def test_it(ddpperf, number):
     ddpperf.check({step}, world_size=2)
 """
-OPTIONS = ("-p", "no:cacheprovider", "-p", "no:randomly", "--ddpperf-counts=only", "--ddpperf-device=cpu")
+OPTIONS = ("-p", "no:randomly", "--ddpperf-counts=only", "--ddpperf-device=cpu")
 
 
 def main() -> None:
@@ -60,26 +59,18 @@ def main() -> None:
     step = "build" if given.same else "lambda ctx: build(ctx, number)"
     with tempfile.TemporaryDirectory(prefix="ddpperf-many-") as aside:
         folder = Path(aside)
-        (folder / "test_many.py").write_text(TEST.format(tests=given.tests, step=step), encoding="utf-8")
+        write(folder, {"test_many.py": TEST.format(tests=given.tests, step=step)})
         run, page = folder / "run.json", folder / "page.html"
-        command = [sys.executable, "-m", "pytest", "-q", *OPTIONS]
-        command += [f"--ddpperf-report=json:{run}", f"--ddpperf-report=html:{page}"]
         begun = time.monotonic()
-        subprocess.run(
-            command,
-            cwd=folder,
-            env=environ_of((ROOT,)),
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        ran = pytest_run(folder, [*OPTIONS, f"--ddpperf-report=json:{run}", f"--ddpperf-report=html:{page}"])
+        if ran.status:
+            sys.exit(ran.printed)
         took, sizes = time.monotonic() - begun, [file.stat().st_size / 1e6 for file in (run, page)]
         begun = time.monotonic()
         found = results_of(read_results(run))
-        read = time.monotonic() - begun
-    of_one = " of one function" * given.same
-    print(f"{len(found)} tests{of_one}: {took:.0f} s; JSON {sizes[0]:.1f} MB, read in {read:.2f} s")
-    print(f"page {sizes[1]:.1f} MB")
+        read = f"read in {time.monotonic() - begun:.2f} s"
+    what = f"{len(found)} tests{' of one function' * given.same}: {took:.0f} s"
+    print(f"{what}; JSON {sizes[0]:.1f} MB, {read}; page {sizes[1]:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -14,18 +14,23 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tabulate import tabulate
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.common
+
+from benchmarks.common.project import pytest_run, write
+from benchmarks.two_nodes import Shape, TwoNodes
+
 GOAL = 0.20
 CAPS = (1, 5, 25)
 HELD = [f"{name}[bucket_cap_mb={cap}]" for name in ("bucketed", "ddp") for cap in CAPS]
 OTHERS = ["naive", "flat", "overlap", "zero1", "fsdp1", "fsdp2"]
 RESULT = "predicted: "
+SHAPE = Shape(rate=1e9 / 8, delay=1e-3)
 
 TEST = """
 import json
@@ -70,8 +75,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         test = TEST.format(strategies=HELD + OTHERS, batch=options.batch, result=RESULT)
-        (folder / "test_predictions.py").write_text(test)
-        text = shaped(folder) if options.shaped else here(folder)
+        write(folder, {"test_predictions.py": test})
+        text = shaped(folder) if options.shaped else pytest_run(folder, ["-s"]).printed
     rows = [json.loads(line.removeprefix(RESULT)) for line in text.splitlines() if line.startswith(RESULT)]
     if len(rows) < len(HELD + OTHERS):
         print(text)
@@ -79,18 +84,9 @@ def main() -> int:
     return int(not shown(rows))
 
 
-def here(folder: Path) -> str:
-    """What pytest prints on this machine."""
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
-
-
 def shaped(folder: Path) -> str:
     """What pytest prints on the first of two nodes."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from benchmarks.two_nodes import DELAY_MS, RATE_GBIT, Shape, TwoNodes
-
-    with TwoNodes(Shape(RATE_GBIT * 1e9 / 8, DELAY_MS / 1e3)) as nodes:
+    with TwoNodes(SHAPE) as nodes:
         first, *_ = nodes.run(["-q", "-s", "-p", "no:cacheprovider"], folder, seconds=1800)
     return first.text
 

@@ -1,4 +1,4 @@
-"""How far ``ddpperf trend`` can be trusted: false alarms and finds on synthetic histories; its time on a large one."""
+"""How far ``ddpperf trend`` can be trusted: false alarms and finds on synthetic histories."""
 
 from __future__ import annotations
 
@@ -6,23 +6,14 @@ import argparse
 import math
 import random
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.quality
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.common
 
-from benchmarks.quality.project import rate_text
-from benchmarks.quality.rows import ENVIRONMENT
+from benchmarks.common.project import rate_text
 from pytest_ddpperf.baselines.history.change_points import ALPHA, Fit, change_points
-from pytest_ddpperf.baselines.history.database import HistoryRun, record
-from pytest_ddpperf.records.measurement import Measurement, Plan, Series
-from pytest_ddpperf.records.results import Comparison, Result, StoredBaseline
-from pytest_ddpperf.records.verdict import Verdict
-from pytest_ddpperf.stats.rates import Rate
 
 RUNS = 200
 STEP = math.log(1.06)
@@ -54,21 +45,16 @@ def creep(i: int, first: int = 40) -> float:
     return CREEP * min(max((i - first) / 100, 0.0), 1.0)
 
 
-def rate(hits: int, of: int) -> str:
-    """A share with its 95 % interval."""
-    return rate_text(Rate(hits, of, of))
-
-
 def false_alarms(seeds: int) -> None:
     print(f"false alarms: unchanged histories with any change (by design at most {100 * ALPHA:g} %)")
     for runs, memory in ((8, 0.0), (20, 0.0), (50, 0.0), (RUNS, 0.0), (RUNS, 0.2), (RUNS, 0.4)):
         generator = random.Random(runs)  # noqa: S311  no secret
         alarms = sum(bool(change_points(noise(generator, 0.02, runs, memory)).changes) for _ in range(seeds))
         kind = "independent noise" if not memory else f"neighbours correlated by {memory:g}"
-        print(f"  {runs:4} runs, {kind:34} {rate(alarms, seeds)}")
+        print(f"  {runs:4} runs, {kind:34} {rate_text(alarms, seeds)}")
     generator = random.Random(RUNS)  # noqa: S311  no secret
     alarms = sum(bool(change_points(outlying(generator, 0.02)).changes) for _ in range(seeds))
-    print(f"  {RUNS:4} runs, {'four of them half as long again':34} {rate(alarms, seeds)}")
+    print(f"  {RUNS:4} runs, {'four of them half as long again':34} {rate_text(alarms, seeds)}")
 
 
 def finds(seeds: int) -> None:
@@ -90,7 +76,7 @@ def finds(seeds: int) -> None:
                 values = [value + shape(i) for i, value in enumerate(noise(generator, spread))]
                 fits.append(change_points(values))
             right = [fit for fit in fits if [change.kind for change in fit.changes] == kinds]
-            print(f"  {name:30} noise {100 * spread:g} %: {rate(len(right), seeds)}{commit_error(right, at)}")
+            print(f"  {name:30} noise {100 * spread:g} %: {rate_text(len(right), seeds)}{commit_error(right, at)}")
 
 
 def commit_error(fits: Sequence[Fit], at: int | None) -> str:
@@ -100,80 +86,15 @@ def commit_error(fits: Sequence[Fit], at: int | None) -> str:
     errors = sorted(abs(change.after - at) for change in steps)
     within = sum(change.earliest < at <= change.latest for change in steps)
     most = errors[int(0.95 * (len(errors) - 1))]
-    return f", median {statistics.median(errors):g}, 95 % {most}; {rate(within, len(steps))}"
-
-
-def large_history(file: Path, tests: int = 50, metrics: int = 10) -> None:
-    """A file with 100,000 records."""
-    generator = random.Random(0)  # noqa: S311  no secret
-    names = ("step_time", *(f"metric_{k}" for k in range(1, metrics)))
-    for i in range(RUNS):
-        results = []
-        for test in range(tests):
-            value = 0.04 * math.exp(generator.gauss(0, 0.02) + step(i) * (test == 0) + creep(i) * (test == 1))
-            results.append(result(f"t.py::test_{test}", value, names))
-        day = f"2026-{1 + i // 28 % 12:02}-{1 + i % 28:02}T00:00:00+00:00"
-        record(file, HistoryRun(date=day, commit=f"{i:040x}", commit_date=day, branch="main", dirty=False), results)
-
-
-def result(test: str, value: float, metrics: Sequence[str]) -> Result:
-    """A benchmark without a baseline, all metrics of which have one value."""
-    comparisons = tuple(
-        Comparison(
-            series=Series(
-                metric=metric,
-                unit="s",
-                better="lower",
-                family="absolute",
-                scale="ratio",
-                gated=True,
-                min_tolerance=0.0,
-                samples=(value,) * 8,
-                value=value,
-                interval=None,
-            ),
-            tolerance=0.03,
-            verdict=Verdict.NEW,
-            gated=True,
-        )
-        for metric in metrics
-    )
-    measured = Measurement(
-        name="ddp", strategy="ddp", mode=None, environment=ENVIRONMENT, plan=Plan(warmup=5, steps=60), launches=()
-    )
-    none = StoredBaseline(record=None, origin="")
-    return Result(test=test, measurement=measured, comparisons=comparisons, verdict=Verdict.NEW, reference=none)
-
-
-def answers(rounds: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "history.sqlite"
-        large_history(file)
-        code = "import sys; from pytest_ddpperf.cli.command import main; sys.exit(main())"
-        print(f"seconds of a whole process on 100,000 records ({file.stat().st_size / 1e6:.0f} MB)")
-        for words in (["trend", "t.py::test_0"], ["trend"], ["--version"]):
-            where = ["--history", str(file)] if words[0] == "trend" else []
-            command = [sys.executable, "-c", code, *words, *where]
-            times = []
-            for _ in range(rounds):
-                start = time.perf_counter()
-                out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                times.append(time.perf_counter() - start)
-            rest = sorted(times[1:])
-            print(
-                f"  ddpperf {' '.join(words):20} first {times[0]:.2f}, then median {statistics.median(rest):.2f}, "
-                f"worst {rest[-1]:.2f}   {out.splitlines()[-1][:60]}"
-            )
+    return f", median {statistics.median(errors):g}, 95 % {most}; {rate_text(within, len(steps))}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="histories of each kind")
-    parser.add_argument("--rounds", type=int, default=10, help="processes that are timed")
-    options = parser.parse_args()
-    false_alarms(2 * options.seeds)
-    finds(options.seeds)
-    answers(options.rounds)
+    seeds = parser.parse_args().seeds
+    false_alarms(2 * seeds)
+    finds(seeds)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,9 @@
 """Two nodes without two machines: network namespaces with a link between them, and torchrun in both.
 
-    python benchmarks/two_nodes.py                            # an all-reduce over a link of 1 ms and 1 Gbit/s
-    python benchmarks/two_nodes.py --suite perf_tests         # a suite, over a link that is not shaped
+    python benchmarks/two_nodes.py perf_tests --ranks 4
 
-It needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and ``ip`` of iproute2. The link is shaped by shaped_link.py, which
-needs no netem. The all-reduce is compared with the time that the ring algorithm needs at least: 2 (n-1)/n of the bytes
-at the link's rate, and 2 (n-1) times its delay (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
-clusters of workstations", 2009).
+runs a suite. It needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and ``ip`` of iproute2. shaped_link.py makes a link
+slow, and needs no netem.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ import contextlib
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,27 +27,6 @@ if TYPE_CHECKING:
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
 _PORT = 29431
 _ROOT = Path(__file__).parents[1]
-MEGABYTES, DELAY_MS, RATE_GBIT = 25, 1.0, 1.0
-
-_TEST = """
-import time
-import torch
-import torch.distributed as dist
-
-def reduce(ctx, size, times):
-    tensor = torch.zeros(size // 4)
-    taken = []
-    for _ in range(times):
-        dist.barrier()
-        start = time.perf_counter()
-        dist.all_reduce(tensor)
-        taken.append(time.perf_counter() - start)
-    return taken
-
-def test_all_reduce(ddpperf_group):
-    taken = ddpperf_group.run(reduce, {size}, {times}).values
-    print("taken", *(max(each) for each in zip(*taken)))
-"""
 
 
 @dataclass(frozen=True)
@@ -189,30 +164,6 @@ def _end(task: subprocess.Popen[bytes]) -> None:
     task.wait()
 
 
-def ring_seconds(size: int, ranks: int, rate: float, delay: float) -> float:
-    """The least seconds of a ring all-reduce of ``size`` bytes at ``rate`` bytes/s and ``delay`` s a message."""
-    return 2 * (ranks - 1) / ranks * size / rate + 2 * (ranks - 1) * delay
-
-
-def all_reduce(times: int) -> bool:
-    """Time an all-reduce over the shaped link; whether it lies between the ring's time and 1.5 times that."""
-    size, least = MEGABYTES * 10**6, ring_seconds(MEGABYTES * 10**6, 2, RATE_GBIT * 1e9 / 8, DELAY_MS / 1e3)
-    shape = Shape(RATE_GBIT * 1e9 / 8, DELAY_MS / 1e3)
-    with tempfile.TemporaryDirectory() as folder, TwoNodes(shape) as nodes:
-        Path(folder, "test_link.py").write_text(_TEST.format(size=size, times=times))
-        ended = nodes.run(["-p", "no:cacheprovider", "-rP", "-q"], Path(folder))
-    found = [line for line in ended[0].text.splitlines() if line.startswith("taken ")]
-    if not found:
-        print(ended[0].text, ended[1].text)
-        return False
-    taken = [float(word) for word in found[0].split()[1:]]
-    middle = statistics.median(taken)
-    print(f"all-reduce of {MEGABYTES} MB over {RATE_GBIT} Gbit/s and {DELAY_MS} ms, {times} times")
-    print(f"  ring formula {least * 1e3:.1f} ms; median {middle * 1e3:.1f} ms ({middle / least:.2f} times the formula)")
-    print(f"  least {min(taken) * 1e3:.1f} ms, most {max(taken) * 1e3:.1f} ms")
-    return least <= min(taken) and middle <= 1.5 * least
-
-
 def suite(path: str, ranks: int, arguments: Sequence[str]) -> bool:
     """Run a suite on two nodes; whether both end with status 0."""
     with TwoNodes() as nodes, tempfile.TemporaryDirectory() as folder:
@@ -226,15 +177,13 @@ def suite(path: str, ranks: int, arguments: Sequence[str]) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=9, help="all-reduces")
-    parser.add_argument("--suite", help="a file or folder of tests to run in place of the all-reduce")
-    parser.add_argument("--ranks", type=int, default=4, help="of the suite")
+    parser.add_argument("suite", help="a file or folder of tests; other arguments are pytest's")
+    parser.add_argument("--ranks", type=int, default=4)
     options, others = parser.parse_known_args()
     reason = why_not()
     if reason:
         sys.exit(reason)
-    good = all_reduce(options.times) if options.suite is None else suite(options.suite, options.ranks, others)
-    sys.exit(not good)
+    sys.exit(not suite(options.suite, options.ranks, others))
 
 
 if __name__ == "__main__":

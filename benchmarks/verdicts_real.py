@@ -10,9 +10,9 @@ code that pauses in some steps. It runs pytest there against the first commit or
 the verdict was and what both sides' own step times say. What is slower is only timed (``--ddpperf-counts=off``):
 counts would tell at once. "Busy" runs have two processes beside them that compute, with short rests. Runs on a quiet
 machine wait while others use it, and do not count if others took more than a tenth of the cores meanwhile; the table
-says how many these are. Runs add up in one file, a line for each, with the git tree of the package; ``run --all`` makes
-those that the package's own tree lacks, in turn. It may be stopped at any time. ``--package`` is the folder of another
-checkout whose package is run in place of this one's.
+says how many these are. Runs add up in one file, a line for each benchmark, with the git tree of the package; ``run
+--all`` makes those that the package's own tree lacks, in turn. It may be stopped at any time. ``--package`` is the
+folder of another checkout whose package is run in place of this one's.
 
 Cells whose names begin with "suite" run the example suite under a budget, in a clone of what the checkout has
 committed: against its own commit, beside times that were saved there, or with 10 % planted in three of its tests. A
@@ -26,20 +26,20 @@ import argparse
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks.verdicts
 
-from benchmarks.quality.project import ROOT, BrokenFile
+from benchmarks.common.project import RESULTS, ROOT, BrokenFile
 from benchmarks.verdicts.cells import CELLS, SUITES
-from benchmarks.verdicts.outcomes import read
+from benchmarks.verdicts.outcomes import read, report
 from benchmarks.verdicts.runs import Bench, chosen, machine_here, made, tree_of
-from benchmarks.verdicts.tables import report
 from pytest_ddpperf.against.git import GitError
 from pytest_ddpperf.errors import DdpperfError, SettingError
 from pytest_ddpperf.parsers import argument, positive_int
 
-FILE = Path(__file__).parent / "results" / "verdicts_real.jsonl"
+FILE = RESULTS / "verdicts_real.jsonl"
 DAYS = 60.0 * 24 * 30
 
 
@@ -87,12 +87,14 @@ def _run(options: argparse.Namespace) -> None:
     package = options.package.resolve()
     bench = Bench(options.file, package, tree_of(package), machine_here(), lambda text: print(text, flush=True))
     for each in made(bench, cells, time.monotonic() + 60 * options.minutes, options.number):
-        why = f" (left out: {each.left_out})" if each.left_out else ""
-        print(f"{each.began} {each.cell} #{each.number}: {each.summary}, {each.seconds:.0f} s{why}", flush=True)
+        first, verdicts = each[0], Counter(one.verdict for one in each)
+        why = f" (left out: {first.left_out})" if first.left_out else ""
+        found = ", ".join(f"{times} {verdict}" for verdict, times in verdicts.items())
+        print(f"{first.began} {first.cell} #{first.number}: {found}, {first.seconds:.0f} s{why}", flush=True)
 
 
 def _table(options: argparse.Namespace) -> None:
-    print(report(read(options.file).outcomes, options.tree))
+    print(report(read(options.file), options.tree))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
-"""Faults in the order of collectives."""
+"""Faults in the order of collectives, and of what a rank returns."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+import time
 from typing import Any
 
-from benchmarks.campaign.kinds import STEPS, Place, kind
+from benchmarks.campaign.kinds import STEPPED, STEPS, Place, hang, kind, kinds
 
 SKIP = "leave out the next collective"
-BLOCKED = r"different sizes|blocked after .* in (all_reduce|broadcast|barrier|backward|_engine)"
+BLOCKED = r"different sizes|blocked after"
 
 
 def _dist() -> Any:
@@ -23,98 +26,124 @@ def _ones(count: int, dtype: str = "float32") -> Any:
     return torch.ones(count, dtype=getattr(torch, dtype))
 
 
-@kind(BLOCKED, phases=STEPS, blame="majority", ways=("launcher", "copy"))
-def leaves_out_a_collective(_: Place) -> str:
-    return SKIP
-
-
-@kind(BLOCKED, phases=STEPS, blame="majority")
-def sums_alone(_: Place) -> None:
-    _dist().all_reduce(_ones(7))
-
-
-@kind(BLOCKED, phases=STEPS, blame="majority", ways=("launcher", "copy"))
-def sums_another_size(_: Place) -> str:
-    _dist().all_reduce(_ones(4096))
-    return SKIP
-
-
-@kind(BLOCKED, phases=STEPS, blame="majority", ways=("launcher", "copy"))
-def sums_a_smaller_size(_: Place) -> str:
-    _dist().all_reduce(_ones(3))
-    return SKIP
-
-
-@kind(BLOCKED, phases=STEPS, blame="majority", ways=("launcher", "copy"))
-def sums_another_type(_: Place) -> str:
-    _dist().all_reduce(_ones(84, "float64"))  # as many as there are parameters
-    return SKIP
-
-
-@kind(BLOCKED, phases=("first step", "warm-up", "timed steps"), blame="majority", ways=("launcher", "copy"))
-def broadcasts_instead(_: Place) -> str:
-    _dist().broadcast(_ones(84), 0)
-    return SKIP
-
-
-@kind(r"in (barrier|gathers_instead|all_gather)|different sizes|blocked after", phases=STEPS, blame="majority")
-def gathers_instead(place: Place) -> None:
-    whole = [_ones(8) for _ in range(place.case.world_size)]
-    _dist().all_gather(whole, _ones(8))
-
-
-@kind(r"in waits_at_a_barrier_alone|blocked after|different sizes", phases=STEPS, blame="majority")
-def waits_at_a_barrier_alone(_: Place) -> None:
-    _dist().barrier()
-
-
-@kind(r"in makes_a_group_alone|blocked after", phases=STEPS, blame="majority")
-def makes_a_group_alone(_: Place) -> None:
-    dist = _dist()
-    group = dist.new_group()
-    dist.all_reduce(_ones(4), group=group)
-
-
-@kind(r"Default process group has not been initialized|ended the process group|blocked after", phases=STEPS)
-def destroys_the_group(_: Place) -> None:
-    dist = _dist()
-    dist.destroy_process_group()
-    dist.all_reduce(_ones(4))
-
-
-@kind(r"initialize the default process group|calls init_process_group", phases=STEPS)
-def initialises_again(_: Place) -> None:
-    _dist().init_process_group("gloo")
-
-
-@kind(r"in receives_from_nobody", phases=STEPS, blame="majority")
-def receives_from_nobody(place: Place) -> None:
-    _dist().recv(_ones(4), src=place.case.other)
-
-
-@kind(r"in sends_to_nobody", phases=STEPS, blame="majority")
-def sends_to_nobody(place: Place) -> None:
-    _dist().send(_ones(1 << 22), dst=place.case.other)
-
-
-@kind(r"ValueError|RuntimeError|AssertionError", phases=STEPS)
-def gathers_into_too_few(_: Place) -> None:
-    _dist().all_gather([_ones(4)], _ones(5))
-
-
-@kind(r"in waits_in_a_thread|blocked after|different sizes", phases=STEPS, blame="majority")
-def waits_in_a_thread(_: Place) -> None:
+def _waits_in_a_thread() -> None:
     thread = threading.Thread(target=_dist().all_reduce, args=(_ones(7),))
     thread.start()
     thread.join()
 
 
-@kind(r"different sizes|blocked after", phases=STEPS, blame="majority")
-def swaps_two_collectives(_: Place) -> None:
-    _dist().broadcast(_ones(5), 0)
-    _dist().all_reduce(_ones(9))
+kinds(
+    [
+        ("leaves_out_a_collective", BLOCKED, lambda _: SKIP),
+        ("sums_another_size", BLOCKED, lambda _: _dist().all_reduce(_ones(4096)) or SKIP),
+        ("sums_a_smaller_size", BLOCKED, lambda _: _dist().all_reduce(_ones(3)) or SKIP),
+        ("sums_another_type", BLOCKED, lambda _: _dist().all_reduce(_ones(84, "float64")) or SKIP),
+        ("broadcasts_instead", BLOCKED, lambda _: _dist().broadcast(_ones(84), 0) or SKIP),
+    ],
+    phases=STEPPED,
+    blame="majority",
+)
+kinds(
+    [
+        ("sums_alone", BLOCKED, lambda _: _dist().all_reduce(_ones(7))),
+        ("gathers_alone", BLOCKED, lambda p: _dist().all_gather([_ones(8)] * p.case.world_size, _ones(8))),
+        ("waits_at_a_barrier_alone", BLOCKED, lambda _: _dist().barrier()),
+        ("makes_a_group_alone", BLOCKED, lambda _: _dist().all_reduce(_ones(4), group=_dist().new_group())),
+        ("receives_from_nobody", r"in receives_from_nobody", lambda p: _dist().recv(_ones(4), src=p.case.other)),
+        ("sends_to_nobody", r"in sends_to_nobody", lambda p: _dist().send(_ones(1 << 22), dst=p.case.other)),
+        ("waits_in_a_thread", rf"in waits_in_a_thread|{BLOCKED}", lambda _: _waits_in_a_thread()),
+        ("swaps_two_collectives", BLOCKED, lambda _: (_dist().broadcast(_ones(5), 0), _dist().all_reduce(_ones(9)))),
+    ],
+    phases=STEPS,
+    blame="majority",
+)
+kinds(
+    [
+        (
+            "destroys_the_group",
+            r"Default process group has not been initialized|ended the process group|blocked after",
+            lambda _: (_dist().destroy_process_group(), _dist().all_reduce(_ones(4))),
+        ),
+        (
+            "initialises_again",
+            r"initialize the default process group|calls init_process_group",
+            lambda _: _dist().init_process_group("gloo"),
+        ),
+        (
+            "gathers_into_too_few",
+            r"ValueError|RuntimeError|AssertionError",
+            lambda _: _dist().all_gather([_ones(4)], _ones(5)),
+        ),
+        ("sums_what_is_no_tensor", r"ValueError|RuntimeError|TypeError", lambda _: _dist().all_reduce([1, 2])),
+    ],
+    phases=STEPS,
+)
 
 
-@kind(r"ValueError|RuntimeError|TypeError", phases=STEPS)
-def sums_what_is_no_tensor(_: Place) -> None:
-    _dist().all_reduce([1, 2])
+class Sent:
+    """An object that does something while it is pickled."""
+
+    def __init__(self, act: Any) -> None:
+        self.act = act
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.act()
+        return int, ()
+
+
+class Read:
+    """An object that does something while it is loaded."""
+
+    def __init__(self, act: Any, *arguments: Any) -> None:
+        self.act, self.arguments = act, arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.act, self.arguments
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def raise_value_error() -> None:
+    raise ValueError("boom 7")
+
+
+def raise_interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def raise_mute() -> None:
+    raise Mute
+
+
+SENT_BACK, READ = r"cannot be sent back", r"cannot be read by the test session"
+kinds(
+    [
+        ("returns_a_lock", SENT_BACK, lambda _: threading.Lock()),
+        ("returns_a_generator", SENT_BACK, lambda _: (number for number in range(3))),
+        ("raises_while_sent", rf"{SENT_BACK}(?s:.*)boom 7", lambda _: Sent(raise_value_error)),
+        ("interrupts_while_sent", rf"{SENT_BACK}(?s:.*)KeyboardInterrupt", lambda _: Sent(raise_interrupt)),
+        ("exits_while_sent", rf"{SENT_BACK}(?s:.*)sys\.exit\(5\)", lambda _: Sent(lambda: sys.exit(5))),
+        ("raises_without_words_while_sent", rf"{SENT_BACK}(?s:.*)Mute", lambda _: Sent(raise_mute)),
+        ("ends_while_sent", r"exited with status 5", lambda _: Sent(lambda: os._exit(5))),
+        ("blocks_while_sent", r"in hang\b", lambda _: Sent(hang)),
+        ("raises_while_read", rf"{READ}.*boom 7", lambda _: Read(raise_value_error)),
+        ("interrupts_while_read", rf"{READ}.*KeyboardInterrupt", lambda _: Read(raise_interrupt)),
+        ("exits_while_read", rf"{READ}.*SystemExit", lambda _: Read(sys.exit, 5)),
+        ("raises_without_words_while_read", rf"{READ}.*Mute", lambda _: Read(raise_mute)),
+        ("blocks_while_read", r"was not read by the test session before the deadline", lambda _: Read(time.sleep, 60)),
+        ("imports_nothing_while_read", rf"{READ}.*no_such_module", lambda _: Read(__import__, "no_such_module")),
+    ],
+    phases=("result",),
+)
+kinds([("returns_much", r"(?!)", lambda _: bytes(80 << 20))], phases=("result",), passes="must")
+
+
+@kind(rf"{SENT_BACK}(?s:.*)(RecursionError|deep|nested)", phases=("result",))
+def returns_the_deep(_: Place) -> object:
+    nested: list[Any] = []
+    for _number in range(200_000):
+        nested = [nested]
+    return nested

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
-from typing import Literal
+from typing import Any, Literal
 
-Way = Literal["launcher", "copy", "turns", "pytest", "suite"]
 Blame = Literal["rank", "other", "majority", "nobody", "any"]
 Ending = Literal["raise", "hang", "exit", "return"]
+Passes = Literal["no", "may", "must"]
 
-STEPS = ("build", "first step", "warm-up", "timed steps", "counted step", "close")
+STEPPED = ("first step", "warm-up", "timed steps", "counted step")
+STEPS = ("build", *STEPPED, "turns", "verification", "close")
 LOADED = ("import", *STEPS, "result")
 JOINED = ("join", *LOADED)
-SUDDEN = ("start", *JOINED, "after")
-SESSION_PHASES = ("import", "build", "first step", "warm-up", "counted step", "timed steps", "close")
+OF_SESSION = ("import", "build", "warm-up", "counted step", "timed steps", "close")
+ANY_MOMENT = "any moment"  # the phase of what the worker does to a session beside a stored baseline
 ENDINGS: tuple[Ending, ...] = ("raise", "hang", "exit", "return")
+NEVER = r"(?!)"
 ENDED: dict[str, str] = {
     "raise": r"ValueError: sabotaged",
     "hang": r"in hang\b",
     "exit": r"exited with status 5\b",
-    "return": r"(?!)",
+    "return": NEVER,
 }
-SAVING = frozenset({"kills_the_session_while_it_saves"})  # done by the worker, not by a rank
-FULL = frozenset({"fills_the_disk_of_baselines"})  # baselines are on a small file system of their own
-ANY_MOMENT = "any moment"  # the phase of what the worker does to a session beside a stored baseline
-TIMEOUTS = (6.0, 7.0, 8.0)
-SHARE_OF_COPIES = 0.15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +42,7 @@ class Case:
     rank: int
     world_size: int
     timeout: float
-    way: Way
+    way: Literal["suite", "session"]
 
     @property
     def deadline(self) -> float:
@@ -55,15 +50,21 @@ class Case:
 
         A session that is ended by a signal has none.
         """
-        if self.phase == ANY_MOMENT:
-            return 0.0
-        in_suite = {"verification": 3, "result": 1}.get(self.phase, 2)
-        return self.timeout * {"pytest": 2, "suite": in_suite}.get(self.way, 1)
+        return self.timeout * {"verification": 3, "result": 1, ANY_MOMENT: 0}.get(self.phase, 2)
 
     @property
     def other(self) -> int:
         """The rank after the guilty one."""
         return (self.rank + 1) % self.world_size
+
+
+_exit = os._exit
+_sleep = time.sleep
+
+
+def hang() -> None:
+    while True:
+        _sleep(1000)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +76,7 @@ class Place:
     scratch: str
 
     def end(self) -> None:
-        """Do after a sabotage what the case has drawn."""
+        """Does after a sabotage what the case has drawn."""
         if self.case.ending == "raise":
             raise ValueError("sabotaged")
         if self.case.ending == "exit":
@@ -89,15 +90,6 @@ class Place:
         return int(Path(self.scratch, f"pid.{self.case.other}").read_text(encoding="ascii"))
 
 
-_exit = os._exit
-_sleep = time.sleep
-
-
-def hang() -> None:
-    while True:
-        _sleep(1000)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
     """What a rank does at one of ``phases``; ``reason`` is searched in the report.
@@ -106,94 +98,49 @@ class Kind:
     ``other``, the drawn one where it is alone against a ``majority``, ``nobody``, or ``any`` rank: it cannot be told.
     """
 
-    name: str
     act: Callable[[Place], object]
-    reason: str
-    phases: tuple[str, ...]
-    endings: tuple[Ending, ...]
-    blame: Blame
-    passes: Literal["no", "may", "must"]
-    ways: tuple[Way, ...]
-    session: bool  # whether it needs a pytest session of its own
-    reasons: dict[str, str]  # by ending
-    against: bool  # whether the session compares with another revision
+    reason: str = NEVER
+    phases: tuple[str, ...] = JOINED
+    endings: tuple[Ending, ...] = ()
+    blame: Blame = "rank"
+    passes: Passes = "no"
+    reasons: Mapping[str, str]  # by ending
+    session: bool = False  # whether it needs a pytest session of its own
+    against: bool = False  # whether that session compares with another revision
 
 
 KINDS: dict[str, Kind] = {}
+Act = Callable[[Place], object]
 
 
-def kind(
-    reason: str = r"(?!)",
-    *,
-    phases: tuple[str, ...] = JOINED,
-    endings: tuple[Ending, ...] = (),
-    blame: Blame = "rank",
-    passes: Literal["no", "may", "must"] = "no",
-    ways: tuple[Way, ...] = ("launcher", "copy", "suite"),
-    reasons: dict[str, str] | None = None,
-    against: bool = False,
-) -> Callable[[Callable[[Place], object]], Callable[[Place], object]]:
-    """Declare a kind, named after the function that does it."""
+def declare(name: str, act: Any, reason: str = NEVER, **more: Any) -> None:
+    """Declares a kind; stacks show its function by this name."""
+    if name in KINDS:
+        raise ValueError(name)
+    act.__code__ = act.__code__.replace(co_name=name)
+    KINDS[name] = Kind(act=act, reason=reason, **{**more, "reasons": {**ENDED, **more.get("reasons", {})}})
 
-    def declare(act: Callable[[Place], object]) -> Callable[[Place], object]:
-        name = act.__name__
-        if name in KINDS:
-            raise ValueError(name)
-        KINDS[name] = Kind(
-            name=name,
-            act=act,
-            reason=reason,
-            phases=phases,
-            endings=endings,
-            blame=blame,
-            passes=passes,
-            ways=ways,
-            session=ways == ("pytest",),
-            reasons={**ENDED, **(reasons or {})},
-            against=against,
-        )
+
+def kind(reason: str = NEVER, **more: Any) -> Callable[[Act], Act]:
+    """Declares a kind that is named after the function that does it."""
+
+    def decorate(act: Act) -> Act:
+        declare(act.__name__, act, reason, **more)
         return act
 
-    return declare
+    return decorate
 
 
-def drawn(seed: int, number: int) -> Case:
-    """Case ``number`` of a campaign: all kinds come in turn, and the rest is drawn."""
-    names = sorted(KINDS)
-    Random(seed).shuffle(names)
-    random = Random(f"{seed} {number}")
-    kind = KINDS[names[number % len(names)]]
-    phase = random.choice(kind.phases)
-    ending = random.choice(kind.endings) if kind.endings else None
-    world_size = random.choice((2, 2, 3, 4))
-    way = _way(kind, phase, random)
-    timeout = random.choice(TIMEOUTS)
-    return Case(
-        number=number,
-        seed=seed,
-        kind=kind.name,
-        phase=phase,
-        ending=ending,
-        rank=random.randrange(world_size),
-        world_size=world_size,
-        timeout=timeout,
-        way=way,
-    )
+def kinds(rows: Iterable[tuple[str, str, Act]], **more: Any) -> None:
+    """Declares kinds: names, reasons and what they do."""
+    for name, reason, act in rows:
+        declare(name, act, reason, **more)
 
 
-def _way(kind: Kind, phase: str, random: Random) -> Way:
-    ways = set(kind.ways) - {"suite"}
-    if len(ways) == 1:
-        return ways.pop()
-    return "copy" if phase not in {"start", "join"} and random.random() < SHARE_OF_COPIES else "launcher"
-
-
-def kill_self(number: int) -> None:
-    """Send this process a signal whose action nobody has changed."""
-    if number not in {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    _sleep(0.1)
+def sabotages(rows: Mapping[str, Act], **more: Any) -> None:
+    """Declares kinds after which the rank goes on to one of the endings."""
+    for name, act in rows.items():
+        declare(name, act, **{"endings": ENDINGS, **more})
 
 
 def prctl(option: int, value: int) -> None:
@@ -201,5 +148,5 @@ def prctl(option: int, value: int) -> None:
 
 
 def parent(pid: int) -> int:
-    """The process id of a process's parent."""
+    """Returns the process id of a process's parent."""
     return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])

@@ -5,7 +5,8 @@ from __future__ import annotations
 # The place that a fault happens in decides what is measured: a step, a Workload, a script, two steps or only ranks.
 HEAD = """\
 import os
-from benchmarks.campaign.training import reach, read
+from benchmarks.campaign.cases import reach, read
+from benchmarks.campaign.collectives import SKIP
 
 CASE, SCRATCH = read({case!r}), {scratch!r}
 join, getpid, opened = os.path.join, os.getpid, open  # a fault may break the module's, and what is builtin
@@ -39,8 +40,8 @@ class Subject:
         self.calls += 1
         phases = {1: "first step", 2: "warm-up", 12: "timed steps"}
         counting = torch._C._len_torch_dispatch_stack() > 0
-        at("counted step" if counting else phases.get(self.calls, ""))
-        torch.distributed.all_reduce(self.weight * 1)
+        if at("counted step" if counting else phases.get(self.calls, "")) != SKIP:
+            torch.distributed.all_reduce(self.weight * 1)
 
     def close(self):
         at("close")
@@ -132,11 +133,11 @@ SUBJECTS = {"verification": WORKLOAD, "join": SCRIPT, "turns": TURNS, "result": 
 VERBS = {"turns": "ddpperf.compare", "result": "ddpperf_group.run"}
 TESTS = """\
 import pytest
-from benchmarks.campaign.training import add_up
+from benchmarks.campaign.cases import add_up
 """
 FAULTY = """
 
-@pytest.mark.ddpperf(timeout={timeout:g})
+@pytest.mark.ddpperf(timeout={timeout:g}, world_size={world_size})
 def test_{number}({fixture}):
     from subject_{number} import Subject
 

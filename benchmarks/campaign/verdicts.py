@@ -6,13 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.campaign.kinds import KINDS, Case
+from benchmarks.campaign.kinds import KINDS, NEVER, Case
 
 GRACE = 5.0  # seconds after the deadline; docs/ranks.md says so
 LONG = 400_000  # characters: no report is longer
 _STACK = re.compile(r"^ranks? (\d+(?:, \d+)*):$", re.MULTILINE)
 _RANKS = re.compile(r"\branks? (\d+(?:, \d+)*)")
-PROPERTIES = ("in time", "guilty rank first", "right reason", "nothing left", "next test passes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,12 +20,11 @@ class Verdict:
 
     case: Case
     properties: dict[str, bool | None]
-    text: str  # of the report, where a property does not hold
+    text: str  # of the report, if a property does not hold
     error: str
     seconds: float
     left: list[str]
     said: str  # by the next test
-    named: str  # who was named first
 
     @property
     def good(self) -> bool:
@@ -34,20 +32,17 @@ class Verdict:
 
 
 def judged(case: Case, outcome: dict[str, Any] | None, left: list[str], said: str, acted: float | None) -> Verdict:
-    """Judge a case; ``outcome`` is None if no report came."""
+    """Judges a case; ``outcome`` is None if no report came, ``acted`` if nothing was done."""
     kind = KINDS[case.kind]
     error, text = ("", "") if outcome is None else (outcome["error"], outcome["text"])
-    seconds = float("inf") if outcome is None else outcome["seconds"]
-    if case.way in {"pytest", "suite"} and outcome is not None and acted is not None:
-        seconds = outcome["ended"] - acted
-    first = first_named(error, outcome["rank"] if outcome else None, text)
+    seconds = float("inf") if outcome is None else 0.0 if acted is None else outcome["ended"] - acted
     passes = _may_pass(case)
     blamed: bool | None = False
     reason: bool | None = False
     if outcome is not None and acted is not None and not error:
         blamed = reason = None if passes != "no" else False
     elif outcome is not None and acted is not None and passes != "must":
-        blamed = _blamed(case, error, first, text)
+        blamed = _blamed(case, error, first_named(error, outcome["rank"], text), text)
         pattern = kind.reasons[case.ending] if case.ending else kind.reason
         reason = re.search(pattern, text) is not None and outcome["length"] < LONG
     properties = {
@@ -57,45 +52,33 @@ def judged(case: Case, outcome: dict[str, Any] | None, left: list[str], said: st
         "nothing left": not left,
         "next test passes": not said,
     }
-    good = all(holds is not False for holds in properties.values())
     return Verdict(
         case=case,
         properties=properties,
-        text="" if good else text[:3000],
+        text="" if False not in properties.values() else text[:3000],
         error=error or ("nothing was done" if acted is None else "no report" if outcome is None else ""),
         seconds=round(min(seconds, 999.0), 2),
         left=left,
         said=said[:2000],
-        named="" if first is None else str(first),
     )
 
 
 def _may_pass(case: Case) -> str:
     """Whether a case ends without an error: no, may or must."""
     kind = KINDS[case.kind]
-    if case.phase == "after" and kind.blame != "nobody":
-        return "must"
-    if case.ending == "return" and kind.reasons["return"] == r"(?!)":
+    if case.ending == "return" and kind.reasons["return"] == NEVER:
         return "must" if kind.passes == "no" else kind.passes
     if case.phase == "turns" and kind.reason.startswith("ran out of memory"):
         return "may"  # what does not fit is a row of a comparison
-    if case.phase == "start" and case.ending == "raise":
-        return "must"  # exceptions of a fork's hook are ignored
     return kind.passes
 
 
 def first_named(error: str, rank: int | None, text: str) -> set[int] | None:
-    """The ranks that a report names first; None if it blames nobody."""
-    if not error or error in {"LaunchError", "Session"}:
+    """Returns the ranks that a report names first; None if it blames nobody."""
+    if not error or error in {"LaunchError", "Session"} or (rank is None and error in {"RankFailed", "RanksTimedOut"}):
         return None
-    if error == "RankFailed":
-        return None if rank is None else _numbers(_RANKS.search(text))
-    if error == "RanksTimedOut":  # lines before say where all stand; the guilty rank's stack comes first
-        return None if rank is None else _numbers(_STACK.search(text))
-    return _numbers(_RANKS.search(text))
-
-
-def _numbers(found: re.Match[str] | None) -> set[int] | None:
+    # Lines before say where all stand; the guilty rank's stack comes first.
+    found = (_STACK if error == "RanksTimedOut" else _RANKS).search(text)
     return None if found is None else {int(number) for number in found[1].split(", ")}
 
 

@@ -10,8 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
-from benchmarks.gpu_pieces.plugin import job_of, launcher
-from benchmarks.gpu_pieces.work import WAITS, workloads
+from benchmarks.gpu_pieces.plugin import WAITS, job_of, launcher, workloads
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.training.jobs import LaunchJob
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.common.project import ROOT
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
 from benchmarks.gpu_pieces.plugin import launcher
-from benchmarks.quality.project import ROOT
 from pytest_ddpperf.errors import DdpperfError
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
@@ -19,7 +19,6 @@ from pytest_ddpperf.launch.launcher import Launcher
 HELD = 0.5  # of the free memory of a GPU
 DRY_BYTES = 2**26
 AS_IT_SHOULD = {True: "as it should", False: "NOT AS IT SHOULD"}
-HIDDEN = {"is empty": "", "names a GPU that is not there": "99", "names no GPU at all": "GPU-deadbeef"}
 
 
 def stays_out(ctx: RankContext) -> None:
@@ -127,9 +126,6 @@ def run(place: Place, notes: Notes) -> None:
             notes(cases=[*notes.found.get("cases", []), tried(started, place, case)])
         free = started.run(holds_as_much, world_size=1, device=place.device, backend=place.backend, timeout=60).rank(0)
         notes(free=free)
-    for title, value in HIDDEN.items():
-        with launcher({**os.environ, "CUDA_VISIBLE_DEVICES": value}) as started:
-            notes(hidden={**notes.found.get("hidden", {}), title: hidden(started)})
 
 
 def tried(started: Launcher, place: Place, case: Case) -> dict[str, Any]:
@@ -171,15 +167,6 @@ def reported(call: Callable[[], object]) -> dict[str, Any]:
     }
 
 
-def hidden(started: Launcher) -> dict[str, str]:
-    """What a launch on CUDA says where no GPU can be used, and what one on the CPU says: nothing."""
-    said = {}
-    for device in ("cuda", "cpu"):
-        error = reported(lambda on=device: started.run(adds, world_size=1, device=on, backend="gloo", timeout=60))  # type: ignore[misc]
-        said[device] = f"{error['type']}: {error['text']}" if error["type"] else ""
-    return said
-
-
 def lines(found: Mapping[str, Any]) -> list[str]:
     told = []
     for case in found.get("cases", []):
@@ -191,9 +178,6 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         told.append(f"  the next launch {after}")
     if "free" in found:
         told.append(f"a launch right after a kill with memory held found {found['free']:.0%} of the memory free")
-    for title, said in found.get("hidden", {}).items():
-        told.append(f"CUDA_VISIBLE_DEVICES {title}:")
-        told += [f"  {device}: {text.partition(chr(10))[0][:160] or 'works'}" for device, text in said.items()]
     return told
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
-from benchmarks.gpu_pieces.plugin import job_of, launcher, timed
-from benchmarks.gpu_pieces.work import workloads
+from benchmarks.gpu_pieces.plugin import job_of, launcher, timed, workloads
 from pytest_ddpperf.launch.context import RankContext
 
 PARTS = {

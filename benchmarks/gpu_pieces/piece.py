@@ -18,9 +18,9 @@ PATIENCE = 3  # times as long as expected
 class Place:
     """Where a piece runs: on CUDA, or in a dry run on the CPU."""
 
-    gpus: int  # that CUDA can use; in a dry run as many ranks stand for them
-    folder: Path  # kept for later pieces
+    folder: Path  # for what it writes
     dry: bool = False
+    gpus: int = 1  # that ranks may use; in a dry run as many ranks stand for them
 
     @property
     def device(self) -> str:
@@ -65,7 +65,6 @@ class Piece:
     seconds: float  # that it is expected to take on one GPU
     run: Callable[[Place, Notes], None]
     lines: Callable[[Mapping[str, Any]], list[str]]  # what was found as text; of a piece that did not end, a part
-    gpus: int = 1  # that it needs
     files: tuple[str, ...] = ()  # kept beside the results
     dry: str = "the same on the CPU with gloo, tiny"  # what a dry run does
 
@@ -73,12 +72,3 @@ class Piece:
     def limit(self) -> float:
         """Seconds after which it is ended."""
         return min(MAX_SECONDS, max(MIN_SECONDS, PATIENCE * self.seconds))
-
-    @property
-    def needs(self) -> str:
-        """The hardware, in words."""
-        return "one GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
-
-    def lacks(self, place: Place) -> str:
-        """What the machine lacks for it; empty if nothing is missing."""
-        return "" if place.dry or place.gpus >= self.gpus else f"needs {self.needs}, and CUDA can use {place.gpus} here"

@@ -1,4 +1,4 @@
-"""The only module of these pieces that knows how the plugin launches, times, counts and profiles."""
+"""What pieces train, and how the plugin launches, times, counts and profiles it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.gpu_pieces.piece import Place
+from perf_tests.language_model import SMALL, Size, language_model
 from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.communication import RankProfile
@@ -19,8 +20,18 @@ from pytest_ddpperf.strategies.table import resolve
 from pytest_ddpperf.training.jobs import PROFILE_LAUNCH, RUN_LAUNCH, LaunchJob, RankFunction
 from pytest_ddpperf.training.workload import Workload
 
+HEAVY = Size("heavy", width=1024, heads=16, layers=4, feed_forward=4096, sequence=256)
+TINY = Size("tiny", width=32, heads=2, layers=1, feed_forward=64, sequence=16)
+WAITS = {"small": "waits for the host", "heavy": "waits for the GPU"}
 TIMEOUT = 300.0
 COUNT_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "count_launch")
+
+
+def workloads(place: Place) -> dict[str, Workload]:
+    """Returns the small language model, which waits for the host, and one of 50 million weights."""
+    if place.dry:
+        return dict.fromkeys(WAITS, language_model(TINY, batch_size=2))
+    return {"small": language_model(SMALL, batch_size=8), "heavy": language_model(HEAVY, batch_size=8)}
 
 
 def launcher(environ: Mapping[str, str] | None = None) -> Launcher:

@@ -10,8 +10,7 @@ from contextlib import closing
 from typing import Any
 
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
-from benchmarks.gpu_pieces.plugin import counted, job_of, launcher
-from benchmarks.gpu_pieces.work import workloads
+from benchmarks.gpu_pieces.plugin import counted, job_of, launcher, workloads
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.training.jobs import LaunchJob
 
@@ -25,8 +24,6 @@ TOLD = ("sync", "nccl", "gloo")  # of names that are told apart
 def run(place: Place, notes: Notes) -> None:
     work = workloads(place)["small"]
     cases = [("naive", place.backend, 1), ("ddp", place.backend, 1), ("ddp", "gloo", 2)]
-    if place.gpus > 1 and not place.dry:
-        cases.append(("ddp", place.backend, 2))
     profiles: list[dict[str, Any]] = []
     with launcher() as started:
         for strategy, backend, ranks in cases:

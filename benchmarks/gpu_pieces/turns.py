@@ -18,8 +18,7 @@ from typing import Any
 from scipy.stats import chi2
 
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
-from benchmarks.gpu_pieces.plugin import job_of, launcher, timed
-from benchmarks.gpu_pieces.work import WAITS, workloads
+from benchmarks.gpu_pieces.plugin import WAITS, job_of, launcher, timed, workloads
 from pytest_ddpperf.launch.interleaving import TurnSlot, run_interleaved
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.launch_figures import mean_step

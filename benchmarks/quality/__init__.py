@@ -1,1 +1,1 @@
-"""What several benchmarks share: steps, simulated launches and their verdicts, and runs of pytest."""
+"""What ``benchmarks/decision.py`` is made of: simulated launches and the verdicts on them."""

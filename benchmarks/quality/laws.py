@@ -18,7 +18,6 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.quality.steps import WARMUP
 from benchmarks.quality.verdicts import Launched, rank_launch
 from pytest_ddpperf.training.timing import turn_sizes
 
@@ -30,6 +29,7 @@ RECORDED = Path(__file__).parents[1] / "results" / "recorded_pairs.npz"
 (pair, side, step) and CPU times (pair, side) in units of 0.1 us, -1 if unknown, and the ``condition`` of the pair:
 0 if both sides ran the same code, else what made the second one slower."""
 
+WARMUP = 5  # steps of a launch that are not timed
 TICK = 1e-7  # s
 START_UP = 0.27  # s: what a launch takes besides its steps
 SEEN = 40  # steps, by which the scatter of recorded pairs is told

@@ -12,7 +12,6 @@ from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.judge.decision import PAIRED_TOLERANCE
 from pytest_ddpperf.judge.detection import EQUIVALENCE_MARGIN
 from pytest_ddpperf.judge.judge import Judge
-from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.scaling import alone, gated_if_paired
 from pytest_ddpperf.metrics.table import STEP_TIME
 from pytest_ddpperf.records.launch import RankLaunch
@@ -24,7 +23,6 @@ from pytest_ddpperf.run.call.planning import LaunchOutcome, Purpose, limits_of
 from pytest_ddpperf.run.call.references import PairedReferences
 from pytest_ddpperf.run.call.rounds import Measuring, Observer, Rounds
 from pytest_ddpperf.run.call.variant import Variant
-from pytest_ddpperf.run.session.sides import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.training.timing import turn_sizes
 
@@ -46,11 +44,6 @@ class Outcome:
     change: float | None
     bound: float | None = None
     interval: Interval | None = None  # of the change
-
-
-def launcher() -> Launcher:
-    """Starts ranks as the plugin does."""
-    return Launcher(preload=(*PRELOADED, "benchmarks.quality.steps"))
 
 
 def rank_launch(step_times: Sequence[float], cpu: float | None = None) -> RankLaunch:

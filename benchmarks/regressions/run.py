@@ -14,11 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,12 +24,11 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.quality.project import environ_of
+from benchmarks.common.project import RESULTS, commit, pytest_run, repository, write
 from benchmarks.regressions.case import Case, Row, all_cases
 from benchmarks.regressions.page import PAGE, page, table
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "regressions.json"
+FILE = RESULTS / "regressions.json"
 SECONDS = 300.0  # for a session of pytest
 TOGETHER = 4  # cases of a session
 TOLD = 2000  # characters of a failure that are kept
@@ -66,45 +63,36 @@ class Judged:
     seconds: float
 
 
-def write(folder: Path, cases: Sequence[Case], version: str) -> None:
-    """Write this version of each case's program; a case without a twin has none."""
-    for case in cases:
-        program = getattr(case, f"{version}_text")()
-        (folder / f"{case.name}.py").write_text(program, encoding="utf-8")
+def programs(cases: Sequence[Case], version: str, suffix: str = "") -> dict[str, str]:
+    """Returns the files of this version of each case's program; a case without a twin has none."""
+    return {f"{case.name}{suffix}.py": getattr(case, f"{version}_text")() for case in cases}
 
 
-def make(folder: Path, cases: Sequence[Case]) -> None:
-    """Make a project that has a test for each case."""
-    (folder / "pytest.ini").write_text(INI, encoding="utf-8")
-    (folder / "test_0_first.py").write_text(FIRST, encoding="utf-8")
+def project_of(cases: Sequence[Case], suffix: str = "") -> dict[str, str]:
+    """Returns the files of a project that has a test for each case."""
+    files = {"pytest.ini": INI, "test_0_first.py": FIRST}
     for case in cases:
-        test = TEST.format(
-            name=case.name,
-            imported="" if case.script else f"import {case.name}\n",
-            subject=f'Script("{case.name}.py")' if case.script else f"{case.name}.build",
+        name = f"{case.name}{suffix}"
+        files[f"test_{name}.py"] = TEST.format(
+            name=name,
+            imported="" if case.script else f"import {name}\n",
+            subject=f'Script("{name}.py")' if case.script else f"{name}.build",
             ranks=case.ranks,
             more=f", {case.check}" if case.check else "",
         )
-        (folder / f"test_{case.name}.py").write_text(test, encoding="utf-8")
+    return files
 
 
 def judged(folder: Path, cases: Sequence[Case], *options: str) -> dict[int, Judged]:
-    """What a run of pytest says of these cases."""
-    results, junit = folder / "results.json", folder / "junit.xml"
-    tests = ["test_0_first.py", *(f"test_{case.name}.py" for case in cases)]
-    command = [sys.executable, "-m", "pytest", "-q", *tests, *options]
-    command += [f"--ddpperf-report=json:{results.name}", f"--junitxml={junit.name}"]
-    ended = subprocess.run(
-        command, cwd=folder, env=environ_of((ROOT,)), timeout=SECONDS, capture_output=True, text=True, check=False
-    )
-    if not results.exists():
-        raise RuntimeError(f"pytest ended with status {ended.returncode}\n{ended.stdout}\n{ended.stderr}")
-    by_test = {result["test"]: result for result in json.loads(results.read_text(encoding="utf-8"))["results"]}
-    of_test = {str(test.get("name")): test for test in ET.parse(junit).iter("testcase")}  # noqa: S314  our own file
+    """Returns what a run of pytest says of these cases."""
+    names = [f"test_{case.name}" for case in cases]
+    ran = pytest_run(folder, ["test_0_first.py", *(f"{name}.py" for name in names), *options], seconds=SECONDS)
+    if not ran.results:
+        raise RuntimeError(f"pytest ended with status {ran.status}\n{ran.printed}")
+    by_test = {result["test"]: result for result in ran.results}
     found: dict[int, Judged] = {}
-    for case in cases:
-        test = of_test[f"test_{case.name}"]
-        result = by_test.get(f"test_{case.name}.py::test_{case.name}", {})
+    for case, name in zip(cases, names, strict=True):
+        test, result = ran.tests[f"{name}::{name}"], by_test.get(f"{name}.py::{name}", {})
         metrics = result.get("metrics", {})
         failure = next((part for part in test if part.tag in ("failure", "error", "skipped")), None)
         found[case.number] = Judged(
@@ -114,7 +102,6 @@ def judged(folder: Path, cases: Sequence[Case], *options: str) -> dict[int, Judg
             said="" if failure is None else failure.text or str(failure.get("message")),
             seconds=float(str(test.get("time"))),
         )
-    results.unlink()
     return found
 
 
@@ -127,16 +114,15 @@ def run(cases: Sequence[Case]) -> list[Row]:
         return rows
     with tempfile.TemporaryDirectory(prefix="ddpperf-regressions-") as aside:
         folder = Path(aside)
-        make(folder, cases)
-        write(folder, cases, "better")
+        write(folder, {**project_of(cases), **programs(cases, "better")})
         judged(folder, cases, "--ddpperf-save", f"--ddpperf-baseline-dir={BETTER}")
-        write(folder, cases, "worse")
+        write(folder, programs(cases, "worse"))
         worse = judged(folder, cases, f"--ddpperf-baseline-dir={BETTER}")
         judged(folder, cases, "--ddpperf-save", f"--ddpperf-baseline-dir={WORSE}")
-        write(folder, cases, "better")
+        write(folder, programs(cases, "better"))
         back = judged(folder, cases, f"--ddpperf-baseline-dir={WORSE}")
         with_twin = [case for case in cases if case.twin]
-        write(folder, with_twin, "twin")
+        write(folder, programs(with_twin, "twin"))
         twins = judged(folder, with_twin, f"--ddpperf-baseline-dir={BETTER}") if with_twin else {}
     return rows + [row(case, worse[case.number], back[case.number], twins.get(case.number)) for case in cases]
 
@@ -145,14 +131,12 @@ def run_timed(case: Case) -> Row:
     """Run a case that only times can tell, each version side by side with the commit of the other one."""
     with tempfile.TemporaryDirectory(prefix="ddpperf-regressions-") as aside:
         folder, found = Path(aside), list[Judged]()
-        make(folder, [case])
-        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+        repository(folder, {**project_of([case]), **programs([case], "better")})
         for committed, version in (("better", "worse"), ("worse", "better")):
-            write(folder, [case], committed)
-            for command in (("add", "."), ("commit", "-qm", committed)):
-                who = ("-c", "user.name=corpus", "-c", "user.email=corpus@example.com")
-                subprocess.run(["git", *who, *command], cwd=folder, check=True)
-            write(folder, [case], version)
+            write(folder, programs([case], committed))
+            if found:
+                commit(folder, committed)
+            write(folder, programs([case], version))
             found.append(judged(folder, [case], *TIMED)[case.number])
     return replace(row(case, found[0], found[1], None), clock=True)
 
@@ -185,9 +169,9 @@ def left_out(case: Case) -> str:
 
 def kept() -> dict[int, Row]:
     """What came out before, by number."""
-    if not RESULTS.exists():
+    if not FILE.exists():
         return {}
-    return {row["number"]: Row(**row) for row in json.loads(RESULTS.read_text(encoding="utf-8"))}
+    return {row["number"]: Row(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))}
 
 
 def keep(rows: Sequence[Row]) -> None:
@@ -195,7 +179,7 @@ def keep(rows: Sequence[Row]) -> None:
     before = kept()
     found = {row.number: row for row in rows if not row.skipped or row.number not in before}
     rows = [row for _, row in sorted({**before, **found}.items())]
-    RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    FILE.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(all_cases(), rows), encoding="utf-8")
 
 

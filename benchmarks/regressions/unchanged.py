@@ -11,9 +11,7 @@ asked for. Nothing is timed.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,56 +25,25 @@ import torch
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.quality.project import environ_of
-from benchmarks.regressions.case import Case, all_cases
-from benchmarks.regressions.run import FIRST, INI, ROOT, TEST, left_out
+from benchmarks.common.project import ROOT, pytest_results, write
+from benchmarks.regressions.case import all_cases
+from benchmarks.regressions.run import left_out, programs, project_of
 from pytest_ddpperf.parsers import argument, positive_int
 from pytest_ddpperf.stats.rates import clopper_pearson
 
 VERSIONS = ("better", "worse", "twin")
 FOLDERS = (ROOT / "perf_tests", ROOT / "benchmarks" / "diagnosed")
-SECONDS = 1800.0  # for a session of pytest
 WRONG = ("regressed", "broken")
 
 
 def make(folder: Path) -> None:
     """Makes a project with a test for each program."""
-    (folder / "pytest.ini").write_text(INI, encoding="utf-8")
-    (folder / "test_0_first.py").write_text(FIRST, encoding="utf-8")
     for case in all_cases().values():
-        if case.clock or left_out(case):
-            continue
-        for version in VERSIONS[: 2 + bool(case.twin)]:
-            _make_test(folder, case, version)
+        for version in VERSIONS[: 2 + bool(case.twin)] if not (case.clock or left_out(case)) else ():
+            suffix = f"_{version}"
+            write(folder, {**project_of([case], suffix), **programs([case], version, suffix)})
     for found in FOLDERS:
         shutil.copytree(found, folder / found.name, ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def _make_test(folder: Path, case: Case, version: str) -> None:
-    name = f"{case.name}_{version}"
-    (folder / f"{name}.py").write_text(getattr(case, f"{version}_text")(), encoding="utf-8")
-    test = TEST.format(
-        name=name,
-        imported="" if case.script else f"import {name}\n",
-        subject=f'Script("{name}.py")' if case.script else f"{name}.build",
-        ranks=case.ranks,
-        more=f", {case.check}" if case.check else "",
-    )
-    (folder / f"test_{name}.py").write_text(test, encoding="utf-8")
-
-
-def counted(folder: Path, *options: str) -> list[dict[str, Any]]:
-    """Returns the results of a run of all programs."""
-    file = folder / "results.json"
-    file.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", f"--ddpperf-report=json:{file.name}", *options]
-    ended = subprocess.run(
-        command, cwd=folder, env=environ_of((ROOT,)), timeout=SECONDS, capture_output=True, text=True, check=False
-    )
-    if not file.exists():
-        raise RuntimeError(f"pytest ended with status {ended.returncode}\n{ended.stdout}\n{ended.stderr}")
-    found: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["results"]
-    return found
 
 
 def wrong_of(result: dict[str, Any]) -> str:
@@ -90,13 +57,13 @@ def wrong_of(result: dict[str, Any]) -> str:
 
 def compare(folder: Path, wanted: int, options: Sequence[str] = ()) -> tuple[Counter[str], list[str]]:
     """Saves all programs and compares them until there are enough comparisons; returns verdicts and what was wrong."""
-    saved = counted(folder, "--ddpperf-save", *options)
+    saved = pytest_results(folder, ("--ddpperf-save", *options))
     broken = {(result["test"], result["name"]) for result in saved if result["verdict"] == "broken"}
     print(f"{len(saved) - len(broken)} programs; {len(broken)} are broken and left out", flush=True)
     verdicts, wrong = Counter[str](), list[str]()
     while verdicts.total() < wanted:
         begun = time.monotonic()
-        for result in counted(folder, *options):
+        for result in pytest_results(folder, options):
             if (result["test"], result["name"]) in broken:
                 continue
             verdicts[result["verdict"]] += 1

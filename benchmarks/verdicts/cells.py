@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from benchmarks.verdicts.programs import LATENCY, Program
+from benchmarks.verdicts.programs import Program
 
 LENGTHS = ("4ms", "12ms", "60ms")
 PAUSES, EACH = (5, 20, 100), (5, 10, 20)  # typical steps, in one step of so many
-MANY = 40  # runs, in which all lengths of steps are drawn
 WORSE = 0.10  # by how much pauses lengthen the mean step at least, in runs that count
 
 Sides: TypeAlias = "tuple[Program, Program]"
@@ -25,7 +24,7 @@ class Goal:
     what: str  # red, or green: unchanged, ok or improved
     share: float
     at_least: bool
-    test: str = ""  # in which a slowdown was planted, and which alone is meant
+    planted: bool = False  # of benchmarks of a suite that are slower, which alone are meant
     seconds: float | None = None  # within which pytest has to end: that alone is meant
 
 
@@ -64,34 +63,21 @@ class Cell:
         """Whether one of its runs takes a quiet machine."""
         return not self.busy or self.saved_busy is False
 
-    @property
-    def lengths(self) -> set[str]:
-        """The lengths of steps of which its programs have to know what they take."""
-        if isinstance(self.measured, Suite):
-            return set()
-        drawn = (program for number in range(MANY) for program in self.drawn(number))
-        return {program.length for program in drawn if program.calibrated}
-
     def drawn(self, number: int) -> Sides:
-        """The programs of run ``number``, from 0; always the same."""
+        """Returns the programs of a run; always the same."""
         if isinstance(self.measured, Suite):
             raise TypeError(f"{self.name} runs the example suite, which has no programs to draw")
         return self.measured(random.Random(f"{self.name} {number}"), number)  # noqa: S311  no secret
 
 
-def _same(_: random.Random, number: int) -> Sides:
-    program = Program(LENGTHS[number % len(LENGTHS)])
-    return program, program
+def _of(program: Program, other: Program | None = None) -> Callable[[random.Random, int], Sides]:
+    return lambda *_: (program, other or program)
 
 
-def _of(program: Program) -> Callable[[random.Random, int], Sides]:
-    return lambda *_: (program, program)
-
-
-def _slower(work: float, length: str | None = None) -> Callable[[random.Random, int], Sides]:
+def _slower(work: float) -> Callable[[random.Random, int], Sides]:
     def sides(_: random.Random, number: int) -> Sides:
-        of = length or LENGTHS[number % len(LENGTHS)]
-        return Program(of), Program(of, work=work)
+        length = LENGTHS[number % len(LENGTHS)]
+        return Program(length), Program(length, work=work)
 
     return sides
 
@@ -109,14 +95,14 @@ def _both_pause(draw: random.Random, number: int) -> Sides:
     return pausing, pausing
 
 
-def _of_kind(kind: str) -> Callable[[random.Random, int], Sides]:
-    return lambda *_: (Program("4ms", kind=kind), Program("4ms", kind=kind, worse=True))
+LOADER = Program("4ms", loader=True), Program("4ms", loader=True, persistent=False)
+VALIDATION = Program("4ms", validated=3), Program("4ms", validated=30)
 
 
 def _cells() -> list[Cell]:
     made: list[Cell] = []
     for busy, where in ((False, "quiet"), (True, "busy")):
-        made.append(Cell(f"same-20s-{where}", 100, _same, busy, (NEVER_RED,), 20.0, counted=True))
+        made.append(Cell(f"same-20s-{where}", 100, _slower(0.0), busy, (NEVER_RED,), 20.0, counted=True))
         for share in (5, 10, 50):
             goals = (ALWAYS,) if share == 50 else ()
             for seconds in (20, 60):
@@ -125,11 +111,11 @@ def _cells() -> list[Cell]:
         made += [
             Cell(f"pauses-{where}", 40, _pauses, busy, (FOUND, NEVER_GREEN), least=WORSE),
             Cell(f"pauses-same-{where}", 40, _both_pause, busy, (NEVER_RED,), counted=True),
-            Cell(f"loader-{where}", 10, _of_kind("loader"), busy, (FOUND,)),
-            Cell(f"validation-{where}", 10, _of_kind("validation"), busy, (FOUND,)),
+            Cell(f"loader-{where}", 10, _of(*LOADER), busy, (FOUND,)),
+            Cell(f"validation-{where}", 10, _of(*VALIDATION), busy, (FOUND,)),
             Cell(f"stored-50%-{where}", 20, _slower(0.5), busy, (ALWAYS,), 20.0, saved_busy=False),
         ]
-        for length, kind in ((LATENCY, "latency"), ("12ms", "compute")):
+        for length, kind in (("latency", "latency"), ("12ms", "compute")):
             for git in (True, False):
                 name = f"stored-{kind}-{'busy' if not busy else 'quiet'}-{where}-{'git' if git else 'no-git'}"
                 sides = _of(Program(length))
@@ -152,15 +138,14 @@ def _suites() -> list[Cell]:
     def green(share: float) -> Goal:
         return Goal("green", share, at_least=True)
 
-    five, ten_percent = Suite("5min"), Suite("5min", slower=0.1)
-    planted = (Goal("red", 0.95, at_least=True, test=test) for test in PLANTED)
+    five, slower, found = Suite("5min"), Suite("5min", slower=0.1), Goal("red", 0.95, at_least=True, planted=True)
     return [
         Cell("suite-same", 10, five, busy=False, goals=(NEVER_RED, green(0.95), within(320)), counted=True),
         Cell("suite-stored", 5, five, busy=False, goals=(NEVER_RED, green(0.9)), saved_busy=False, counted=True),
-        Cell("suite-10%", 20, ten_percent, busy=False, goals=(NEVER_RED, *planted)),
+        Cell("suite-10%", 20, slower, busy=False, goals=(NEVER_RED, found)),
         Cell("suite-1min", 3, Suite("1min"), busy=False, goals=(within(90),), counted=True),
     ]
 
 
 SUITES: Mapping[str, Cell] = {cell.name: cell for cell in _suites()}
-"""Those that run the example suite, by name; goals that name no test leave out those in which a slowdown is planted."""
+"""Those that run the example suite, by name."""

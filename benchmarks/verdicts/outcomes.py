@@ -1,288 +1,236 @@
-"""What a real run came to, as far as the tables need it, and the file that keeps it: a JSON object a line."""
+"""What real runs came to: the file that keeps them, a JSON object for each benchmark of a run, and the table."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.project import BrokenFile
-from benchmarks.quality.steps import Calibration
-from benchmarks.verdicts.cells import Cell, Goal
+from benchmarks.common.project import BrokenFile, rate_text
+from benchmarks.verdicts.cells import CELLS, SUITES, Cell, Goal
 from benchmarks.verdicts.programs import SAMPLES
+from pytest_ddpperf.reports.table import Table, render
 
 QUIET = 0.10  # of the cores, that others may use
 WITHIN = 0.01  # of what the result's own step times say
-GREEN = ("unchanged", "ok", "improved")
-RED = ("regressed", "broken")
-LONG = "times as long as the median step"  # in a finding on long steps
+GREEN, RED = ("unchanged", "ok", "improved"), ("regressed", "broken")
+WIDTH, NOTHING = 160, "-"
 
 
-@dataclass(frozen=True)
-class Ran(ABC):
-    """What is kept of every run; shares are fractions, and times seconds."""
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One comparison: of the two programs of a run, or of a benchmark of the example suite.
+
+    Shares are fractions, times seconds, and changes those of the step time.
+    """
 
     cell: str
     number: int  # of the run in its cell, which decides its programs
     tree: str  # of the package, as git names it
     machine: str  # the environment's key
     began: str  # UTC, ISO 8601
-    seconds: float  # with start-up and all that is not measuring
+    seconds: float = 0.0  # of the run, with start-up and all that is not measuring
     left_out: str = ""  # why the run does not count
     others: float | None = None  # share of the cores that other processes took
     others_saved: float | None = None  # the same of the run that saved the baseline
     said: str = ""  # by pytest, or by the report
-
-    @property
-    def counts(self) -> bool:
-        """Whether it counts in its cell."""
-        return not self.left_out
-
-    @property
-    @abstractmethod
-    def summary(self) -> str:
-        """What it came to, in a few words."""
-
-    @abstractmethod
-    def tally(self, goal: Goal) -> tuple[int, int]:
-        """In how many cases it came to what a goal is about, and of how many."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome(Ran):
-    """One comparison of two programs; changes are those of the step time, and ``others`` those of the median launch."""
-
-    verdict: str  # none if there was none; ``said`` tells why
-    programs: Mapping[str, Any] = field(default_factory=dict)  # of what is compared, where not by default
+    verdict: str = "none"  # if there was none, ``said`` tells why
+    test: str = ""  # of the example suite
+    planted: bool = False  # whether it is slower, in a suite
+    took: float | None = None  # until pytest ended, of a suite: without the clone and the run that saves
+    programs: Mapping[str, Any] = field(default_factory=dict)
     red: Sequence[str] = ()  # gated metrics
     change: float | None = None
     true: float | None = None  # by the means of all timed steps of both sides
     bound: float | None = None
-    mde: float | None = None
-    paired: bool = False
-    launches: int = 0
     steps: int = 0  # timed, of a launch
     measuring: float = 0.0
     apart: Sequence[float] = ()  # by how much step time and throughput differ from what its own step times say
-    long: bool = False  # whether the report tells of long steps
-
-    @property
-    def is_red(self) -> bool:
-        """Whether the test failed for the benchmark's own verdict."""
-        return self.verdict in RED
-
-    @property
-    def is_green(self) -> bool:
-        """Whether it was shown to be no slower, or said to be ok."""
-        return self.verdict in GREEN
-
-    @property
-    def agrees(self) -> bool:
-        """Whether what is told agrees with the result's own step times."""
-        return all(apart <= WITHIN for apart in self.apart)
-
-    @property
-    def summary(self) -> str:
-        """What it came to, in a few words."""
-        return self.verdict if self.true is None else f"{self.verdict}, truly {self.true:+.1%}"
-
-    def tally(self, goal: Goal) -> tuple[int, int]:
-        """Whether it came to what a goal is about, of one case."""
-        return int(self.is_red if goal.what == "red" else self.is_green), 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteOutcome(Ran):
-    """One run of the example suite.
-
-    Launches of several benchmarks that take turns do not know what others took: ``others`` are those of all of pytest.
-    """
-
-    verdicts: Mapping[str, str] = field(default_factory=dict)  # of benchmarks in which nothing was planted
-    planted: Mapping[str, str] = field(default_factory=dict)  # verdicts by test; none if there was none
-    true: Mapping[str, float] = field(default_factory=dict)  # by test, how much slower the planted one truly is
-    took: float | None = None  # until pytest ended, without the clone and the run that saves; None without results
-
-    @property
-    def red(self) -> list[str]:
-        """Benchmarks that failed though nothing was planted in them."""
-        return [name for name, verdict in self.verdicts.items() if verdict in RED]
-
-    @property
-    def green(self) -> list[str]:
-        """Benchmarks that were shown to be no slower, or said to be ok."""
-        return [name for name, verdict in self.verdicts.items() if verdict in GREEN]
-
-    @property
-    def open(self) -> list[str]:
-        """All other benchmarks in which nothing was planted."""
-        return [name for name, verdict in self.verdicts.items() if verdict not in (*RED, *GREEN)]
-
-    @property
-    def missed(self) -> list[str]:
-        """The tests whose planted slowdown was not found; a broken one shows nothing."""
-        return [test for test, verdict in self.planted.items() if verdict != "regressed"]
-
-    @property
-    def summary(self) -> str:
-        """What it came to, in a few words."""
-        found = len(self.planted) - len(self.missed)
-        planted = f", {found} of {len(self.planted)} planted found" if self.planted else ""
-        return f"{len(self.red)} red, {len(self.green)} green, {len(self.open)} open{planted}"
-
-    def tally(self, goal: Goal) -> tuple[int, int]:
-        """How many benchmarks are what a goal is about; of the test or of the seconds that it names, of one case.
-
-        A run without results counts as one benchmark without a verdict.
-        """
-        if goal.seconds is not None:
-            return int(self.took is not None and self.took <= goal.seconds), 1
-        if goal.test:
-            return int(goal.test in self.planted and goal.test not in self.missed), 1
-        return len(self.red if goal.what == "red" else self.green), len(self.verdicts) or 1
-
-
-def told(result: Mapping[str, Any], samples: int = SAMPLES) -> dict[str, Any]:
-    """What the result of a run says, in fields of an outcome; ``samples``: of a step of each of two ranks."""
+def told(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the result of a run says, in fields of an outcome."""
     metrics, steps = result["metrics"], [times for times in result["step_times"] if times]
     step, throughput = metrics.get("step_time", {}), metrics.get("throughput")
     if not steps or not step:
         return {"verdict": result["verdict"], "said": "; ".join(result["findings"])[-500:]}
-    mean = _mean(steps)
-    told_values = [(step["value"], mean), *([] if throughput is None else [(throughput["value"], 2 * samples / mean)])]
+    mean = math.fsum(map(math.fsum, steps)) / sum(map(len, steps))
+    values = [(step["value"], mean), *([(throughput["value"], 2 * SAMPLES / mean)] if throughput else [])]
     base = [sample for sample in step["baseline_samples"] if sample]
+    worse = {name: each for name, each in metrics.items() if each["gated"] and each["verdict"] in RED}
     return {
         "verdict": result["verdict"],
-        "red": [name for name, each in metrics.items() if each["gated"] and each["verdict"] == "regressed"],
+        "red": [*worse],
+        "said": "; ".join(f"{name} {each['note']}".strip() for name, each in worse.items())[-500:],
         "change": step["change"],
         "true": mean / statistics.fmean(base) - 1 if base else None,
         "bound": step["bound"],
-        "mde": step["mde"],
-        "paired": bool(step.get("paired")),
-        "launches": result["launches"],
         "steps": len(steps[0]),
         "measuring": result["seconds"],
         "others": others_of(result),
-        "apart": [abs(value / own - 1) for value, own in told_values],
-        "long": any(LONG in finding for finding in result["findings"]),
+        "apart": [abs(value / own - 1) for value, own in values],
     }
-
-
-def _mean(launches: Sequence[Sequence[float]]) -> float:
-    return math.fsum(map(math.fsum, launches)) / sum(map(len, launches))
-
-
-def suite_told(results: Sequence[Mapping[str, Any]], planted: Sequence[str] = ()) -> dict[str, Any]:
-    """What the results of the example suite say, in fields of an outcome; ``planted``: the tests that are slower."""
-    tests = {test: result for result in results for test in planted if result["test"].endswith(f"::{test}")}
-    others = [result for result in results if not any(result is each for each in tests.values())]
-    slower = {test: told(result).get("true") for test, result in tests.items()}
-    return {
-        "verdicts": {f"{each['test']} {each['name']} w{each['world_size']}": each["verdict"] for each in others},
-        "planted": {test: tests[test]["verdict"] if test in tests else "none" for test in planted},
-        "true": {test: true for test, true in slower.items() if true is not None},
-        "said": "\n".join(map(_why_red, (each for each in others if each["verdict"] in RED)))[-2000:],
-    }
-
-
-def _why_red(result: Mapping[str, Any]) -> str:
-    """A red benchmark, with the gated metrics that are worse and their changes, or else with what was found."""
-    worse = {name: each for name, each in result["metrics"].items() if each["gated"] and each["verdict"] in RED}
-    changes = {name: "" if each["change"] is None else f" {each['change']:+.3g}" for name, each in worse.items()}
-    metrics = [f"{name}{changes[name]} {each['note']}".strip() for name, each in worse.items()]
-    return f"{result['test']} {result['name']}: {'; '.join(metrics or result['findings'])}"
 
 
 def others_of(result: Mapping[str, Any]) -> float | None:
-    """The share of the cores that others and a hypervisor took, of the median launch; None if nothing tells it."""
+    """Returns the share of the cores that others and a hypervisor took, of the median launch; None if unknown."""
     seen = [each["cpu"] for each in result.get("health") or [] if each is not None and each.get("cpu")]
     shares = [cpu["others"] + (cpu["steal"] or 0.0) for cpu in seen if cpu["others"] is not None]
     return statistics.median(shares) if shares else None
 
 
-def why_left_out(cell: Cell, outcome: Ran) -> str:
-    """Why a run does not count in its cell; empty if it does. A run without a verdict counts."""
-    for busy, others, when in (
-        (cell.busy, outcome.others, "compared"),
-        (cell.saved_busy, outcome.others_saved, "saved"),
-    ):
+def why_left_out(cell: Cell, outcome: Outcome) -> str:
+    """Returns why a run does not count in its cell; empty if it does. A run without a verdict counts."""
+    saved = (cell.saved_busy, outcome.others_saved, "saved")
+    for busy, others, when in ((cell.busy, outcome.others, "compared"), saved):
         if busy is False and others is not None and others > QUIET:
             return f"not quiet: others used {others:.0%} of the cores while it was {when}"
-    true = outcome.true if isinstance(outcome, Outcome) else None
-    if cell.least is not None and true is not None and true < cell.least:
-        return f"its mean step is {true:+.1%}: it takes {cell.least:+.0%}"
+    if cell.least is not None and outcome.true is not None and outcome.true < cell.least:
+        return f"its mean step is {outcome.true:+.1%}: it takes {cell.least:+.0%}"
     return ""
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a file holds."""
-
-    outcomes: tuple[Ran, ...] = ()
-    calibrations: Mapping[tuple[str, str], Calibration] = field(default_factory=dict)  # by machine and length
-
-    def of(self, cell: str, tree: str) -> list[Ran]:
-        """The runs of a cell by one tree, those that do not count too."""
-        return [each for each in self.outcomes if (each.cell, each.tree) == (cell, tree)]
-
-
-def read(file: Path) -> Kept:
-    """What was written so far; nothing if there is no file. A last line that was cut off is left out."""
-    if not file.exists():
-        return Kept()
-    outcomes: list[Ran] = []
-    calibrations: dict[tuple[str, str], Calibration] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(keepends=True), 1):
+def read(file: Path) -> list[Outcome]:
+    """Returns what was written so far; nothing if there is no file. A last line that was cut off is left out."""
+    names, found = {column.name for column in fields(Outcome)}, []
+    for number, line in enumerate(file.read_text("utf-8").splitlines(keepends=True) if file.exists() else (), 1):
         if not line.endswith("\n"):
             break
         try:
-            data = json.loads(line)
-            if "calibration" in data:
-                calibrations[data["machine"], data["calibration"]] = Calibration(data["step"], data["product"])
-            else:
-                outcomes.append(_outcome_from(data))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            found.append(Outcome(**{name: value for name, value in json.loads(line).items() if name in names}))
+        except (ValueError, TypeError, AttributeError) as error:
             raise BrokenFile(f"{file}, line {number}: not a real run: {type(error).__name__}: {error}") from None
-    return Kept(tuple(outcomes), calibrations)
+    return found
 
 
-def _outcome_from(data: Mapping[str, Any]) -> Ran:
-    """A run as it was written, other fields apart; what compares two programs has one verdict."""
-    kind = Outcome if "verdict" in data else SuiteOutcome
-    names = {column.name for column in fields(kind)}
-    return kind(**{name: value for name, value in data.items() if name in names})
-
-
-def append(file: Path, outcome: Ran) -> None:
-    """Add a run."""
-    defaults = {column.name: column.default for column in fields(outcome)}
-    found = {
-        name: value for name, value in asdict(outcome).items() if value != defaults[name] and value not in ([], {})
-    }
-    _append(file, {name: _rounded(value) for name, value in found.items()})
-
-
-def append_calibration(file: Path, machine: str, length: str, calibration: Calibration) -> None:
-    """Add what steps of a length take on a machine."""
-    _append(file, {"calibration": length, "machine": machine, **asdict(calibration)})
-
-
-def _append(file: Path, data: Mapping[str, Any]) -> None:
-    """Add a line, in place of one that was cut off."""
+def append(file: Path, outcomes: Iterable[Outcome]) -> None:
+    """Adds the benchmarks of a run, in place of a line that was cut off."""
+    defaults = {column.name: column.default for column in fields(Outcome)}
     with file.open("ab+") as out:
         out.seek(0)
         out.truncate(out.read().rfind(b"\n") + 1)
-        out.write(json.dumps(data, separators=(",", ":")).encode() + b"\n")
+        for outcome in outcomes:
+            changed = {name: each for name, each in asdict(outcome).items() if each != defaults[name]}
+            out.write(json.dumps(changed, separators=(",", ":")).encode() + b"\n")
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value
+def report(outcomes: Sequence[Outcome], tree: str | None = None) -> str:
+    """Returns the table for each tree of the package and machine, and what it shows of the goals."""
+    parts: list[str] = []
+    for of in dict.fromkeys((each.tree, each.machine) for each in outcomes if tree in (None, each.tree)):
+        same = [each for each in outcomes if (each.tree, each.machine) == of]
+        began = sorted(each.began for each in same)
+        parts += [f"tree {of[0]} on {of[1]}, {began[0][:16]} to {began[-1][:16]}", render(table(same), WIDTH)]
+        parts.append("\n".join([*goal_lines(same), *notable_lines(same)]))
+    return "\n\n".join(parts) or "there are no runs yet"
+
+
+def by_cell(outcomes: Sequence[Outcome]) -> list[tuple[Cell, list[Outcome]]]:
+    """Returns the cells that have runs, with what these came to."""
+    found = [(cell, [each for each in outcomes if each.cell == name]) for name, cell in {**CELLS, **SUITES}.items()]
+    return [(cell, mine) for cell, mine in found if mine]
+
+
+def runs_of(outcomes: Iterable[Outcome]) -> dict[int, Outcome]:
+    """Returns one outcome of each run, by its number."""
+    return {each.number: each for each in outcomes}
+
+
+def table(outcomes: Sequence[Outcome]) -> Table:
+    """Makes a row for each cell; changes, bounds and seconds are medians."""
+    headers = (
+        *("cell", "runs", "of", "left\nout", "bench-\nmarks", "red", "incon-\nclusive", "ok", "un-\nchanged", "other"),
+        *("red, %", "planted\nfound", "truly\nslower", "told", "told beside\ntruth, most", "at\nmost", "steps"),
+        *("meas-\nuring s", "run\ns"),
+    )
+    title = (
+        'runs that count, of those wanted; "red" to "other": benchmarks in which nothing was planted; "truly slower": '
+        'by the means of all timed steps of both sides; "steps": of a launch, at least: what is rarer is in no launch'
+    )
+    return Table(headers, tuple(_row(*each) for each in by_cell(outcomes)), title=title, right=0)
+
+
+def _row(cell: Cell, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    counting = [each for each in outcomes if not each.left_out]
+    plain, planted = ([each for each in counting if each.planted is wanted] for wanted in (False, True))
+    verdicts, words = Counter(each.verdict for each in plain), ("inconclusive", "ok", "unchanged")
+    red = sum(each.verdict in RED for each in plain)
+    beside = [abs(each.change - each.true) for each in counting if each.change is not None and each.true is not None]
+    return (
+        cell.name,
+        str(len(runs_of(counting))),
+        str(cell.wanted),
+        str(len(runs_of(outcomes)) - len(runs_of(counting))),
+        str(len(plain)),
+        str(red),
+        *(str(verdicts[word]) for word in words),
+        str(len(plain) - red - sum(verdicts[word] for word in words)),
+        rate_text(red, len(plain)) if plain else NOTHING,
+        f"{sum(each.verdict == 'regressed' for each in planted)} of {len(planted)}" if planted else NOTHING,
+        _median("+.1%", (each.true for each in planted or plain)),
+        _median("+.1%", (each.change for each in planted or plain)),
+        f"{max(beside):.1%}" if beside else NOTHING,
+        _median("+.1%", (each.bound for each in counting)),
+        str(min((each.steps for each in counting if each.steps), default=NOTHING)),
+        _median(".0f", (each.measuring or None for each in counting)),
+        _median(".0f", (each.seconds for each in counting)),
+    )
+
+
+def _median(form: str, figures: Iterable[float | None]) -> str:
+    known = [figure for figure in figures if figure is not None]
+    return format(statistics.median(known), form) if known else NOTHING
+
+
+def tally(goal: Goal, outcomes: Sequence[Outcome]) -> tuple[int, int]:
+    """Returns in how many cases runs came to what a goal is about, and of how many."""
+    if goal.seconds is not None:
+        runs = runs_of(outcomes).values()
+        return sum(each.took is not None and each.took <= goal.seconds for each in runs), len(runs)
+    meant = [each for each in outcomes if each.planted is goal.planted]
+    # A broken benchmark is red, and shows nothing of what was planted in it.
+    wanted = ("regressed",) if goal.planted else RED if goal.what == "red" else GREEN
+    return sum(each.verdict in wanted for each in meant), len(meant)
+
+
+def goal_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """Says whether each goal is reached by the runs that there are, and whether these agree with their own steps."""
+    lines = []
+    for cell, mine in by_cell(outcomes):
+        counting = [each for each in mine if not each.left_out]
+        for goal in cell.goals if counting else ():
+            found, of = tally(goal, counting)
+            reached = found >= goal.share * of if goal.at_least else found <= goal.share * of
+            few = f"{'at least' if goal.at_least else 'at most'} {goal.share:.0%}"
+            wanted = {0.0: "never", 1.0: "always"}.get(goal.share, few)
+            lacking = cell.wanted - len(runs_of(counting))
+            lines.append(
+                f"goal, {cell.name}: {'planted ' * goal.planted}{goal.what} {wanted}: {found} of {of}, "
+                f"{rate_text(found, of) if of else NOTHING}, {'reached' if reached else 'missed'}"
+                + (f", {lacking} runs to come" if lacking > 0 else "")
+            )
+    known = [max(each.apart) for each in outcomes if each.apart]
+    if known:
+        agreeing, which = sum(apart <= WITHIN for apart in known), f"within {WITHIN:.0%} of the result's own step times"
+        lines.append(f"step time and throughput lie {which} in {agreeing} of {len(known)}; {max(known):.2%} at most")
+    return lines
+
+
+def notable_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """Says which runs came to something that their cell must never come to, or to nothing."""
+    lines = []
+    for cell, mine in by_cell(outcomes):
+        for each in mine:
+            goals = [goal for goal in cell.goals if goal.planted is each.planted and goal.seconds is None]
+            never = [goal for goal in goals if not goal.share and tally(goal, [each])[0]]
+            missed = [goal for goal in goals if goal.at_least and goal.what == "red" and not tally(goal, [each])[0]]
+            if not each.left_out and (never or missed or each.verdict == "none"):
+                true, said = _median("+.1%", [each.true]), each.said.strip().splitlines()[-1:] or [""]
+                name = f"{each.cell} #{each.number} {each.test}".strip()
+                lines.append(f"  {name}, {each.began}: {each.verdict}, truly {true} {said[0]}")
+    return ["benchmarks that came out otherwise than they should:", *lines] if lines else []

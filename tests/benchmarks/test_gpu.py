@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
 import sys
@@ -15,13 +13,10 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu
-from benchmarks.gpu_pieces import facts, runner
+from benchmarks.gpu import END_SECONDS, read
 from benchmarks.gpu_pieces.piece import MAX_SECONDS, Notes, Piece, Place
-from benchmarks.gpu_pieces.runner import END_SECONDS, Machine, read
-from tests.conftest import usable_gpus
 
-ONE_GPU = Machine("2.11.0+cu130", ("NVIDIA H200",))
-NO_GPU = Machine("2.11.0+cu130", (), "RuntimeError: the driver is too old")
+ONE_GPU = "NVIDIA H200, torch 2.11.0+cu130"
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
@@ -40,14 +35,14 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the pieces that were run: each finds how many there were, and the piece ``bad`` fails."""
     names: list[str] = []
 
-    def result_of(piece: Piece, place: Place, machine: Machine, kept: Path | None, limit: float) -> dict[str, Any]:
+    def result_of(piece: Piece, place: Place, machine: str, kept: Path | None, limit: float) -> dict[str, Any]:
         names.append(piece.name)
         failed = "ended with status 1\nRuntimeError: no device" if piece.name == "bad" else ""
-        ran = {"began": "2026-01-12T10:00:00+00:00", "seconds": 1.5, "machine": str(machine), "code": "3f2a1c0"}
+        ran = {"began": "2026-01-12T10:00:00+00:00", "seconds": 1.5, "machine": machine, "code": "3f2a1c0"}
         found = {"number": len(names)} if limit == math.inf else {"limit": limit}
         return {**ran, "dry": place.dry, "failed": failed, "found": found}
 
-    pieces = (PIECE, replace(PIECE, name="bad"), replace(PIECE, name="wide", gpus=2))
+    pieces = (PIECE, replace(PIECE, name="bad"))
     monkeypatch.setattr(gpu, "PIECES", pieces)
     monkeypatch.setattr(gpu, "BY_NAME", {piece.name: piece for piece in pieces})
     monkeypatch.setattr(gpu, "result_of", result_of)
@@ -62,15 +57,7 @@ def test_a_piece_ends_within_ten_minutes_and_says_what_it_needs(capsys: pytest.C
     assert gpu.main(["--list"]) == 0
     said = capsys.readouterr().out
     for piece in gpu.PIECES:
-        assert f"{piece.name}: {piece.question}\n  needs {piece.needs}, takes about {piece.seconds:.0f} s" in said
-
-
-def test_the_help_lists_the_pieces_with_their_times(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        gpu.main(["--help"])
-    said = capsys.readouterr().out
-    for piece in gpu.PIECES:
-        assert f"{piece.name:<13} {piece.seconds:4.0f} s  {piece.question}" in said
+        assert f"{piece.name}: {piece.question}\n  takes about {piece.seconds:.0f} s" in said
 
 
 @pytest.mark.parametrize("limit", ["0", "-5", "nan"])
@@ -86,34 +73,15 @@ def test_a_limit_holds_for_each_piece(ran: list[str], tmp_path: Path) -> None:
     assert json.loads((tmp_path / "gpu.json").read_text())["pieces"]["plain"]["found"] == {"limit": 60.0}
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ((), "3 pieces, about 4 minutes\n"),  # the one for two GPUs is left out
-        (("--dry",), "3 pieces, tiny; on GPUs they take about 6 minutes\n"),
-    ],
-)
-def test_a_run_tells_first_how_long_it_takes(
-    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], told: str
-) -> None:
-    monkeypatch.setattr(gpu, "PIECES", [replace(piece, seconds=120) for piece in gpu.PIECES])
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        gpu.main([*options, f"--out={tmp_path}", f"--work={tmp_path / 'work'}"])
-    assert said.getvalue().partition(": ")[2].startswith(told)
-
-
 def test_results_add_up_and_a_failure_does_not_end_the_others(
     ran: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [f"--out={tmp_path}", f"--work={tmp_path / 'work'}"]
+    options = [f"--out={tmp_path}"]
     assert gpu.main(options) == 1
     assert ran == ["plain", "bad"]
-    assert "left out: needs 2 GPUs, and CUDA can use 1 here" in capsys.readouterr().out
     report = (tmp_path / "gpu.txt").read_text()
-    assert "plain: Does it work?\n  2026-01-12T10:00:00+00:00, 2 s, 1 x NVIDIA H200, torch 2.11.0+cu130" in report
+    assert "plain: Does it work?\n  2026-01-12T10:00:00+00:00, 2 s, NVIDIA H200, torch 2.11.0+cu130" in report
     assert "  NOT DONE: ended with status 1\n  NOT DONE: RuntimeError: no device\n  found 2" in report
-    assert "wide: Does it work?\n  not yet run; needs 2 GPUs, about 10 s" in report
 
     assert gpu.main(["plain", *options]) == 0
     results = read(tmp_path / "gpu.json")
@@ -125,34 +93,34 @@ def test_a_dry_run_keeps_nothing_unless_it_is_told(
 ) -> None:
     monkeypatch.setattr(gpu, "RESULTS", tmp_path)
     assert gpu.main(["--dry"]) == 1
-    assert ran == ["plain", "bad", "wide"]
+    assert ran == ["plain", "bad"]
     assert list(tmp_path.iterdir()) == []
     assert gpu.main(["--dry", "plain", f"--out={tmp_path}"]) == 0
     assert "a dry run, which says nothing of GPUs" in (tmp_path / "gpu.txt").read_text()
 
 
-def test_without_a_gpu_the_command_says_why(ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "machine_here", lambda: NO_GPU)
-    with pytest.raises(SystemExit, match=r"CUDA can use no GPU here: .*the driver is too old.*; --dry runs all"):
-        gpu.main(["plain"])
+def test_without_a_gpu_the_command_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "LOOK", "raise SystemExit('the driver is too old')")
+    with pytest.raises(SystemExit, match="CUDA can use no GPU here: the driver is too old; --dry runs all"):
+        gpu.main(["clocks"])
 
 
 def test_a_file_of_something_else_is_not_overwritten(ran: list[str], tmp_path: Path) -> None:
     (tmp_path / "gpu.json").write_text("{}")
     with pytest.raises(SystemExit, match=r"gpu\.json: not a file of results of pieces"):
-        gpu.main(["plain", f"--out={tmp_path}", f"--work={tmp_path / 'work'}"])
+        gpu.main(["plain", f"--out={tmp_path}"])
 
 
 def command(code: str, monkeypatch: pytest.MonkeyPatch, limit: float = 60.0) -> Piece:
     """A piece whose process runs this code, with the file of its notes as the argument."""
-    monkeypatch.setattr(runner, "command_of", lambda _piece, _place, notes: [sys.executable, "-c", code, str(notes)])
+    monkeypatch.setattr(gpu, "command_of", lambda _piece, _place, notes: [sys.executable, "-c", code, str(notes)])
     monkeypatch.setattr(Piece, "limit", limit)
     return PIECE
 
 
 def test_a_piece_that_fails_keeps_what_it_had_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys; open(sys.argv[1], 'w').write('{\"number\": 3}'); sys.exit('CUDA error: device busy')"
-    result = runner.result_of(command(code, monkeypatch), Place(1, tmp_path), ONE_GPU, None)
+    result = gpu.result_of(command(code, monkeypatch), Place(tmp_path), ONE_GPU, None)
     assert result["failed"] == "ended with status 1\nCUDA error: device busy"
     assert result["found"] == {"number": 3}
 
@@ -162,20 +130,16 @@ def test_a_piece_is_ended_by_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: float, asked: float
 ) -> None:
     code = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); signal.pause()"
-    monkeypatch.setattr(runner, "END_SECONDS", 0.1)
-    result = runner.result_of(command(code, monkeypatch, limit=own), Place(1, tmp_path), ONE_GPU, None, asked)
+    monkeypatch.setattr(gpu, "END_SECONDS", 0.1)
+    result = gpu.result_of(command(code, monkeypatch, limit=own), Place(tmp_path), ONE_GPU, None, asked)
     assert result["failed"].startswith("not done after 0 s")
     assert result["found"] == {}
-
-
-def test_the_codes_of_a_terminal_are_left_out_of_facts() -> None:
-    assert facts.plain("\x1b[4mGPU0\x1b[0m\tCPU Affinity\n") == "GPU0\tCPU Affinity"
 
 
 def test_files_of_a_piece_are_kept_beside_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys, pathlib; pathlib.Path(sys.argv[1]).with_name('events').write_text('kept')"
     piece = replace(command(code, monkeypatch), files=("events", "missing"))
-    assert runner.result_of(piece, Place(1, tmp_path), ONE_GPU, tmp_path)["failed"] == ""
+    assert gpu.result_of(piece, Place(tmp_path), ONE_GPU, tmp_path)["failed"] == ""
     assert [path.name for path in tmp_path.iterdir()] == ["events"]
 
 
@@ -184,18 +148,6 @@ def test_notes_are_whole_at_any_time(tmp_path: Path) -> None:
     notes(number=1)
     notes(more=[1, 2])
     assert json.loads((tmp_path / "notes.json").read_text()) == {"number": 1, "more": [1, 2]} == notes.found
-
-
-def test_what_is_not_whole_is_reported_as_far_as_it_goes() -> None:
-    assert runner.told(lines, {}) == ["what it found is not whole: KeyError: 'number'"]
-
-
-def test_this_machine_is_asked_in_a_process_of_its_own() -> None:
-    import torch
-
-    machine = runner.machine_here()
-    assert machine.torch == str(torch.__version__)
-    assert len(machine.gpus) == usable_gpus()
 
 
 def test_a_piece_runs_dry_by_the_same_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from benchmarks.gpu_pieces.piece import Place
 )
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """One GPU with NCCL, or the CPU with gloo."""
-    return Place(gpus=1, folder=tmp_path_factory.mktemp("place"), dry=request.param == "cpu")
+    return Place(folder=tmp_path_factory.mktemp("place"), dry=request.param == "cpu")
 
 
 @pytest.fixture(

@@ -8,9 +8,7 @@ import pytest
 
 from benchmarks.gpu_pieces.failures import Case, adds, stays_out, tried
 from benchmarks.gpu_pieces.piece import Place
-from benchmarks.gpu_pieces.plugin import job_of, profiled, timed
-from benchmarks.gpu_pieces.several import collectives
-from benchmarks.gpu_pieces.work import workloads
+from benchmarks.gpu_pieces.plugin import job_of, profiled, timed, workloads
 from pytest_ddpperf.launch.launcher import Launcher
 
 RANKS = 2
@@ -19,9 +17,6 @@ RANKS = 2
 def test_two_ranks_add_up(launcher: Launcher, wide_place: Place) -> None:
     run = partial(launcher.run, world_size=RANKS, device=wide_place.device, backend=wide_place.backend, timeout=60)
     assert run(adds).values == (2.0, 2.0)
-    first, second = run(collectives, 2**16).values
-    assert first.keys() == second.keys() >= {"all_reduce", "all_gather", "broadcast"}
-    assert min(*first.values(), *second.values()) > 0
 
 
 def test_steps_of_two_ranks_are_timed(launcher: Launcher, wide_place: Place) -> None:

@@ -1,4 +1,4 @@
-"""What is kept of a real run, by results whose times are worked by hand; and the file that keeps it."""
+"""What is kept of a real run, by results whose times are worked by hand; the file that keeps it, and the table."""
 
 from __future__ import annotations
 
@@ -8,50 +8,41 @@ from typing import Any
 
 import pytest
 
-from benchmarks.quality.project import BrokenFile
-from benchmarks.quality.steps import Calibration
+from benchmarks.common.project import BrokenFile
 from benchmarks.verdicts.cells import CELLS, SUITES, Goal
 from benchmarks.verdicts.outcomes import (
     Outcome,
-    SuiteOutcome,
     append,
-    append_calibration,
+    goal_lines,
+    notable_lines,
     others_of,
     read,
-    suite_told,
+    report,
+    table,
+    tally,
     told,
     why_left_out,
 )
 
-OUTCOME = Outcome("10%-20s-quiet", 0, "3f2a1c0", "cpu-2c", "2026-01-12T10:00:00+00:00", 40.0, verdict="regressed")
-SUITE = SuiteOutcome("suite-10%", 0, "3f2a1c0", "cpu-2c", "2026-01-12T10:00:00+00:00", 330.0)
+RUN = {"number": 0, "tree": "3f2a1c0", "machine": "cpu-2c", "began": "2026-01-12T10:00:00+00:00", "seconds": 40.0}
+OUTCOME = Outcome(cell="10%-20s-quiet", verdict="regressed", **RUN)  # type: ignore[arg-type]
 
 
 def result(**changed: Any) -> dict[str, Any]:
     """Two launches of two steps of 10 and 30 ms, and of a reference whose steps take 10 ms; 64 samples a rank."""
-    step = {
-        "value": 0.02,
-        "change": 0.98,
-        "bound": 1.2,
-        "mde": 0.1,
-        "verdict": "regressed",
-        "gated": True,
-        "paired": True,
-        "baseline_samples": [0.01, 0.01],
-    }
+    step = {"value": 0.02, "change": 0.98, "bound": 1.2, "verdict": "regressed", "gated": True, "note": "every step"}
     health = [{"cpu": {"others": others, "steal": 0.02}} for others in (0.01, 0.03)]
     return {
         "verdict": "regressed",
         "metrics": {
-            "step_time": step,
-            "throughput": {"value": 6400.0, "gated": True, "verdict": "regressed"},
+            "step_time": {**step, "baseline_samples": [0.01, 0.01]},
+            "throughput": {"value": 6400.0, "gated": True, "verdict": "regressed", "note": ""},
             "cpu_time": {"value": 1.0, "gated": False, "verdict": "regressed"},
         },
         "step_times": [[0.01, 0.03], [0.01, 0.03]],
-        "launches": 2,
         "seconds": 12.0,
         "health": health,
-        "findings": ["2 of 4 steps are on average 3.00 times as long as the median step and take 75.0 % of the time"],
+        "findings": ["rank 1 hangs"],
         **changed,
     }
 
@@ -61,14 +52,12 @@ def test_what_is_told_is_held_against_the_result_s_own_step_times() -> None:
     found = told(result())
     assert found["true"] == pytest.approx(1.0)
     assert found["apart"] == pytest.approx([0.0, 0.0])
-    assert found["red"] == ["step_time", "throughput"]
+    assert (found["red"], found["said"]) == (["step_time", "throughput"], "step_time every step; throughput")
     assert found["others"] == pytest.approx(0.04)
-    assert (found["steps"], found["launches"], found["paired"], found["long"]) == (2, 2, True, True)
-    capped = result()
-    capped["metrics"]["throughput"]["value"] = 12800.0
-    assert told(capped)["apart"] == pytest.approx([0.0, 1.0])
-    assert replace(OUTCOME, apart=(0.009,)).agrees
-    assert not replace(OUTCOME, apart=(0.0, 1.0)).agrees
+    assert found["steps"] == 2
+    wrong = result()
+    wrong["metrics"]["throughput"]["value"] = 12800.0
+    assert told(wrong)["apart"] == pytest.approx([0.0, 1.0])
 
 
 def test_launches_that_do_not_know_what_others_took_say_nothing_of_it() -> None:
@@ -80,8 +69,7 @@ def test_launches_that_do_not_know_what_others_took_say_nothing_of_it() -> None:
 
 
 def test_of_a_run_without_times_the_findings_are_kept() -> None:
-    found = told(result(verdict="broken", step_times=[], findings=["rank 1 hangs"]))
-    assert found == {"verdict": "broken", "said": "rank 1 hangs"}
+    assert told(result(verdict="broken", step_times=[])) == {"verdict": "broken", "said": "rank 1 hangs"}
 
 
 @pytest.mark.parametrize(
@@ -96,97 +84,66 @@ def test_of_a_run_without_times_the_findings_are_kept() -> None:
             "not quiet: others used 30% of the cores while it was saved",
         ),
         ("stored-10%-busy-quiet", {"others": 0.0, "others_saved": 0.7}, ""),
+        ("suite-same", {"others": 0.11}, "not quiet: others used 11% of the cores while it was compared"),
         ("pauses-busy", {"true": 0.099}, "its mean step is +9.9%: it takes +10%"),
         ("pauses-busy", {"true": 0.1}, ""),
         ("pauses-busy", {"verdict": "none"}, ""),
     ],
 )
 def test_runs_on_another_machine_than_the_cell_says_do_not_count(cell: str, fields: dict[str, Any], why: str) -> None:
-    assert why_left_out(CELLS[cell], replace(OUTCOME, cell=cell, **fields)) == why
+    assert why_left_out({**CELLS, **SUITES}[cell], replace(OUTCOME, cell=cell, **fields)) == why
 
 
-def benchmark(test: str, verdict: str, **changed: Any) -> dict[str, Any]:
-    return result(test=f"perf_tests/{test}", name="ddp", world_size=2, verdict=verdict, **changed)
-
-
-def test_of_a_suite_planted_tests_are_told_apart() -> None:
-    red = benchmark("test_digits.py::test_digits", "regressed")
-    red["metrics"] = {"peak_allocated": {"verdict": "regressed", "gated": True, "change": 0.25, "note": "held"}}
-    small, green = benchmark("test_lm.py::test_small[ddp]", "regressed"), benchmark("test_scaling.py::test_weak", "ok")
-    found = suite_told([red, small, green], ["test_small[ddp]", "test_larger"])
-    assert found == {
-        "verdicts": {
-            "perf_tests/test_digits.py::test_digits ddp w2": "regressed",
-            "perf_tests/test_scaling.py::test_weak ddp w2": "ok",
-        },
-        "planted": {"test_small[ddp]": "regressed", "test_larger": "none"},
-        "true": {"test_small[ddp]": pytest.approx(1.0)},
-        "said": "perf_tests/test_digits.py::test_digits ddp: peak_allocated +0.25 held",
-    }
-
-
-def test_why_a_broken_benchmark_of_a_suite_is_red_is_told_by_its_findings() -> None:
-    broken = benchmark("test_digits.py::test_digits", "broken", metrics={}, step_times=[], findings=["rank 1 hangs"])
-    assert suite_told([broken])["said"] == "perf_tests/test_digits.py::test_digits ddp: rank 1 hangs"
-
-
-def test_a_suite_reaches_goals_by_benchmark_by_test_and_by_its_seconds() -> None:
-    verdicts = {"a": "ok", "b": "unchanged", "c": "inconclusive", "d": "broken", "e": "new", "f": "improved"}
-    run = replace(SUITE, verdicts=verdicts, planted={"slow": "regressed", "late": "broken"}, took=319.0)
-    assert (run.green, run.red, run.open) == (["a", "b", "f"], ["d"], ["c", "e"])
-    assert run.summary == "1 red, 3 green, 2 open, 1 of 2 planted found"
-    assert run.tally(Goal("green", 0.95, at_least=True)) == (3, 6)
-    assert run.tally(Goal("red", 0.0, at_least=False)) == (1, 6)
-    found = {test: run.tally(Goal("red", 0.95, at_least=True, test=test)) for test in ("slow", "late", "unknown")}
-    assert found == {"slow": (1, 1), "late": (0, 1), "unknown": (0, 1)}
-    in_time = [run.tally(Goal("in time", 1.0, at_least=True, seconds=seconds)) for seconds in (320.0, 318.0)]
-    assert in_time == [(1, 1), (0, 1)]
-
-
-def test_a_suite_without_results_reaches_no_goal_but_that_of_red() -> None:
-    reached = {goal.what: SUITE.tally(goal) for goal in SUITES["suite-same"].goals}
-    assert reached == {"red": (0, 1), "green": (0, 1), "ended within 320 s": (0, 1)}
-
-
-@pytest.mark.parametrize(
-    ("cell", "fields", "why"),
-    [
-        ("suite-same", {"others": 0.09}, ""),
-        ("suite-same", {"others": 0.11}, "not quiet: others used 11% of the cores while it was compared"),
-        ("suite-stored", {"others_saved": 0.2}, "not quiet: others used 20% of the cores while it was saved"),
-    ],
-)
-def test_suites_count_on_a_quiet_machine_alone(cell: str, fields: dict[str, Any], why: str) -> None:
-    assert why_left_out(SUITES[cell], replace(SUITE, cell=cell, **fields)) == why
-
-
-def test_what_is_added_is_read_and_a_cut_costs_the_last_run_alone(tmp_path: Path) -> None:
+def test_what_is_added_is_read_and_a_cut_costs_the_last_line_alone(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
-    assert read(file).outcomes == ()
+    assert read(file) == []
     full = replace(
         OUTCOME, number=1, red=["step_time"], change=0.1, programs={"after": {"work": 0.1}}, apart=[0.0, 0.01]
     )
-    calibration = Calibration(0.01, 2e-6)
-    append(file, OUTCOME)
-    append_calibration(file, "cpu-2c", "12ms", calibration)
-    suite = replace(
-        SUITE, verdicts={"a": "ok"}, planted={"b": "none"}, true={"b": 0.125}, took=310.5, others=0.02, said="b: slower"
-    )
-    append(file, suite)
-    append(file, full)
-    whole = read(file)
-    assert whole.outcomes == (OUTCOME, suite, full)
-    assert whole.calibrations == {("cpu-2c", "12ms"): calibration}
+    append(file, [OUTCOME, full])
+    assert read(file) == [OUTCOME, full]
     file.write_bytes(file.read_bytes()[:-10])
-    assert read(file).outcomes == (OUTCOME, suite)
-    append(file, full)
-    assert read(file).outcomes == (OUTCOME, suite, full)
-    assert [each.number for each in read(file).of("10%-20s-quiet", "3f2a1c0")] == [0, 1]
-    assert read(file).of("10%-20s-quiet", "0000000") == []
-
-
-def test_another_file_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "runs.jsonl"
+    assert read(file) == [OUTCOME]
+    append(file, [full])
+    assert read(file) == [OUTCOME, full]
     file.write_text('{"schema": "other"}\n')
     with pytest.raises(BrokenFile, match=r"runs\.jsonl, line 1: not a real run: TypeError"):
         read(file)
+
+
+def suite(number: int, verdicts: str, **fields: Any) -> list[Outcome]:
+    """A run of the example suite whose benchmarks have these verdicts."""
+    names = {"o": "ok", "u": "unchanged", "i": "inconclusive", "b": "broken", "r": "regressed"}
+    run = replace(OUTCOME, cell="suite-10%", number=number, took=319.0, **fields)
+    return [replace(run, test=f"test_{place}", verdict=names[letter]) for place, letter in enumerate(verdicts)]
+
+
+def test_goals_are_meant_of_benchmarks_of_planted_ones_and_of_runs() -> None:
+    outcomes = [*suite(0, "ouib"), *suite(0, "rb", planted=True), *suite(1, "oooo")]
+    assert tally(Goal("green", 0.95, at_least=True), outcomes) == (6, 8)
+    assert tally(Goal("red", 0.0, at_least=False), outcomes) == (1, 8)
+    assert tally(Goal("red", 0.95, at_least=True, planted=True), outcomes) == (1, 2)
+    in_time = [tally(Goal("in time", 1.0, at_least=True, seconds=seconds), outcomes) for seconds in (320.0, 318.0)]
+    assert in_time == [(2, 2), (0, 2)]
+
+
+def test_a_row_counts_runs_and_benchmarks() -> None:
+    (row,) = table([*suite(0, "ouib"), *suite(0, "rb", planted=True), *suite(1, "oooo", left_out="not quiet")]).rows
+    assert row[:12] == ("suite-10%", "1", "20", "1", "4", "1", "1", "1", "1", "0", "25.0 % [1 .. 81]", "1 of 2")
+
+
+def test_goals_say_what_is_missed_and_how_many_runs_are_to_come() -> None:
+    outcomes = [replace(OUTCOME, cell="50%-20s-quiet", number=number, apart=(0.0, 0.02)) for number in range(2)]
+    outcomes.append(replace(outcomes[0], number=2, verdict="ok", change=0.01, true=0.5, apart=(0.0,)))
+    assert goal_lines(outcomes) == [
+        "goal, 50%-20s-quiet: red always: 2 of 3, 66.7 % [9 .. 99], missed, 27 runs to come",
+        "step time and throughput lie within 1% of the result's own step times in 1 of 3; 2.00% at most",
+    ]
+    assert notable_lines(outcomes)[1:] == ["  50%-20s-quiet #2, 2026-01-12T10:00:00+00:00: ok, truly +50.0% "]
+
+
+def test_trees_and_machines_have_tables_of_their_own() -> None:
+    other = replace(OUTCOME, tree="0000000")
+    assert report([OUTCOME, other]).count("tree ") == 2
+    assert "tree 0000000 on cpu-2c" in report([OUTCOME, other], "0000000")
+    assert report([]) == "there are no runs yet"

@@ -1,4 +1,4 @@
-"""The throw-away project, and a busy machine."""
+"""Projects to throw away, runs of pytest in them, and a busy machine."""
 
 from __future__ import annotations
 
@@ -6,23 +6,35 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.project import ROOT, busy, rate_text
+from benchmarks.common.project import ROOT, RunError, busy, pytest_results, pytest_run, rate_text, repository
+from pytest_ddpperf.against.git import git
 from pytest_ddpperf.launch.processes import children
-from pytest_ddpperf.stats.rates import Rate
 
 
 def test_a_rate_is_told_with_its_interval() -> None:
     """By Clopper and Pearson, 1 of 10 is 0.25 to 44.5 %; of many comparisons the ends have a decimal."""
-    assert rate_text(Rate(1, 10, 10)) == "10.0 % [0 .. 45]"
-    assert rate_text(Rate(0, 1000, 1000)) == "0.0 % [0.0 .. 0.4]"
+    assert rate_text(1, 10) == "10.0 % [0 .. 45]"
+    assert rate_text(0, 1000) == "0.0 % [0.0 .. 0.4]"
+
+
+def test_a_run_keeps_what_was_printed_and_each_test(tmp_path: Path) -> None:
+    repository(tmp_path, {"test_it.py": "def test_it():\n    assert 1 == 2, 'no'\n"})
+    ran = pytest_run(tmp_path, ["-p", "no:randomly"])
+    assert (ran.status, ran.results) == (1, [])
+    assert ran.tests["test_it::test_it"].find("failure") is not None
+    assert "1 failed" in ran.printed
+    assert git(tmp_path, "log", "--format=%s %an") == "main benchmark"
+    with pytest.raises(RunError, match=r"(?s)pytest ended with status 1\n.*1 failed"):
+        pytest_results(tmp_path, [])
 
 
 LIVES = """\
 import os, signal, sys
-from benchmarks.quality.project import busy
+from benchmarks.common.project import busy
 from pytest_ddpperf.launch.processes import children
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 with busy(2):

@@ -1,0 +1,1 @@
+"""What several benchmarks share: projects to throw away, runs of pytest and their results, a busy machine."""
