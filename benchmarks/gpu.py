@@ -19,7 +19,6 @@ import datetime as dt
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,11 +31,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks and perf_tests; ranks get this path as well
 
 from benchmarks.common.project import RESULTS, ROOT, BrokenFile, environ_of
-from benchmarks.gpu_pieces import clocks, failures, launches, profiles, suite, turns
+from benchmarks.gpu_pieces import clocks, failures, launches, suite, turns
 from benchmarks.gpu_pieces.piece import Notes, Piece, Place
 from pytest_ddpperf.against.git import GitError, git
 
-PIECES: Sequence[Piece] = (suite.PIECE, profiles.PIECE, launches.PIECE, failures.PIECE, clocks.PIECE, *turns.PIECES)
+PIECES: Sequence[Piece] = (suite.PIECE, launches.PIECE, failures.PIECE, clocks.PIECE, *turns.PIECES)
 BY_NAME = {piece.name: piece for piece in PIECES}
 SCHEMA = "pytest-ddpperf/gpu/1"
 END_SECONDS = 20.0  # for a piece that is ended to end its ranks
@@ -88,7 +87,7 @@ def run(chosen: Sequence[Piece], place: Place, machine: str, out: Path | None, l
     print(f"{machine}: {len(chosen)} pieces, {'tiny; on a GPU ' * place.dry}about {minutes:.0f} minutes")
     for piece in chosen:
         print(listed(piece), flush=True)
-        result = result_of(piece, place, machine, out, limit)
+        result = result_of(piece, place, machine, limit)
         failed += bool(result["failed"])
         if out is not None:
             results = {**read(out / "gpu.json"), piece.name: result}
@@ -106,19 +105,13 @@ def listed(piece: Piece) -> str:
     return f"{piece.name}: {piece.question}\n  {times}\n  with --dry: {piece.dry}"
 
 
-def result_of(piece: Piece, place: Place, machine: str, kept: Path | None, limit: float = math.inf) -> dict[str, Any]:
-    """Runs a piece; returns what it found, how long it took, and why it did not end if it did not.
-
-    ``kept`` is the folder for the files of a piece that ended; None for nowhere.
-    """
+def result_of(piece: Piece, place: Place, machine: str, limit: float = math.inf) -> dict[str, Any]:
+    """Runs a piece; returns what it found, how long it took, and why it did not end if it did not."""
     began, start = dt.datetime.now(tz=dt.timezone.utc), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ddpperf-gpu-piece-") as name:
         notes = Path(name) / "notes.json"
         failed = _failure(command_of(piece, place, notes), Path(name) / "printed", min(limit, piece.limit))
         found = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
-        for file in piece.files:
-            if kept is not None and (Path(name) / file).exists():
-                shutil.copy(Path(name) / file, kept)
     times = {"began": began.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - start, 1)}
     return {**times, "machine": machine, "code": _code(), "dry": place.dry, "failed": failed, "found": found}
 

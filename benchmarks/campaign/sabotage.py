@@ -5,9 +5,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
-import ctypes
 import faulthandler
-import gc
 import importlib
 import linecache
 import os
@@ -76,18 +74,6 @@ def _fill(path: Path) -> None:
             file.write(bytes(1 << 20))
 
 
-def _allow_little_recursion() -> None:
-    depth, frame = 0, sys._getframe()
-    while frame.f_back is not None:
-        depth, frame = depth + 1, frame.f_back
-    sys.setrecursionlimit(depth + 12)
-
-
-def _turn_clocks_back() -> None:
-    time.time_ns = lambda: 5
-    time.time = lambda: 0.0
-
-
 def _detach() -> None:
     prctl(1, 0)  # no signal at the end of the parent
     with contextlib.suppress(OSError):
@@ -98,11 +84,6 @@ def _print_much() -> None:
     for _ in range(40):
         print("x" * (1 << 20))
         os.write(2, b"y" * (1 << 20))
-
-
-def _print_bytes() -> None:
-    os.write(2, bytes(range(256)) * 1600)
-    os.write(1, b'Fatal Python error: not really\n  File "x", line 1 in y\n')
 
 
 def _spin() -> None:
@@ -116,21 +97,14 @@ sabotages(
         "clears_the_environment": lambda _: os.environ.clear(),
         "leaves_its_folder": _leave_its_folder,
         "empties_the_search_path": lambda _: (sys.path.clear(), importlib.invalidate_caches()),
-        "turns_clocks_back": lambda _: _turn_clocks_back(),
         "breaks_sockets": lambda _: _broken(socket.socket, "send", "sendall", "recv", "shutdown"),
         "breaks_pickle": lambda _: _broken(pickle, "dumps", "loads"),
         "breaks_hooks": lambda _: (_broken(sys, "excepthook", "unraisablehook"), _broken(threading, "excepthook")),
-        "traces_with_an_error": lambda _: threading.settrace(broken),
         "registers_an_endless_exit": lambda _: atexit.register(time.sleep, 1000),
         "detaches_from_its_parent": lambda _: _detach(),
         "becomes_nobody": _become_nobody,
-        "closes_output_objects": lambda _: (sys.stdout.close(), sys.stderr.close()),
         "closes_output": lambda _: os.closerange(0, 3),
-        "disables_the_collector": lambda _: gc.disable(),
         "prints_much": lambda _: _print_much(),
-        "prints_bytes": lambda _: _print_bytes(),
-        "has_one_processor": lambda _: (os.nice(19), os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})),
-        "holds_the_interpreter": lambda _: sys.setswitchinterval(1000),
         "fills_the_temporary_folder": lambda _: _fill(Path(tempfile.gettempdir(), "full")),
     }
 )
@@ -154,7 +128,6 @@ sabotages(
             _broken(linecache, "getline", "checkcache"),
         ),
         "breaks_builtins": lambda _: _broken(builtins, "open", "print", "sorted", "map"),
-        "allows_little_recursion": lambda _: _allow_little_recursion(),
         "removes_temporary_files": lambda _: shutil.rmtree(tempfile.gettempdir(), ignore_errors=True),
         "may_open_no_file": lambda _: resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)),
         "may_write_no_file": lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
@@ -222,8 +195,6 @@ sabotages(
         "leaves_a_fork_with_its_files": lambda _: _forked(lambda: None),
         "leaves_a_stubborn_child": lambda _: _forked(lambda: (os.setsid(), _each_signal(signal.SIG_IGN))),
         "leaves_many_children": lambda _: _forked(lambda: os.fork() or os.setsid(), 40),
-        "leaves_a_stopped_child": lambda _: _sleeping().send_signal(signal.SIGSTOP),
-        "leaves_zombies": lambda _: _forked(lambda: os._exit(0), 20),
     }
 )
 sabotages(
@@ -351,15 +322,3 @@ def floods_its_report(_: Place) -> None:
     number = _sockets()[0]
     while True:
         os.write(number, b"x" * (1 << 16))
-
-
-@kind(r"(?!)", phases=("build", "timed steps", "close"), passes="may", blame="any")
-def forks_and_both_go_on(_: Place) -> None:
-    if os.fork() == 0:
-        time.sleep(0.5)
-
-
-@kind(r"killed by SIGABRT")
-def corrupts_its_memory(_: Place) -> None:
-    free = ctypes.CDLL(None).abort
-    free()

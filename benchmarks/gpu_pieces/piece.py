@@ -44,10 +44,6 @@ class Notes:
         self._file = file
         self.found: dict[str, Any] = {}
 
-    def beside(self, name: str) -> Path:
-        """Where to put a file of this name that is kept beside the results."""
-        return self._file.with_name(name)
-
     def __call__(self, **facts: Any) -> None:
         """Add facts, which have to be JSON."""
         self.found.update(facts)
@@ -65,7 +61,6 @@ class Piece:
     seconds: float  # that it is expected to take on one GPU
     run: Callable[[Place, Notes], None]
     lines: Callable[[Mapping[str, Any]], list[str]]  # what was found as text; of a piece that did not end, a part
-    files: tuple[str, ...] = ()  # kept beside the results
     dry: str = "the same on the CPU with gloo, tiny"  # what a dry run does
 
     @property

@@ -1,4 +1,4 @@
-"""What pieces train, and how the plugin launches, times, counts and profiles it."""
+"""What pieces train, and how the plugin launches, times and profiles it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from perf_tests.language_model import SMALL, Size, language_model
 from pytest_ddpperf.launch.interleaving import TurnSlot
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.records.communication import RankProfile
-from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import RankLaunch
 from pytest_ddpperf.records.measurement import Plan
 from pytest_ddpperf.run.session.sides import PRELOADED
 from pytest_ddpperf.settings import Settings
 from pytest_ddpperf.strategies.table import resolve
-from pytest_ddpperf.training.jobs import PROFILE_LAUNCH, RUN_LAUNCH, LaunchJob, RankFunction
+from pytest_ddpperf.training.jobs import PROFILE_LAUNCH, RUN_LAUNCH, LaunchJob
 from pytest_ddpperf.training.workload import Workload
 
 HEAVY = Size("heavy", width=1024, heads=16, layers=4, feed_forward=4096, sequence=256)
 TINY = Size("tiny", width=32, heads=2, layers=1, feed_forward=64, sequence=16)
 WAITS = {"small": "waits for the host", "heavy": "waits for the GPU"}
 TIMEOUT = 300.0
-COUNT_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "count_launch")
 
 
 def workloads(place: Place) -> dict[str, Workload]:
@@ -70,13 +68,6 @@ def timed(
         interleaved=turns is not None,
     )
     return result.values, result.seconds
-
-
-def counted(started: Launcher, place: Place, job: LaunchJob) -> Counts:
-    """What one step does on a rank alone, after the warm-up of the job."""
-    result = started.run(COUNT_LAUNCH, job, world_size=1, device=place.device, backend=place.backend, timeout=TIMEOUT)
-    found: Counts = result.rank(0)
-    return found
 
 
 def profiled(started: Launcher, place: Place, job: LaunchJob, ranks: int, *, backend: str) -> RankProfile:

@@ -35,7 +35,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the pieces that were run: each finds how many there were, and the piece ``bad`` fails."""
     names: list[str] = []
 
-    def result_of(piece: Piece, place: Place, machine: str, kept: Path | None, limit: float) -> dict[str, Any]:
+    def result_of(piece: Piece, place: Place, machine: str, limit: float) -> dict[str, Any]:
         names.append(piece.name)
         failed = "ended with status 1\nRuntimeError: no device" if piece.name == "bad" else ""
         ran = {"began": "2026-01-12T10:00:00+00:00", "seconds": 1.5, "machine": machine, "code": "3f2a1c0"}
@@ -120,7 +120,7 @@ def command(code: str, monkeypatch: pytest.MonkeyPatch, limit: float = 60.0) -> 
 
 def test_a_piece_that_fails_keeps_what_it_had_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys; open(sys.argv[1], 'w').write('{\"number\": 3}'); sys.exit('CUDA error: device busy')"
-    result = gpu.result_of(command(code, monkeypatch), Place(tmp_path), ONE_GPU, None)
+    result = gpu.result_of(command(code, monkeypatch), Place(tmp_path), ONE_GPU)
     assert result["failed"] == "ended with status 1\nCUDA error: device busy"
     assert result["found"] == {"number": 3}
 
@@ -131,16 +131,9 @@ def test_a_piece_is_ended_by_its_limit(
 ) -> None:
     code = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); signal.pause()"
     monkeypatch.setattr(gpu, "END_SECONDS", 0.1)
-    result = gpu.result_of(command(code, monkeypatch, limit=own), Place(tmp_path), ONE_GPU, None, asked)
+    result = gpu.result_of(command(code, monkeypatch, limit=own), Place(tmp_path), ONE_GPU, asked)
     assert result["failed"].startswith("not done after 0 s")
     assert result["found"] == {}
-
-
-def test_files_of_a_piece_are_kept_beside_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import sys, pathlib; pathlib.Path(sys.argv[1]).with_name('events').write_text('kept')"
-    piece = replace(command(code, monkeypatch), files=("events", "missing"))
-    assert gpu.result_of(piece, Place(tmp_path), ONE_GPU, tmp_path)["failed"] == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["events"]
 
 
 def test_notes_are_whole_at_any_time(tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.gpu_pieces import clocks, failures, launches, suite, turns
 from benchmarks.gpu_pieces.failures import reported
-from benchmarks.gpu_pieces.profiles import event_data, summary
 from pytest_ddpperf.errors import RankFailed
 
 
@@ -80,23 +77,3 @@ def test_what_became_of_tests_is_told() -> None:
     told = suite.lines({"tests": {**found, "status": 1}})
     assert told == ["1 passed, 1 failed, 2 skipped in 3 s", "  FAILED t::c: assert 1 == 2", "  skipped 2: needs a GPU"]
     assert suite.lines({"tests": {"status": 4, "said": ["no such file"]}})[0] == "pytest ended with status 4"
-
-
-def test_events_are_kept_with_all_that_they_tell() -> None:
-    event = SimpleNamespace(
-        name=lambda: "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-        device_type=lambda: SimpleNamespace(name="CUDA"),
-        is_user_annotation=lambda: False,
-        start_ns=lambda: 1500,
-        end_ns=lambda: 2500,
-        correlation_id=lambda: 7,
-        linked_correlation_id=lambda: 3,
-        shapes=lambda: [[8]],
-        dtypes=lambda: ["float"],
-    )
-    data = event_data(event, began=1000)
-    assert (data["activity"], data["start_ns"], data["end_ns"]) == ("kernel", 500, 1500)
-    assert json.loads(json.dumps(data)) == data
-    found = summary([data, {**data, "activity": "cpu_op", "name": "aten::mm"}])
-    assert found["activities"] == {"kernel": 1, "cpu_op": 1}
-    assert found["names"] == {"kernel: ncclDevKernel_AllReduce_Sum_f32_RING_LL": 1}

@@ -1,4 +1,4 @@
-"""Profiles that a GPU has recorded, kept by ``benchmarks/gpu.py profiles``: the plugin has to understand them."""
+"""Profiles that a GPU has recorded: the plugin has to understand them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ from pytest_ddpperf.instruments.counting.device_work import Recorded, work_in
 from pytest_ddpperf.instruments.profile.events import STEP, ProfilerEvent, steps_of
 from pytest_ddpperf.instruments.torch_internals import activity_of
 
-FILE = Path(__file__).parents[3] / "benchmarks" / "results" / "gpu_events.json.gz"
-MADE_UP = Path(__file__).with_name("made_up_events.json")  # in the same form, so that these tests run without a GPU
+FILE = Path(__file__).with_name("gpu_events.json.gz")  # one H100, torch 2.11
+MADE_UP = Path(__file__).with_name("made_up_events.json")  # in the same form
 
 
 def profiles() -> list[Any]:
     """Those of a GPU, and one that is made up."""
     found = [pytest.param(json.loads(MADE_UP.read_text())["profiles"][0], id="made up")]
-    reason = "no profile of a GPU has been recorded yet: python benchmarks/gpu.py profiles"
-    if not FILE.exists():
-        return [*found, pytest.param({}, id="recorded", marks=pytest.mark.skip(reason=reason))]
     with gzip.open(FILE, "rt", encoding="utf-8") as file:
         recorded = json.load(file)["profiles"]
     return [*found, *(pytest.param(profile, id=profile["title"]) for profile in recorded)]
