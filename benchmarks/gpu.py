@@ -185,12 +185,7 @@ def _paragraph(piece: Piece, result: Mapping[str, Any] | None) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    pieces = "\n".join(f"  {each.name:<13} {each.seconds:4.0f} s  {each.question}" for each in PIECES)
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=f"pieces, and the seconds that each takes:\n{pieces}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pieces", nargs="*", choices=[*BY_NAME, []], metavar="PIECE", help="default: all")
     parser.add_argument("--list", action="store_true", help="print the pieces, and run none")
     parser.add_argument(

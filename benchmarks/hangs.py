@@ -116,20 +116,19 @@ def run(project: Path, folder: Path) -> dict[str, object]:
 
 
 def recorded(file: Path) -> list[dict[str, object]]:
-    """What the file has of all runs."""
+    """Returns what the file has of all runs."""
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
 def told(file: Path) -> str:
-    """How many runs of all there were, hung and failed, and what may be concluded."""
+    """Returns how many runs of all there were, hung and failed, and what may be concluded."""
     runs = recorded(file)
-    hung, failed = (sum(map(bool, (one[name] for one in runs))) for name in ("hung", "status"))
     if not runs:
         return "no runs yet"
-    high = clopper_pearson(hung, len(runs)).high
-    longest = max(float(str(one["seconds"])) for one in runs if not one["hung"]) if hung < len(runs) else 0.0
+    hung, failed = (sum(map(bool, (one[name] for one in runs))) for name in ("hung", "status"))
+    longest = max((float(str(one["seconds"])) for one in runs if not one["hung"]), default=0.0)
     counts = f"{len(runs)} runs, {hung} hung, {failed - hung} more failed; the longest other one took {longest:.0f} s"
-    return f"{counts}; the rate of hangs is at most {high:.2%} (95 % interval)"
+    return f"{counts}; the rate of hangs is at most {clopper_pearson(hung, len(runs)).high:.2%} (95 % interval)"
 
 
 if __name__ == "__main__":

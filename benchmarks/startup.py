@@ -103,9 +103,7 @@ def main() -> None:
     options = parser.parse_args()
     by_launcher, by_spawn = [], []
     with Launcher() as launcher:
-        start = time.monotonic()
-        seconds_by_launcher(launcher, options.world_size)
-        once = time.monotonic() - start
+        seconds_by_launcher(launcher, options.world_size)  # imports torch once
         for _ in range(options.rounds):
             by_launcher.append(seconds_by_launcher(launcher, options.world_size))
             by_spawn.append(seconds_by_spawn(options.world_size))
@@ -114,7 +112,6 @@ def main() -> None:
         print(f"  {name:<28} {statistics.median(times):6.3f} s  ({min(times):.3f} .. {max(times):.3f})")
     ratio = statistics.median(by_spawn) / statistics.median(by_launcher)
     print(f"  {'ratio of the medians':<28} {ratio:6.1f}    (goal: at least {GOAL})")
-    print(f"  {'once: start, first launch':<28} {once:6.3f} s")
     print(f"{MORE} more launchers, beside a first one, until they are ready, and the memory that one has for itself")
     more = {"copies of the first": more_launchers(copied=True), "torch imported by each": more_launchers(copied=False)}
     for name, (seconds, alone, imported) in more.items():

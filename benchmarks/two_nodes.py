@@ -61,9 +61,8 @@ class TwoNodes:
                 self._open.callback(_run, "ip", "netns", "del", name)
             first, second = self.names
             if self._shape is None:
-                _run(
-                    "ip", "link", "add", first, "netns", first, "type", "veth", "peer", "name", second, "netns", second
-                )
+                peer = ("type", "veth", "peer", "name", second, "netns", second)
+                _run("ip", "link", "add", first, "netns", first, *peer)
             else:
                 self._forward(self._shape)
             for name, address in zip(self.names, ADDRESSES, strict=True):
@@ -105,13 +104,8 @@ class TwoNodes:
         with contextlib.ExitStack() as opened:
             tasks = []
             for node, (name, address) in enumerate(zip(self.names, ADDRESSES, strict=True)):
-                torchrun = [
-                    sys.executable,
-                    "-m",
-                    "torch.distributed.run",
-                    "--nnodes=2",
-                    f"--nproc-per-node={processes}",
-                ]
+                module = "torch.distributed.run"
+                torchrun = [sys.executable, "-m", module, "--nnodes=2", f"--nproc-per-node={processes}"]
                 meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:{_PORT}", "--rdzv-id=two-nodes"]
                 before = second if node else ()
                 own = [f"--rdzv-conf=is_host={int(not node)}", f"--local-addr={address}"]

@@ -16,8 +16,7 @@ folder of another checkout whose package is run in place of this one's.
 
 Cells whose names begin with "suite" run the example suite under a budget, in a clone of what the checkout has
 committed: against its own commit, beside times that were saved there, or with 10 % planted in three of its tests. A
-run takes minutes, so ``run --all`` makes those only with ``--suites``. Each run of ``suite-stored`` saves anew: that is
-one more run of the suite, without a budget, and a bad save spoils one run alone.
+run takes minutes, so ``run --all`` makes those only with ``--suites``.
 """
 
 from __future__ import annotations

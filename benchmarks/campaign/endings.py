@@ -13,10 +13,9 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks.campaign.kinds import ENDINGS, LOADED, NEVER, STEPS, Act, Place, declare, hang, kind, kinds, parent
+from benchmarks.campaign.kinds import ENDINGS, LOADED, NEVER, STEPS, Act, Place, declare, hang, kind, kinds
 
 # It never goes on.
 
@@ -52,13 +51,6 @@ def loops(_: Place) -> None:
 def floods_output(_: Place) -> None:
     while True:
         print("flood " * 2000)
-
-
-@kind(r"in opens_a_fifo\b", phases=LOADED)
-def opens_a_fifo(place: Place) -> None:
-    path = Path(place.scratch, f"fifo.{place.rank}.{time.time_ns()}")
-    os.mkfifo(path)
-    path.read_bytes()
 
 
 @kind(r"in hang\b|gave no stack")
@@ -182,12 +174,6 @@ def chain() -> BaseException:
     return error
 
 
-def circle() -> BaseException:
-    first, second = ValueError("boom 7"), KeyError("back")
-    first.__cause__, second.__cause__ = second, first
-    return first
-
-
 def group() -> BaseException:
     made: Any = getattr(__import__("builtins"), "ExceptionGroup", None)
     return ValueError("two faults") if made is None else made("two faults", [ValueError("a"), KeyError("b")])
@@ -208,7 +194,6 @@ kinds(
         ("raises_without_words", r"Mute\b(?s:.*)in raises_without_words", lambda _: throw(Mute())),
         ("raises_leaving_words", r"Leaver\b(?s:.*)in raises_leaving_words", lambda _: throw(Leaver())),
         ("raises_a_chain", r"ValueError: link 2999(?s:.*)in raises_a_chain", lambda _: throw(chain())),
-        ("raises_a_circle", r"ValueError: boom 7", lambda _: throw(circle())),
         ("raises_long_words", r"ValueError: long", lambda _: throw(ValueError("long " + "x" * 20_000_000))),
         ("raises_many_lines", r"ValueError: many", lambda _: throw(ValueError("many\n" * 1_000_000))),
         ("raises_a_group", r"(ExceptionGroup|ValueError): two faults", lambda _: throw(group())),
@@ -260,14 +245,6 @@ def stops_the_server_for_a_while(_: Place) -> None:
     os.kill(server, signal.SIGSTOP)
     time.sleep(1)
     os.kill(server, signal.SIGCONT)
-
-
-@kind(endings=ENDINGS, phases=STEPS)
-def stops_the_session_for_a_while(_: Place) -> None:
-    session = parent(os.getppid())
-    os.kill(session, signal.SIGSTOP)
-    time.sleep(2)
-    os.kill(session, signal.SIGCONT)
 
 
 @kind(endings=ENDINGS, phases=STEPS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -57,9 +56,6 @@ def printed(verdicts: Sequence[Verdict]) -> Iterable[str]:
         for title, text in (("left", "; ".join(verdict.left)), ("next test", verdict.said), ("report", verdict.text)):
             if text:
                 yield f"        {title}: {text.splitlines()[0][:200]}"
-    yield "\nkind: cases that hold of all"
-    every, good_ones = Counter(case.kind for case in cases), Counter(each.case.kind for each in verdicts if each.good)
-    yield from (f"  {name:<44} {good_ones[name]} of {times}" for name, times in sorted(every.items()))
 
 
 def _all(values: Iterable[float]) -> str:

@@ -48,10 +48,14 @@ def make(folder: Path) -> None:
 
 def wrong_of(result: dict[str, Any]) -> str:
     """Returns what is wrong with a comparison of unchanged code, in a line; empty if nothing is."""
-    red = [f"{name} {m['baseline']} -> {m['value']}" for name, m in result["metrics"].items() if m["verdict"] in WRONG]
+    red = [
+        f"{name} {m.get('baseline')} -> {m['value']}"
+        for name, m in result.get("metrics", {}).items()
+        if m["verdict"] in WRONG
+    ]
     if result["verdict"] not in WRONG and not red:
         return ""
-    said = "; ".join(red) or "; ".join(result["findings"]) or result["failure"]
+    said = "; ".join(red) or "; ".join(result.get("findings", ())) or result.get("failure", "")
     return f"{result['test']} {result['name']}: {result['verdict']}: {said}"
 
 

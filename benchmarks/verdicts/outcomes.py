@@ -54,22 +54,22 @@ class Outcome:
 
 
 def told(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the result of a run says, in fields of an outcome."""
-    metrics, steps = result["metrics"], [times for times in result["step_times"] if times]
+    """Returns what the result of a run says, in fields of an outcome; the JSON leaves out what is empty."""
+    metrics, steps = result["metrics"], [times for times in result.get("step_times") or () if times]
     step, throughput = metrics.get("step_time", {}), metrics.get("throughput")
     if not steps or not step:
-        return {"verdict": result["verdict"], "said": "; ".join(result["findings"])[-500:]}
+        return {"verdict": result["verdict"], "said": "; ".join(result.get("findings", ()))[-500:]}
     mean = math.fsum(map(math.fsum, steps)) / sum(map(len, steps))
     values = [(step["value"], mean), *([(throughput["value"], 2 * SAMPLES / mean)] if throughput else [])]
-    base = [sample for sample in step["baseline_samples"] if sample]
-    worse = {name: each for name, each in metrics.items() if each["gated"] and each["verdict"] in RED}
+    base = [sample for sample in step.get("baseline_samples") or () if sample]
+    worse = {name: each for name, each in metrics.items() if each.get("gated") and each["verdict"] in RED}
     return {
         "verdict": result["verdict"],
         "red": [*worse],
-        "said": "; ".join(f"{name} {each['note']}".strip() for name, each in worse.items())[-500:],
-        "change": step["change"],
+        "said": "; ".join(f"{name} {each.get('note') or ''}".strip() for name, each in worse.items())[-500:],
+        "change": step.get("change"),
         "true": mean / statistics.fmean(base) - 1 if base else None,
-        "bound": step["bound"],
+        "bound": step.get("bound"),
         "steps": len(steps[0]),
         "measuring": result["seconds"],
         "others": others_of(result),

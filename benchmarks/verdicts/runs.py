@@ -196,7 +196,7 @@ def compared(package: Path, project: Path, cell: Cell) -> dict[str, Any]:
     check_out(project, BEFORE)
     saved = run("--ddpperf-save", load=cell.saved_busy)
     if not (project / BASELINES).is_dir():
-        raise RunError(f"{cell.name}: nothing was stored: {saved['findings']}")
+        raise RunError(f"{cell.name}: nothing was stored: {saved.get('findings')}")
     check_out(project, AFTER)
     return {**told(run(load=cell.busy)), "others_saved": others_of(saved)}
 
