@@ -27,15 +27,14 @@ from pytest_ddpperf.training.workload import Workload
 from pytest_ddpperf.units import format_count
 
 if TYPE_CHECKING:
-    from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice
-    from pytest_ddpperf.analysis.predictions import Prediction, WhatIf
     from pytest_ddpperf.judge.targets import Measured, MetricTarget
+    from pytest_ddpperf.planner.predicting import Predictor
     from pytest_ddpperf.records.batch_size import BatchSize
     from pytest_ddpperf.records.convergence import Convergence
+    from pytest_ddpperf.records.predictions import Candidate, Prediction, StrategyAdvice, WhatIf
     from pytest_ddpperf.records.side_by_side import ScalingCurve, SideBySide
     from pytest_ddpperf.run.call.judging import JudgedRun
     from pytest_ddpperf.run.call.ways import Contender, GivenStrategies, GivenStrategy, GivenWays
-    from pytest_ddpperf.run.predict.predicting import Predictor
 
 OWN_WORDS = ("strategy", "name", "samples_per_step", "tokens_per_step")  # what the verbs take besides settings
 
@@ -415,7 +414,7 @@ class Ddpperf:
             DdpperfError: a step could not be run.
         """
         __tracebackhide__ = True
-        from pytest_ddpperf.run.predict.advising import advised, asked_of
+        from pytest_ddpperf.planner.advising import advised, asked_of
 
         call = self._call("advise", knobs, others=("memory", "strategies", "precisions", "batch_sizes"))
         asked = asked_of(strategies, precisions, batch_sizes, memory, call.settings.accelerator)
@@ -643,7 +642,7 @@ class Ddpperf:
 
     @cached_property
     def _predictor(self) -> Predictor:
-        from pytest_ddpperf.run.predict.predicting import Predictor
+        from pytest_ddpperf.planner.predicting import Predictor
 
         return Predictor(self._session, self._test, self._sections)
 

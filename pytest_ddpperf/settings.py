@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_SET = "default"
+HERE = "here"  # the network of this environment, measured when it is needed
+ACCELERATORS = ("h200", "h100", "a100", "l4")
+CLUSTERS = ("nvlink-infiniband400", "pcie-ethernet100", "pcie-ethernet10", "pcie-ethernet1")
 _LOCK_TIMEOUT: float | None = 600.0
 _OFF: bool | Path = False
 _STEP: Mapping[str, Any] = {"training": True, "given": "call"}
@@ -435,17 +438,12 @@ class Settings:
     against_tests: bool = _switch("run the tests of the reference revision, too", per_test=False, needs="against")
     network: str | None = _knob(
         None,
-        optional(words, "none"),
-        "network that predictions and simulated steps are put on: the name of a cluster, or here, to measure the one "
-        "between these ranks. none: for predictions what ddpperf network has stored",
+        optional(one_of(HERE, *CLUSTERS), "none"),
+        "network of predictions and simulated steps; here: between these ranks. none: what ddpperf network has stored",
         given="ini",
     )
     accelerator: str | None = _knob(
-        None,
-        optional(words, "none"),
-        "accelerator that predictions compute on, by the roofline model, such as h100. none: the device of this "
-        "machine, timed",
-        given="ini",
+        None, optional(one_of(*ACCELERATORS), "none"), "accelerator of predictions. none: timed here", given="ini"
     )
     ranks_per_node: int = _knob(8, positive_int, "ranks on each node of the cluster that network names", given="ini")
     report: tuple[tuple[str, Path], ...] | None = _of_session(

@@ -53,8 +53,8 @@ OF_CONTROLLER = tuple(
 PRELOADED = (
     *sides.PRELOADED,
     "pytest_ddpperf.instruments.profile.profiling",
-    "pytest_ddpperf.simulate.group",
-    "pytest_ddpperf.simulate.tensors",
+    "pytest_ddpperf.planner.simulate.group",
+    "pytest_ddpperf.planner.simulate.tensors",
     "pytest_ddpperf.strategies.fsdp1",
     "pytest_ddpperf.strategies.fsdp2",
     "pytest_ddpperf.strategies.zero1",

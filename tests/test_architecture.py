@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_ddpperf"
 
 MAX_FOLDERS, MAX_FILES = 15, 8  # at the top level
-MAX_CHAIN = 12  # rooms, from the one that imports to the last one imported
-MAX_LINES = 57_480
+MAX_CHAIN = 13  # rooms, from the one that imports to the last one imported
+MAX_LINES = 57_400
 FALLS_FROM = 57_800  # once it is set to this or less, MAX_LINES never rises again
 MAX_FILE = 320
 LONGER = {
@@ -335,7 +335,13 @@ def test_a_planted_look_at_the_time_is_found(code: str, *, found: bool) -> None:
     assert deals_out_time(ast.parse(code)) is found
 
 
-ON_RANKS = ("instruments/", "launch/rank.py", "simulate/", "strategies/", "training/")  # their launch has a deadline
+ON_RANKS = (
+    "instruments/",
+    "launch/rank.py",
+    "planner/simulate/",
+    "strategies/",
+    "training/",
+)  # their launch has a deadline
 ENDLESS = {"acquire", "get", "join", "poll", "receive", "result", "select", "wait"}  # without arguments
 LIMITED = {  # a pattern of what has to be among the arguments
     "communicate": "timeout",

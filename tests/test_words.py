@@ -26,12 +26,12 @@ MOST: Mapping[str, tuple[int, int]] = {
     "where, for if or when": (8, 390),
     "beside, for compared with or next to": (1, 98),
     "tell, for say or report": (2, 234),
-    "that of, without a noun": (9, 187),
+    "that of, without a noun": (9, 186),
     "of its own, for separate": (2, 85),
     "held, for compared": (0, 21),
     "left out, for omitted": (0, 45),
     "a clause for a noun": (0, 222),
-    "a docstring that begins with a question word": (0, 420),
+    "a docstring that begins with a question word": (0, 418),
 }
 """In README and docs, and in strings and docstrings of the package."""
 

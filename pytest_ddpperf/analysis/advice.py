@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_ddpperf.analysis.candidates import ROOM
 from pytest_ddpperf.analysis.evidence import longest_data_wait, memory_limit, sends_after_backward, strategy_name
 from pytest_ddpperf.metrics.figures import precision_of_products
 from pytest_ddpperf.records.diagnosis import Advice, Bottleneck, Diagnosis
@@ -19,6 +18,7 @@ WORTH = 0.03  # of the step: a smaller gain is not worth advice
 WORKERS = 4  # of a loader
 _PREFETCHED = 2  # batches that torch's workers hold ready by default
 TIMES = 4  # as many micro-batches, or samples, in a step
+ROOM = 0.9  # of a memory, that tensors may take: the rest is for the allocator, the context and NCCL's buffers
 FRAGMENTED = 0.20  # of the memory that the allocator holds: above, tensors do not fill what is there
 _BY_SETTING = frozenset(
     {

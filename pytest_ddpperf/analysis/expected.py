@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from pytest_ddpperf.analysis.costs import COLLECTIVES
 from pytest_ddpperf.analysis.evidence import sends_after_backward
-from pytest_ddpperf.analysis.network import CollectiveFit
 from pytest_ddpperf.metrics.communication import communication_overhead, still_sent, synchronised_step
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Measurement
+from pytest_ddpperf.records.network import COLLECTIVES, CollectiveFit
 
 _SAME = 0.001
 TOO_FAST = 0.5

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from pytest_ddpperf.analysis.network import CollectiveFit, Segment
 from pytest_ddpperf.baselines.files import locked, saving, write_file
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.jsonfile import FileKind, parse, read_text, render, rounded
 from pytest_ddpperf.baselines.typed import Day, Misfit, NotNegative, Positive, Shape, written
 from pytest_ddpperf.errors import BaselineError
 from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.records.network import Timing
+from pytest_ddpperf.records.network import CollectiveFit, Segment, Timing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

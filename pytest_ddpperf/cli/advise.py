@@ -11,19 +11,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pytest_ddpperf.analysis.links import CLUSTERS
-from pytest_ddpperf.analysis.rooflines import ACCELERATORS
 from pytest_ddpperf.errors import SettingError, in_a_line
 from pytest_ddpperf.parsers import argument, byte_count, closest, positive_int
+from pytest_ddpperf.planner.advising import PRECISIONS, STRATEGIES, advised, asked_of
+from pytest_ddpperf.planner.predicting import Predictor
 from pytest_ddpperf.reports.predictions import advice_table, best_line
 from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
 from pytest_ddpperf.run.call.requests import VerbCall
-from pytest_ddpperf.run.predict.advising import PRECISIONS, STRATEGIES, advised, asked_of
-from pytest_ddpperf.run.predict.predicting import Predictor
-from pytest_ddpperf.run.session.refusals import HERE
 from pytest_ddpperf.run.session.session import Session
-from pytest_ddpperf.settings import Settings, overlay
+from pytest_ddpperf.settings import ACCELERATORS, CLUSTERS, HERE, Settings, overlay
 
 CLUSTER = ("network", "accelerator", "ranks_per_node")  # settings of predictions
 
@@ -72,7 +69,7 @@ def add_cluster(parser: argparse.ArgumentParser, network: str) -> None:
     """Declares the settings of ``CLUSTER``, what predictions are made for; ``network``: the default."""
     add = parser.add_argument
     add("--network", choices=(HERE, *CLUSTERS), help=f"the network (default: {network}; here: measured now)")
-    add("--accelerator", choices=tuple(ACCELERATORS), help="what computes (default: the device of this machine, timed)")
+    add("--accelerator", choices=ACCELERATORS, help="what computes (default: the device of this machine, timed)")
     add("--ranks-per-node", type=argument(positive_int), metavar="N", help="of a named network (default: 8)")
 
 

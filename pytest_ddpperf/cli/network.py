@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_ddpperf.analysis.costs import COLLECTIVES
-from pytest_ddpperf.analysis.links import HARDWARE, late_ranks, link_of, slow_links, wrong_interface
 from pytest_ddpperf.baselines.files import require_writable_folder
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.baselines.network import NetworkFile, network_file, read_network, save_network
@@ -19,10 +17,17 @@ from pytest_ddpperf.launch.context import BACKENDS, DEVICES
 from pytest_ddpperf.launch.environment import thread_variables
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.parsers import argument, byte_count, duration, positive_int, sizes_of_groups
-from pytest_ddpperf.records.measurement import Environment
-from pytest_ddpperf.records.network import SweepPlan
-from pytest_ddpperf.reports.lines import wrapped
-from pytest_ddpperf.reports.network import (
+from pytest_ddpperf.planner.links import HARDWARE, late_ranks, link_of, slow_links, wrong_interface
+from pytest_ddpperf.planner.network import largest_bandwidths
+from pytest_ddpperf.planner.sweep import (
+    MIN_RANKS,
+    MeasuredNetwork,
+    measure_network,
+    network_environment,
+    sizes_between,
+    stored_environment,
+)
+from pytest_ddpperf.planner.tables import (
     backend_line,
     interface_line,
     late_line,
@@ -32,16 +37,11 @@ from pytest_ddpperf.reports.network import (
     prediction_lines,
     reach_line,
 )
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.network import COLLECTIVES, SweepPlan
+from pytest_ddpperf.reports.lines import wrapped
 from pytest_ddpperf.reports.progress import command_line
 from pytest_ddpperf.reports.table import render, terminal_width
-from pytest_ddpperf.run.predict.network import (
-    MIN_RANKS,
-    MeasuredNetwork,
-    measure_network,
-    network_environment,
-    sizes_between,
-    stored_environment,
-)
 from pytest_ddpperf.units import format_count
 
 _AUTO = "auto"
@@ -176,7 +176,7 @@ def check_lines(measured: MeasuredNetwork, check: str, gpus: Sequence[str]) -> I
     yield from _slow_lines(measured)
     link = link_of(here.device, gpus) if check == _AUTO else check
     if link is not None:
-        best = max(measured.fits, key=lambda fit: fit.bus_bandwidth)
+        best = max(measured.fits, key=lambda fit: largest_bandwidths(fit)[1])
         low = reach_line(best, link)
         yield from [low] if low else []
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.units import format_count, format_value, power_of_two
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
+"""Those that are measured."""
+
 ELEMENT = 4  # bytes of what is sent
 
 
@@ -65,3 +71,53 @@ class Timing:
     collective: str
     nbytes: int
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """A line: seconds = latency + bytes x seconds_per_byte, up to so many bytes."""
+
+    max_bytes: int
+    latency: float
+    seconds_per_byte: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveFit:
+    """The cost of one collective by one number of ranks.
+
+    Attributes:
+        collective: which.
+        world_size: ranks; it holds for no other number.
+        min_bytes: of the smallest size that was measured.
+        segments: one or two, ascending; the last one ends with the largest size.
+        error: the median relative error of sizes that the fit had not seen.
+    """
+
+    collective: str
+    world_size: int
+    min_bytes: int
+    segments: tuple[Segment, ...]
+    error: float
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest size that was measured."""
+        return self.segments[-1].max_bytes
+
+    def seconds(self, nbytes: float) -> float:
+        """Seconds of a buffer of so many bytes.
+
+        Raises:
+            SettingError: no such size was measured; nothing is told beyond the smallest and the largest.
+        """
+        if not self.min_bytes <= nbytes <= self.max_bytes:
+            ends = " to ".join(format_value(end, "B") for end in (self.min_bytes, self.max_bytes))
+            above = nbytes > self.max_bytes
+            wider = f"--{'max' if above else 'min'}-size={power_of_two(nbytes, above=above)}"
+            raise SettingError(
+                f"nbytes={nbytes}: {self.collective} over {format_count(self.world_size, 'rank')} was measured from "
+                f"{ends}; measure that size too: ddpperf network --world-size={self.world_size} {wider}"
+            )
+        line = next(segment for segment in self.segments if nbytes <= segment.max_bytes)
+        return line.latency + nbytes * line.seconds_per_byte

@@ -12,8 +12,7 @@ from pytest_ddpperf.units import Scale, format_count, format_percent, scale, sig
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice
-    from pytest_ddpperf.analysis.predictions import Gain, Prediction
+    from pytest_ddpperf.records.predictions import Candidate, Gain, Prediction, StrategyAdvice
     from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StepData, StrategyAdviceData
 
     # Of a run, or of the file that it wrote.

@@ -212,8 +212,8 @@ RUN_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "run_launch")
 PREPARE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "prepare_launch")
 PROBE_LAUNCH = RankFunction("pytest_ddpperf.training.loop", "probe_launch")
 CONVERGE_LAUNCH = RankFunction("pytest_ddpperf.training.convergence", "converge_launch")
-SIMULATE_LAUNCH = RankFunction("pytest_ddpperf.simulate.launch", "simulate_launch")
-TIMELINE_LAUNCH = RankFunction("pytest_ddpperf.simulate.launch", "timeline_launch")
+SIMULATE_LAUNCH = RankFunction("pytest_ddpperf.planner.simulate.launch", "simulate_launch")
+TIMELINE_LAUNCH = RankFunction("pytest_ddpperf.planner.simulate.launch", "timeline_launch")
 PROFILE_LAUNCH = RankFunction("pytest_ddpperf.training.preparing", "profile_launch")
 
 

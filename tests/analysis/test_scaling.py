@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddpperf.analysis import (
+from pytest_ddpperf.analysis.scaling import Law
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.planner import (
     LawFit,
     ScalingPoint,
     amdahl,
@@ -12,8 +14,6 @@ from pytest_ddpperf.analysis import (
     status,
     stops_paying,
 )
-from pytest_ddpperf.analysis.scaling import Law
-from pytest_ddpperf.errors import SettingError
 
 
 def fitted(serial: float, law: Law = "amdahl") -> LawFit:

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.analysis.network import CollectiveFit, Segment
 from pytest_ddpperf.baselines.network import NETWORK, NetworkFile, network_file, read_network, save_network
 from pytest_ddpperf.errors import BaselineError
-from pytest_ddpperf.records.network import Timing
+from pytest_ddpperf.records.network import CollectiveFit, Segment, Timing
 from tests.factories import make_environment
 
 LINES = (

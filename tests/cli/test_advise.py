@@ -7,9 +7,9 @@ import pytest
 
 from pytest_ddpperf.baselines import network
 from pytest_ddpperf.cli.command import main
+from pytest_ddpperf.planner import predictable
+from pytest_ddpperf.planner.predicting import Predictor
 from pytest_ddpperf.reports.progress import LiveLine
-from pytest_ddpperf.run.predict import predictable
-from pytest_ddpperf.run.predict.predicting import Predictor
 
 TRAIN = """
 import torch

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.analysis.buckets import DEFAULT_CAP_MB, MB
-from pytest_ddpperf.analysis.links import WrongInterface, wrong_interface
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.cli import network
 from pytest_ddpperf.cli.command import main
 from pytest_ddpperf.instruments.host import usable_cores
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.planner import sweep as running
+from pytest_ddpperf.planner.buckets import DEFAULT_CAP_MB, MB
+from pytest_ddpperf.planner.links import WrongInterface, wrong_interface
+from pytest_ddpperf.planner.sweep import sizes_between
 from pytest_ddpperf.records.network import RankSweep, SweepPlan
 from pytest_ddpperf.reports.progress import LiveLine
-from pytest_ddpperf.run.predict import network as running
-from pytest_ddpperf.run.predict.network import sizes_between
 
 QUICK = ["network", "--device=cpu", "--rounds=1", "--max-size=8KiB", "--collectives=all_reduce,broadcast"]
 

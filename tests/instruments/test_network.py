@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ddpperf.analysis.links import late_ranks
-from pytest_ddpperf.analysis.network import fit_collectives, timings
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.planner.links import late_ranks
+from pytest_ddpperf.planner.network import fit_collectives, timings
 from pytest_ddpperf.records.network import RankSweep, SweepPlan
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_ddpperf.analysis.candidates import Candidate, StrategyAdvice, ranked
-from pytest_ddpperf.analysis.predictions import predicted
-from pytest_ddpperf.analysis.transfers import NamedNetwork
+from pytest_ddpperf.planner.advising import ranked
+from pytest_ddpperf.planner.predictions import predicted
+from pytest_ddpperf.planner.transfers import NamedNetwork
+from pytest_ddpperf.records.predictions import Candidate, StrategyAdvice
 from pytest_ddpperf.records.timeline import Timeline
 from pytest_ddpperf.reports.predictions import advice_table, best_line
 

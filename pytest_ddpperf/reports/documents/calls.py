@@ -6,12 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from pytest_ddpperf.analysis.candidates import Candidate, Standing, StrategyAdvice
-from pytest_ddpperf.analysis.predictions import Gain, Predicted, Prediction
 from pytest_ddpperf.baselines.fingerprint import environment_key
 from pytest_ddpperf.judge.calibration import Calibrated
 from pytest_ddpperf.records import convergence
 from pytest_ddpperf.records.batch_size import BatchSize, Search, Trial
+from pytest_ddpperf.records.predictions import Candidate, Gain, Predicted, Prediction, Standing, StrategyAdvice
 from pytest_ddpperf.reports.document import Document, IntervalData, Natural, NotNegative, Positive, about
 from pytest_ddpperf.reports.documents.parts import BenchmarkData
 from pytest_ddpperf.stats.rates import Rate

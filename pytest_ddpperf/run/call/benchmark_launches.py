@@ -41,7 +41,10 @@ from pytest_ddpperf.units import format_count
 if TYPE_CHECKING:
     from pytest_ddpperf.against.paired_launches import PairedLaunches
 
-SIMULATING = ("pytest_ddpperf.simulate.group", "pytest_ddpperf.simulate.tensors")  # what simulated ranks import
+SIMULATING = (
+    "pytest_ddpperf.planner.simulate.group",
+    "pytest_ddpperf.planner.simulate.tensors",
+)  # what simulated ranks import
 
 
 class BenchmarkLaunches:

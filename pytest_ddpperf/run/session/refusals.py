@@ -9,7 +9,6 @@ from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.parsers import closest
 from pytest_ddpperf.settings import DEFAULT_SET, KNOBS, Knob, Settings, why_gone
 
-HERE = "here"  # the network of this environment, measured when it is needed
 _ALIKE = 0.8  # of difflib: what is less alike is hardly meant
 _PURPOSES = {
     "against": "another revision, and none is named",
@@ -85,8 +84,7 @@ def _require_alone(first: str, asked: Mapping[str, bool]) -> None:
 
 
 def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
-    """Refuses what takes times, or ranks that are there, beside simulated ranks, and networks that nobody knows."""
-    require_known_names(settings)
+    """Refuses what takes times, or ranks that are there, beside simulated ranks."""
     if settings.simulate is None:
         return
     simulated = KNOBS["simulate"].spelled
@@ -97,23 +95,6 @@ def _require_counts_alone(settings: Settings, said: Collection[str]) -> None:
         least = min(settings.simulate)
         rank = f"{simulated} --rank={settings.simulate_rank}"
         raise SettingError(f"{rank}: a group of {least} has no such rank (the first is 0): give a smaller one")
-
-
-def require_known_names(settings: Settings) -> None:
-    """Refuses names of networks and accelerators that nobody knows."""
-    if settings.network is None and settings.accelerator is None:
-        return
-    from pytest_ddpperf.analysis.links import CLUSTERS
-    from pytest_ddpperf.analysis.rooflines import ACCELERATORS
-
-    known = {"network": (HERE, *CLUSTERS), "accelerator": tuple(ACCELERATORS)}
-    for name, names in known.items():
-        given = getattr(settings, name)
-        if given is not None and given not in names:
-            meant = closest(given, names)
-            raise SettingError(
-                f"{name}={given!r} is not known{': ' * bool(meant)}{meant or ';'} it is one of {', '.join(names)}"
-            )
 
 
 def require_no_test(knob: Knob, raw: str, folder: Path, *, apart: bool = False) -> None:

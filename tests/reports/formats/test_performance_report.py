@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pytest_ddpperf.analysis.predictions import Gain
+from pytest_ddpperf.records.predictions import Gain
 from pytest_ddpperf.records.results import Result
 from pytest_ddpperf.reports.document import replaced
 from pytest_ddpperf.reports.documents.calls import CandidateData, PredictionData, StepData, StrategyAdviceData

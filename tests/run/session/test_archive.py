@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddpperf.analysis.network import CollectiveFit, Segment
 from pytest_ddpperf.baselines.history.database import record
 from pytest_ddpperf.baselines.network import NetworkFile, network_file, save_network
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.measurement import Environment, Measurement
+from pytest_ddpperf.records.network import CollectiveFit, Segment
 from pytest_ddpperf.records.results import Provenance, StoredBaseline, record_of
 from pytest_ddpperf.reports.progress import LiveLine
 from pytest_ddpperf.run.session.session import Session

@@ -1,0 +1,189 @@
+"""Which strategy, precision and batch to train with: candidates are simulated for memory, and predicted for time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from pytest_ddpperf.analysis.advice import ROOM
+from pytest_ddpperf.errors import RankFailed, SettingError
+from pytest_ddpperf.parsers import byte_count
+from pytest_ddpperf.planner.predicting import Predictor
+from pytest_ddpperf.planner.rooflines import ACCELERATORS
+from pytest_ddpperf.records.predictions import Candidate, Standing, StrategyAdvice
+from pytest_ddpperf.run.call.requests import VerbCall, of_size
+from pytest_ddpperf.run.call.ways import Contender, GivenStrategy
+from pytest_ddpperf.settings import overlay_words
+from pytest_ddpperf.strategies.table import resolve, row_of
+from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.workload import Workload
+from pytest_ddpperf.units import format_value
+
+STRATEGIES = ("ddp", "zero1", "fsdp2[reshard_after_forward=false]", "fsdp2")
+PRECISIONS = ("fp32", "bf16")
+_LIKE = {"ddp": "bucketed"}  # where torch's own reads tensors, and a model without values has none
+_TOO_LARGE = "this machine has no memory to time it; name an accelerator"
+_MEASURED = 3  # of the candidates that fit, the fastest ones
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What candidates are made of."""
+
+    strategies: Sequence[GivenStrategy] = STRATEGIES
+    precisions: Sequence[str] = PRECISIONS
+    batch_sizes: Sequence[int] | None = None
+    memory: float | None = None  # bytes of a rank
+
+
+def asked_of(
+    strategies: Iterable[GivenStrategy] | None,
+    precisions: Iterable[str] | None,
+    batch_sizes: Iterable[int] | None,
+    memory: float | str | None,
+    accelerator: str | None,
+) -> Asked:
+    """Returns what a call asks for; an accelerator has its own memory."""
+    if memory is None:
+        limit = ACCELERATORS[accelerator].memory if accelerator in ACCELERATORS else None  # type: ignore[index]
+    else:
+        try:
+            limit = byte_count(memory)
+        except ValueError as error:
+            raise SettingError(f"ddpperf.advise(memory={memory!r}): expected {error}") from None
+    return Asked(
+        strategies=_listed("strategies", strategies) or STRATEGIES,
+        precisions=_listed("precisions", precisions) or PRECISIONS,
+        batch_sizes=_listed("batch_sizes", batch_sizes),
+        memory=limit,
+    )
+
+
+def _listed(name: str, given: Iterable[Any] | None) -> tuple[Any, ...] | None:
+    if given is None:
+        return None
+    found = () if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if not found:
+        raise SettingError(f"ddpperf.advise({name}={given!r}): expected a list of one or more")
+    return found
+
+
+def advised(
+    predictor: Predictor,
+    call: VerbCall,
+    subject: Workload | Callable[[int], Workload],
+    asked: Asked,
+    measure: Callable[[Workload, Candidate], float] | None = None,
+) -> StrategyAdvice:
+    """All candidates, simulated and predicted.
+
+    Args:
+        predictor: of the test.
+        call: whose settings all candidates have in common.
+        subject: a Workload, or a function of a batch size that gives one.
+        asked: what candidates are made of.
+        measure: gives the seconds of a step of a candidate on ranks of this machine; None to measure nothing.
+    """
+    __tracebackhide__ = True
+    if measure is not None and not predictor.runs_here(call):
+        raise SettingError(
+            "ddpperf.advise(measure=True): the ranks have no cores or GPUs of their own here; leave measure out, or "
+            "give fewer ranks"
+        )
+    workloads = _workloads(subject, asked.batch_sizes)
+    found: list[Candidate] = []
+    asking: list[tuple[VerbCall, Contender, str | None]] = []
+    places: list[int] = []
+    ways = list(product(workloads.items(), asked.strategies, asked.precisions))
+    for number, ((size, workload), strategy, precision) in enumerate(ways, start=1):
+        stands = f"memory, candidate {number} of {len(ways)}"
+        candidate, own, contender = _simulated(predictor, call, workload, strategy, precision, stands=stands)
+        found.append(replace(_fitting(candidate, asked.memory), batch_size=size))
+        if found[-1].fits:
+            places.append(len(found) - 1)
+            asking.append((own, contender, None))
+    for place, prediction in zip(places, predictor.outcomes(asking), strict=True):
+        if isinstance(prediction, RankFailed):
+            found[place] = replace(found[place], reason=_TOO_LARGE)
+        else:
+            found[place] = replace(found[place], prediction=prediction)
+    ordered = list(ranked(found))
+    for place, candidate in enumerate(ordered[:_MEASURED] if measure is not None else ()):
+        if candidate.prediction is not None and measure is not None:
+            ordered[place] = replace(candidate, measured=measure(workloads[candidate.batch_size], candidate))
+    ranks = max(predictor.session.world_sizes(call.settings))
+    return StrategyAdvice(test=predictor.test, candidates=tuple(ordered), world_size=ranks, memory=asked.memory)
+
+
+def _workloads(
+    subject: Workload | Callable[[int], Workload], batch_sizes: Sequence[int] | None
+) -> dict[int | None, Workload]:
+    if isinstance(subject, Workload):
+        if batch_sizes is not None:
+            raise SettingError(
+                f"ddpperf.advise(batch_sizes={list(batch_sizes)}): this Workload has one size; give a function "
+                "batch_size -> Workload"
+            )
+        return {None: subject}
+    if not callable(subject) or isinstance(subject, Script) or batch_sizes is None:
+        without = " without batch_sizes" if callable(subject) and not isinstance(subject, Script) else ""
+        raise SettingError(
+            "ddpperf.advise: expected a Workload, or a function batch_size -> Workload with batch_sizes=[...], not a "
+            f"{type(subject).__name__}{without}"
+        )
+    return {size: of_size(subject, size, "batch size") for size in batch_sizes}
+
+
+def _simulated(
+    predictor: Predictor, call: VerbCall, workload: Workload, given: GivenStrategy, precision: str, *, stands: str
+) -> tuple[Candidate, VerbCall, Contender]:
+    """A candidate with the memory that its tensors take, what is asked for it, and how it is trained."""
+    __tracebackhide__ = True
+    words: dict[str, Any] = {} if precision == call.settings.precision else {"precision": precision}
+    own = replace(call, settings=overlay_words(call.settings, words, where="ddpperf.advise"))
+    own = replace(own, own={**call.own, **words})
+    strategy = resolve(given or "ddp", call.strategies)
+    like = _LIKE.get(strategy.name) if call.settings.accelerator is not None and not strategy.options else None
+    simulated = resolve(like) if like is not None and row_of(strategy).reads_values else strategy
+    contender = Contender(subject=workload, strategy=simulated)
+    name = " ".join((str(strategy), *(f"{word}={value}" for word, value in words.items())))
+    candidate = Candidate(name=name, strategy=str(strategy), settings=words)
+    try:
+        taken = predictor.peak_bytes(own, contender, stands)
+    except RankFailed as failed:
+        if not failed.out_of_memory:
+            raise
+        reason = "it reads tensors, and this machine has no memory for a real model"
+        return replace(candidate, fits=False, reason=reason), own, contender
+    return replace(candidate, memory=taken), own, contender
+
+
+def _fitting(candidate: Candidate, memory: float | None) -> Candidate:
+    """A candidate, and whether its tensors fit into so much memory."""
+    if memory is None or candidate.memory is None or candidate.memory <= ROOM * memory:
+        return candidate
+    sizes = " of ".join(format_value(nbytes, "B") for nbytes in (candidate.memory, memory))
+    return replace(candidate, fits=False, reason=f"its tensors take {sizes}")
+
+
+def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Candidates in the order of advice, each with its standing."""
+
+    def place(candidate: Candidate) -> tuple[bool, float]:
+        prediction = candidate.prediction
+        if prediction is None:
+            return True, candidate.memory or 0.0
+        return False, prediction.seconds / (prediction.samples or 1.0)  # for a sample, or else for a step
+
+    ordered = sorted(candidates, key=place)
+    return tuple(replace(candidate, standing=_standing(candidate, ordered[0])) for candidate in ordered)
+
+
+def _standing(candidate: Candidate, first: Candidate) -> Standing:
+    if candidate.prediction is None or first.prediction is None:
+        return "not timed" if candidate.fits else "does not fit"
+    if candidate is first:
+        return "best"
+    return "maybe as good" if candidate.prediction.gain_over(first.prediction).high >= 0 else "slower"

@@ -1,0 +1,267 @@
+"""What a collective costs, by the model of a latency and a bandwidth for each message (alpha and beta).
+
+Sources: Thakur, Rabenseifner and Gropp 2005 ("Optimization of Collective Communication Operations in MPICH"), as MPICH
+and gloo document them (MPICH's sources that of a reduce-scatter by recursive doubling); for the ring Patarasuk and Yuan
+2009. Such a time is a lower bound for its algorithm: measured ones are mostly longer. A shorter one means another
+algorithm, a reduction in the switch, a wrong size, a wrong number of ranks or a missing synchronisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.metrics.profile import bus_factor
+from pytest_ddpperf.records.network import COLLECTIVES
+
+ALGORITHMS = ("ring", "tree", "hierarchical", "recursive_doubling", "halving_doubling")
+_GBIT = 1e9 / 8  # bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """A link between ranks: seconds that a message takes whatever its size, and bytes per second in one direction."""
+
+    latency: float
+    bandwidth: float
+
+    def __post_init__(self) -> None:
+        require_number("latency", self.latency)
+        require_number("bandwidth", self.bandwidth, positive=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What one rank does: messages one after another, and parts of the whole buffer that it sends and adds up."""
+
+    messages: float
+    sent: float
+    reduced: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Complexity:
+    """A row of the table of costs, for n ranks and a whole buffer of S bytes; lg is the logarithm to base 2.
+
+    Attributes:
+        collective: what is communicated.
+        algorithm: how.
+        messages: how many a rank sends one after another: what the latency is multiplied by.
+        sent: bytes that a rank sends: what is divided by the bandwidth.
+        suits: for which sizes it is meant.
+        terms: the same as numbers, of n.
+    """
+
+    collective: str
+    algorithm: str
+    messages: str
+    sent: str
+    suits: str
+    terms: Callable[[int], Terms]
+
+
+def _lg(n: int) -> int:
+    return math.ceil(math.log2(n))
+
+
+def _halving_doubling(n: int) -> Terms:
+    """Rabenseifner's: ranks beyond a power of two first give their buffer away, and get it back at the end."""
+    part = (n - 1) / n
+    if n & (n - 1) == 0:
+        return Terms(2 * _lg(n), 2 * part, part)
+    return Terms(2 * int(math.log2(n)) + 2, 2 * part + 2, 1 + part)
+
+
+_LARGE, _SHORT, _POWERS = "large messages", "short messages", "powers of two"
+_PART = "(n-1)/n S"
+_AR, _RS, _AG, _BROADCAST, _A2A = COLLECTIVES
+_ROWS = (
+    (_AR, "ring", "2(n-1)", "2(n-1)/n S", _LARGE, lambda n: Terms(2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n)),
+    (_AR, "tree", "2 lg n", "2 lg n S", _SHORT, lambda n: Terms(2 * _lg(n), 2 * _lg(n), _lg(n))),
+    (_AR, "recursive_doubling", "lg n", "lg n S", _SHORT, lambda n: Terms(_lg(n), _lg(n), _lg(n))),
+    (_AR, "halving_doubling", "2 lg n", "2(n-1)/n S", _POWERS, _halving_doubling),
+    (_RS, "ring", "n-1", _PART, _LARGE, lambda n: Terms(n - 1, (n - 1) / n, (n - 1) / n)),
+    (_RS, "halving_doubling", "lg n", _PART, _POWERS, lambda n: Terms(_lg(n), (n - 1) / n, (n - 1) / n)),
+    (
+        _RS,
+        "recursive_doubling",
+        "lg n",
+        "(lg n - (n-1)/n) S",
+        _SHORT,
+        lambda n: Terms(_lg(n), _lg(n) - (n - 1) / n, _lg(n) - (n - 1) / n),
+    ),
+    (_AG, "ring", "n-1", _PART, _LARGE, lambda n: Terms(n - 1, (n - 1) / n)),
+    (_AG, "recursive_doubling", "lg n", _PART, _POWERS, lambda n: Terms(_lg(n), (n - 1) / n)),
+    (_AG, "halving_doubling", "lg n", _PART, _POWERS, lambda n: Terms(_lg(n), (n - 1) / n)),
+    (_BROADCAST, "ring", "lg n + n-1", "2(n-1)/n S", _LARGE, lambda n: Terms(_lg(n) + n - 1, 2 * (n - 1) / n)),
+    (_BROADCAST, "tree", "lg n", "lg n S", _SHORT, lambda n: Terms(_lg(n), _lg(n))),
+    (_BROADCAST, "halving_doubling", "2 lg n", "2(n-1)/n S", _POWERS, lambda n: Terms(2 * _lg(n), 2 * (n - 1) / n)),
+    (_A2A, "ring", "n-1", _PART, "all sizes", lambda n: Terms(n - 1, (n - 1) / n)),
+)
+TABLE: Mapping[tuple[str, str], Complexity] = {
+    (row[0], row[1]): Complexity(
+        collective=row[0], algorithm=row[1], messages=row[2], sent=row[3], suits=row[4], terms=row[5]
+    )
+    for row in _ROWS
+}
+_IN_LEVELS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
+
+
+def communication_complexity_analysis() -> tuple[Complexity, ...]:
+    """The costs of all collectives and algorithms, a row each, for a single level of links.
+
+    ``ring`` is a scatter and an all-gather for a broadcast, and the exchange in pairs for an all-to-all.
+    ``halving_doubling`` of a broadcast is a scatter by a tree, and an all-gather by recursive doubling.
+    """
+    return tuple(TABLE.values())
+
+
+def collective_time(
+    collective: str,
+    size_bytes: float,
+    world_size: int,
+    network: Network,
+    algorithm: str = "ring",
+    *,
+    reduction: float = 0.0,
+) -> float:
+    """Seconds of a collective: messages x latency + bytes sent / bandwidth + bytes added up x ``reduction``.
+
+    Args:
+        collective: one of ``COLLECTIVES``.
+        size_bytes: the whole buffer: what a rank has of an all-reduce, a broadcast and an all-to-all, the gathered one
+            of an all-gather, the unscattered one of a reduce-scatter.
+        world_size: ranks; one takes no time.
+        network: the links between them.
+        algorithm: one of ``ALGORITHMS``, other than hierarchical.
+        reduction: seconds to add up one byte.
+
+    Raises:
+        SettingError: an argument cannot be; ``halving_doubling`` and ``recursive_doubling`` of parts take a power of
+            two.
+    """
+    n = require_ranks("world_size", world_size)
+    size, per_byte = require_number("size_bytes", size_bytes), require_number("reduction", reduction)
+    require_one_of("collective", collective, COLLECTIVES)
+    require_one_of("algorithm", algorithm, ALGORITHMS)
+    if (collective, algorithm) not in TABLE:
+        raise _no_algorithm(collective, algorithm)
+    if algorithm.endswith("_doubling") and collective != "all_reduce" and n & (n - 1):
+        raise SettingError(f"world_size={n} is no power of two, which {algorithm} of {collective} takes; use ring")
+    if n == 1:
+        return 0.0
+    terms = TABLE[collective, algorithm].terms(n)
+    return terms.messages * network.latency + size * (terms.sent / network.bandwidth + terms.reduced * per_byte)
+
+
+def _no_algorithm(collective: str, algorithm: str) -> SettingError:
+    if algorithm == "hierarchical" and collective in _IN_LEVELS:
+        return SettingError("algorithm='hierarchical' has two levels of links; call hierarchical_time")
+    known = [row.algorithm for row in TABLE.values() if row.collective == collective]
+    return SettingError(
+        f"algorithm={algorithm!r}: the sources of these costs have no such algorithm of {collective}; give one of "
+        f"{', '.join(known)}"
+    )
+
+
+def hierarchical_time(
+    collective: str, size_bytes: float, nodes: int, ranks_per_node: int, *, local: Network, between: Network
+) -> float:
+    """Seconds of a collective in two levels: inside each node, and between ranks of one number on all nodes.
+
+    An all-reduce is a reduce-scatter inside the nodes, an all-reduce of the parts between them, and an all-gather
+    inside; a reduce-scatter and an all-gather have their halves of that. A broadcast is a tree between the nodes and
+    one inside.
+
+    Args:
+        collective: all but all_to_all.
+        size_bytes: as of ``collective_time``.
+        nodes: how many.
+        ranks_per_node: ranks of each.
+        local: the links inside a node.
+        between: the link of each rank to the other nodes.
+    """
+    require_one_of("collective", collective, COLLECTIVES)
+    if collective not in _IN_LEVELS:
+        raise _no_algorithm(collective, "hierarchical")
+    inside, outside = require_ranks("ranks_per_node", ranks_per_node), require_ranks("nodes", nodes)
+    if collective == "broadcast":
+        trees = ((outside, between), (inside, local))
+        return sum(collective_time(collective, size_bytes, n, links, "tree") for n, links in trees)
+    halves = ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,)
+    within = sum(collective_time(half, size_bytes, inside, local) for half in halves)
+    return within + collective_time(collective, size_bytes / inside, outside, between)
+
+
+def estimate_communication_time(
+    tensor_size_bytes: float,
+    world_size: int,
+    bandwidth_gbps: float,
+    latency_ms: float,
+    algorithm: str = "ring",
+    *,
+    collective: str = "all_reduce",
+    ranks_per_node: int = 1,
+    local_bandwidth_gbps: float | None = None,
+    local_latency_ms: float = 0.0,
+) -> float:
+    """Seconds of a collective: 100 MiB over 4 ranks with 10 Gbit/s and 0.1 ms are 0.12642912 s.
+
+    Args:
+        tensor_size_bytes: the whole buffer, as of ``collective_time``.
+        world_size: ranks.
+        bandwidth_gbps: of a rank's link in one direction, in Gbit/s (10^9 bits).
+        latency_ms: of a message, in milliseconds.
+        algorithm: one of ``ALGORITHMS``.
+        collective: one of ``COLLECTIVES``.
+        ranks_per_node: for hierarchical; it divides ``world_size``.
+        local_bandwidth_gbps: for hierarchical, of the links inside a node.
+        local_latency_ms: likewise.
+
+    Raises:
+        SettingError: an argument cannot be.
+    """
+    speed, latency = require_number("bandwidth_gbps", bandwidth_gbps, positive=True), _ms("latency_ms", latency_ms)
+    network = Network(latency=latency, bandwidth=speed * _GBIT)
+    require_one_of("algorithm", algorithm, ALGORITHMS)
+    size = require_number("tensor_size_bytes", tensor_size_bytes)
+    if algorithm != "hierarchical":
+        return collective_time(collective, size, world_size, network, algorithm)
+    nodes = nodes_of(world_size, ranks_per_node)
+    if local_bandwidth_gbps is None:
+        raise SettingError("local_bandwidth_gbps=None: hierarchical needs that of the links in a node; give Gbit/s")
+    inside = require_number("local_bandwidth_gbps", local_bandwidth_gbps, positive=True)
+    local = Network(latency=_ms("local_latency_ms", local_latency_ms), bandwidth=inside * _GBIT)
+    return hierarchical_time(collective, size, nodes, ranks_per_node, local=local, between=network)
+
+
+def nodes_of(world_size: int, ranks_per_node: int) -> int:
+    """Returns how many nodes have so many ranks each; SettingError if they are not alike."""
+    if require_ranks("world_size", world_size) % require_ranks("ranks_per_node", ranks_per_node):
+        raise SettingError(
+            f"ranks_per_node={ranks_per_node} does not divide world_size={world_size}; give one that does"
+        )
+    return world_size // ranks_per_node
+
+
+def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
+    """Bytes per second as nccl-tests' algbw has it: the whole buffer over the time, whatever the number of ranks."""
+    return require_number("size_bytes", size_bytes) / require_number("seconds", seconds, positive=True)
+
+
+def bus_bandwidth(collective: str, size_bytes: float, world_size: int, seconds: float) -> float:
+    """Bytes per second as nccl-tests' busbw has it: comparable with the links, whatever the number of ranks.
+
+    It is algbw times 2(n-1)/n for an all-reduce, (n-1)/n for an all-gather, a reduce-scatter and an all-to-all, and 1
+    for a broadcast (nccl-tests, doc/PERFORMANCE.md).
+    """
+    require_one_of("collective", collective, COLLECTIVES)
+    factor = bus_factor(collective, require_ranks("world_size", world_size))
+    return factor * algorithm_bandwidth(size_bytes, seconds)
+
+
+def _ms(name: str, value: float) -> float:
+    return require_number(name, value) / 1e3

@@ -1,0 +1,188 @@
+"""What links should reach, and what holds a network up: a slow rank or link, a wrong interface, gloo beside GPUs."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_ddpperf.planner.costs import Network
+from pytest_ddpperf.records.network import RankSweep
+
+SLOW = 0.75
+"""The score, the usual time over this one, below which a link is named; of NVIDIA's resiliency extension for ranks."""
+LATE = 0.5  # of a call: as long have the others to wait for a rank that is named
+MOSTLY = 0.75  # of the calls or turns, in which it has to be the same one
+ALIKE = 2.0  # times as slow as its fastest link is the slowest one of a rank at most, where the rank is what is slow
+REACHED = 0.5
+"""The share of a link's bandwidth below which a network is called slow. H100s reach 0.7 to 0.9 of theirs in all-reduces
+of 1 GB (busbw of 318 to 402 GB/s with 2 to 6 of them, published by students of Stanford's CS336)."""
+_MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})  # where all wait for all
+_TRIANGLE = 3  # ranks from which on pairs can be compared
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """A link: bytes per second in one direction, seconds of a message, and who says so."""
+
+    bandwidth: float
+    latency: float
+    source: str
+
+    @property
+    def network(self) -> Network:
+        """The same for cost models."""
+        return Network(latency=self.latency, bandwidth=self.bandwidth)
+
+
+_NCCL = "latency of NCCL's model (src/graph/tuning.cc, hwLat, ring, Simple)"
+HARDWARE: Mapping[str, Hardware] = {
+    "nvlink4": Hardware(bandwidth=450e9, latency=3.4e-6, source=f"H100 SXM datasheet: 900 GB/s both ways; {_NCCL}"),
+    "nvlink3": Hardware(bandwidth=300e9, latency=3.4e-6, source=f"A100 SXM datasheet: 600 GB/s both ways; {_NCCL}"),
+    "pcie5": Hardware(bandwidth=63e9, latency=5.7e-6, source=f"PCI-SIG: 32 GT/s x 16 lanes x 128/130; {_NCCL}"),
+    "pcie4": Hardware(bandwidth=31.5e9, latency=5.7e-6, source=f"PCI-SIG: 16 GT/s x 16 lanes x 128/130; {_NCCL}"),
+    "infiniband400": Hardware(bandwidth=50e9, latency=14e-6, source=f"InfiniBand NDR: 400 Gbit/s; {_NCCL}"),
+    "ethernet100": Hardware(bandwidth=12.5e9, latency=14e-6, source=f"IEEE 802.3ba: 100 Gbit/s; {_NCCL}"),
+    "ethernet10": Hardware(bandwidth=1.25e9, latency=14e-6, source=f"IEEE 802.3ae: 10 Gbit/s; {_NCCL}"),
+    "ethernet1": Hardware(bandwidth=0.125e9, latency=14e-6, source=f"IEEE 802.3ab: 1 Gbit/s; {_NCCL}"),
+}
+"""Links by name; what they could reach at most."""
+CLUSTERS: Mapping[str, tuple[str, str]] = {
+    "nvlink-infiniband400": ("nvlink4", "infiniband400"),
+    "pcie-ethernet100": ("pcie4", "ethernet100"),
+    "pcie-ethernet10": ("pcie4", "ethernet10"),
+    "pcie-ethernet1": ("pcie4", "ethernet1"),
+}
+"""Clusters by name: the links inside a node, and between nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """The rank that others wait for: in what share of the calls of a collective, and in what share of its time."""
+
+    rank: int
+    collective: str
+    calls: float
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """The ranks of a link, or one rank of which every link is slow, and how many times the usual time it takes."""
+
+    ranks: tuple[int, ...]
+    times: float
+
+
+@dataclass(frozen=True, slots=True)
+class WrongInterface:
+    """An interface that a variable names: it is not up, or slower than another one that is (in bits per second)."""
+
+    variable: str
+    interface: str
+    speed: float | None  # None if it is not up
+    faster: str = ""
+    faster_speed: float = 0.0
+
+
+def late_ranks(ranks: Sequence[RankSweep]) -> tuple[LateRank, ...]:
+    """For each collective the rank that the others wait for, if it is mostly the same one and they wait long.
+
+    It is the one that hands its work over last. How long a rank sees a call tells nothing: in an all-to-all over a slow
+    link those ranks end first that do not use it.
+    """
+    found: dict[str, list[tuple[int, float]]] = {}
+    for each in zip(*(rank.times for rank in ranks), strict=True):
+        if each[0].collective not in _MEETINGS or len(each) == 1:
+            continue
+        for call in zip(*(zip(one.handed, one.waited, strict=True) for one in each), strict=True):
+            last = max(range(len(call)), key=lambda rank: call[rank][0])
+            others = (call[rank] for rank in range(len(call)) if rank != last)
+            shares = (min(1.0, (call[last][0] - handed) / waited) if waited else 0.0 for handed, waited in others)
+            found.setdefault(each[0].collective, []).append((last, statistics.median(shares)))
+    named = []
+    for collective, calls in found.items():
+        rank, times = Counter(rank for rank, _ in calls).most_common(1)[0]
+        waited = statistics.median(share for last, share in calls if last == rank)
+        if times >= MOSTLY * len(calls) and waited > LATE:
+            named.append(LateRank(rank, collective, times / len(calls), waited))
+    return tuple(named)
+
+
+def slow_links(ranks: Sequence[RankSweep]) -> tuple[SlowLink, ...]:
+    """Links that are much slower than the fastest third of them; a rank all of whose links are alike slow stands alone.
+
+    The fastest message of a link has to be slower, for whatever disturbs others is not the link's. So has that of most
+    turns, beside the others of the same turn, for a busy machine may disturb all of a link. ``times`` is by the former.
+    """
+    pairs = {
+        (rank, other): seconds
+        for rank, sweep in enumerate(ranks)
+        for other, seconds in sweep.pairs.items()
+        if rank < other
+    }
+    if len(ranks) < _TRIANGLE or len(pairs) < _TRIANGLE:
+        return ()
+    turns = [dict(zip(pairs, turn, strict=True)) for turn in zip(*pairs.values(), strict=True)]
+    often = Counter(pair for turn in turns for pair in _slow(turn))
+    fastest = _slow({pair: min(seconds) for pair, seconds in pairs.items()})
+    slow = {pair: times for pair, times in fastest.items() if often[pair] >= MOSTLY * len(turns)}
+    found = []
+    for rank in range(len(ranks)):
+        own = [slow.get(pair, 1.0) for pair in pairs if rank in pair]
+        if len(own) > 1 and min(own) > 1.0 and max(own) <= ALIKE * min(own):
+            found.append(SlowLink((rank,), statistics.median(own)))
+    alone = {rank for link in found for rank in link.ranks}
+    return (*found, *(SlowLink(pair, times) for pair, times in slow.items() if alone.isdisjoint(pair)))
+
+
+def _slow(pairs: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    """The slow ones among links by their seconds, and how many times the usual time each takes."""
+    usual = sorted(pairs.values())[(len(pairs) - 1) // 3]  # of three ranks one may be slow, and so two links of three
+    return {pair: seconds / usual for pair, seconds in pairs.items() if usual < SLOW * seconds}
+
+
+def wrong_interface(
+    environ: Mapping[str, str], speeds: Mapping[str, float | None], backend: str
+) -> WrongInterface | None:
+    """What is wrong with the interface that the variable of a backend names; None if nothing is, or it names none.
+
+    Args:
+        environ: variables of the ranks.
+        speeds: bits per second of each interface that is up, None if it does not tell.
+        backend: gloo or nccl.
+    """
+    variable = f"{backend.upper()}_SOCKET_IFNAME"
+    named = environ.get(variable, "")
+    plain = named.removeprefix("=").partition(",")[0]
+    if not plain or plain.startswith("^"):
+        return None
+    # NCCL takes a beginning of a name, unless it is preceded by "=".
+    by_beginning = backend == "nccl" and not named.startswith("=")
+    chosen = next((name for name in speeds if name == plain or (by_beginning and name.startswith(plain))), None)
+    if chosen is None:
+        return WrongInterface(variable, named, None)
+    own = speeds[chosen]
+    fastest = max(speeds, key=lambda name: speeds[name] or 0.0)
+    best = speeds[fastest]
+    if own is None or best is None or own >= best:
+        return None
+    return WrongInterface(variable, named, own, fastest, best)
+
+
+# Words of a GPU's name, in capitals, and its link to its neighbours; the first that fits counts.
+_LINKS = (
+    (("H100 PCIE", "H100 NVL", "L40", "H200 NVL"), "pcie5"),
+    (("H100", "H200", "H800", "GH200"), "nvlink4"),
+    (("A100-SXM4", "A100 SXM4", "A800-SXM4"), "nvlink3"),
+    (("A100-PCIE", "A100 PCIE", " L4", " T4", " A10", " A30", " A40", "RTX A"), "pcie4"),
+)
+
+
+def link_of(device: str, names: Sequence[str]) -> str | None:
+    """The link between GPUs of one machine, by their names; None if that is not known."""
+    if device != "cuda" or not names:
+        return None
+    name = names[0].upper()
+    return next((link for words, link in _LINKS if any(word in name for word in words)), None)

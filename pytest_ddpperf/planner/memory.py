@@ -1,0 +1,104 @@
+"""What the state of training takes on a rank, by the definitions of ZeRO and FSDP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_ddpperf.analysis.inputs import require_number, require_one_of, require_ranks
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.planner.costs import nodes_of
+
+_LIKE = {"NO_SHARD": "none", "SHARD_GRAD_OP": "zero2", "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3"}  # FSDP's names
+SHARDED: Mapping[str, tuple[bool, bool, bool]] = {
+    "none": (False, False, False),
+    "zero1": (False, False, True),
+    "zero2": (False, True, True),
+    "zero3": (True, True, True),
+}
+"""Whether parameters, gradients and optimizer states are shared out over the ranks."""
+
+PRECISIONS: Mapping[str, tuple[float, float, float, float]] = {
+    "fp32": (4, 4, 0, 4),
+    "autocast": (4, 4, 0, 4),
+    "mixed": (2, 2, 4, 4),
+    "bf16": (2, 2, 0, 2),
+}
+"""Bytes of a parameter, of its gradient, of a master copy beside them, and of each state of the optimizer.
+
+``mixed`` is ZeRO's: a copy in half precision beside a master in fp32. ``autocast`` is torch.amp's, whose parameters and
+gradients stay in fp32; what it casts for a while is not counted.
+"""
+STATES: Mapping[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+
+
+def model_state_bytes(
+    parameters: int,
+    world_size: int,
+    sharding: str = "none",
+    optimizer: str = "adam",
+    precision: str = "mixed",
+    *,
+    ddp_buckets: bool = False,
+    unsharded_gradients: bool = False,
+    ranks_per_node: int | None = None,
+) -> float:
+    """Bytes of parameters, gradients and optimizer states on a rank (Rajbhandari et al. 2020, section 5).
+
+    7.5e9 parameters with Adam in mixed precision over 64 ranks are 120 GB, 31.4 GB (zero1), 16.6 GB (zero2) and 1.9 GB
+    (zero3). Activations, temporary buffers and units that FSDP has gathered come on top.
+
+    Args:
+        parameters: how many.
+        world_size: ranks.
+        sharding: none, zero1, zero2 or zero3; or FSDP's names NO_SHARD, SHARD_GRAD_OP, FULL_SHARD, and HYBRID_SHARD,
+            which is zero3 over the ranks of a node.
+        optimizer: sgd, momentum, adam or adamw.
+        precision: mixed, fp32, autocast or bf16.
+        ddp_buckets: whether DDP has buckets beside the gradients, as without ``gradient_as_bucket_view``.
+        unsharded_gradients: whether FSDP accumulates under ``no_sync``, which keeps whole gradients beside its parts.
+        ranks_per_node: for HYBRID_SHARD.
+
+    Raises:
+        SettingError: an argument cannot be.
+    """
+    count, n = require_ranks("parameters", parameters, least=0), require_ranks("world_size", world_size)
+    require_one_of("sharding", sharding, (*SHARDED, *_LIKE))
+    shared = SHARDED[_LIKE.get(sharding, sharding)]
+    if sharding == "HYBRID_SHARD":
+        if ranks_per_node is None:
+            raise SettingError(
+                "ranks_per_node=None: HYBRID_SHARD is zero3 over the ranks of a node; give the number of ranks of one, "
+                "or sharding='zero3' with world_size=ranks of a node"
+            )
+        n = world_size // nodes_of(world_size, ranks_per_node)
+    elif ranks_per_node is not None:
+        raise SettingError(
+            f"ranks_per_node={ranks_per_node} is for HYBRID_SHARD, and sharding is {sharding}: leave it out"
+        )
+    parameter, gradient, master, state = PRECISIONS[require_one_of("precision", precision, PRECISIONS)]
+    states = master + state * STATES[require_one_of("optimizer", optimizer, STATES)]
+    each = (parameter, gradient, states)
+    extra = gradient * (ddp_buckets + (unsharded_gradients and shared[1]))
+    return count * (extra + sum(part / n if split else part for part, split in zip(each, shared, strict=True)))
+
+
+def fsdp_parameter_bytes(
+    units: Sequence[int], shards: int, full_bytes: float = 4.0, low_bytes: float | None = None
+) -> float:
+    """The most bytes that parameters take on a rank under FSDP: its part of all, and the largest unit as gathered.
+
+    With F shards and units of psi parameters that is K_full/F x sum(psi) + K_low x max(psi) (Zhao et al. 2023, sections
+    3.2.2 and 4). Where the next unit is gathered ahead, one more comes on top.
+
+    Args:
+        units: parameters of each unit.
+        shards: ranks that share a unit.
+        full_bytes: of a sharded parameter.
+        low_bytes: of a gathered one; the same by default.
+    """
+    if not units:
+        raise SettingError("units is empty; give the number of parameters of each unit")
+    count = [require_ranks("units", unit, least=0) for unit in units]
+    kept = require_number("full_bytes", full_bytes, positive=True)
+    gathered = kept if low_bytes is None else require_number("low_bytes", low_bytes, positive=True)
+    return kept * sum(count) / require_ranks("shards", shards) + gathered * max(count)

@@ -1,0 +1,150 @@
+"""The cost of a collective by its size, fitted to a sweep: a latency and a bandwidth, in one or two ranges."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.planner.costs import algorithm_bandwidth, bus_bandwidth
+from pytest_ddpperf.records.network import CollectiveFit, CollectiveTimes, RankSweep, Segment, Timing
+
+_LEAST = 3  # sizes of a segment
+SIZES = 4  # of a fit: one is held out, and the others tell a line
+_GAIN = 0.001  # of the mean relative error: what a second line has to save at least
+
+Points = Sequence[tuple[float, float]]  # bytes and seconds
+Line = tuple[float, float]  # latency and seconds a byte
+
+
+def largest_bandwidths(fit: CollectiveFit) -> tuple[float, float]:
+    """Returns bytes per second of the largest size, as nccl-tests' algbw and busbw have it."""
+    size, seconds = fit.max_bytes, fit.seconds(fit.max_bytes)
+    return algorithm_bandwidth(size, seconds), bus_bandwidth(fit.collective, size, fit.world_size, seconds)
+
+
+def timings(ranks: Sequence[RankSweep]) -> tuple[Timing, ...]:
+    """Each collective and size of a sweep: the fastest of its calls, each as long as on the slowest rank.
+
+    What makes other calls slower is mostly not the network's, and differs from size to size.
+    """
+    return tuple(
+        Timing(collective=each[0].collective, nbytes=each[0].nbytes, seconds=min(_calls(each)))
+        for each in zip(*(rank.times for rank in ranks), strict=True)
+    )
+
+
+def _calls(each: Sequence[CollectiveTimes]) -> list[float]:
+    """Seconds of each call of one size, on the slowest of all ranks."""
+    calls = zip(*(zip(one.begun, one.waited, strict=True) for one in each), strict=True)
+    return [max(begun + waited for begun, waited in call) for call in calls]
+
+
+def usual_times(ranks: Sequence[RankSweep]) -> float:
+    """How many times the fastest call a usual one takes: the median over collectives and sizes of median over fastest.
+
+    Each call is as long as on the slowest rank. It is 1 on a network that nothing disturbs.
+    """
+    sizes = map(_calls, zip(*(rank.times for rank in ranks), strict=True))
+    found = [statistics.median(calls) / min(calls) for calls in sizes]
+    return statistics.median(found) if found else 1.0
+
+
+def taken_share(ranks: Sequence[RankSweep]) -> float:
+    """The share of computing that stands still while an all-reduce is under way, from 0 to 1: the median over rounds.
+
+    Where computing takes longer than sending, both together take the computing and this share of the sending. Each
+    round is as long as on the slowest rank.
+    """
+    shares = []
+    for each in zip(*(rank.beside for rank in ranks), strict=True):
+        computing, sending, both = (
+            max(getattr(one, name) for one in each) for name in ("computing", "sending", "both")
+        )
+        shares.append((both - computing) / sending)
+    return min(1.0, max(0.0, statistics.median(shares))) if shares else 0.0
+
+
+def fit_collectives(measured: Sequence[Timing], world_size: int) -> tuple[CollectiveFit, ...]:
+    """A fit for each collective, as of ``fit_sizes``."""
+    names = dict.fromkeys(timing.collective for timing in measured)
+    return tuple(fit_sizes([one for one in measured if one.collective == name], world_size) for name in names)
+
+
+def fit_sizes(measured: Sequence[Timing], world_size: int) -> CollectiveFit:
+    """The fit of one collective: one or two lines, whichever tells sizes better that it has not seen.
+
+    Each size between the smallest and the largest is left out in turn. Errors count relative to the time, so that small
+    messages weigh as much as large ones.
+
+    Raises:
+        SettingError: there are fewer than four sizes.
+    """
+    points = sorted((float(timing.nbytes), timing.seconds) for timing in measured)
+    if len({size for size, _ in points}) < SIZES:
+        raise SettingError(f"sizes: {len(points)} are too few for a fit; measure {SIZES} or more")
+    one, two = _held_out(points, _one_line), _held_out(points, _two_lines)
+    gain = statistics.fmean(one) - statistics.fmean(two)
+    lines, errors = (_two_lines, two) if gain > _GAIN else (_one_line, one)
+    return CollectiveFit(
+        collective=measured[0].collective,
+        world_size=world_size,
+        min_bytes=int(points[0][0]),
+        segments=tuple(
+            Segment(max_bytes=int(end), latency=latency, seconds_per_byte=slope)
+            for end, (latency, slope) in lines(points)
+        ),
+        error=statistics.median(errors),
+    )
+
+
+def weighted_line(points: Points) -> Line:
+    """Least squares of a line with weights 1/t^2, so that errors count relative; neither part below 0.
+
+    The closed form: slope = (sum w x sum w S t - sum w S x sum w t) / (sum w x sum w S^2 - (sum w S)^2).
+    """
+    w = [1 / seconds**2 for _, seconds in points]
+    sw, sws, swt = math.fsum(w), _sum(w, points, 1, 0), _sum(w, points, 0, 1)
+    swss, swst = _sum(w, points, 2, 0), _sum(w, points, 1, 1)
+    below = sw * swss - sws**2
+    slope = (sw * swst - sws * swt) / below if below > 0 else 0.0
+    if slope < 0:
+        return swt / sw, 0.0
+    latency = (swt - slope * sws) / sw
+    return (latency, slope) if latency >= 0 else (0.0, swst / swss)
+
+
+def _sum(weights: Sequence[float], points: Points, of_size: int, of_time: int) -> float:
+    return math.fsum(w * size**of_size * time**of_time for w, (size, time) in zip(weights, points, strict=True))
+
+
+def _one_line(points: Points) -> list[tuple[float, Line]]:
+    return [(points[-1][0], weighted_line(points))]
+
+
+def _two_lines(points: Points) -> list[tuple[float, Line]]:
+    """The two lines, each of three sizes at least, with the least error; one where there are too few sizes."""
+    splits = [(points[:i], points[i:]) for i in range(_LEAST, len(points) - _LEAST + 1)]
+    if not splits:
+        return _one_line(points)
+    parts = min(splits, key=lambda halves: sum(_squares(half) for half in halves))
+    below, above = parts
+    between = math.sqrt(below[-1][0] * above[0][0])  # nothing in between tells where one ends
+    return [(between, weighted_line(below)), (above[-1][0], weighted_line(above))]
+
+
+def _squares(points: Points) -> float:
+    latency, slope = weighted_line(points)
+    return math.fsum(((latency + slope * size) / seconds - 1) ** 2 for size, seconds in points)
+
+
+def _held_out(points: Points, lines: Callable[[Points], list[tuple[float, Line]]]) -> list[float]:
+    """The relative error of each size but the outermost, by the fit of all others."""
+    errors = []
+    for i in range(1, len(points) - 1):
+        size, seconds = points[i]
+        found = lines([*points[:i], *points[i + 1 :]])
+        latency, slope = next(line for end, line in found if size <= end)
+        errors.append(abs((latency + slope * size) / seconds - 1))
+    return errors

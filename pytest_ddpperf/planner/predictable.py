@@ -1,0 +1,115 @@
+"""What can be predicted, on which networks and accelerators, and what is timed for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.planner.simulate.launch import Modelled
+from pytest_ddpperf.records.measurement import Plan
+from pytest_ddpperf.settings import CLUSTERS, HERE
+from pytest_ddpperf.training.jobs import LaunchJob
+from pytest_ddpperf.training.script import Script
+from pytest_ddpperf.training.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_ddpperf.records.measurement import Environment
+    from pytest_ddpperf.run.call.requests import VerbCall
+    from pytest_ddpperf.run.call.variant import Variant
+    from pytest_ddpperf.run.call.ways import Contender
+    from pytest_ddpperf.settings import Settings
+
+WARMUP = 3  # steps before a timeline
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """What is timed for a prediction; ``together``: ranks that do so at the same time."""
+
+    variant: Variant
+    call: VerbCall
+    together: int
+
+    @property
+    def key(self) -> object:
+        """Returns what trainings have in common whose computing is the same."""
+        variant = self.variant
+        return (
+            variant.strategy,
+            tuple(variant.recipe.items()),
+            variant.world_size,
+            variant.environment.device,
+            self.accelerator,
+            id(variant.subject),
+        )
+
+    @property
+    def accelerator(self) -> str | None:
+        """The accelerator that computing is modelled for; None if it is timed."""
+        return self.call.settings.accelerator
+
+    @property
+    def modelled(self) -> Modelled | None:
+        """Returns what its operators are timed by; None if this machine computes them."""
+        if self.accelerator is None:
+            return None
+        return Modelled(
+            name=self.accelerator, tf32=self.variant.effective_settings(self.call.settings).precision == "tf32"
+        )
+
+    @property
+    def job(self) -> LaunchJob:
+        """Returns what each rank has to do."""
+        variant = self.variant
+        counts = variant.samples_per_step, variant.tokens_per_step
+        settings = variant.effective_settings(self.call.settings)
+        if self.modelled is not None and self.modelled.tf32:
+            settings = replace(settings, precision="fp32")  # tensors are those of fp32
+        return LaunchJob(variant.subject, variant.resolved, settings, Plan(warmup=WARMUP, steps=1), *counts)
+
+
+def require_fit(settings: Settings, way: Contender, ranks: int) -> None:
+    """Refuses what cannot be predicted."""
+    if isinstance(way.subject, Script):
+        raise SettingError(
+            f"{way.subject.name} is a Script, which makes its own process group: a prediction takes a Workload or a "
+            "function build(ctx) -> step"
+        )
+    if not callable(way.subject) and not isinstance(way.subject, Workload):
+        kind = type(way.subject).__name__
+        raise SettingError(f"a {kind} cannot be predicted: give a Workload or a function build(ctx) -> step")
+    node = settings.ranks_per_node
+    if settings.network in CLUSTERS and ranks > node and ranks % node:
+        raise SettingError(f"world_size={ranks} does not fill nodes of ranks_per_node={node}: give a multiple of it")
+    if settings.accelerator is not None and way.variables:
+        names = ", ".join(name for name, _ in way.variables)
+        raise SettingError(
+            f"env of {names}: accelerator={settings.accelerator} models each operator, whatever variables there are; "
+            "leave one of them out"
+        )
+
+
+def require_network(
+    settings: Settings, environment: Environment, room: int, stored: Callable[[Environment], object | None]
+) -> None:
+    """Refuses ranks between which no network is known; ``room``: ranks that have cores or GPUs of their own here."""
+    given, ranks = settings.network, environment.world_size
+    if given not in {None, HERE} or ranks == 1:
+        return
+    named = ", ".join(CLUSTERS)
+    cramped = f"{ranks} ranks have no cores or GPUs of their own here" if ranks > room else ""
+    if given == HERE and (environment.simulated or cramped):
+        what = "a simulated benchmark measures nothing between ranks" if environment.simulated else cramped
+        raise SettingError(f"network={HERE!r}: {what}; give one of {named}")
+    if given is None and stored(environment) is None:
+        cure = (
+            f", and {cramped}: give" if cramped else f": measure it with ddpperf network --world-size={ranks}, or give"
+        )
+        known = named if cramped else f"{HERE}, {named}"
+        raise SettingError(
+            f"network is not given, and none is stored of {environment_key(environment)}{cure} one of {known}"
+        )

@@ -1,0 +1,301 @@
+"""What steps will take: timelines of simulated ranks of this machine, on a network that is measured or named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddpperf.baselines.fingerprint import environment_key
+from pytest_ddpperf.baselines.network import NetworkFile
+from pytest_ddpperf.errors import RankFailed, SettingError, extended
+from pytest_ddpperf.planner.predictable import Training, require_fit, require_network
+from pytest_ddpperf.planner.predictions import predicted, typical
+from pytest_ddpperf.planner.simulate.launch import needs_values
+from pytest_ddpperf.planner.sweep import measure_network, sizes_between
+from pytest_ddpperf.planner.transfers import FittedNetwork, NamedNetwork, NetworkModel, like
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.network import COLLECTIVES, SweepPlan
+from pytest_ddpperf.records.predictions import Gain, Predicted, Prediction, WhatIf
+from pytest_ddpperf.records.timeline import Timeline, Transfer
+from pytest_ddpperf.run.call.benchmark_launches import SIMULATING
+from pytest_ddpperf.run.call.requests import VerbCall
+from pytest_ddpperf.run.call.ways import Contender, GivenStrategy, GivenWays, several
+from pytest_ddpperf.settings import CLUSTERS, HERE, overlay_words
+from pytest_ddpperf.strategies.table import modules_of
+from pytest_ddpperf.training.jobs import SIMULATE_LAUNCH, TIMELINE_LAUNCH, PrepareJob
+from pytest_ddpperf.training.script import Subject
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.planner.simulate.launch import RankTimeline
+    from pytest_ddpperf.run.session.session import Session
+
+OF_NETWORK = ("network", "ranks_per_node")  # settings that a way may have besides those of compare
+_SMALLEST, _LEAST_RANGE, _ROUNDS = 2**10, 2**16, 8  # bytes of the sizes that are measured, and how often
+LAUNCHES = 5  # of computing that is timed here
+_WITH_VALUES = (
+    "\n\nThe tensors of the rank have values. With accelerator=NAME, such as h100, they have none, and take no memory "
+    "of this machine."
+)
+_VALUES_READ = (
+    "\n\nThe tensors of the rank have values, because {}. Without that, as with bucketed in place of ddp, and with "
+    "accelerator=NAME they have none."
+)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts the steps of one test.
+
+    Attributes:
+        session: whose launchers run simulated ranks; it lists predictions.
+        test: pytest node id.
+        sections: of the test's report, which get what ranks print.
+        known: keys of the predictions that the test has made.
+    """
+
+    session: Session
+    test: str
+    sections: list[tuple[str, str]]
+    known: set[object] = field(default_factory=set)
+
+    def predict(self, call: VerbCall, way: Contender, name: str | None = None) -> Prediction:
+        """The step of one way to train, on as many ranks as its call asks for, which the session lists."""
+        __tracebackhide__ = True
+        (found,) = self.predictions([(call, way, name)])
+        self._list(found, None)
+        return found
+
+    def simulated(self, call: VerbCall, way: Contender, name: str | None) -> None:
+        """Lists the steps of one way to train on each number of ranks that is simulated."""
+        __tracebackhide__ = True
+        for ranks in self.session.world_sizes(call.settings):
+            (found,) = self.predictions([(call, way, name)], ranks)
+            self._list(found, None)
+
+    def what_if(
+        self, call: VerbCall, subject: Subject | Mapping[str, Subject], ways: GivenWays, strategy: GivenStrategy
+    ) -> WhatIf:
+        """The steps of several ways to train, or of several subjects, which the session lists."""
+        __tracebackhide__ = True
+        if ways is None and not isinstance(subject, Mapping):
+            raise SettingError(
+                "ddpperf.what_if: expected settings by name, such as ways={'now': {}, 'bf16': {'precision': 'bf16'}}, "
+                "or Workloads by name, such as {'small': workload, 'large': other}"
+            )
+        networks: dict[str, Any] = {}
+        if isinstance(ways, Mapping) and all(isinstance(own, Mapping) for own in ways.values()):
+            networks = {str(way): {word: own[word] for word in OF_NETWORK if word in own} for way, own in ways.items()}
+            ways = {
+                way: {word: each for word, each in own.items() if word not in OF_NETWORK} for way, own in ways.items()
+            }
+        contenders = several(subject, None, None, strategy, call.strategies, ways, verb="what_if").by_name
+        found = self.predictions(
+            [
+                (_on(call.for_variant(contender, way, "what_if"), networks.get(str(way), {})), contender, way)
+                for way, contender in contenders.items()
+            ]
+        )
+        whole = WhatIf(predictions=dict(zip(contenders, found, strict=True)))
+        for way, prediction in whole.predictions.items():
+            self._list(prediction, None if way == whole.over else whole.gain(way))
+        return whole
+
+    def _list(self, prediction: Prediction, gain: Gain | None) -> None:
+        """Lists a prediction once, also where a test runs in two parts."""
+        made = Predicted(test=self.test, prediction=prediction, gain=gain)
+        if made.key in self.known:
+            raise SettingError(
+                f"{self.test} predicts {prediction.name!r} twice on {prediction.network}; tell them apart with name=..."
+            )
+        self.known.add(made.key)
+        listed = self.session.outputs.predictions
+        listed[:] = [one for one in listed if one.key != made.key]
+        listed.append(made)
+
+    def predictions(
+        self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
+    ) -> list[Prediction]:
+        """The predictions of several ways."""
+        __tracebackhide__ = True
+        found = self.outcomes(asked, ranks)
+        for failure in found:
+            if isinstance(failure, RankFailed):
+                raise failure
+        return [prediction for prediction in found if isinstance(prediction, Prediction)]
+
+    def outcomes(
+        self, asked: Sequence[tuple[VerbCall, Contender, str | None]], ranks: int | None = None
+    ) -> list[Prediction | RankFailed]:
+        """The predictions of several ways: their computing is timed in turns, that of equal trainings once.
+
+        In the place of a prediction stands the failure of what ran out of memory here.
+        """
+        __tracebackhide__ = True
+        trainings = [self.training(call, way, name, ranks) for call, way, name in asked]
+        timed: dict[object, list[RankTimeline]] = {training.key: [] for training in trainings}
+        failures: dict[object, RankFailed] = {}
+        modelled = all(training.accelerator for training in trainings)
+        watched = self.session.sides.watch((), self.session.sides.nodes)
+        repeats = 1 if modelled else LAUNCHES
+        for repeat in range(repeats):
+            for key, launches in timed.items():
+                training = next(training for training in trainings if training.key == key)
+                if key in failures:
+                    continue
+                try:
+                    launches.append(self._launched(training, f"launch {repeat + 1} of {repeats}"))
+                except RankFailed as failure:
+                    if not failure.out_of_memory:
+                        raise
+                    failures[key] = failure
+        steps = {
+            key: (typical([launch.timeline for launch in launches]), launches[0].samples)
+            for key, launches in timed.items()
+            if key not in failures
+        }
+        cpu = watched(None).cpu
+        lost = 0.0 if modelled else (cpu.others or 0.0) + (cpu.steal or 0.0)
+        return [
+            failures.get(training.key) or self._priced(training, *steps[training.key], lost) for training in trainings
+        ]
+
+    def training(self, call: VerbCall, way: Contender, name: str | None, ranks: int | None = None) -> Training:
+        """Returns what is to be timed for a way to train; ``ranks``: as many as its call asks for by default."""
+        ranks = ranks or max(self.session.world_sizes(call.settings))
+        require_fit(call.settings, way, ranks)
+        session, settings = self.session, call.settings
+        if settings.accelerator is not None and settings.network != HERE:
+            settings = replace(settings, counts="only")  # nothing is timed, whoever measures beside
+        here = session.environment(settings, 1, way.variables)
+        if settings.accelerator is None and not here.simulated:
+            together = min(ranks, self._room(here))  # what this machine runs without sharing cores or GPUs
+            here = here if together <= 1 else session.environment(settings, together, way.variables)
+        asked = replace(here, world_size=ranks)
+        require_network(call.settings, asked, self._room(here), self.session.archive.network)
+        variant = call.variant(way.subject, asked, strategy=way.strategy, name=name)
+        return Training(variant=variant, call=call, together=here.world_size)
+
+    def _priced(self, training: Training, timeline: Timeline, samples: float | None, lost: float) -> Prediction:
+        """A training that was timed, on the network. ``samples``: of a rank; ``lost``: share of the cores."""
+        ranks = training.variant.world_size
+        return predicted(
+            timeline,
+            self._model(training, timeline),
+            name=training.variant.name,
+            world_size=ranks,
+            accelerator=training.accelerator or "",
+            samples=None if samples is None else samples * ranks,
+            lost=lost,
+        )
+
+    def runs_here(self, call: VerbCall) -> bool:
+        """Returns whether the ranks that a call asks for have cores or GPUs of their own on this machine."""
+        ranks = max(self.session.world_sizes(call.settings))
+        return ranks <= self._room(self.session.environment(call.settings, 1))
+
+    def _room(self, found: Environment) -> int:
+        """Returns how many ranks have cores or GPUs of their own here."""
+        here = found.cores // found.threads if found.device == "cpu" else found.device_count
+        return self.session.sides.nodes * here
+
+    def _model(self, training: Training, timeline: Timeline) -> NetworkModel:
+        environment = training.variant.environment
+        key = environment_key(environment)
+        settings = training.call.settings
+        if settings.network not in {None, HERE}:
+            return NamedNetwork(name=settings.network, ranks_per_node=settings.ranks_per_node)
+        sent = [transfer for transfer in timeline.transfers if transfer.ranks > 1]
+        if not sent:
+            return FittedNetwork(name=key, fits=(), taken=0.0)
+        if settings.network == HERE:
+            return self._measured(training, sent)
+        content = self.session.archive.network(environment)
+        assert content is not None  # noqa: S101  as it was required
+        return FittedNetwork(name=key, fits=content.fits, taken=content.taken, usual=content.usual)
+
+    def _measured(self, training: Training, sent: Sequence[Transfer]) -> FittedNetwork:
+        """The network between these ranks as far as they send; a session measures no size of a collective twice."""
+        __tracebackhide__ = True
+        environment = training.variant.environment
+        names = tuple(dict.fromkeys(map(like, sent)))
+        unknown = [name for name in names if name not in COLLECTIVES]
+        if unknown:
+            raise SettingError(
+                f"network={HERE!r}: nothing measures {', '.join(unknown)}; give one of {', '.join(CLUSTERS)}"
+            )
+        most = max(_LEAST_RANGE, *(transfer.nbytes + 1 for transfer in sent))
+        key = environment_key(environment)
+        known = self.session.networks.get(key)
+        fits = {} if known is None else {fit.collective: fit for fit in known.fits}
+        missing = tuple(name for name in names if name not in fits or fits[name].max_bytes < most)
+        if known is None or missing:
+            sizes = sizes_between(_SMALLEST, 2 * most, environment.world_size)
+            plan = SweepPlan(collectives=missing, sizes=sizes, rounds=_ROUNDS)
+            found = measure_network(self.session.sides.launchers[0], environment, plan, training.call.settings.timeout)
+            fits |= {fit.collective: fit for fit in found.fits}
+            known = NetworkFile(
+                environment=key,
+                date="",  # it is stored nowhere
+                taken=found.taken,
+                usual=found.usual,
+                fits=tuple(fits.values()),
+                timings=found.timings,
+            )
+            self.session.networks[key] = known
+        return FittedNetwork(name=key, fits=tuple(fits[name] for name in names), taken=known.taken, usual=known.usual)
+
+    def _launched(self, training: Training, stands: str) -> RankTimeline:
+        """Returns what the rank tells whose computing is longest, of those that this machine runs at the same time."""
+        __tracebackhide__ = True
+        size, modelled = training.variant.world_size, training.modelled
+        ranks: list[RankTimeline] = self._simulated(
+            training, TIMELINE_LAUNCH, training.job, size, modelled, on_cpu=modelled is not None, stands=stands
+        )
+        return max(ranks, key=lambda rank: rank.timeline.computing)  # the others wait for it
+
+    def peak_bytes(self, call: VerbCall, way: Contender, stands: str) -> float:
+        """The most bytes of tensors that rank 0 takes in a step; ``stands``: what the live line says meanwhile.
+
+        Raises:
+            RankFailed: it ran out of memory here, because its tensors have values.
+        """
+        __tracebackhide__ = True
+        training = replace(self.training(call, way, None), together=1)
+        job = PrepareJob(training.job, counted=True)
+        (found,) = self._simulated(
+            training, SIMULATE_LAUNCH, job, 0, training.variant.world_size, on_cpu=True, stands=stands
+        )
+        return float(found.counts.totals["peak_tensor_bytes"])
+
+    def _simulated(self, training: Training, function: Any, *args: Any, on_cpu: bool, stands: str) -> list[Any]:
+        """Returns what each of the simulated ranks of a launch gives back."""
+        __tracebackhide__ = True
+        variant = training.variant
+        launcher = self.session.sides.launchers.with_variables(variant.variables)[0]
+        self.session.line.show(f"{variant.name}: {stands}")
+        try:
+            result = self.session.limited(launcher.run)(
+                function,
+                *args,
+                world_size=training.together,
+                backend="gloo",
+                device="cpu" if on_cpu else variant.environment.device,
+                timeout=training.call.settings.timeout,
+                preload=(*modules_of(variant.resolved), *SIMULATING),
+                own_group=True,
+            )
+        except RankFailed as error:
+            reason = needs_values(training.job)
+            if not error.out_of_memory or (training.modelled is not None and not reason):
+                raise
+            raise extended(error, after=_VALUES_READ.format(reason) if reason else _WITH_VALUES) from None
+        finally:
+            self.session.line.clear()
+        self.sections.extend((f"{variant.label}, {title}", text) for title, text in result.sections)
+        return list(result.values)
+
+
+def _on(call: VerbCall, network: Mapping[str, Any]) -> VerbCall:
+    """The call on the network of one of its ways; without one, on the call's own."""
+    return replace(call, settings=overlay_words(call.settings, network, where="ddpperf.what_if")) if network else call

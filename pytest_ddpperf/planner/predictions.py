@@ -1,0 +1,97 @@
+"""How long a step will take on a network, with its error: from its timeline, and from what transfers cost there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from statistics import fmean, stdev
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.planner.replay import replayed
+from pytest_ddpperf.planner.transfers import Band, NetworkModel
+from pytest_ddpperf.records.predictions import Prediction, Replayed
+from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.stats.intervals import t_quantile
+
+_SPREAD = 2  # standard errors of many steps that a band reaches to either side
+_SURE = 0.975  # of a band by launches: the quantile of its upper end
+
+
+ROOFLINES = Band(1.25, 2.0, 3.5)
+"""Of the roofline with the figures of a datasheet: trainings of large language models reach 0.35 to 0.6 of the FLOP/s
+that it has (PaLM 0.46, Chowdhery et al. 2022; Megatron-LM 0.3 to 0.52, Narayanan et al. 2021); products alone reach
+0.8 at best."""
+MEASURED = 0.1
+"""The error of computing that was timed here, beside its scatter: ranks that are there disturb each other."""
+
+
+def _quantile(launches: int) -> float:
+    """Returns how many standard errors a band reaches to either side, by the launches that tell these (Student's t)."""
+    return t_quantile(_SURE, launches - 1) if launches > 1 else _SPREAD
+
+
+def predicted(
+    timeline: Timeline,
+    network: NetworkModel,
+    *,
+    name: str,
+    world_size: int,
+    accelerator: str = "",
+    samples: float | None = None,
+    lost: float = 0.0,
+) -> Prediction:
+    """The step of a timeline on a network.
+
+    Raises:
+        SettingError: the network knows nothing of a transfer.
+    """
+    costs = [network.seconds(transfer) for transfer in timeline.transfers]
+    computing = ROOFLINES if accelerator else Band(1 - MEASURED, 1.0, 1 + MEASURED)
+
+    def step(work: float, sending: float) -> Replayed:
+        return replayed(timeline, [cost * sending for cost in costs], computing=work, taken=network.taken)
+
+    ends = product((computing.low, computing.high), (network.band.low, network.band.high))
+    return Prediction(
+        name=name,
+        world_size=world_size,
+        network=network.name,
+        accelerator=accelerator,
+        likely=step(computing.likely, network.band.likely),
+        corners=tuple(step(work, sending) for work, sending in ends),
+        scatter=timeline.scatter,
+        errors=_quantile(len(timeline.launches)),
+        samples=samples,
+        lost=lost,
+        timeline=timeline,
+    )
+
+
+def typical(timelines: Sequence[Timeline]) -> Timeline:
+    """The mean of the timelines of several launches of the same step, with the scatter of these.
+
+    Raises:
+        SettingError: they differ in what they send.
+    """
+    first = timelines[0]
+    if any(_shape(one) != _shape(first) for one in timelines):
+        raise SettingError("launches differ in what their steps send; let each launch send the same")
+    if len(timelines) == 1:
+        return first
+    wholes = [one.computing for one in timelines]
+    moments = (
+        replace(each[0], computed=fmean(moment.computed for moment in each))
+        for each in zip(*(one.moments for one in timelines), strict=True)
+    )
+    return replace(
+        first,
+        moments=tuple(moments),
+        rest=fmean(one.rest for one in timelines),
+        scatter=stdev(wholes) / fmean(wholes) / len(wholes) ** 0.5 if fmean(wholes) else 0.0,
+        launches=tuple(wholes),
+    )
+
+
+def _shape(timeline: Timeline) -> object:
+    return timeline.transfers, [(moment.transfer, moment.waits) for moment in timeline.moments]

@@ -1,0 +1,49 @@
+"""What a step takes on a network: its computing, and its transfers one after another, in the order of handing over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ddpperf.analysis.inputs import require_number
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.records.predictions import Replayed
+from pytest_ddpperf.records.timeline import Timeline
+
+
+def replayed(timeline: Timeline, costs: Sequence[float], *, computing: float = 1.0, taken: float = 0.0) -> Replayed:
+    """A step of a timeline, by the recurrence of a queue: a transfer starts when the one before it has ended.
+
+    Args:
+        timeline: of one rank; the others are taken to be alike.
+        costs: seconds of each transfer.
+        computing: what the times of computing are multiplied by.
+        taken: the share of the computing that stands still while a transfer is under way: 1 if the core that
+            computes has to send, 0 where sending takes nothing of it.
+
+    Raises:
+        SettingError: a cost that cannot be, or not as many of them as transfers.
+    """
+    if len(costs) != len(timeline.transfers):
+        raise SettingError(f"costs has {len(costs)} times for {len(timeline.transfers)} transfers; give one for each")
+    now = sent = 0.0  # when computing has come so far, and when the last transfer that was handed over ends
+    ends = [0.0] * len(costs)
+    for moment in timeline.moments:
+        now = _computed(now, moment.computed * computing, sent, taken)
+        if moment.waits:
+            now = max(now, ends[moment.transfer])
+        else:
+            sent = ends[moment.transfer] = max(now, sent) + require_number("costs", costs[moment.transfer])
+    now = _computed(now, timeline.rest * computing, sent, taken)
+    steps = timeline.steps
+    return Replayed(
+        seconds=max(now, sent) / steps,
+        computing=timeline.computing * computing / steps,
+        communication=sum(costs) / steps,
+    )
+
+
+def _computed(now: float, work: float, sent: float, taken: float) -> float:
+    """When so many seconds of work are done that begin now, with transfers under way until ``sent``."""
+    beside = max(0.0, sent - now)
+    done = beside * (1 - taken)
+    return now + work / (1 - taken) if work <= done and taken < 1 else now + beside + work - done

@@ -1,0 +1,135 @@
+"""One rank of a group whose other ranks are not there: torch's fake backend, with collectives that complete."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_ddpperf.instruments.counting.collectives import tensors_in
+from pytest_ddpperf.records.measurement import SIMULATED
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.planner.simulate.timeline import TimelineRecorder
+
+_BACKENDS = "c10d"  # the namespace of operators that backends implement; others call these
+_FILLED = 2  # arguments: the results, and what they are made of
+
+
+@contextmanager
+def rank_of(
+    rank: int, world_size: int, recorder: TimelineRecorder | None = None, kernels: tuple[str, ...] = ()
+) -> Iterator[None]:
+    """Within, this process is a rank of a group of so many, and each collective ends at once, with what it was given.
+
+    Variables of the environment tell the same, as of ranks of torchrun on one node.
+
+    Args:
+        rank: its number.
+        world_size: ranks.
+        recorder: is told of each collective.
+        kernels: devices whose collectives take the place of the backend's for the rest of this process. No other
+            operator pays for that. Without, each operator passes a dispatch mode, which takes time.
+    """
+    number, ranks = str(rank), str(world_size)
+    os.environ.update(RANK=number, WORLD_SIZE=ranks, LOCAL_RANK=number, LOCAL_WORLD_SIZE=ranks)
+    dist.init_process_group(SIMULATED, rank=rank, world_size=world_size)
+    try:
+        answered: Any = _kernels(kernels, recorder) if kernels else _Collectives(recorder)
+        with answered:
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """Answers for the other ranks.
+
+    The fake backend gives real tensors copies of this rank's own. Its handles have no tensors, which the C++ of
+    DistributedDataParallel asks them for, so they get others. Tensors without memory never reach the backend.
+    """
+
+    def __init__(self, recorder: TimelineRecorder | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self._recorder = recorder
+
+    def __torch_dispatch__(
+        self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "namespace", "") != _BACKENDS:
+            return func(*args, **kwargs)
+
+        def fill() -> None:
+            if not any(isinstance(tensor, FakeTensor) for tensor in tensors_in(args)):
+                func(*args, **kwargs)
+
+        return _answered(func, args, kwargs, self._recorder, fill)
+
+
+def _answered(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    recorder: TimelineRecorder | None,
+    fill: Callable[[], None],
+) -> Any:
+    """Returns what a collective operator gives back, with a handle that has ended."""
+    told: Any = nullcontext([]) if recorder is None else recorder.handing_over(func, args, kwargs)
+    with told as numbers:
+        fill()
+        returned = len(func._schema.returns)  # noqa: SLF001  torch offers no other way to ask
+        if not returned:
+            return None
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(args[0])
+        made: Any = getattr(_distributed_c10d, "_create_work_from_future")(future)  # noqa: B009  stubs lack it
+        if recorder is not None:
+            recorder.begun(made, numbers)
+        work = made.boxed()
+        return work if returned == 1 else (args[0], work)
+
+
+@contextmanager
+def _kernels(devices: tuple[str, ...], recorder: TimelineRecorder | None) -> Iterator[None]:
+    """Within, and for what is compiled within, collectives of tensors on these devices are answered here."""
+    library: Any = torch.library.Library(_BACKENDS, "IMPL")  # type: ignore[no-untyped-call]  # torch's
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch tells that kernels are replaced
+            for schema in torch._C._jit_get_all_schemas():  # noqa: SLF001  torch lists them nowhere else
+                namespace, _, name = schema.name.partition("::")
+                if namespace != _BACKENDS or not schema.returns:
+                    continue
+                func = getattr(getattr(torch.ops.c10d, name), schema.overload_name or "default")
+                for device in devices:
+                    library.impl(name, partial(_in_place_of_backend, func, recorder), device)
+        yield
+    finally:
+        library._destroy()  # noqa: SLF001  there is no public way
+
+
+def _in_place_of_backend(func: Any, recorder: TimelineRecorder | None, *args: Any, **kwargs: Any) -> Any:
+    return _answered(func, args, kwargs, recorder, partial(_fill, args))
+
+
+def _fill(args: tuple[Any, ...]) -> None:
+    """Gives the results what this rank puts in, over and over: memory as it comes may be slow to compute with."""
+    results, given = (list(tensors_in(part)) for part in (*args[:_FILLED], (), ())[:_FILLED])
+    if not given or not results:
+        return
+    with torch.no_grad():
+        for i, result in enumerate(results):
+            flat, own = result.view(-1), given[i % len(given)].reshape(-1)[: result.numel()].to(result.dtype)
+            times = flat.numel() // max(1, own.numel())
+            flat[: times * own.numel()].view(times, -1).copy_(own.expand(times, -1))
+            flat[times * own.numel() :].copy_(own[: flat.numel() - times * own.numel()])

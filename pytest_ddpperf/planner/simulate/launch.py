@@ -1,0 +1,182 @@
+"""The launches of simulated ranks, each a process of its own: one counts a step, one times its computing.
+
+Importable without torch.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.errors import DdpperfError, in_a_line
+from pytest_ddpperf.instruments.host import free_memory
+from pytest_ddpperf.instruments.torch_internals import warmed_up
+from pytest_ddpperf.launch import progress
+from pytest_ddpperf.launch.rank import seed_as_at_the_start
+from pytest_ddpperf.planner.rooflines import ACCELERATORS
+from pytest_ddpperf.records.finding import Finding
+from pytest_ddpperf.records.measurement import SIMULATED
+from pytest_ddpperf.strategies.table import row_of
+from pytest_ddpperf.training.jobs import MIN_WARMUP, PrepareJob, RankPrepared
+from pytest_ddpperf.training.memory_limit import limited
+
+if TYPE_CHECKING:
+    from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.records.counts import Counts
+    from pytest_ddpperf.records.timeline import Timeline
+    from pytest_ddpperf.training.jobs import LaunchJob
+
+MIN_TIMED, MAX_TIMED, TIMED_SECONDS = 5, 100, 0.5  # steps of a timeline, and their computing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Modelled:
+    """An accelerator that is not there, by its name, and whether products of fp32 take TF32 on it."""
+
+    name: str
+    tf32: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTimeline:
+    """What one simulated rank found out: a step, and its samples on this rank, None if unknown."""
+
+    timeline: Timeline
+    samples: float | None
+
+
+def simulate_launch(ctx: RankContext, job: PrepareJob, rank: int, world_size: int) -> RankPrepared:
+    """Counts what one step of the job does on a rank of a group of so many; this process is the only one.
+
+    Tensors have no values where nothing reads them; then a model takes no memory. What cannot do without values is
+    simulated on real tensors, and a remark says why.
+    """
+    begun = time.monotonic()
+    rank = min(rank, world_size - 1)  # the only one of a strategy of one rank
+    training = job.training
+    ctx = replace(
+        ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
+    )
+    reason = needs_values(training)
+    if not reason:
+        try:
+            counts, remarks = _counted(ctx, training, values=False)
+        except DdpperfError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever code does that reads values
+            reason = in_a_line(error)
+    if reason:
+        seed_as_at_the_start()
+        with limited(ctx.device, free_memory()):
+            counts, remarks = _counted(ctx, training, values=True)
+        remarks = (*remarks, Finding("simulated_with_values", {"reason": reason}))
+    return RankPrepared(counts=counts, remarks=remarks, counting=time.monotonic() - begun)
+
+
+def timeline_launch(ctx: RankContext, job: LaunchJob, world_size: int, accelerator: Modelled | None) -> RankTimeline:
+    """What a step of the job computes between its collectives, on a rank of a group of so many; nobody else is there.
+
+    On this machine's device, or else on an accelerator that is not there. The latter takes tensors without values where
+    nothing reads them. Several ranks of a launch are as many ranks of the group, which compute at the same time.
+    """
+    rank = min(ctx.rank, world_size - 1)
+    free, here = free_memory(), ctx.local_world_size
+    room = None if free is None else free // here
+    ctx = replace(
+        ctx, rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, backend=SIMULATED
+    )
+    if accelerator is None:
+        return _timed(ctx, job, None, room, values=True)
+    reason = needs_values(job)
+    if not reason:
+        try:
+            return _timed(ctx, job, accelerator, room, values=False)
+        except DdpperfError:
+            raise
+        except Exception:  # noqa: BLE001  whatever code does that reads values
+            seed_as_at_the_start()
+    return _timed(ctx, job, accelerator, room, values=True)
+
+
+def _timed(
+    ctx: RankContext, job: LaunchJob, accelerator: Modelled | None, room: int | None, *, values: bool
+) -> RankTimeline:
+    """The timeline of a warm step, which takes at most so many bytes of ``room``."""
+    from pytest_ddpperf.instruments.clock import clock_for, collector_paused
+    from pytest_ddpperf.planner.simulate.group import rank_of
+    from pytest_ddpperf.planner.simulate.tensors import grouped_as_on_gpus, without_values
+    from pytest_ddpperf.planner.simulate.timeline import Roofline, TimelineRecorder, timeline_of
+    from pytest_ddpperf.training.step import build_step
+
+    progress.stage("the simulated step")
+    with ExitStack() as opened:
+        if accelerator is None:
+            recorder = TimelineRecorder(clock_for(ctx.device, marks=0))
+        else:
+            roofline = Roofline(ACCELERATORS[accelerator.name], tf32=accelerator.tf32)
+            recorder = roofline.recorder()
+            opened.enter_context(grouped_as_on_gpus())
+        kernels = () if accelerator is not None else (ctx.device.type.upper(),)
+        opened.enter_context(limited(ctx.device, room))
+        opened.enter_context(rank_of(ctx.rank, ctx.world_size, recorder, kernels))
+        opened.enter_context(nullcontext() if values else without_values())
+        step = opened.enter_context(closing(build_step(ctx, job)))
+
+        def run() -> None:
+            progress.step()
+            with step.group_kept():
+                step.run()
+
+        for _ in range(max(MIN_WARMUP, job.plan.warmup)):
+            run()
+        opened.enter_context(recorder.watching_waits())
+        if accelerator is not None:
+            opened.enter_context(roofline)
+
+        def goes_on(steps: int, seconds: float) -> bool:
+            if accelerator is not None:  # whose operators always take the same, as it is not there
+                return False
+            return steps < MIN_TIMED or (steps < MAX_TIMED and seconds < TIMED_SECONDS)
+
+        with collector_paused():
+            timeline = timeline_of(recorder, run, goes_on, step.work_period)
+        return RankTimeline(timeline=timeline, samples=step.samples_per_step)
+
+
+def needs_values(job: LaunchJob) -> str:
+    """Returns why a job is simulated on real tensors from the start, in words; empty where fake ones are tried."""
+    settings = job.settings
+    if job.strategy is not None and row_of(job.strategy).reads_values:
+        return f"the C++ of {job.strategy.name} reads tensors"
+    if settings.compile != "no":
+        return f"compile={settings.compile} compiles for tensors with values"
+    return "the scaler of precision=fp16 looks for overflows" if settings.precision == "fp16" else ""
+
+
+def _counted(ctx: RankContext, job: LaunchJob, *, values: bool) -> tuple[Counts, tuple[Finding, ...]]:
+    """The counts of a step after its warm-up, and remarks on what is trained.
+
+    Without values only what a setting asks of the first steps makes them differ from later ones.
+    """
+    from pytest_ddpperf.instruments.counting.counting import count_warm_step
+    from pytest_ddpperf.planner.simulate.group import rank_of
+    from pytest_ddpperf.planner.simulate.tensors import without_values
+    from pytest_ddpperf.training.seen import countable
+    from pytest_ddpperf.training.step import build_step
+
+    warmup = max(MIN_WARMUP, job.plan.warmup if values or job.settings.clip_steps is not None else 0)
+    progress.stage("the simulated step")
+    with ExitStack() as opened:
+        opened.enter_context(rank_of(ctx.rank, ctx.world_size))
+        opened.enter_context(nullcontext() if values else without_values())
+        step = opened.enter_context(closing(build_step(ctx, job)))
+
+        def run() -> None:
+            progress.step()
+            with step.group_kept():
+                step.run()
+
+        compiled = warmed_up(run, warmup)
+        return count_warm_step(run, countable(ctx, step, job), compiled, steps=0), tuple(step.remarks)

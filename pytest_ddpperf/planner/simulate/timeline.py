@@ -1,0 +1,236 @@
+"""Records a step as computing between collectives, on a clock that stands still while one is handed over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.instruments.clock import CPU_CLOCK, Clock
+from pytest_ddpperf.instruments.counting.collectives import NAMESPACES, collectives_of, group_of, tensors_in
+from pytest_ddpperf.instruments.counting.dispatch import has_a_say
+from pytest_ddpperf.instruments.counting.operators import flops_of, moved_bytes, operator_name
+from pytest_ddpperf.instruments.torch_internals import backward_under_way, replaced
+from pytest_ddpperf.planner.rooflines import Accelerator
+from pytest_ddpperf.planner.simulate.streams import Sharded, of_fsdp, streamed
+from pytest_ddpperf.records.timeline import Moment, Timeline, Transfer
+
+KEPT = 0.75  # of the steps, the fastest ones: as of a step time
+_NOWHERE = -1  # no backward is under way
+_ON_HOST = frozenset({None, "aten._local_scalar_dense"})  # names of operators that no kernel computes
+
+
+@dataclass(kw_only=True, slots=True)
+class _Recorded:
+    """What one step did, in the order of its events."""
+
+    marks: list[Any] = field(default_factory=list)  # two of each event, between which no time counts, and the ends
+    events: list[tuple[int, bool]] = field(default_factory=list)  # transfers, and whether they are waited for
+    transfers: list[Transfer] = field(default_factory=list)
+    backward: list[int] = field(default_factory=list)  # of each transfer: the backward in which it began
+    sharded: set[int] = field(default_factory=set)  # transfers of FSDP
+    waited: set[int] = field(default_factory=set)
+
+
+class TimelineRecorder:
+    """Is told of collectives and waits, in the order in which a step comes to them."""
+
+    def __init__(self, clock: Clock, *, streams: bool = False) -> None:
+        self._clock = clock
+        self._streams = streams  # whether FSDP has streams of its own
+        self._now = _Recorded()
+        self._works: dict[int, tuple[Any, list[int]]] = {}  # by identity: a work, kept alive, and its transfers
+        self._results: dict[int, int] = {}  # by the memory of a result: the transfer that wrote there last
+
+    def step(self, run: Callable[[], object]) -> tuple[_Recorded, Sequence[float]]:
+        """Returns what a call of ``run`` does, and the seconds of computing before each event and after the last."""
+        self._now = now = _Recorded(marks=[self._clock.mark()])
+        self._works, self._results = {}, {}
+        run()
+        now.marks.append(self._clock.mark())
+        return now, self._clock.seconds(now.marks)[::2]
+
+    @contextmanager
+    def handing_over(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[list[int]]:
+        """Within, no time passes; gives the numbers of the transfers of a collective operator."""
+        now, before = self._now, self._clock.mark()
+        first = len(now.transfers)
+        for call in collectives_of(func, args, kwargs):
+            group = group_of(func, args, kwargs)
+            members = [] if group is None else dist.get_process_group_ranks(group)
+            stride = members[1] - members[0] if len(members) > 1 else 1  # from one neighbour to the next
+            now.transfers.append(Transfer(name=call.name, nbytes=call.nbytes, ranks=call.ranks, stride=stride))
+            now.backward.append(backward_under_way())
+        numbers = [*range(first, len(now.transfers))]
+        if self._streams and of_fsdp():
+            now.sharded.update(numbers)
+        self.results(args[:1], numbers)
+        yield numbers
+        after = self._clock.mark()
+        for number in numbers:  # those of one operator begin at the same moment
+            now.events.append((number, False))
+            now.marks += [before if number == first else after, after]
+
+    def results(self, value: Any, numbers: Sequence[int]) -> None:
+        """Remembers the tensors that transfers write to, which code may wait for."""
+        self._results.update({_memory(tensor): numbers[-1] for tensor in tensors_in(value) if numbers})
+
+    def begun(self, work: Any, numbers: list[int]) -> None:
+        """Remembers the handle of transfers, which code may wait for."""
+        self._works[id(work)] = work, numbers
+
+    @contextmanager
+    def watching_waits(self) -> Iterator[None]:
+        """Within, waits for handles and for results of functional collectives are recorded."""
+        import torch.distributed._functional_collectives as functional
+
+        wait, wait_tensor = dist.Work.wait, functional.wait_tensor
+
+        def waiting(work: Any, *args: Any, **kwargs: Any) -> Any:
+            self._wait(self._works.pop(id(work), (None, []))[1])  # its tensors are free
+            return wait(work, *args, **kwargs)
+
+        def waiting_for_tensor(tensor: torch.Tensor) -> torch.Tensor:
+            number = self._results.get(_memory(tensor))
+            self._wait([] if number is None else [number])
+            made: torch.Tensor = wait_tensor(tensor)  # type: ignore[no-untyped-call]  # torch's
+            return made
+
+        with replaced(dist.Work, "wait", waiting), replaced(functional, "wait_tensor", waiting_for_tensor):
+            yield
+
+    def _wait(self, numbers: Sequence[int]) -> None:
+        now = self._now
+        for number in numbers:
+            if number < len(now.transfers) and number not in now.waited:
+                mark = self._clock.mark()
+                now.marks += [mark, mark]
+                now.events.append((number, True))
+                now.waited.add(number)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Returns what tells the memory of a tensor from that of others."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  tensors without values have no address
+
+
+def timeline_of(
+    recorder: TimelineRecorder, run: Callable[[], object], again: Callable[[int, float], bool], period: int
+) -> Timeline:
+    """The typical step of several, or the typical period: the mean of the fastest three quarters.
+
+    Args:
+        recorder: is told of collectives.
+        run: one step.
+        again: whether to go on after so many steps of so many seconds in all.
+        period: steps after which the work repeats.
+
+    Raises:
+        WorkloadError: steps differ in what they send.
+    """
+    made: list[tuple[_Recorded, Sequence[float]]] = []
+
+    def several() -> None:
+        for _ in range(period):
+            run()
+
+    spent = 0.0
+    while not made or again(len(made), spent):
+        made.append(recorder.step(several))
+        spent += math.fsum(made[-1][1])
+    first = made[0][0]
+    if any((one.events, one.transfers) != (first.events, first.transfers) for one, _ in made):
+        raise WorkloadError(
+            "steps differ in what they send, so no step stands for the others, and none can be predicted; let each "
+            "step send the same"
+        )
+    kept = sorted((seconds for _, seconds in made), key=math.fsum)[: math.ceil(KEPT * len(made))]
+    times = [fmean(each) for each in zip(*kept, strict=True)]
+    wholes = [math.fsum(seconds) for seconds in kept]
+    scatter = stdev(wholes) / fmean(wholes) / math.sqrt(len(wholes)) if len(wholes) > 1 and fmean(wholes) else 0.0
+    return Timeline(
+        transfers=tuple(first.transfers),
+        moments=streamed([*_moments(first, times)], _sharded(first)),
+        rest=times[-1],
+        scatter=scatter,
+        steps=period,
+    )
+
+
+def _sharded(step: _Recorded) -> list[Sharded]:
+    """The transfers of FSDP, in the order in which they are handed over."""
+    return [
+        Sharded(
+            transfer=number,
+            gathers=step.transfers[number].name == "all_gather",
+            forward=step.backward[number] == _NOWHERE,
+        )
+        for number in sorted(step.sharded)
+    ]
+
+
+def _moments(step: _Recorded, times: Sequence[float]) -> Iterator[Moment]:
+    """The moments of a step, with the waits that no code of Python makes.
+
+    DDP's C++ waits for its buckets at the end of backward, when the last one has been handed over; whatever else is not
+    waited for blocks.
+    """
+    for (number, waits), computed in zip(step.events, times, strict=False):
+        yield Moment(computed=computed, transfer=number, waits=waits)
+        if waits:
+            continue
+        backward = step.backward[number]
+        together = [number] if backward == _NOWHERE else [i for i, own in enumerate(step.backward) if own == backward]
+        if number == together[-1]:
+            for other in together:
+                if other not in step.waited:
+                    yield Moment(computed=0.0, transfer=other, waits=True)
+
+
+class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """A clock of an accelerator that is not there: each operator takes as long as its products or its memory."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, accelerator: Accelerator, *, tf32: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self._accelerator = accelerator
+        self._tf32 = tf32
+        self._recorder: TimelineRecorder | None = None
+        self._now = 0.0
+
+    def recorder(self) -> TimelineRecorder:
+        """A recorder on this clock, which is told of functional collectives."""
+        self._recorder = TimelineRecorder(replace(CPU_CLOCK, mark=lambda: self._now), streams=True)
+        return self._recorder
+
+    def __torch_dispatch__(
+        self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(has_a_say(kind) for kind in types):
+            return NotImplemented  # it calls its parts, which come here again
+        if getattr(func, "namespace", "") in NAMESPACES - {"c10d"}:  # what it calls passes no mode
+            if not collectives_of(func, args, kwargs):
+                return func(*args, **kwargs)
+            assert self._recorder is not None  # noqa: S101  it is made before a step runs
+            with self._recorder.handing_over(func, args, kwargs) as numbers:
+                out = func(*args, **kwargs)
+                self._recorder.results(out, numbers)
+            return out
+        out = func(*args, **kwargs)
+        if operator_name(func) not in _ON_HOST:
+            tensors = [*tensors_in((args, tuple(kwargs.values()))), *tensors_in(out)]
+            low = any(tensor.dtype in {torch.bfloat16, torch.float16} for tensor in tensors)
+            flops, moved = flops_of(func, args, kwargs, out), moved_bytes(tensors)
+            self._now += self._accelerator.seconds(flops, moved, low=low, tf32=self._tf32)
+        return out

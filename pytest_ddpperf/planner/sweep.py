@@ -1,0 +1,118 @@
+"""A sweep of the network between ranks, from the launch to the fits."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ddpperf.baselines.fingerprint import environment
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.instruments.host import machine_facts
+from pytest_ddpperf.launch.context import BACKENDS, Gpus, TorchMachine, place
+from pytest_ddpperf.launch.environment import thread_count, thread_variables
+from pytest_ddpperf.planner.network import SIZES, fit_collectives, taken_share, timings, usual_times
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.network import ELEMENT, CollectiveFit, RankSweep, SweepPlan, Timing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_ddpperf.launch.context import RankContext
+    from pytest_ddpperf.launch.launcher import Launcher
+
+    Sweep = Callable[[RankContext, SweepPlan], RankSweep]
+
+MIN_RANKS = 2
+_PER_DECADE = 3
+_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # there where a driver of CUDA, ROCm or WSL is
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredNetwork:
+    """A sweep of one number of ranks."""
+
+    environment: Environment
+    ranks: tuple[RankSweep, ...]
+    timings: tuple[Timing, ...]
+    fits: tuple[CollectiveFit, ...]
+    taken: float  # the share of computing that stands still while a collective is under way
+    usual: float  # how many times the fastest call a usual one takes
+
+
+def sizes_between(least: int, most: int, ranks: int) -> tuple[int, ...]:
+    """Sizes that reach from ``least`` to ``most``, at least three to a decade and four in all.
+
+    Of each size every rank has a whole number of elements, so that it can be sent as it is told.
+
+    Raises:
+        SettingError: the largest is not above the smallest, or there are no four such sizes.
+    """
+    if most < 2 * least:
+        raise SettingError(f"--max-size={most} is less than twice --min-size={least}; give a wider range")
+    steps = max(_PER_DECADE, math.ceil(_PER_DECADE * math.log10(most / least)))
+    share = ELEMENT * ranks
+    between = (round(least * (most / least) ** (i / steps) / share) * share for i in range(1, steps))
+    ends = max(1, least // share) * share, math.ceil(most / share) * share
+    sizes = tuple(sorted({size for size in between if ends[0] < size < ends[1]} | {*ends}))
+    if len(sizes) < SIZES:
+        raise SettingError(
+            f"--min-size={least} and --max-size={most} have {len(sizes)} sizes between them, in steps of "
+            f"{share} B, which {ranks} ranks can share; a fit takes {SIZES}: give a wider range"
+        )
+    return sizes
+
+
+def network_environment(launcher: Launcher, world_size: int, device: str, backend: str) -> Environment:
+    """The facts that the network of so many ranks on this machine depends on."""
+    machine = launcher.machine()
+    placement = place(device, backend, world_size, machine)
+    gpus = None
+    if placement.device == "cuda":
+        from pytest_ddpperf.instruments.gpu_facts import gpu_facts
+
+        pci = tuple(filter(None, machine.gpus.pci[:world_size]))
+        gpus = gpu_facts(pci, machine.gpu_software, os.environ)
+    threads = thread_count(thread_variables(os.environ))
+    return environment(machine_facts(), machine, placement, world_size, threads=threads, gpus=gpus)
+
+
+def stored_environment(world_size: int, device: str, backend: str) -> Environment | None:
+    """The same without a rank, and so without the import of torch; None on a machine with GPUs, which torch names."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations or any(Path(name).exists() for name in _GPUS):
+        return None
+    built = runpy.run_path(str(Path(spec.submodule_search_locations[0]) / "version.py"))
+    cuda = built.get("cuda") or built.get("hip")
+    machine = TorchMachine(torch=built["__version__"], cuda=cuda, gpus=Gpus(), nccl=False, backends=BACKENDS)
+    placement = place(device, backend, world_size, machine)
+    threads = thread_count(thread_variables(os.environ))
+    return environment(machine_facts(), machine, placement, world_size, threads=threads)
+
+
+def measure_network(
+    launcher: Launcher, found: Environment, plan: SweepPlan, timeout: float, sweep: Sweep | None = None
+) -> MeasuredNetwork:
+    """Sweeps collectives over fresh ranks in an environment, and fits them; ``sweep``: how, in place of the usual."""
+    launched = launcher.run(
+        sweep or _sweep, plan, world_size=found.world_size, device=found.device, backend=found.backend, timeout=timeout
+    )
+    times = timings(launched.values)
+    return MeasuredNetwork(
+        environment=found,
+        ranks=launched.values,
+        timings=times,
+        fits=fit_collectives(times, found.world_size),
+        taken=taken_share(launched.values),
+        usual=usual_times(launched.values),
+    )
+
+
+def _sweep(ctx: RankContext, plan: SweepPlan) -> RankSweep:
+    from pytest_ddpperf.instruments.network import sweep
+
+    return sweep(ctx, plan)

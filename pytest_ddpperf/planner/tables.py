@@ -1,0 +1,104 @@
+"""The network between ranks as a table, and what holds it up, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ddpperf.planner.links import HARDWARE, REACHED, LateRank, SlowLink, WrongInterface
+from pytest_ddpperf.planner.network import largest_bandwidths
+from pytest_ddpperf.records.measurement import Environment
+from pytest_ddpperf.records.network import CollectiveFit
+from pytest_ddpperf.reports.phrases import environment_text
+from pytest_ddpperf.reports.table import Table
+from pytest_ddpperf.units import format_count, format_percent, format_value, significant
+
+_GB = 1e9  # bytes, as nccl-tests has it
+_LEGEND = {
+    "latency": "what a small call takes whatever its size; all times are those of the fastest call on its slowest rank",
+    "algbw": "size over time of the largest size, as nccl-tests has it",
+    "busbw": "the load of the links that this means, as nccl-tests has it",
+    "lines": "how many lines fit it: of two, one is for small messages",
+    "error": "the median relative error of sizes that the fit had not seen",
+}
+
+
+def network_table(environment: Environment, fits: Sequence[CollectiveFit]) -> Table:
+    """One row for each collective: its range of sizes, latency and bandwidths, and the error of the fit."""
+    return Table(
+        title=f"{environment_text(environment)}, {format_count(environment.world_size, 'rank')}",
+        headers=("collective", "sizes", "latency", "algbw\nGB/s", "busbw\nGB/s", "lines", "error\n%"),
+        rows=tuple(
+            (
+                fit.collective,
+                " to ".join(format_value(end, "B") for end in (fit.min_bytes, fit.max_bytes)),
+                format_value(fit.segments[0].latency, "s"),
+                *(significant(bandwidth / _GB) for bandwidth in largest_bandwidths(fit)),
+                str(len(fit.segments)),
+                format_percent(fit.error).removesuffix(" %"),
+            )
+            for fit in fits
+        ),
+        right=0,
+        legend=_LEGEND,
+    )
+
+
+def prediction_lines(fits: Sequence[CollectiveFit], nbytes: int) -> list[str]:
+    """Returns what each collective of so many bytes takes; SettingError beyond the sizes that were measured."""
+    return [
+        f"{fit.collective} of {format_value(nbytes, 'B')}: {format_value(fit.seconds(nbytes), 's')}, "
+        f"median error {format_percent(fit.error)}"
+        for fit in fits
+    ]
+
+
+def line_of_calls(usual: float, taken: float) -> str:
+    """The sentence on usual calls, and on computing beside them."""
+    return (
+        f"a usual call takes {usual:.2f} times the fastest one; {format_percent(taken)} of computing stands still "
+        "while an all-reduce is under way"
+    )
+
+
+def late_line(late: LateRank) -> str:
+    """The sentence on a rank that others wait for."""
+    return (
+        f"rank {late.rank} is slow: it comes last to {format_percent(late.calls)} of the calls of {late.collective}; "
+        f"the others wait {format_percent(late.waited)} of their time: look at its node, its cores and its GPU"
+    )
+
+
+def link_line(link: SlowLink) -> str:
+    """The sentence on a slow link, or a rank all of whose links are slow."""
+    whose = "every link of rank" if len(link.ranks) == 1 else "the link of ranks"
+    ranks = " and ".join(map(str, link.ranks))
+    return f"{whose} {ranks} is slow: a message takes {link.times:.1f} times that of the usual link; look at its cable"
+
+
+def interface_line(wrong: WrongInterface) -> str:
+    """The sentence on a variable that names a wrong interface."""
+    named = f"{wrong.variable}={wrong.interface}"
+    if wrong.speed is None:
+        return f"{named} names no interface that is up; name one of ip -brief link, or unset it"
+    own, other = (f"{speed / _GB:g} Gbit/s" for speed in (wrong.speed, wrong.faster_speed))
+    return f"{named} is an interface of {own}, and {wrong.faster} has {other}; name that one"
+
+
+def backend_line(environment: Environment, gpus: int) -> str:
+    """The sentence on gloo beside GPUs; empty if it is not so."""
+    if environment.backend != "gloo" or not gpus:
+        return ""
+    return f"gloo moves the data of {format_count(gpus, 'GPU')} through the host; give --backend nccl --device cuda"
+
+
+def reach_line(fit: CollectiveFit, link: str) -> str:
+    """The sentence on a bandwidth that is far below that of the link; empty if it is not."""
+    hardware, (_, busbw) = HARDWARE[link], largest_bandwidths(fit)
+    share = busbw / hardware.bandwidth
+    if share >= REACHED:
+        return ""
+    return (
+        f"{fit.collective} reaches a busbw of {significant(busbw / _GB)} GB/s, {format_percent(share)} of "
+        f"the {hardware.bandwidth / _GB:g} GB/s of {link} ({hardware.source}); half of it or more is usual with large "
+        "messages: give a larger --max-size, or look at the topology with nvidia-smi topo -m"
+    )

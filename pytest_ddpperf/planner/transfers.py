@@ -1,0 +1,140 @@
+"""What transfers cost on a network that is named or measured, with the band of its times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pytest_ddpperf.analysis.inputs import require_one_of, require_ranks
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.planner.costs import Network, collective_time, hierarchical_time
+from pytest_ddpperf.planner.links import CLUSTERS, HARDWARE
+from pytest_ddpperf.records.network import CollectiveFit
+from pytest_ddpperf.records.timeline import Transfer
+from pytest_ddpperf.units import format_count, format_values, power_of_two
+
+_SPREAD = 2  # median errors that the band of a measured network reaches to either side
+_LIKE: Mapping[str, str] = {"reduce": "broadcast", "gather": "all_gather", "scatter": "all_gather"}
+_ALONE = ("send", "recv")  # one message of a pair of ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """What a modelled time is multiplied by: at best, most likely, at worst."""
+
+    low: float
+    likely: float
+    high: float
+
+
+LINKS = Band(1.0, 1.25, 2.0)
+"""Of the ring formulas with the bandwidth of a datasheet: all-reduces of 1 GB reach 0.7 to 0.9 of it on H100s, and 0.5
+is where ``ddpperf network --check`` calls a network slow."""
+
+
+class NetworkModel(Protocol):
+    """What transfers cost on a network.
+
+    Attributes:
+        name: of it, in words.
+        band: what its times are multiplied by.
+        taken: the share of the computing that stands still while a transfer is under way.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def band(self) -> Band: ...  # noqa: D102
+    @property
+    def taken(self) -> float: ...  # noqa: D102
+    def seconds(self, transfer: Transfer) -> float:
+        """Seconds of a transfer before the band; SettingError if nothing is known of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedNetwork:
+    """Nodes of so many ranks, with links of one kind inside, and of another between them; by ``CLUSTERS``."""
+
+    name: str
+    ranks_per_node: int = 8
+    band: Band = LINKS
+    taken: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_one_of("network", self.name, CLUSTERS)
+        require_ranks("ranks_per_node", self.ranks_per_node)
+
+    def seconds(self, transfer: Transfer) -> float:
+        """By the ring formulas; by their hierarchy where a group has several ranks on each of several nodes."""
+        local, between = (HARDWARE[link].network for link in CLUSTERS[self.name])
+        inside = max(1, min(transfer.ranks, self.ranks_per_node // transfer.stride))
+        nodes = -(-transfer.ranks // inside)
+        if nodes == 1 or inside == 1:
+            return _seconds(transfer, local if nodes == 1 else between)
+        if transfer.name in _ALONE:
+            return _seconds(transfer, between)
+        name = _LIKE.get(transfer.name, transfer.name)
+        if name == "all_to_all":  # most parts go to other nodes
+            return _seconds(transfer, between)
+        if name == "barrier":
+            return hierarchical_time("all_reduce", 0, nodes, inside, local=local, between=between)
+        levels = hierarchical_time(name, transfer.nbytes, nodes, inside, local=local, between=between)
+        if name == "broadcast":  # a ring sends the whole once or twice, and a tree at each of its levels
+            return min(levels, collective_time(name, transfer.nbytes, transfer.ranks, between))
+        return levels
+
+
+def _seconds(transfer: Transfer, network: Network) -> float:
+    if transfer.ranks == 1:
+        return 0.0
+    if transfer.name in _ALONE:
+        return network.latency + transfer.nbytes / network.bandwidth
+    if transfer.name == "barrier":
+        return collective_time("all_reduce", 0, transfer.ranks, network)
+    return collective_time(_LIKE.get(transfer.name, transfer.name), transfer.nbytes, transfer.ranks, network)
+
+
+def like(transfer: Transfer) -> str:
+    """The name of the measured collective that a transfer takes as long as."""
+    return "all_reduce" if transfer.name == "barrier" else _LIKE.get(transfer.name, transfer.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FittedNetwork:
+    """A network that was measured: fits by collective, each for the ranks that it was measured with.
+
+    Fits are of the fastest calls; ``usual`` is how many times as long a usual one takes.
+    """
+
+    name: str
+    fits: tuple[CollectiveFit, ...]
+    taken: float
+    usual: float = 1.0
+
+    @property
+    def band(self) -> Band:
+        """From the fastest calls to usual ones, and twice the median error of the fits beyond either."""
+        error = _SPREAD * max((fit.error for fit in self.fits), default=0.0)
+        return Band(max(0.1, 1 - error), self.usual, self.usual * (1 + error))
+
+    def seconds(self, transfer: Transfer) -> float:
+        """By the fit; what is smaller than the smallest size takes as long as that."""
+        if transfer.ranks == 1:
+            return 0.0
+        name = like(transfer)
+        fit = next((fit for fit in self.fits if (fit.collective, fit.world_size) == (name, transfer.ranks)), None)
+        if fit is None:
+            raise SettingError(
+                f"{self.name} has no {name} over {format_count(transfer.ranks, 'rank')}, only "
+                f"{', '.join(fit.collective for fit in self.fits)} over all of its "
+                f"{format_count(self.fits[0].world_size, 'rank')}; name a network: {', '.join(CLUSTERS)}"
+            )
+        if transfer.nbytes > fit.max_bytes:
+            size = power_of_two(transfer.nbytes, above=True)
+            sent, measured = format_values((transfer.nbytes, fit.max_bytes), "B")
+            raise SettingError(
+                f"a step sends {sent} in one {transfer.name}, and {self.name} was measured up to {measured}; measure "
+                f"it with ddpperf network --world-size={transfer.ranks} --max-size={size}"
+            )
+        return fit.seconds(max(transfer.nbytes, fit.min_bytes))

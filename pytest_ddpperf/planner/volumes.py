@@ -1,0 +1,258 @@
+"""What a rank sends in one optimizer step, by the way that training is shared out.
+
+Sources: ZeRO (Rajbhandari et al. 2020, section 7), PyTorch FSDP (Zhao et al. 2023, section 3.2), and torch itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pytest_ddpperf.analysis.inputs import require_one_of, require_ranks
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.planner.buckets import MB, bucket_layout
+from pytest_ddpperf.planner.costs import Network, collective_time, nodes_of
+
+SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD")
+_MANY = 2  # ranks from which on something is sent
+_BROADCAST_BYTES = 250 * MB  # DDP's broadcast_bucket_size
+
+
+class Model(Protocol):
+    """What is asked of a ``torch.nn.Module``."""
+
+    def parameters(self) -> Iterable[Any]:
+        """Its parameters."""
+
+    def buffers(self) -> Iterable[Any]:
+        """Its buffers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """Equal collectives of a step: how many, among how many ranks, of how many bytes each (the whole buffer)."""
+
+    collective: str
+    ranks: int
+    calls: int
+    nbytes: float
+
+    @property
+    def send_bytes(self) -> float:
+        """Bytes that a rank sends: 2(n-1)/n of the buffer for an all-reduce, (n-1)/n for others, as counts have it."""
+        parts = 2 if self.collective == "all_reduce" else 1
+        return self.calls * self.nbytes * parts * (self.ranks - 1) / self.ranks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommunicationCost:
+    """The communication of one optimizer step on a rank.
+
+    Attributes:
+        parts: what it is made of.
+        seconds: of all collectives one after another, by ring formulas, none of it hidden; None without a network.
+    """
+
+    parts: tuple[Traffic, ...]
+    seconds: float | None
+
+    @property
+    def calls(self) -> int:
+        """Collectives that a rank takes part in."""
+        return sum(part.calls for part in self.parts)
+
+    @property
+    def send_bytes(self) -> float:
+        """Bytes that a rank sends."""
+        return sum(part.send_bytes for part in self.parts)
+
+
+def estimate_ddp_comm_cost(
+    model: Model,
+    world_size: int,
+    *,
+    bucket_cap_mb: float | None = None,
+    accumulation_steps: int = 1,
+    no_sync: bool = True,
+    gradient_element_bytes: int | None = None,
+    network: Network | None = None,
+) -> CommunicationCost:
+    """The communication of one step of torch's DDP: an all-reduce of each bucket, and broadcasts of buffers.
+
+    Args:
+        model: what DDP would wrap; only its parameters and buffers are looked at.
+        world_size: ranks.
+        bucket_cap_mb: as DDP has it.
+        accumulation_steps: micro-batches of an optimizer step.
+        no_sync: whether all micro-batches but the last one run under ``no_sync``; without it each one sends.
+        gradient_element_bytes: of an element that is sent, where a hook compresses gradients: 2 for bf16.
+        network: the links, for ``seconds``.
+
+    Returns:
+        Calls, bytes that a rank sends, and seconds where a network is given.
+
+    Raises:
+        SettingError: an argument cannot be.
+    """
+    n, steps = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
+    trained = [tensor for tensor in _tensors(model, "parameters") if tensor.requires_grad]
+    buckets = bucket_layout([_nbytes(tensor) for tensor in trained], bucket_cap_mb, kinds=[*map(_kind, trained)])
+    syncs = 1 if no_sync else steps
+    sent = [("all_reduce", _nbytes_of([trained[i] for i in one.parameters], gradient_element_bytes)) for one in buckets]
+    sent += [("broadcast", nbytes) for nbytes in _buffer_groups(_tensors(model, "buffers"))]
+    parts = [Traffic(collective=name, ranks=n, calls=syncs, nbytes=nbytes) for name, nbytes in sent]
+    return _cost(parts if n >= _MANY else [], network)
+
+
+def estimate_fsdp_comm_cost(
+    model: Model,
+    world_size: int,
+    *,
+    sharding: str = "FULL_SHARD",
+    ranks_per_node: int | None = None,
+    units: int = 1,
+    accumulation_steps: int = 1,
+    no_sync: bool = False,
+    param_element_bytes: int | None = None,
+    reduce_element_bytes: int | None = None,
+    network: Network | None = None,
+    local: Network | None = None,
+) -> CommunicationCost:
+    """The communication of one step of FSDP: for each unit all-gathers of parameters, a reduce-scatter of gradients.
+
+    With k micro-batches FULL_SHARD gathers 2k times and scatters k times, SHARD_GRAD_OP k times both. Under ``no_sync``
+    gradients are scattered once, and SHARD_GRAD_OP gathers once, for it keeps what it has gathered. HYBRID_SHARD is
+    FULL_SHARD in each node, with an all-reduce of each part between the nodes. NO_SHARD is an all-reduce. All units
+    are taken to be gathered again in backward; torch keeps the outermost one of FULL_SHARD, which is then less.
+
+    Of W ranks in nodes of G, HYBRID_SHARD sends 2 (M/G)(N-1)/N between the N = W/G nodes, by the ring of those N ranks
+    that have one part; the paper prints 2 M (W-1)/(G W), which counts W ranks and is not 0 for a single node.
+
+    Args:
+        model: what FSDP would wrap; only its parameters are looked at.
+        world_size: ranks.
+        sharding: one of ``SHARDINGS``.
+        ranks_per_node: for HYBRID_SHARD.
+        units: modules that are sharded one by one; it matters for calls and latency alone.
+        accumulation_steps: micro-batches of an optimizer step.
+        no_sync: whether all micro-batches but the last one run under ``no_sync``.
+        param_element_bytes: of ``MixedPrecision.param_dtype``, where parameters are gathered in another one.
+        reduce_element_bytes: of ``MixedPrecision.reduce_dtype``; that of ``param_dtype`` by default.
+        network: the links between all ranks, of HYBRID_SHARD those between nodes, for ``seconds``.
+        local: the links in a node, for HYBRID_SHARD; those of ``network`` by default.
+
+    Returns:
+        Calls, bytes that a rank sends, and seconds where a network is given.
+
+    Raises:
+        SettingError: an argument cannot be.
+    """
+    n, k = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
+    require_one_of("sharding", sharding, SHARDINGS)
+    tensors = _tensors(model, "parameters")
+    whole = _nbytes_of(tensors, param_element_bytes)
+    reduced = _nbytes_of([one for one in tensors if one.requires_grad], reduce_element_bytes or param_element_bytes)
+    syncs = 1 if no_sync else k
+    unit = require_ranks("units", units)
+    if sharding == "NO_SHARD":
+        return _cost(_parts(n, unit, all_reduce=(syncs, reduced)), network)
+    gathers = 2 * k if sharding != "SHARD_GRAD_OP" else syncs
+    if sharding != "HYBRID_SHARD":
+        return _cost(_parts(n, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced)), network)
+    if ranks_per_node is None:
+        raise SettingError("ranks_per_node=None: HYBRID_SHARD shards in each node; give the number of ranks of one")
+    nodes = nodes_of(n, ranks_per_node)
+    inside = _parts(ranks_per_node, unit, all_gather=(gathers, whole), reduce_scatter=(syncs, reduced))
+    between = _parts(nodes, unit, all_reduce=(syncs, reduced / ranks_per_node))
+    return _cost(inside, local or network, _cost(between, network))
+
+
+def estimate_zero_comm_cost(
+    model: Model,
+    world_size: int,
+    *,
+    stage: int,
+    accumulation_steps: int = 1,
+    element_bytes: int | None = None,
+    network: Network | None = None,
+) -> CommunicationCost:
+    """The communication of one step of ZeRO, of the paper's three stages.
+
+    Stages 1 and 2 reduce-scatter gradients and all-gather the new parameters once; stage 3 gathers parameters for
+    forward and for backward. With k micro-batches stage 1 still scatters once, for it keeps whole gradients; stages 2
+    and 3 scatter k times, and stage 3 gathers 2k times.
+
+    Args:
+        model: only its parameters are looked at.
+        world_size: ranks.
+        stage: 1, 2 or 3.
+        accumulation_steps: micro-batches of an optimizer step.
+        element_bytes: of what is sent, where it is not the parameters' own: 2 in mixed precision.
+        network: the links, for ``seconds``.
+
+    Raises:
+        SettingError: an argument cannot be.
+    """
+    n, k = require_ranks("world_size", world_size), require_ranks("accumulation_steps", accumulation_steps)
+    if stage not in {1, 2, 3}:
+        raise SettingError(f"stage={stage!r} is not known; give 1, 2 or 3")
+    tensors = _tensors(model, "parameters")
+    reduced = _nbytes_of([one for one in tensors if one.requires_grad], element_bytes)
+    gathers, whole = (2 * k, _nbytes_of(tensors, element_bytes)) if stage == 3 else (1, reduced)  # noqa: PLR2004
+    scatters = 1 if stage == 1 else k
+    return _cost(_parts(n, 1, all_gather=(gathers, whole), reduce_scatter=(scatters, reduced)), network)
+
+
+def _parts(ranks: int, units: int, **sent: tuple[int, float]) -> list[Traffic]:
+    """Traffic of collectives by name, each with its calls for a unit and the bytes of all units."""
+    return [
+        Traffic(collective=name, ranks=ranks, calls=calls * units, nbytes=nbytes / units)
+        for name, (calls, nbytes) in sent.items()
+        if ranks >= _MANY
+    ]
+
+
+def _cost(
+    parts: Sequence[Traffic], network: Network | None, besides: CommunicationCost | None = None
+) -> CommunicationCost:
+    more, others = ((), 0.0) if besides is None else (besides.parts, besides.seconds)
+    if network is None or others is None:
+        return CommunicationCost(parts=(*parts, *more), seconds=None)
+    own = sum(part.calls * collective_time(part.collective, part.nbytes, part.ranks, network) for part in parts)
+    return CommunicationCost(parts=(*parts, *more), seconds=own + others)
+
+
+def _tensors(model: Any, method: str) -> list[Any]:
+    ask = getattr(model, method, None)
+    if not callable(ask):
+        raise SettingError(f"model is of type {type(model).__name__} without {method}(); give a torch.nn.Module")
+    return list(ask())
+
+
+def _nbytes(tensor: Any, element_bytes: int | None = None) -> int:
+    return int(tensor.numel()) * int(element_bytes or tensor.element_size())
+
+
+def _nbytes_of(tensors: Sequence[Any], element_bytes: int | None) -> int:
+    if element_bytes is not None:
+        require_ranks("bytes of an element", element_bytes)
+    return sum(_nbytes(tensor, element_bytes) for tensor in tensors)
+
+
+def _kind(tensor: Any) -> tuple[Any, Any]:
+    return tensor.dtype, tensor.device
+
+
+def _buffer_groups(buffers: Sequence[Any]) -> list[int]:
+    """The bytes of each broadcast of buffers: DDP flattens those of one kind, up to 250 MiB together."""
+    groups: list[int] = []
+    for kind in dict.fromkeys(map(_kind, buffers)):
+        filled = 0
+        for nbytes in (_nbytes(buffer) for buffer in buffers if _kind(buffer) == kind):
+            filled += nbytes
+            if filled >= _BROADCAST_BYTES:
+                groups.append(filled)
+                filled = 0
+        groups += [filled] if filled else []
+    return groups

@@ -1,1 +1,0 @@
-"""What steps will take: predictions, advice, and the network that they are made on."""

@@ -1,0 +1,269 @@
+"""A step of a simulated rank as computing between its collectives, whatever way it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_ddpperf.errors import WorkloadError
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.planner.replay import replayed
+from pytest_ddpperf.planner.simulate.launch import Modelled, RankTimeline
+from pytest_ddpperf.records.timeline import Timeline
+from pytest_ddpperf.training.jobs import TIMELINE_LAUNCH, LaunchJob
+from tests.planner.simulate.test_launch import WORKLOAD, job
+
+Record: TypeAlias = "Callable[..., RankTimeline]"  # job, world size, accelerator
+ROUND = 4
+
+
+@pytest.fixture
+def recorded(launcher: Launcher) -> Record:
+    """What the only rank of a launch tells of a simulated step."""
+
+    def record(one: LaunchJob, world_size: int = 4, accelerator: str | None = None) -> RankTimeline:
+        modelled = None if accelerator is None else Modelled(name=accelerator, tf32=False)
+        launch = (TIMELINE_LAUNCH, one, world_size, modelled)
+        group = {"backend": "gloo", "device": "cpu", "own_group": True}
+        found: RankTimeline = launcher.run(*launch, world_size=1, timeout=120, **group).values[0]  # type: ignore[arg-type]
+        return found
+
+    return record
+
+
+def events(timeline: Timeline) -> str:
+    """Which transfers are handed over, and which are waited for: ``0 1 w0 w1``."""
+    return " ".join(f"{'w' if moment.waits else ''}{moment.transfer}" for moment in timeline.moments)
+
+
+def sizes(timeline: Timeline) -> list[tuple[str, int, int]]:
+    return [(transfer.name, transfer.nbytes, transfer.ranks) for transfer in timeline.transfers]
+
+
+PARAMETERS = 8147  # of the workload that are trained, of four bytes each
+
+
+def test_a_flat_buffer_is_sent_after_backward_and_waited_for(recorded: Record) -> None:
+    found = recorded(job("flat"))
+    assert sizes(found.timeline) == [("all_reduce", 4 * PARAMETERS, 4)]
+    assert events(found.timeline) == "0 w0"
+    assert found.samples == 4
+    first, waiting = found.timeline.moments
+    assert first.computed > waiting.computed > 0
+    assert found.timeline.rest > 0
+
+
+def test_naive_waits_for_each_gradient_before_the_next(recorded: Record) -> None:
+    timeline = recorded(job("naive")).timeline
+    number = len(timeline.transfers)
+    assert events(timeline) == " ".join(f"{i} w{i}" for i in range(number))
+    assert sum(transfer.nbytes for transfer in timeline.transfers) == 4 * PARAMETERS
+
+
+def test_overlap_waits_once_all_gradients_are_under_way(recorded: Record) -> None:
+    timeline = recorded(job("overlap")).timeline
+    number = len(timeline.transfers)
+    assert events(timeline) == " ".join([*map(str, range(number)), *(f"w{i}" for i in range(number))])
+
+
+def test_the_buckets_of_ddp_are_waited_for_where_the_last_one_is_handed_over(recorded: Record) -> None:
+    """DDP's C++ waits, which no code of Python tells; the broadcast of a buffer before forward blocks."""
+    timeline = recorded(job("ddp[bucket_cap_mb=0.005]")).timeline
+    names = [transfer.name for transfer in timeline.transfers]
+    assert names[0] == "broadcast"
+    assert set(names[1:]) == {"all_reduce"}
+    buckets = range(1, len(names))
+    assert len(buckets) > 1
+    assert events(timeline) == " ".join(["0", "w0", *map(str, buckets), *(f"w{i}" for i in buckets)])
+    assert sum(transfer.nbytes for transfer in timeline.transfers[1:]) == 4 * PARAMETERS
+
+
+@pytest.mark.parametrize(
+    "strategy", ["bucketed", *(pytest.param(each, marks=pytest.mark.slow) for each in ("zero1", "fsdp1", "fsdp2"))]
+)
+def test_each_transfer_is_waited_for_once(recorded: Record, strategy: str) -> None:
+    timeline = recorded(job(strategy)).timeline
+    numbers = list(range(len(timeline.transfers)))
+    assert [moment.transfer for moment in timeline.moments if not moment.waits] == numbers
+    assert sorted(moment.transfer for moment in timeline.moments if moment.waits) == numbers
+    assert all(moment.computed >= 0 for moment in timeline.moments)
+
+
+@pytest.mark.slow
+def test_fsdp_sends_to_all_ranks_of_any_number(recorded: Record) -> None:
+    small, large = (recorded(job("fsdp2"), world_size).timeline for world_size in (4, 64))
+    assert {transfer.ranks for transfer in large.transfers} == {64}
+    assert [transfer.name for transfer in small.transfers] == [transfer.name for transfer in large.transfers]
+
+
+def test_groups_of_a_mesh_tell_how_far_their_ranks_are_apart(recorded: Record) -> None:
+    timeline = recorded(job("fsdp2[replicas=2]"), 8).timeline
+    shapes = {(transfer.name, transfer.ranks, transfer.stride) for transfer in timeline.transfers}
+    assert shapes == {("all_gather", 4, 1), ("reduce_scatter", 4, 1), ("all_reduce", 2, 4)}
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["ddp", "fsdp2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("bucketed", "fsdp1", "zero1"))],
+)
+def test_an_accelerator_that_is_not_there_sends_the_same(recorded: Record, strategy: str) -> None:
+    here, there = (recorded(job(strategy), 8, accelerator).timeline for accelerator in (None, "h100"))
+    assert sizes(there) == sizes(here)
+    assert (events(there) == events(here)) == (not strategy.startswith("fsdp"))  # which has streams there
+    assert sorted(events(there).split()) == sorted(events(here).split())
+    assert there.scatter == 0
+    assert there.computing > 0
+
+
+def test_products_in_tf32_take_less_time(launcher: Launcher) -> None:
+    def wide() -> nn.Module:
+        return nn.Linear(4096, 4096)
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(4096, 4096), torch.randn(4096, 4096)
+
+    one = job("flat", subject=_with(model=wide, batch=batch, loss=nn.functional.mse_loss))
+    seconds = []
+    for tf32 in (False, True):
+        launch = (TIMELINE_LAUNCH, one, 4, Modelled(name="h100", tf32=tf32))
+        found = launcher.run(*launch, world_size=1, timeout=120, backend="gloo", device="cpu", own_group=True)
+        seconds.append(found.values[0].timeline.computing)
+    # Forward and the gradient of the weight: 2 x 4096^3 operations each. The input needs no gradient.
+    assert seconds[0] - seconds[1] == pytest.approx(4 * 4096**3 * (1 / 66.9e12 - 1 / 494.7e12))
+
+
+def test_an_accelerator_takes_no_memory_for_the_model(recorded: Record) -> None:
+    """A layer of 64 GB does not fit into this machine."""
+
+    def large() -> nn.Module:
+        return nn.Sequential(nn.Linear(128 * 2**10, 128 * 2**10, bias=False))
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(2, 128 * 2**10), torch.randn(2, 128 * 2**10)
+
+    one = job("flat", subject=_with(model=large, batch=batch, loss=nn.functional.mse_loss))
+    timeline = recorded(one, 16, "h100").timeline
+    assert sizes(timeline) == [("all_reduce", 4 * 2**34, 16)]
+    # Forward and the gradient of the weight read or write it, and the optimizer does so several times.
+    assert timeline.computing > 4 * 2**34 * 6 / 3.35e12
+
+
+@pytest.mark.parametrize("strategy", [pytest.param("fsdp1", marks=pytest.mark.slow), "fsdp2"])
+def test_fsdp_gathers_ahead_on_an_accelerator(recorded: Record, strategy: str) -> None:
+    def layers() -> nn.Module:
+        return nn.Sequential(*[nn.Sequential(nn.Linear(512, 512)) for _ in range(4)])
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(64, 512), torch.randn(64, 512)
+
+    subject = _with(model=layers, batch=batch, loss=nn.functional.mse_loss)
+    timeline = recorded(job(strategy, subject=subject), 8, "h100").timeline
+    cost = timeline.computing / 100
+    costs = [cost] * len(timeline.transfers)
+    # The first gathering and the last reduction are exposed; hardly any other is.
+    assert cost < replayed(timeline, costs).exposed < 0.5 * sum(costs)
+
+
+@pytest.mark.parametrize("values", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_the_optimizer_of_an_accelerator_takes_all_tensors_at_once(recorded: Record, *, values: bool) -> None:
+    """On GPUs an operator of the optimizer is one kernel for many tensors, whose time is not that of many kernels."""
+
+    def layers() -> nn.Module:
+        return nn.Sequential(*[nn.Linear(8, 8) for _ in range(25)])
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(2, 8), torch.randn(2, 8)
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if values:
+            output.sum().item()
+        return nn.functional.mse_loss(output, target)
+
+    times = []
+    for optimizer in (torch.optim.SGD, torch.optim.AdamW):
+        subject = _with(
+            model=layers, batch=batch, loss=loss, optimizer=lambda parameters, made=optimizer: made(parameters, lr=1e-3)
+        )
+        times.append(recorded(job("fsdp2", subject=subject), 4, "h100").timeline.computing)
+    simple, adam = times
+    assert 0 < adam - simple < 20 * 3e-6  # a dozen operators, and not one for each of 50 tensors
+
+
+def _with(**changes: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(WORKLOAD, **changes)
+
+
+def own_step(ctx: RankContext) -> Callable[[], None]:
+    """A step of the user's own: a functional collective, one that blocks and one that is waited for later."""
+    from torch.distributed import _functional_collectives as functional
+
+    first, second, third = (torch.ones(size) for size in (256, 512, 1024))
+
+    def step() -> None:
+        reduced = functional.all_reduce(first, "sum", dist.group.WORLD)
+        dist.broadcast(second, 0)
+        work = dist.all_reduce(third, async_op=True)
+        reduced.sum()
+        assert work is not None
+        work.wait()
+
+    return step
+
+
+def test_a_step_of_the_users_own_is_recorded(recorded: Record) -> None:
+    timeline = recorded(job(None, subject=own_step)).timeline
+    assert sizes(timeline) == [("all_reduce", 1024, 4), ("broadcast", 2048, 4), ("all_reduce", 4096, 4)]
+    assert events(timeline) == "0 1 w1 2 w0 w2"
+
+
+def test_functional_collectives_of_a_step_that_reads_values_are_recorded(recorded: Record) -> None:
+    """Such a step takes real tensors also where its accelerator is not there."""
+
+    def build(ctx: RankContext) -> Callable[[], None]:
+        from torch.distributed import _functional_collectives as functional
+
+        mine = torch.ones(256)
+
+        def step() -> None:
+            functional.all_reduce(mine, "sum", dist.group.WORLD).sum().item()
+            dist.all_reduce(torch.ones(512))
+
+        return step
+
+    timeline = recorded(job(None, subject=build), accelerator="h100").timeline
+    assert sizes(timeline) == [("all_reduce", 1024, 4), ("all_reduce", 2048, 4)]
+    assert events(timeline) == "0 w0 1 w1"
+
+
+def test_steps_that_send_different_things_are_refused(recorded: Record) -> None:
+    def build(ctx: RankContext) -> Callable[[], None]:
+        numbers = iter(range(1000))
+
+        def step() -> None:
+            dist.all_reduce(torch.ones(1 + next(numbers) % 5))
+
+        return step
+
+    with pytest.raises(WorkloadError, match="steps differ in what they send"):
+        recorded(job(None, subject=build))
+
+
+def test_gradients_under_accumulation_are_sent_once(recorded: Record) -> None:
+    found = recorded(job("ddp", accumulation_steps=ROUND))
+    reduced = [transfer for transfer in found.timeline.transfers if transfer.name == "all_reduce"]
+    assert sum(transfer.nbytes for transfer in reduced) == 4 * PARAMETERS
+    assert found.samples == 4 * ROUND
+
+
+def test_a_timeline_without_cost_is_its_computing(recorded: Record) -> None:
+    timeline = recorded(job("ddp")).timeline
+    step = replayed(timeline, [0.0] * len(timeline.transfers))
+    assert step.seconds == pytest.approx(timeline.computing)

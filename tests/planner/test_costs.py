@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.planner import (
+    Network,
+    algorithm_bandwidth,
+    bus_bandwidth,
+    collective_time,
+    communication_complexity_analysis,
+    estimate_communication_time,
+    hierarchical_time,
+)
+from pytest_ddpperf.planner.costs import Complexity
+from pytest_ddpperf.records.network import COLLECTIVES
+
+LINK = Network(latency=10e-6, bandwidth=100e9)
+ROWS = communication_complexity_analysis()
+
+
+def named(row: Complexity) -> str:
+    return f"{row.collective} {row.algorithm}"
+
+
+def test_the_worked_example_of_the_ring() -> None:
+    """100 MiB over 4 ranks with 10 Gbit/s and 0.1 ms: 6 x (0.1 ms + 26 214 400 B / 1.25e9 B/s)."""
+    assert estimate_communication_time(104_857_600, 4, 10.0, 0.1) == pytest.approx(0.12642912, abs=1e-9)
+    assert estimate_communication_time(100_000_000, 4, 10.0, 0.1) == pytest.approx(0.1206, abs=1e-9)
+    assert estimate_communication_time(104_857_600, 4, 80.0, 0.1) == pytest.approx(0.01633, abs=5e-6)  # 10 GB/s
+
+
+def test_what_the_worked_example_is_made_of() -> None:
+    """The origin prints 0.08 s: that is S/B, without 2(n-1)/n and the latency. A tree of 2 ranks is one message."""
+
+    def message(nbytes: int) -> float:
+        return estimate_communication_time(nbytes, 2, 10.0, 0.0, "tree", collective="broadcast")
+
+    chunk = 104_857_600 // 4
+    assert chunk == 26_214_400
+    assert message(chunk) == pytest.approx(0.02097152, abs=1e-9)
+    assert 6 * (1e-4 + message(chunk)) == pytest.approx(estimate_communication_time(104_857_600, 4, 10.0, 0.1))
+    assert message(104_857_600) == pytest.approx(0.08388608, abs=1e-9)
+    assert message(100_000_000) == pytest.approx(0.08, abs=1e-9)
+
+
+def test_a_reduce_scatter_is_half_of_it() -> None:
+    seconds = estimate_communication_time(104_857_600, 4, 10.0, 0.1, collective="reduce_scatter")
+    assert seconds == pytest.approx(0.0632, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "milliseconds"),
+    [
+        ("all_reduce", "ring", 2.175),
+        ("all_gather", "ring", 1.0875),
+        ("reduce_scatter", "ring", 1.0875),
+        ("all_reduce", "halving_doubling", 1.955),
+        ("all_reduce", "recursive_doubling", 4.04),
+        ("all_gather", "recursive_doubling", 0.9775),
+        ("all_gather", "halving_doubling", 0.9775),
+        ("reduce_scatter", "recursive_doubling", 3.1025),
+        ("reduce_scatter", "halving_doubling", 0.9775),
+        ("broadcast", "halving_doubling", 1.955),
+        ("broadcast", "ring", 2.065),
+        ("broadcast", "tree", 4.04),
+    ],
+)
+def test_the_times_of_16_ranks(collective: str, algorithm: str, milliseconds: float) -> None:
+    """100 MB, 10 us, 100 GB/s: 1 ms for the buffer, of which 15/16 are sent in parts."""
+    seconds = collective_time(collective, 100e6, 16, LINK, algorithm)
+    assert 1e3 * seconds == pytest.approx(milliseconds, abs=1e-9)
+
+
+# Delay in ms, rate in Gbit/s, ranks, and seconds of 256 MiB and 1 GiB, by the ring and as they were measured on a
+# network that tc shaped (BinhangYuan/tc_cluster_setting, results/Simulate_DP.md).
+SHAPED: list[tuple[float, float, int, tuple[float, ...], tuple[float, ...]]] = [
+    (1, 5, 4, (0.650, 2.583), (0.71, 3.15)),
+    (1, 5, 8, (0.766, 3.020), (0.87, 3.81)),
+    (5, 2, 4, (1.641, 6.472), (1.77, 7.23)),
+    (5, 2, 8, (1.949, 7.586), (2.50, 8.23)),
+    (10, 1, 4, (3.281, 12.945), (4.06, 16.87)),
+    (10, 1, 8, (3.898, 15.172), (5.14, 17.21)),
+    (50, 1, 4, (3.521, 13.185), (7.57, 29.83)),
+    (50, 1, 8, (4.458,), (8.27,)),
+]
+
+
+def by_the_ring(latency: float, gbit: float, n: int) -> list[float]:
+    return [estimate_communication_time(size, n, gbit, latency) for size in (2**28, 2**30)]
+
+
+@pytest.mark.parametrize(("latency", "gbit", "n", "expected"), [row[:4] for row in SHAPED])
+def test_the_predictions_that_a_shaped_network_was_held_against(
+    latency: float, gbit: float, n: int, expected: tuple[float, ...]
+) -> None:
+    assert by_the_ring(latency, gbit, n)[: len(expected)] == pytest.approx(expected, abs=5e-4)
+
+
+@pytest.mark.parametrize(("delays", "least", "most"), [((1, 5, 10), 1.08, 1.32), ((50,), 1.855, 2.26)])
+def test_a_shaped_network_takes_longer_than_the_ring(delays: tuple[float, ...], least: float, most: float) -> None:
+    """1.08 to 1.32 times as long with up to 10 ms, and about twice as long with 50 ms."""
+    times = [
+        took / ring
+        for latency, gbit, n, _, measured in SHAPED
+        for took, ring in zip(measured, by_the_ring(latency, gbit, n), strict=False)
+        if latency in delays
+    ]
+    assert (min(times), max(times)) == pytest.approx((least, most), abs=5e-3)
+
+
+def test_a_flat_ring_of_64_and_the_same_in_two_levels() -> None:
+    """2 GB over 8 nodes of 8: 5 us and 50 GB/s between nodes, 300 GB/s inside.
+
+    The published example prints 20.44 ms. Its own parts, 11.667 and 8.82 ms, add up to 20.487 ms.
+    """
+    between, local = Network(latency=5e-6, bandwidth=50e9), Network(latency=0, bandwidth=300e9)
+    assert collective_time("all_reduce", 2e9, 64, between) == pytest.approx(79.38e-3, abs=5e-6)
+    assert collective_time("all_reduce", 2e9 / 8, 8, between) == pytest.approx(8.82e-3, abs=5e-6)
+    inside = [collective_time(half, 2e9, 8, local) for half in ("reduce_scatter", "all_gather")]
+    assert sum(inside) == pytest.approx(11.67e-3, abs=5e-6)
+    found = hierarchical_time("all_reduce", 2e9, 8, 8, local=local, between=between)
+    assert found == pytest.approx(20.487e-3, abs=5e-7)
+    given = {"ranks_per_node": 8, "local_bandwidth_gbps": 2400}
+    assert estimate_communication_time(2e9, 64, 400, 5e-3, "hierarchical", **given) == pytest.approx(found)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_one_level_alone_is_the_ring(collective: str) -> None:
+    ring = collective_time(collective, 1e6, 8, LINK)
+    assert hierarchical_time(collective, 1e6, 8, 1, local=LINK, between=LINK) == pytest.approx(ring)
+    assert hierarchical_time(collective, 1e6, 1, 8, local=LINK, between=LINK) == pytest.approx(ring)
+
+
+def test_a_broadcast_in_two_levels_is_two_trees() -> None:
+    """lg 4 + lg 8 messages of the whole buffer."""
+    found = hierarchical_time("broadcast", 1e6, 4, 8, local=LINK, between=LINK)
+    assert found == pytest.approx(5 * (10e-6 + 1e6 / 100e9))
+
+
+def test_adding_up_is_counted_where_its_speed_is_given() -> None:
+    plain = collective_time("all_reduce", 100e6, 16, LINK)
+    assert collective_time("all_reduce", 100e6, 16, LINK, reduction=1e-11) - plain == pytest.approx(15 / 16 * 1e-3)
+
+
+def test_ranks_beyond_a_power_of_two_cost_halving_doubling_two_more_buffers() -> None:
+    """(2 x 2 + 2) messages and (2 x 5/6 + 2) S."""
+    expected = 6 * 10e-6 + (10 / 6 + 2) * 100e6 / 100e9
+    assert collective_time("all_reduce", 100e6, 6, LINK, "halving_doubling") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=named)
+def test_one_rank_takes_no_time_and_nothing_takes_the_latency(row: Complexity) -> None:
+    assert collective_time(row.collective, 1e9, 1, LINK, row.algorithm) == 0
+    empty = collective_time(row.collective, 0, 8, LINK, row.algorithm)
+    assert empty == pytest.approx(row.terms(8).messages * 10e-6)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=named)
+def test_more_bytes_and_more_latency_take_longer(row: Complexity) -> None:
+    def seconds(size: float, latency: float) -> float:
+        return collective_time(row.collective, size, 8, Network(latency=latency, bandwidth=100e9), row.algorithm)
+
+    assert seconds(0, 1e-6) < seconds(1, 1e-6) < seconds(1e6, 1e-6) < seconds(1e9, 1e-6)
+    assert seconds(1e6, 0) < seconds(1e6, 1e-9) < seconds(1e6, 1e-6) < seconds(1e6, 1e-3)
+
+
+@pytest.mark.parametrize("n", [10, 1000, 10**6])
+def test_a_ring_of_many_takes_each_byte_twice(n: int) -> None:
+    """2 S/B + 2(n-1) alpha, of which the nth part of 2 S/B is missing: 2 ms / n."""
+    limit = 2 * 100e6 / 100e9 + 2 * (n - 1) * 10e-6
+    assert limit - collective_time("all_reduce", 100e6, n, LINK) == pytest.approx(2e-3 / n, rel=1e-4)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=named)
+@pytest.mark.parametrize("n", [2, 8, 64])
+def test_the_text_of_the_table_is_its_numbers(row: Complexity, n: int) -> None:
+    def value(text: str) -> float:
+        code = text.removesuffix(" S").replace("lg n", "lg").replace("2 lg", "2*lg").replace("2(", "2*(")
+        return float(eval(code, {"n": n, "lg": math.log2(n)}))  # noqa: S307
+
+    terms = row.terms(n)
+    assert (value(row.messages), value(row.sent)) == pytest.approx((terms.messages, terms.sent))
+
+
+def test_every_collective_has_a_row() -> None:
+    assert {row.collective for row in ROWS} == set(COLLECTIVES)
+
+
+@pytest.mark.parametrize(
+    ("collective", "gigabytes"),
+    [("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75), ("all_to_all", 0.75), ("broadcast", 1.0)],
+)
+def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, gigabytes: float) -> None:
+    """1 GB over 4 ranks in a second."""
+    assert algorithm_bandwidth(1e9, 1.0) == 1e9
+    assert bus_bandwidth(collective, 1e9, 4, 1.0) == gigabytes * 1e9
+
+
+@pytest.mark.parametrize(
+    ("times", "expected", "digits"),
+    [
+        pytest.param((3.14, 4.43, 4.15), (318, 339, 402), 0.5, id="nccl"),
+        pytest.param((335.9, 968.3, 1037.7), (2.98, 1.55, 1.61), 0.005, id="gloo"),
+    ],
+)
+def test_bus_bandwidth_of_measured_all_reduces(
+    times: tuple[float, ...], expected: tuple[float, ...], digits: float
+) -> None:
+    """1000 MB by 2, 4 and 6 ranks, in ms and GB/s (brandon-snider/cs336-a2)."""
+    found = [bus_bandwidth("all_reduce", 1e9, n, time / 1e3) / 1e9 for n, time in zip((2, 4, 6), times, strict=True)]
+    assert found == pytest.approx(expected, abs=digits)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"tensor_size_bytes": -1}, "tensor_size_bytes=-1 is no such quantity; give a finite number of at least 0"),
+        ({"world_size": 0}, "world_size=0 is no such number; give a whole number of at least 1"),
+        ({"world_size": 2.0}, "world_size=2.0 is no such number"),
+        ({"bandwidth_gbps": 0}, "bandwidth_gbps=0 is no such quantity; give a finite number of more than 0"),
+        ({"latency_ms": float("nan")}, "latency_ms=nan is no such quantity"),
+        ({"algorithm": "star"}, "algorithm='star' is not known; give one of ring, tree, hierarchical"),
+        ({"collective": "gossip"}, "collective='gossip' is not known; give one of all_reduce"),
+        (
+            {"algorithm": "tree", "collective": "all_to_all"},
+            "algorithm='tree': the sources of these costs have no such algorithm of all_to_all; give one of ring$",
+        ),
+        (
+            {"algorithm": "recursive_doubling", "collective": "broadcast"},
+            "no such algorithm of broadcast; give one of ring, tree, halving_doubling$",
+        ),
+        (
+            {"algorithm": "hierarchical", "collective": "all_to_all", "local_bandwidth_gbps": 1},
+            "algorithm='hierarchical': the sources of these costs have no such algorithm of all_to_all",
+        ),
+        ({"algorithm": "hierarchical", "ranks_per_node": 3}, "ranks_per_node=3 does not divide world_size=4; give one"),
+        ({"algorithm": "hierarchical", "ranks_per_node": 2}, "local_bandwidth_gbps=None: hierarchical needs"),
+        (
+            {"algorithm": "halving_doubling", "collective": "all_gather", "world_size": 6},
+            "world_size=6 is no power of two",
+        ),
+        (
+            {"algorithm": "recursive_doubling", "collective": "reduce_scatter", "world_size": 6},
+            "world_size=6 is no power of two, which recursive_doubling of reduce_scatter takes; use ring",
+        ),
+    ],
+)
+def test_an_argument_that_cannot_be_is_named(changed: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"tensor_size_bytes": 1e6, "world_size": 4, "bandwidth_gbps": 10, "latency_ms": 0.1}
+    with pytest.raises(SettingError, match=words):
+        estimate_communication_time(**{**given, **changed})
+
+
+def test_two_levels_are_asked_of_the_function_that_has_them() -> None:
+    with pytest.raises(SettingError, match="algorithm='hierarchical' has two levels of links; call hierarchical_time"):
+        collective_time("all_reduce", 1e6, 8, LINK, "hierarchical")
+
+
+def test_a_bandwidth_in_no_time_is_refused() -> None:
+    with pytest.raises(SettingError, match="seconds=0 is no such quantity; give a finite number of more than 0"):
+        bus_bandwidth("all_reduce", 1, 2, 0)

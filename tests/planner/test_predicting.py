@@ -1,0 +1,282 @@
+"""``ddpperf.predict``, ``what_if`` and ``advise``: what a test gets, what is told, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+SUITE = """
+import pytest
+import torch
+from torch import nn
+from pytest_ddpperf import Workload
+
+WIDE = 64
+QUICK = dict(world_size=16, network="pcie-ethernet10", device="cpu")
+
+
+def of_size(size):
+    return Workload(
+        model=lambda: nn.Sequential(*[nn.Linear(WIDE, WIDE) for _ in range(4)]),
+        batch=lambda: (torch.randn(size, WIDE), torch.randn(size, WIDE)),
+        loss=nn.functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+        samples_per_step=size,
+    )
+
+
+workload = of_size(8)
+
+
+def sends(ctx):
+    return lambda: torch.distributed.send(torch.ones(4), 1 - ctx.rank)
+"""
+
+
+def run(pytester: pytest.Pytester, test: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(test_it=f"{SUITE}\n\n{test}")
+    return pytester.runpytest("--ddpperf-report=json:run.json", *options)
+
+
+def document(pytester: pytest.Pytester) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((pytester.path / "run.json").read_text())
+    return found
+
+
+def test_a_step_of_any_number_of_ranks_is_predicted_on_a_named_network(inner: pytest.Pytester) -> None:
+    test = """
+def test_predicted(ddpperf):
+    found = ddpperf.predict(workload, strategy="flat", **QUICK)
+    assert found.world_size == 16 and found.samples == 128 and found.accelerator == ""
+    assert found.low < found.seconds < found.high
+    assert abs(found.seconds - found.computing - found.exposed) < 1e-12
+    # Nothing but a few lines of Python lies between the call and the wait.
+    assert 0 < found.exposed <= found.communication
+    assert found.efficiency_low < found.efficiency < found.efficiency_high
+"""
+    result = run(inner, test)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*ddpperf predictions*",
+            "steps that were predicted, not measured: pcie-ethernet10, computing of this machine",
+            "*test_predicted flat*16*",
+        ]
+    )
+    (row,) = document(inner)["predictions"]
+    assert (row["name"], row["world_size"], row["network"], row["gain"]) == ("flat", 16, "pcie-ethernet10", None)
+    assert row["low"] < row["seconds"] < row["high"]
+
+
+def test_ways_gain_over_the_first(inner: pytest.Pytester) -> None:
+    test = """
+def test_ways(ddpperf):
+    found = ddpperf.what_if(
+        workload,
+        strategy="flat",
+        ways={"now": {}, "accumulated": {"accumulation_steps": 8}, "faster": {"network": "nvlink-infiniband400"}},
+        accelerator="a100",  # whose clock nothing disturbs
+        **QUICK,
+    )
+    assert found.over == "now" and found.gain("now").value == 0
+    assert found.gain("accumulated").verdict == "faster"  # messages are sent once for eight micro-batches
+    assert found.gain("faster").value > 0
+    assert found["faster"].computing == found["now"].computing  # which is timed once
+    assert found["faster"].exposed < found["now"].exposed
+"""
+    result = run(inner, test)
+    result.assert_outcomes(passed=1)
+    rows = document(inner)["predictions"]
+    assert [row["name"] for row in rows] == ["now", "accumulated", "faster"]
+    assert rows[1]["gain"]["low"] < rows[1]["gain"]["value"] < rows[1]["gain"]["high"]
+
+
+def test_models_of_several_sizes_may_be_asked_about(inner: pytest.Pytester) -> None:
+    """Of gradients of 67 kB most of the time is latency: a hundred times as many take about ten times as long."""
+    test = """
+def test_asked(ddpperf):
+    large = Workload(
+        model=lambda: nn.Linear(1290, 1290), batch=lambda: (torch.randn(8, 1290), torch.randn(8, 1290)),
+        loss=nn.functional.mse_loss, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+        samples_per_step=8,
+    )
+    found = ddpperf.what_if({"small": workload, "large": large}, strategy="flat", accelerator="a100", **QUICK)
+    assert found["large"].communication > 5 * found["small"].communication
+    assert found.gain("large").value < 0 and found.gain("large").verdict == "slower"
+"""
+    run(inner, test).assert_outcomes(passed=1)
+
+
+def test_candidates_are_held_to_the_memory(inner: pytest.Pytester) -> None:
+    test = """
+def test_advised(ddpperf):
+    found = ddpperf.advise(
+        of_size, batch_sizes=[8, 4096], strategies=["flat", "fsdp2"], precisions=["fp32"], memory="2MiB",
+        accelerator="a100", **QUICK
+    )
+    fitting = [(each.strategy, each.batch_size) for each in found.candidates if each.fits]
+    assert sorted(fitting) == [("flat", 8), ("fsdp2", 8)], found
+    assert found.best.strategy == "fsdp2" and found.best.batch_size == 8
+    (flat,) = (each for each in found.candidates if (each.strategy, each.batch_size) == ("flat", 8))
+    assert flat.memory > 3 * 4 * 16640  # parameters, gradients and the flat buffer
+    large = found.candidates[-1]
+    assert large.prediction is None and large.reason.endswith("of 2.00 MiB"), large.reason
+"""
+    result = run(inner, test)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*ddpperf advice*", "ways to train on 16 ranks*", "*fsdp2*best*"])
+    (advice,) = document(inner)["advice"]
+    assert [each["fits"] for each in advice["candidates"]] == [True, True, False, False]
+    assert advice["memory"] == 2 * 2**20
+
+
+def test_each_precision_is_a_candidate_whatever_the_test_trains_in(inner: pytest.Pytester) -> None:
+    test = """
+PRECISIONS = ["fp32", "tf32", "bf16"]
+
+
+def test_advised(ddpperf):
+    words = dict(strategies=["flat"], precision="bf16", accelerator="h100", **QUICK)
+    found = {each.name: each for each in ddpperf.advise(workload, precisions=PRECISIONS, **words).candidates}
+    assert {name: each.settings for name, each in found.items()} == {
+        "flat": {}, "flat precision=fp32": {"precision": "fp32"}, "flat precision=tf32": {"precision": "tf32"}
+    }
+    names = {each.prediction.name for each in found.values()}
+    assert names == {"flat precision=bf16", "flat"}
+"""
+    run(inner, test).assert_outcomes(passed=1)
+
+
+def test_what_times_nothing_here_needs_no_quiet_machine(inner: pytest.Pytester) -> None:
+    test = """
+def test_modelled(ddpperf, monkeypatch):
+    from pytest_ddpperf.run.session.leases import Leases
+
+    def measures(_):
+        raise RuntimeError("it measures")
+
+    monkeypatch.setattr(Leases, "on_cpu", measures)
+    ddpperf.predict(workload, strategy="flat", accelerator="h100", **QUICK)
+    ddpperf.advise(workload, strategies=["flat"], precisions=["fp32"], accelerator="h100", **QUICK)
+    with pytest.raises(RuntimeError, match="it measures"):
+        ddpperf.predict(workload, strategy="flat", **QUICK)
+"""
+    run(inner, test).assert_outcomes(passed=1)
+
+
+@pytest.mark.slow
+def test_the_network_between_ranks_here_is_measured(inner: pytest.Pytester) -> None:
+    test = """
+def test_here(ddpperf):
+    found = ddpperf.predict(workload, strategy="bucketed", world_size=2, network="here", device="cpu")
+    assert found.network.endswith("-w2-" + found.network.rpartition("-w2-")[2]) and found.communication > 0
+    assert ddpperf.predict(workload, strategy="single", world_size=1, network="here", device="cpu").communication == 0
+    modelled = ddpperf.predict(workload, world_size=2, network="here", device="cpu", accelerator="h100")
+    assert modelled.network == found.network and modelled.communication > 0
+
+
+def test_one_rank_needs_no_network(ddpperf):
+    for strategy in ("single", "ddp"):
+        found = ddpperf.predict(workload, strategy=strategy, world_size=1, device="cpu")
+        assert found.communication == 0 and "-w1-" in found.network
+
+
+def test_named(ddpperf):
+    found = ddpperf.predict(workload, strategy="single", **{**QUICK, "world_size": 1})
+    assert found.network == "pcie-ethernet10"
+"""
+    run(inner, test).assert_outcomes(passed=3)
+
+
+REFUSED = (
+    ("predict(workload, network='fast')", "network='fast'): expected one of here, nvlink-infiniband400"),
+    ("predict(workload, world_size=20, network='pcie-ethernet10')", "world_size=20 does not fill nodes"),
+    ("what_if(workload, ways={'now': {}, 'b': {'ranks_per_node': 0}}, network='pcie-ethernet10')", "ranks_per_node=0"),
+    ("advise(workload, measure=True, accelerator='h100', **{**QUICK, 'world_size': 4096})", "leave measure out"),
+    (
+        "predict(workload, accelerator='h100', **QUICK); ddpperf.predict(workload, accelerator='h100', **QUICK)",
+        "predicts 'ddp' twice on pcie-ethernet10; tell them apart with name=",
+    ),
+    ("predict(3, network='here')", "a int cannot be predicted: give a Workload"),
+    (
+        "what_if(workload, ways={'a': {}, 'b': {'env': {'X': 1}}}, accelerator='h100', network='pcie-ethernet10')",
+        "env of X: accelerator=h100 models each operator",
+    ),
+    ("what_if(workload, ways={'now': {}, 'b': {'tolerance': 1}})", "ddpperf.what_if(ways={'b': ...})"),
+    ("predict(workload, network='here', accelerator='z80')", "accelerator='z80'): expected one of h200"),
+    ("predict(workload, network='pcie-ethernet10', ranks_per_node=0)", "ranks_per_node"),
+    ("predict(workload, world_size=2)", "ddpperf network --world-size=2"),
+    ("predict(workload, world_size=4096, network='here')", "ranks have no cores or GPUs of their own here"),
+    ("predict(sends, world_size=2, network='here')", "'here': nothing measures send; give one of nvlink"),
+    ("predict(Script(print), network='here')", "is a Script"),
+    ("predict(workload, pace=3)", "pace"),
+    ("what_if(workload, ways={'now': {}})", "expected two or more ways"),
+    ("what_if(workload)", "ddpperf.what_if: expected settings by name, such as ways={'now': {}, 'bf16'"),
+    ("advise(workload, batch_sizes=[1])", "this Workload has one size"),
+    ("advise(of_size)", "not a function without batch_sizes"),
+    ("advise(Script(print), batch_sizes=[1])", "not a Script"),
+    ("advise(workload, strategies='ddp')", "expected a list of one or more"),
+    ("advise(workload, precisions=3)", "precisions=3): expected a list of one or more"),
+    ("advise(of_size, batch_sizes=3)", "batch_sizes=3): expected a list of one or more"),
+    ("advise(workload, precisions=['fp7'])", "fp7"),
+    ("advise(workload, memory='much')", "memory='much'"),
+)
+
+
+def test_what_cannot_be_is_refused_with_the_cure(inner: pytest.Pytester) -> None:
+    tests = [f"def test_{number}(ddpperf):\n    ddpperf.{call}\n" for number, (call, _) in enumerate(REFUSED)]
+    inner.makepyfile("\n\n".join([f"{SUITE}\nfrom pytest_ddpperf import Script", *tests]))
+    record = inner.inline_run("--ddpperf-device=cpu")
+    reports = [report for report in record.getreports("pytest_runtest_logreport") if report.when == "call"]
+    found = [" ".join(report.longreprtext.split()) for report in reports]
+    assert [text for text, (_, said) in zip(found, REFUSED, strict=True) if said not in text] == []
+    assert not any("Traceback" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ("flat", "The tensors of the rank have values. With accelerator=NAME, such as h100, they have none"),
+        ("ddp", "because the C++ of ddp reads tensors. Without that, as with bucketed in place of ddp, and with acc"),
+    ],
+)
+def test_a_rank_that_is_too_large_for_this_machine_may_have_tensors_without_values(
+    inner: pytest.Pytester, strategy: str, said: str
+) -> None:
+    test = f"""
+def test_predicted(ddpperf):
+    huge = Workload(
+        model=lambda: nn.Linear(2**31, 2**20), batch=lambda: (torch.ones(1), torch.ones(1)),
+        loss=nn.functional.mse_loss, optimizer=torch.optim.SGD, samples_per_step=1,
+    )
+    ddpperf.predict(huge, strategy="{strategy}", **QUICK)
+"""
+    result = run(inner, test)
+    result.assert_outcomes(failed=1)
+    text = " ".join(result.stdout.str().split())
+    assert "ran out of memory" in text
+    assert said in text
+
+
+def test_simulated_benchmarks_measure_no_network(inner: pytest.Pytester) -> None:
+    test = "def test_simulated(ddpperf):\n    ddpperf.check(workload, strategy='flat')"
+    result = run(inner, test, "-oddpperf_simulate=2", "-oddpperf_network=here")
+    result.assert_outcomes(failed=1)
+    assert "network='here': a simulated benchmark measures nothing between ranks" in result.stdout.str()
+
+
+def test_simulated_benchmarks_are_put_on_a_named_network(inner: pytest.Pytester) -> None:
+    test = """
+def test_simulated(ddpperf):
+    ddpperf.check(workload, strategy="fsdp2")
+"""
+    network = ("-oddpperf_simulate=8,64", "-oddpperf_network=pcie-ethernet10", "-oddpperf_accelerator=a100")
+    run(inner, test, *network).assert_outcomes(passed=1)
+    rows = document(inner)["predictions"]
+    assert [(row["name"], row["world_size"], row["accelerator"]) for row in rows] == [
+        ("fsdp2", 8, "a100"),
+        ("fsdp2", 64, "a100"),
+    ]
+    assert rows[1]["efficiency"] < rows[0]["efficiency"]  # the larger group spans nodes

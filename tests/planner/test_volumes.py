@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_ddpperf.errors import SettingError
+from pytest_ddpperf.launch.context import RankContext
+from pytest_ddpperf.launch.launcher import Launcher
+from pytest_ddpperf.planner import Network, estimate_ddp_comm_cost, estimate_fsdp_comm_cost, estimate_zero_comm_cost
+
+M = 4 * 1000
+MODEL = nn.Linear(1000, 1, bias=False)
+LINK = Network(latency=1e-3, bandwidth=1e6)
+
+
+def normalised() -> nn.Module:
+    """Four linear layers of 16 KiB each, and three buffers of two kinds."""
+    layers = [nn.Linear(64, 64, bias=False) for _ in range(4)]
+    return nn.Sequential(*layers, nn.BatchNorm1d(64))
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_ddp_sends_twice_its_gradients_but_for_the_own_part(n: int) -> None:
+    cost = estimate_ddp_comm_cost(MODEL, n)
+    assert (cost.calls, cost.send_bytes) == (1, 2 * M * (n - 1) / n)
+
+
+@pytest.mark.parametrize(("no_sync", "times"), [(True, 1), (False, 4)])
+def test_ddp_sends_for_each_micro_batch_without_no_sync(*, no_sync: bool, times: int) -> None:
+    cost = estimate_ddp_comm_cost(MODEL, 2, accumulation_steps=4, no_sync=no_sync)
+    assert (cost.calls, cost.send_bytes) == (times, times * M)
+
+
+def test_ddp_sends_half_where_a_hook_compresses() -> None:
+    assert estimate_ddp_comm_cost(MODEL, 2, gradient_element_bytes=2).send_bytes == M / 2
+
+
+def test_ddp_sends_no_gradient_of_what_is_not_trained() -> None:
+    model = nn.Sequential(
+        nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False).requires_grad_(requires_grad=False)
+    )
+    assert estimate_ddp_comm_cost(model, 2).send_bytes == 400
+
+
+@pytest.mark.parametrize(("steps", "no_sync"), [(1, True), (3, True), (3, False)])
+def test_the_estimate_is_what_ranks_count(launcher: Launcher, steps: int, *, no_sync: bool) -> None:
+    def counted(ctx: RankContext) -> tuple[float, float]:
+        from contextlib import nullcontext
+
+        from torch.nn.parallel import DistributedDataParallel
+
+        from pytest_ddpperf.instruments.counting.counting import Countable
+        from tests.counted import count_step
+
+        layers = [nn.Linear(64, 64, bias=False) for _ in range(4)]
+        model = DistributedDataParallel(nn.Sequential(*layers, nn.BatchNorm1d(64)), bucket_cap_mb=0.02)
+
+        def run() -> None:
+            for left in reversed(range(steps)):
+                with model.no_sync() if left and no_sync else nullcontext():
+                    model(torch.ones(4, 64)).sum().backward()
+
+        totals = count_step(run, Countable(device=ctx.device)).totals
+        return totals["collective_calls"], totals["collective_send_bytes"]
+
+    cost = estimate_ddp_comm_cost(normalised(), 2, bucket_cap_mb=0.02, accumulation_steps=steps, no_sync=no_sync)
+    for found in launcher.run(counted, world_size=2, device="cpu", backend="gloo").values:
+        assert found == (cost.calls, cost.send_bytes)
+
+
+@pytest.mark.parametrize(("sharding", "times"), [("FULL_SHARD", 3), ("SHARD_GRAD_OP", 2), ("NO_SHARD", 2)])
+def test_fsdp_sends_by_its_sharding(sharding: str, times: int) -> None:
+    assert estimate_fsdp_comm_cost(MODEL, 4, sharding=sharding).send_bytes == times * M * 3 / 4
+
+
+@pytest.mark.parametrize(
+    ("sharding", "no_sync", "gathers", "scatters"),
+    [
+        ("FULL_SHARD", False, 8, 4),
+        ("FULL_SHARD", True, 8, 1),
+        ("SHARD_GRAD_OP", False, 4, 4),
+        ("SHARD_GRAD_OP", True, 1, 1),
+    ],
+)
+def test_fsdp_gathers_for_each_of_four_micro_batches(
+    sharding: str, *, no_sync: bool, gathers: int, scatters: int
+) -> None:
+    cost = estimate_fsdp_comm_cost(MODEL, 2, sharding=sharding, accumulation_steps=4, no_sync=no_sync)
+    assert [(part.collective, part.calls) for part in cost.parts] == [
+        ("all_gather", gathers),
+        ("reduce_scatter", scatters),
+    ]
+
+
+def test_units_are_more_calls_and_the_same_bytes() -> None:
+    one, ten = (estimate_fsdp_comm_cost(MODEL, 4, units=units, network=LINK) for units in (1, 10))
+    assert (one.calls, ten.calls) == (3, 30)
+    assert ten.send_bytes == pytest.approx(one.send_bytes)
+    assert one.seconds == pytest.approx(3 * 3 * (1e-3 + 1e-3))
+    assert ten.seconds == pytest.approx(3 * 3 * (10e-3 + 1e-3))
+
+
+def test_hybrid_sharding_sends_between_nodes_only_the_parts() -> None:
+    """2 nodes of 4: 3 M 3/4 inside, and 2 (M/4) 1/2 between. The paper prints 2 M (W-1)/(G W) for the latter."""
+    cost = estimate_fsdp_comm_cost(MODEL, 8, sharding="HYBRID_SHARD", ranks_per_node=4)
+    assert [(part.ranks, part.send_bytes) for part in cost.parts] == [(4, 2 * M * 3 / 4), (4, M * 3 / 4), (2, M / 4)]
+    assert (cost.parts[-1].send_bytes, 2 * M * (8 - 1) / (4 * 8)) == (1000, 1750)
+
+
+def test_hybrid_sharding_of_one_node_sends_nothing_between_nodes() -> None:
+    """The paper's 2 M (W-1)/(G W) would be 1500 B."""
+    alone = estimate_fsdp_comm_cost(MODEL, 4, sharding="HYBRID_SHARD", ranks_per_node=4)
+    assert alone.parts == estimate_fsdp_comm_cost(MODEL, 4).parts
+
+
+def test_mixed_precision_sends_its_own_types() -> None:
+    cost = estimate_fsdp_comm_cost(MODEL, 2, param_element_bytes=2, reduce_element_bytes=4)
+    assert [part.send_bytes for part in cost.parts] == [2 * M / 2 / 2, M / 2]
+    assert estimate_fsdp_comm_cost(MODEL, 2, param_element_bytes=2).send_bytes == 3 * M / 2 / 2
+
+
+@pytest.mark.parametrize(("stage", "times", "with_four"), [(1, 2, 2), (2, 2, 5), (3, 3, 12)])
+def test_zero_sends_by_its_stage(stage: int, times: int, with_four: int) -> None:
+    assert estimate_zero_comm_cost(MODEL, 4, stage=stage).send_bytes == times * M * 3 / 4
+    accumulated = estimate_zero_comm_cost(MODEL, 4, stage=stage, accumulation_steps=4)
+    assert accumulated.send_bytes == with_four * M * 3 / 4
+
+
+def test_a_network_gives_the_time() -> None:
+    """2 x 3 messages of 1 ms, and 2 x 3/4 of 4000 B at 1 MB/s."""
+    cost = estimate_ddp_comm_cost(MODEL, 4, network=LINK)
+    assert cost.seconds == pytest.approx(6e-3 + 6e-3)
+    assert estimate_ddp_comm_cost(MODEL, 4).seconds is None
+
+
+@pytest.mark.parametrize("cost", [estimate_ddp_comm_cost, estimate_fsdp_comm_cost])
+def test_one_rank_sends_nothing(cost: Any) -> None:
+    found = cost(MODEL, 1, network=LINK)
+    assert (found.calls, found.send_bytes, found.seconds) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: estimate_ddp_comm_cost(3, 2), r"model is of type int without parameters\(\); give a torch.nn.Module"),  # type: ignore[arg-type]
+        (lambda: estimate_ddp_comm_cost(MODEL, 0), "world_size=0 is no such number"),
+        (lambda: estimate_fsdp_comm_cost(MODEL, 2, sharding="HALF"), "sharding='HALF' is not known; give one of FULL"),
+        (lambda: estimate_fsdp_comm_cost(MODEL, 4, sharding="HYBRID_SHARD"), "ranks_per_node=None: HYBRID_SHARD"),
+        (lambda: estimate_zero_comm_cost(MODEL, 4, stage=4), "stage=4 is not known; give 1, 2 or 3"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_named(call: Any, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        call()
