@@ -8,6 +8,7 @@ from typing import Any
 from pytest_ddpperf.analysis.diagnosis import DISTURBED, diagnosis_of
 from pytest_ddpperf.records.diagnosis import Advice, Cause, Diagnosis
 from pytest_ddpperf.records.results import Result
+from pytest_ddpperf.reports.findings import sentence
 from pytest_ddpperf.reports.names import names_of
 from pytest_ddpperf.units import format_count, format_percent, format_value
 
@@ -52,7 +53,7 @@ def cause_text(cause: Cause) -> str:
 
 def advice_text(advice: Advice) -> str:
     """One change, and what it saves."""
-    words = ADVICE[advice.code](advice.facts)
+    words = sentence(ADVICE[advice.code], advice.facts)
     if advice.gain is None:
         return words
     share = f"{'about' if advice.estimated else 'at most'} {format_percent(advice.gain)}"
@@ -126,51 +127,41 @@ _FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
         f"{format_count(facts['there'], facts['resource'])}"
     ),
 }
-ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "loader_workers": lambda facts: f"load with workers={facts['workers']}",
-    "more_workers": lambda _: "load with more workers (num_workers of the DataLoader)",
-    "ready_batches": lambda facts: f"keep workers and batches ready: loader {facts['missing']}",
-    "pin_memory": lambda _: "copy batches to the GPU from pinned memory: loader pin_memory=true",
-    "cheaper_loading": lambda _: "prepare the data before training, or make loading cheaper",
-    "accumulation": lambda facts: f"synchronise and update once in accumulation_steps={facts['steps']}, with no_sync",
-    "no_sync": lambda _: "leave synchronisation out of all but the last micro-batch: no_sync=true",
-    "overlap": lambda _: "send while backward runs: strategy bucketed or ddp",
-    "compression": lambda _: "send gradients in half the bytes: ddp[comm_hook=bf16]",
-    "bucket_size": lambda facts: f"try other buckets, such as ddp[bucket_cap_mb={facts['megabytes']:g}]",
-    "keep_gathered": lambda facts: (
-        f"keep parameters gathered between forward and backward{f': {name}' if (name := facts['strategy']) else ''}"
+ADVICE: Mapping[str, str | Callable[..., str]] = {
+    "loader_workers": "load with workers={workers}",
+    "more_workers": "load with more workers (num_workers of the DataLoader)",
+    "ready_batches": "keep workers and batches ready: loader {missing}",
+    "pin_memory": "copy batches to the GPU from pinned memory: loader pin_memory=true",
+    "cheaper_loading": "prepare the data before training, or make loading cheaper",
+    "accumulation": "synchronise and update once in accumulation_steps={steps}, with no_sync",
+    "no_sync": "leave synchronisation out of all but the last micro-batch: no_sync=true",
+    "overlap": "send while backward runs: strategy bucketed or ddp",
+    "compression": "send gradients in half the bytes: ddp[comm_hook=bf16]",
+    "bucket_size": "try other buckets, such as ddp[bucket_cap_mb={megabytes:g}]",
+    "keep_gathered": lambda strategy: (
+        f"keep parameters gathered between forward and backward{f': {strategy}' if strategy else ''}"
     ),
-    "whole_model": lambda _: (
-        "keep the model whole on each rank, which has room for it: ddp[gradient_as_bucket_view=true]"
-    ),
-    "nccl": lambda _: "use NCCL between GPUs: backend=nccl",
-    "mixed_precision": lambda _: "train with precision=bf16",
-    "fusion": lambda _: "fuse elementwise operators: torch.compile",
-    "fused_optimizer": lambda _: "use a fused optimizer (fused=True), where it is none yet",
-    "bucket_views": lambda _: "let gradients be views of DDP's buckets: ddp[gradient_as_bucket_view=true]",
-    "gradient_layout": lambda _: "give parameters the memory format that their gradients have, before DDP wraps them",
-    "static_graph": lambda facts: (
-        "if each step uses the same parameters, say so in place of find_unused_parameters: "
-        f"{facts['strategy']}[static_graph=true]"
-    ),
-    "larger_batch": lambda facts: f"use a batch {facts['times']} times as large",
-    "compile": lambda _: "compile the step (torch.compile), or use fewer and larger layers",
-    "even_work": lambda facts: f"give rank {facts['rank']} no more work than the others have",
-    "fewer_ranks": lambda facts: f"use fewer than {facts['ranks']} ranks with {facts['threads']} threads each",
-    "smaller_group": lambda facts: (
-        f"train on {format_count(facts['ranks'], 'rank')}, where the same work takes less time"
-    ),
-    "alone": lambda _: "measure while nothing else runs",
-    "expandable_segments": lambda facts: (
-        f"{format_percent(facts['share'])} of the memory that is held lies between tensors: "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes room"
-    ),
-    "gradients_in_buckets": lambda _: (
-        "gradients that are views of DDP's buckets make room: ddp[gradient_as_bucket_view=true]"
-    ),
-    "checkpointing": lambda _: "activation_checkpointing=true makes room",
-    "smaller_micro_batch": lambda _: "smaller micro-batches make room: accumulation_steps",
-    "half_precision": lambda _: "activations in half precision make room: precision=bf16",
-    "sharding": lambda _: "sharding makes room: strategy fsdp2 or zero1",
+    "whole_model": "keep the model whole on each rank, which has room for it: ddp[gradient_as_bucket_view=true]",
+    "nccl": "use NCCL between GPUs: backend=nccl",
+    "mixed_precision": "train with precision=bf16",
+    "fusion": "fuse elementwise operators: torch.compile",
+    "fused_optimizer": "use a fused optimizer (fused=True), where it is none yet",
+    "bucket_views": "let gradients be views of DDP's buckets: ddp[gradient_as_bucket_view=true]",
+    "gradient_layout": "give parameters the memory format that their gradients have, before DDP wraps them",
+    "static_graph": "if each step uses the same parameters, say so in place of find_unused_parameters: "
+    "{strategy}[static_graph=true]",
+    "larger_batch": "use a batch {times} times as large",
+    "compile": "compile the step (torch.compile), or use fewer and larger layers",
+    "even_work": "give rank {rank} no more work than the others have",
+    "fewer_ranks": "use fewer than {ranks} ranks with {threads} threads each",
+    "smaller_group": "train on {ranks:rank}, where the same work takes less time",
+    "alone": "measure while nothing else runs",
+    "expandable_segments": "{share:%} of the memory that is held lies between tensors: "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes room",
+    "gradients_in_buckets": "gradients that are views of DDP's buckets make room: ddp[gradient_as_bucket_view=true]",
+    "checkpointing": "activation_checkpointing=true makes room",
+    "smaller_micro_batch": "smaller micro-batches make room: accumulation_steps",
+    "half_precision": "activations in half precision make room: precision=bf16",
+    "sharding": "sharding makes room: strategy fsdp2 or zero1",
 }
-"""The words of each advice, by its code."""
+"""The words of each advice, by its code; its facts fill them in, as those of a finding do."""

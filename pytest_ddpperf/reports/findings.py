@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from string import Formatter
+from typing import Any
 
+from pytest_ddpperf.records.counts import quantity_texts
 from pytest_ddpperf.records.finding import APART, Finding
 from pytest_ddpperf.records.launch import SlowImport
 from pytest_ddpperf.records.long_steps import LongSteps
 from pytest_ddpperf.records.phases import DATA_WAIT, OTHER
 from pytest_ddpperf.records.results import Comparison, Result
-from pytest_ddpperf.reports import count_changes, ranks_apart
+from pytest_ddpperf.records.sites import CallSite
+from pytest_ddpperf.reports import count_changes
+from pytest_ddpperf.reports.count_changes import place_text, reference_text
 from pytest_ddpperf.reports.lines import words_of
-from pytest_ddpperf.reports.upgrades import cannot_run, other_environment, tests_differ, told_counts
 from pytest_ddpperf.units import (
     format_change,
     format_count,
@@ -23,6 +27,7 @@ from pytest_ddpperf.units import (
     span,
 )
 
+_PACKAGES = 8  # that are named of those that differ
 MACHINE = frozenset(
     {"cores_used_by_others", "cores_stolen", "cpu_quota", "hot_cores", "swapping", "measured_beside"}
     | {"gpu_clocks_held_back", "gpu_used_by_others", "gpu_clock_fell", "traced_steps", "oversubscribed"}
@@ -30,12 +35,37 @@ MACHINE = frozenset(
 """The codes of findings on the machine, which may explain times."""
 
 
+class _Sentence(Formatter):
+    """Templates with facts: ``{size:B}`` and ``{busy:%}`` are quantities, ``{launches:launch}`` a number of things."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        if spec in _FORMS:
+            return _FORMS[spec](value)
+        noun = len(spec) > 1 and spec.replace(" ", "").isalpha()
+        return format_count(value, spec) if noun else format(value, spec)
+
+
+_SENTENCE = _Sentence()
+_FORMS: Mapping[str, Callable[[Any], str]] = {
+    "%": format_percent,
+    "+%": format_change,
+    "B": lambda size: format_value(size, "B"),
+    "and": lambda items: words_of(list(map(str, items))),
+    "list": ", ".join,
+}
+
+
 def finding_text(finding: Finding) -> str:
     """A finding as a sentence; one with a code that is not in the table by its code and its facts."""
     words = WORDS.get(finding.code)
     if words is not None:
-        return words(**finding.facts)
+        return sentence(words, finding.facts)
     return ": ".join(filter(None, [finding.code, ", ".join(f"{name}={fact}" for name, fact in finding.facts.items())]))
+
+
+def sentence(words: str | Callable[..., str], facts: Mapping[str, Any]) -> str:
+    """Facts in the words that a table has for them: a template, or a function of the facts by their names."""
+    return _SENTENCE.format(words, **facts) if isinstance(words, str) else words(**facts)
 
 
 def words_of_note(note: Finding | None) -> str:
@@ -47,12 +77,6 @@ def broken_reason(result: Result) -> str:
     """Returns why a benchmark could not be measured."""
     codes = {"broken", "does_not_fit", *APART}
     return next((finding_text(each) for each in result.findings if each.code in codes), "it could not be measured")
-
-
-def _oversubscribed(ranks: int, threads: int, shared: int, resource: str) -> str:
-    joined = "share" if threads == 1 else f"with {threads} threads each are on"
-    sharing = f"{format_count(ranks, 'rank')} {joined} {format_count(shared, resource)}"
-    return f"oversubscribed: {sharing}; step times say little about real hardware"
 
 
 def _outlying_launches(outlying: Sequence[tuple[int, float]], launches: int) -> str:
@@ -74,19 +98,6 @@ def _memory_growth(  # noqa: PLR0917 - called by name
     return f"{kind} grows by {growth} a step on {where}, {seen}: something is kept from step to step"
 
 
-def _uneven_memory(metric: str, least: float, least_rank: int, most: float, most_rank: int) -> str:
-    low, high = format_values((least, most), "B")
-    return f"{metric} is {low} on rank {least_rank} and {high} on rank {most_rank}"
-
-
-def _no_memory_headroom(launches: int, needed: int, free: int) -> str:
-    copies, room = format_values((needed, free), "B")
-    return (
-        f"exposed communication was not measured in {format_count(launches, 'launch')}: copies of what a machine's "
-        f"ranks train, to put it back, take {copies} of its memory, and {room} are free for them"
-    )
-
-
 def _not_profiled(what: str) -> str:
     """Returns what the profiler could not see on a GPU, and how to let it."""
     return (
@@ -104,21 +115,19 @@ def _acceptance(worse: Comparison, reason: str, needed: bool, covered: bool) -> 
     return f"{words}: {worse.series.metric} {' -> '.join(values)} ({reason})"
 
 
-def _seen(seen: int, launches: int, node: str = "") -> str:
-    """``2 of 3 launches on node 1 (host)``."""
-    return f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"
+def _machine(words: str, text: Callable[[Any], str]) -> Callable[..., str]:
+    """Sentences on what a machine did in some launches, and where: from the least of a figure to the most."""
+
+    def sentence(least: float, most: float, seen: int, launches: int, node: str = "") -> str:
+        where = f"{seen} of {format_count(launches, 'launch')}{node and f' on {node}'}"
+        return f"{words.format(span(text, (least, most)))} in {where}"
+
+    return sentence
 
 
 def _turns(paired: bool) -> str:  # noqa: FBT001 - a fact
     """Who takes turns where not all variants do."""
     return "only both sides of a benchmark take turns" if paired else "launched one after the other, without turns"
-
-
-def _launches_needed(launches: int, max_time: int | None, known: int | None) -> str:
-    """Returns how many launches would decide; ``known`` is the number it rests on where that is small."""
-    setting = "" if max_time is None else f" (--ddpperf-max-time={max_time})"
-    few = "" if known is None else f", as far as {known} can tell"
-    return f"about {format_count(launches, 'launch')}{setting} would decide it{few}"
 
 
 def _no_launches_decide(any_number: bool, paired: bool) -> str:  # noqa: FBT001 - called by name
@@ -154,26 +163,6 @@ def _long_steps(now: LongSteps, before: LongSteps | None) -> str:
     )
 
 
-def _timed_otherwise(then_in_turns: bool) -> str:  # noqa: FBT001 - called by name
-    ways = ("with nothing beside them", "in turns with those of other launches")[:: -1 if then_in_turns else 1]
-    return f"the baseline's steps were timed {ways[0]}, these {ways[1]}: save it anew, or see --ddpperf-interleave"
-
-
-def _lenient_verification(precision: str | None, exact_steps: int) -> str:
-    """Why a strategy was held to less than others; ``precision`` is its own, None if it is held to convergence."""
-    if precision is not None:
-        return f"against a single process: tolerance of {precision}: gradients are sent or computed in {precision}"
-    return "against a single process: held to convergence only" + (", but for its first steps" if exact_steps else "")
-
-
-def _left_by_steps(processes: int, threads: int) -> str:
-    number, kind = max((processes, "processes"), (threads, "threads"))
-    return (
-        f"steps leave {kind} behind, {number} after the few steps of one launch: start them once in build(ctx) and end "
-        "them in close(), or join them in the step"
-    )
-
-
 def _slow_starts(starting: float, working: float, launches: int, slowest: SlowImport | None, setting: str) -> str:
     """Launches that hardly measure, with the import that takes longest, and the cure."""
     begun, worked = format_values((starting, working), "s")
@@ -184,6 +173,50 @@ def _slow_starts(starting: float, working: float, launches: int, slowest: SlowIm
         told += f", which is not preloaded because it {slowest.reason}" if slowest.reason else ""
         cures[:0] = ["set preload=auto"] if slowest.reason is None else []
     return f"{told}: {' or '.join(cures)}"
+
+
+def _same_data(
+    *, ranks: Sequence[int], drawn: bool, paired: bool | None, alone: bool, sites: Sequence[CallSite]
+) -> str:
+    """Ranks that train on the same data; ``paired`` is None if the reference does not say that they should not."""
+    what = "draw the same samples from the dataset" if drawn else "train on the same batches"
+    beside = "" if paired is None else f", and those of {reference_text(paired)} do not"
+    by = [f"the {site.part} at {place_text(site)}" for site in sites]
+    cure = f"let {words_of(by) if by else 'their sampler (DistributedSampler)'} or their dataset know the rank"
+    if alone:
+        what += " and send each other nothing"
+        cure = "let them join a process group and wrap the model (DistributedDataParallel, FSDP), or give world_size=1"
+    return f"ranks {words_of(list(map(str, ranks)))} {what}{beside}: {cure}"
+
+
+def _parameters_apart(ranks: Sequence[int], parameter: str, sites: Sequence[CallSite]) -> str:
+    """Ranks that no longer train one model."""
+    cause = "not all gradients are averaged before each optimizer step; does a step's last micro-batch synchronise?"
+    for site in sites:
+        cause = f"the last micro-batch of a step defers its gradients, by {site.part} at {place_text(site)}"
+    return f"parameters of ranks {words_of(list(map(str, ranks)))} differ after a few steps, first {parameter}: {cause}"
+
+
+def _other_environment(
+    python: str, differ: Sequence[str], packages: Mapping[str, tuple[str | None, str | None]]
+) -> str:
+    """Returns how the environment of the reference differs from this one, a package at a time."""
+    few = len(packages) <= _PACKAGES
+    named = [(name, *pair) for name, pair in packages.items() if few or None not in pair]
+    told = [f"{name} {there or 'none'} -> {here or 'none'}" for name, there, here in named]
+    alone = len(packages) - len(named)
+    more = [f"{len(told) - _PACKAGES} more"] if len(told) > _PACKAGES else []
+    more += [f"{alone} that one side alone has"] if alone else []
+    words = ", ".join([*told[:_PACKAGES], *more])
+    facts = ", ".join(differ) or "no fact of the environment differs"
+    return f"{python} -> this environment: {facts}; packages: {words or 'all are the same'}"
+
+
+def _told_counts(differs: Sequence[str], changed: Sequence[tuple[str, float, float]], number: int) -> str:
+    """Counts beside another torch."""
+    why = f"counts gate nothing, for another torch may do the same work otherwise ({', '.join(differs)})"
+    texts = [f"{metric} {' -> '.join(quantity_texts(metric, [then, now]))}" for metric, then, now in changed]
+    return f"{why}: {', '.join(texts) or f'all {number} are the same'}"
 
 
 def _predicted(seconds: float, error: float) -> str:
@@ -223,16 +256,16 @@ def _on_network(predicted: float, error: float, measured: float | None, how: str
     return f"{told}; {seen} are exposed, which is more: ranks wait for each other, or share cores or links"
 
 
-WORDS: Mapping[str, Callable[..., str]] = {
-    "broken": lambda reason: reason,
-    "read_again": lambda text: text,  # of a file that has the words alone
+WORDS: Mapping[str, str | Callable[..., str]] = {
+    "broken": "{reason}",
+    "read_again": "{text}",  # of a file that has the words alone
     "does_not_fit": lambda reason, fitted: (
         f"it does not fit into memory: {reason}{'; the reference fitted' if fitted else ''}"
     ),
     # What the test asks for.
-    "target_met": lambda text: f"target met: {text}",
-    "target_missed": lambda text: f"target missed: {text}",
-    "target_open": lambda text: f"target inconclusive: {text}",
+    "target_met": "target met: {text}",
+    "target_missed": "target missed: {text}",
+    "target_open": "target inconclusive: {text}",
     "never_met": lambda series, value, stored, seen: (
         f"{'the stored value' if stored else 'the target'} of {series.metric}, {format_value(value, series.unit)}, was "
         f"never met: {seen[0]} runs in the history have {' to '.join(format_values(seen[1:], series.unit))}"
@@ -240,31 +273,36 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "settings_of_a_workload": lambda settings: (
         f"{', '.join(f'{name}={value}' for name, value in settings)} is for a Workload: this step sees to that itself"
     ),
-    "loader_without_effect": lambda loader: (
-        f"loader={loader} has no meaning here: this workload has one batch for all steps"
-    ),
-    "effective_batch_size": lambda size, micro_batches, ranks: (
-        f"effective batch size {size:g}: {micro_batches} micro-batches on each of {format_count(ranks, 'rank')}"
-    ),
-    "picked_loader": lambda reason: reason,
+    "loader_without_effect": "loader={loader} has no meaning here: this workload has one batch for all steps",
+    "effective_batch_size": "effective batch size {size:g}: {micro_batches} micro-batches on each of {ranks:rank}",
+    "picked_loader": "{reason}",
     "other_batch_size": count_changes.other_batch_size,
-    "evaluating": lambda model: (
-        f"the model of {model} is in eval mode, without dropout and with fixed statistics of BatchNorm: call train()"
-    ),
-    "left_by_steps": _left_by_steps,
+    "evaluating": "the model of {model} is in eval mode, without dropout and with fixed statistics of BatchNorm: call "
+    "train()",
+    "left_by_steps": lambda processes, threads: (
+        "steps leave {1} behind, {0} after the few steps of one launch: start them once in build(ctx) and end them in "
+        "close(), or join them in the step"
+    ).format(*max((processes, "processes"), (threads, "threads"))),
     "mesh_without_data": lambda mesh, names: (
         f"{mesh}: all ranks count as working on the same samples, for no dimension is one of data, whose name begins "
         f"with {', '.join(names[:-1])} or {names[-1]}"
     ),
     # How it was verified, launched and timed.
-    "simulated_with_values": lambda reason: f"simulated on real tensors, which take memory: {reason}",
-    "ranks_send_nothing": lambda ranks: (
-        f"{ranks} ranks send each other nothing, so each trains alone: let the script join the process group that the "
-        "environment of torchrun describes, and wrap its model (DistributedDataParallel, FSDP); or give world_size=1"
+    "simulated_with_values": "simulated on real tensors, which take memory: {reason}",
+    "ranks_send_nothing": "{ranks} ranks send each other nothing, so each trains alone: let the script join the "
+    "process group that the environment of torchrun describes, and wrap its model (DistributedDataParallel, FSDP); or "
+    "give world_size=1",
+    "unverified": "not compared with a single process: {reason}",
+    "lenient_verification": lambda precision, exact_steps: (
+        f"against a single process: held to convergence only{', but for its first steps' * bool(exact_steps)}"
+        if precision is None
+        else f"against a single process: tolerance of {precision}: gradients are sent or computed in {precision}"
     ),
-    "unverified": lambda reason: f"not compared with a single process: {reason}",
-    "lenient_verification": _lenient_verification,
-    "oversubscribed": _oversubscribed,
+    "oversubscribed": lambda ranks, threads, shared, resource: (
+        f"oversubscribed: {format_count(ranks, 'rank')} "
+        f"{'share' if threads == 1 else f'with {threads} threads each are on'} {format_count(shared, resource)}; step "
+        "times say little about real hardware"
+    ),
     "on_network": _on_network,
     "not_on_network": _not_on_network,
     "only_on_network": lambda predicted, error, profiled: (
@@ -279,10 +317,8 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"{_on_network(predicted, error, measured, how)}: much less than the network takes. Is something not sent, "
         "or not waited for? Where the network has changed, measure it again with ddpperf network"
     ),
-    "small_shared_memory": lambda size: (
-        f"shared memory (/dev/shm) holds {format_value(size, 'B')}, which NCCL and data workers may fill: start the "
-        "container with --shm-size=1g or more"
-    ),
+    "small_shared_memory": "shared memory (/dev/shm) holds {size:B}, which NCCL and data workers may fill: start the "
+    "container with --shm-size=1g or more",
     "background_work": lambda paired, benchmarks: (
         f"{_turns(paired)}: ranks of {', '.join(benchmarks)} work on between steps, as workers of a DataLoader do"
     ),
@@ -294,194 +330,154 @@ WORDS: Mapping[str, Callable[..., str]] = {
         f"{_turns(paired)}: all benchmarks together would take more than nine tenths of a GPU's memory, or "
         "what one takes is not known"
     ),
-    "suspected": lambda metrics, launches: (
-        f"{words_of(metrics)} looked worse in the first {format_count(launches, 'launch')}; those after them had "
-        "to confirm it"
-    ),
-    "not_diagnosed": lambda reason: f"not diagnosed: {reason}",
+    "suspected": "{metrics:and} looked worse in the first {launches:launch}; those after them had to confirm it",
+    "not_diagnosed": "not diagnosed: {reason}",
     "no_time_to_diagnose": lambda setting: (
         f"not diagnosed, for want of time: raise {'--ddpperf-' * (setting == 'budget')}{setting}"
     ),
-    "no_time_to_measure": lambda: "only counted, for want of time: raise --ddpperf-budget",
-    "few_launches": lambda made, wanted: (
-        f"time for {made} of {format_count(wanted, 'launch')} only, so the scatter is hardly known: raise max_time"
-    ),
+    "no_time_to_measure": "only counted, for want of time: raise --ddpperf-budget",
+    "few_launches": "time for {made} of {wanted:launch} only, so the scatter is hardly known: raise max_time",
     "slow_starts": _slow_starts,
-    "traced_steps": lambda tracers: (
-        f"{words_of(tracers)} traced the Python code of timed steps, which slows them: measure without, as with "
-        "--no-cov, or compare counts alone with --ddpperf-counts=only"
-    ),
+    "traced_steps": "{tracers:and} traced the Python code of timed steps, which slows them: measure without, as with "
+    "--no-cov, or compare counts alone with --ddpperf-counts=only",
     # What is strange about steps and launches.
-    "skipped_steps": lambda steps, launches: (
-        f"fp16 gradients overflowed in {format_count(steps, 'timed step')} of {format_count(launches, 'launch')}, "
-        "which updated nothing and are left out of the times; a longer warm-up lets the scale settle"
-    ),
-    "unsettled_warmup": lambda slow, launches, slower, warmup: (
-        f"warm-up had not settled: in {slow} of {format_count(launches, 'launch')} the first quarter of the timed "
-        f"steps was more than {format_percent(slower)} slower than the rest; raise the warm-up "
-        f"(now {format_count(warmup, 'step')})"
-    ),
-    "tf32_override": lambda value, precision: (
-        f"NVIDIA_TF32_OVERRIDE={value} is set: NVIDIA's libraries go by it, and not by precision={precision}"
-    ),
-    "unseen_work": lambda share, seen, launches: (
-        f"CUDA events and wall time of a block differ by up to {format_percent(share)} in {_seen(seen, launches)}, so "
-        "that wall time counts there: does the step compute on a stream that the current one does not wait for?"
-    ),
+    "skipped_steps": "fp16 gradients overflowed in {steps:timed step} of {launches:launch}, which updated nothing and "
+    "are left out of the times; a longer warm-up lets the scale settle",
+    "unsettled_warmup": "warm-up had not settled: in {slow} of {launches:launch} the first quarter of the timed steps "
+    "was more than {slower:%} slower than the rest; raise the warm-up (now {warmup:step})",
+    "tf32_override": "NVIDIA_TF32_OVERRIDE={value} is set: NVIDIA's libraries go by it, and not by "
+    "precision={precision}",
+    "unseen_work": "CUDA events and wall time of a block differ by up to {share:%} in {seen} of {launches:launch}, so "
+    "that wall time counts there: does the step compute on a stream that the current one does not wait for?",
     "outlying_launches": _outlying_launches,
-    "negative_scaling": lambda world_size, base_size, speedup: (
-        f"negative scaling: {world_size} ranks do less work per second than {base_size} (x{speedup:.2f})"
-    ),
-    "grown_work": lambda work, base_size: (
-        f"a rank has {work:.2f} times the FLOPs that it has with {format_count(base_size, 'rank')}; "
-        "efficiency counts them"
-    ),
-    "idle_gpus": lambda share, busy: (
-        f"GPUs were busy for {format_percent(share)} of the time, less than {format_percent(busy)}: a larger batch, "
-        "more workers of the loader or pin_memory=true may keep them busier; the diagnosis tells what they wait for"
-    ),
-    "strided_gradients": lambda shape: (
-        f"DDP copies gradients of shape {shape} into buckets of other strides, which takes time: give their parameters "
-        "the memory format that they are used in, by contiguous() or channels_last, before they are wrapped"
-    ),
+    "negative_scaling": "negative scaling: {world_size} ranks do less work per second than {base_size} "
+    "(x{speedup:.2f})",
+    "grown_work": "a rank has {work:.2f} times the FLOPs that it has with {base_size:rank}; efficiency counts them",
+    "idle_gpus": "GPUs were busy for {share:%} of the time, less than {busy:%}: a larger batch, more workers of the "
+    "loader or pin_memory=true may keep them busier; the diagnosis tells what they wait for",
+    "strided_gradients": "DDP copies gradients of shape {shape} into buckets of other strides, which takes time: give "
+    "their parameters the memory format that they are used in, by contiguous() or channels_last, before they are "
+    "wrapped",
     # Memory.
     "memory_growth": _memory_growth,
-    "uneven_memory": _uneven_memory,
-    "full_gpu_memory": lambda retries, failures: (
-        f"GPU memory was full: the caching allocator gave back what it held {format_count(retries, 'time')} and "
-        f"failed {format_count(failures, 'time')}, which costs step time; make the batch smaller"
+    "uneven_memory": lambda metric, least, least_rank, most, most_rank: (
+        "{metric} is {} on rank {least_rank} and {} on rank {most_rank}".format(
+            *format_values((least, most), "B"), metric=metric, least_rank=least_rank, most_rank=most_rank
+        )
     ),
-    "no_memory_headroom": _no_memory_headroom,
-    "synchronisation_kept": lambda reason: (
-        f"exposed communication was not measured: {reason}: it must leave out what averages gradients, and a step must "
-        "be a whole optimizer step"
+    "full_gpu_memory": "GPU memory was full: the caching allocator gave back what it held {retries:time} and failed "
+    "{failures:time}, which costs step time; make the batch smaller",
+    "no_memory_headroom": lambda launches, needed, free: (
+        f"exposed communication was not measured in {format_count(launches, 'launch')}: copies of what a machine's "
+        "ranks train, to put it back, take {} of its memory, and {} are free for them".format(
+            *format_values((needed, free), "B")
+        )
     ),
+    "synchronisation_kept": "exposed communication was not measured: {reason}: it must leave out what averages "
+    "gradients, and a step must be a whole optimizer step",
     # What else the machine did.
-    "cores_used_by_others": lambda least, most, seen, launches, node="": (
-        f"other processes used {span(format_percent, (least, most))} of the cores in {_seen(seen, launches, node)}"
-    ),
-    "cores_stolen": lambda least, most, seen, launches, node="": (
-        f"the hypervisor gave {span(format_percent, (least, most))} of the cores away in {_seen(seen, launches, node)}"
-    ),
-    "cpu_quota": lambda least, most, seen, launches, node="": (
-        f"a CPU quota held processes back for {span(format_percent, (least, most))} of the time "
-        f"in {_seen(seen, launches, node)}"
-    ),
-    "hot_cores": lambda least, most, seen, launches, node="": (
-        f"cores were too hot and slowed down {span(lambda number: format_count(int(number), 'time'), (least, most))} "
-        f"in {_seen(seen, launches, node)}"
-    ),
-    "swapping": lambda least, most, seen, launches, node="": (
-        f"the machine swapped {span(lambda size: format_value(size, 'B'), (least, most))} "
-        f"in {_seen(seen, launches, node)}"
-    ),
-    "gpu_clocks_held_back": lambda reason, seen, launches: (
-        f"GPU clocks were held back ({reason}) in {_seen(seen, launches)}"
-    ),
+    "cores_used_by_others": _machine("other processes used {} of the cores", format_percent),
+    "cores_stolen": _machine("the hypervisor gave {} of the cores away", format_percent),
+    "cpu_quota": _machine("a CPU quota held processes back for {} of the time", format_percent),
+    "hot_cores": _machine("cores were too hot and slowed down {}", lambda number: format_count(int(number), "time")),
+    "swapping": _machine("the machine swapped {}", lambda size: format_value(size, "B")),
+    "gpu_clocks_held_back": "GPU clocks were held back ({reason}) in {seen} of {launches:launch}",
     "gpu_used_by_others": lambda pid, nbytes, seen, launches: (
         f"process {pid} used {'' if nbytes is None else format_value(nbytes, 'B') + ' of '}a GPU of the ranks "
-        f"in {_seen(seen, launches)}: outside_allocator is left out"
+        f"in {seen} of {format_count(launches, 'launch')}: outside_allocator is left out"
     ),
     "unread_gpus": lambda reasons, seen, launches: (
-        f"clocks and other processes of GPUs are not known in {_seen(seen, launches)}: {'; '.join(reasons)}"
+        f"clocks and other processes of GPUs are not known in {seen} of {format_count(launches, 'launch')}: "
+        f"{'; '.join(reasons)}"
     ),
-    "mig_instances": lambda: "the driver tells neither the utilisation of MIG instances nor other processes on them",
-    "no_allocator_statistics": lambda: "CUDA's memory allocator keeps no statistics: metrics of memory are left out",
+    "mig_instances": "the driver tells neither the utilisation of MIG instances nor other processes on them",
+    "no_allocator_statistics": "CUDA's memory allocator keeps no statistics: metrics of memory are left out",
     "gpu_clock_fell": lambda lowest, highest: (
         f"the slowest GPU's clock was {lowest / 1e6:.0f} MHz in one launch and {highest / 1e6:.0f} MHz in another"
     ),
-    "last_attempt": lambda attempt: f"attempt {attempt} of its test: what earlier ones measured is left out",
+    "last_attempt": "attempt {attempt} of its test: what earlier ones measured is left out",
     "measured_beside": lambda pid, folder: (
         f"another run of pytest measured on this machine{f' (process {pid}' * bool(pid)}"
         f"{f' in {folder}' * bool(folder)}{')' * bool(pid)}: times of both are longer for it"
     ),
     # The baseline that the result becomes.
-    "thin_baseline": lambda launches, enough: (
-        f"the stored baseline rests on {format_count(launches, 'launch')} only, too few to know its scatter: "
-        f"comparisons with it will often be inconclusive; raise max_time to {enough:g} s and save again"
-    ),
+    "thin_baseline": "the stored baseline rests on {launches:launch} only, too few to know its scatter: comparisons "
+    "with it will often be inconclusive; raise max_time to {enough:g} s and save again",
     "busy_baseline": lambda lost: (
         "the machine was busy while the baseline was saved"
         f"{f' (others took {format_percent(lost)} of the cores)' if lost else ''}: its times alone decide nothing; "
         "its commit is the reference"
     ),
     # What a verdict rests on.
-    "unconfirmed": lambda: (
-        "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it again"
+    "unconfirmed": "worse in these launches, but not suspicious in those before them, so nothing confirms it: run it "
+    "again",
+    "to_confirm": "worse, but the session ended before fresh launches could confirm it: run it again",
+    "no_change_from": "no change can be told from a baseline of {baseline:g}",
+    "proven_earlier": "shown by the first {launches:launch} not to be worse by the margin; it looked better, and was "
+    "measured on",
+    "stale_baseline": "better than the baseline by more than the tolerance: the baseline is stale",
+    "looks_better": "looks better, though not for certain",
+    "told_late": "told by {launches:launch} after the verdict",
+    "single_launch": "one launch on either side tells nothing about scatter; measure at least two",
+    "launches_needed": lambda launches, max_time, known: (
+        f"about {format_count(launches, 'launch')}"
+        f"{'' if max_time is None else f' (--ddpperf-max-time={max_time})'} would decide it"
+        f"{'' if known is None else f', as far as {known} can tell'}"
     ),
-    "to_confirm": lambda: "worse, but the session ended before fresh launches could confirm it: run it again",
-    "no_change_from": lambda baseline: f"no change can be told from a baseline of {baseline:g}",
-    "proven_earlier": lambda launches: (
-        f"shown by the first {format_count(launches, 'launch')} not to be worse by the margin; it looked better, "
-        "and was measured on"
-    ),
-    "stale_baseline": lambda: "better than the baseline by more than the tolerance: the baseline is stale",
-    "looks_better": lambda: "looks better, though not for certain",
-    "told_late": lambda launches: f"told by {format_count(launches, 'launch')} after the verdict",
-    "single_launch": lambda: "one launch on either side tells nothing about scatter; measure at least two",
-    "launches_needed": _launches_needed,
     "no_launches_decide": _no_launches_decide,
     "busy": _busy,
-    "other_host": lambda host: f"stored times decide nothing: they are of another machine, {host}",
+    "other_host": "stored times decide nothing: they are of another machine, {host}",
     "other_clock": lambda then, now: (
         f"stored times decide nothing: the GPU's clock was {then / 1e6:.0f} MHz then and is {now / 1e6:.0f} MHz now"
     ),
-    "gross": lambda: "a gross slowdown compared with the stored times, on a machine that was not busy",
-    "stored_times": lambda: "compared with stored times, which show gross slowdowns alone",
-    "not_gross": lambda gross: (
-        f"slower than the stored times, and not shown to be by more than {format_percent(gross)}, which they could show"
-    ),
-    "not_the_code": lambda change: (
-        f"not this repository's code: the commit of the baseline takes as long now, {format_change(change)} compared "
-        "with the stored times; packages, data or the machine have changed: --ddpperf-against-python compares packages"
-    ),
+    "gross": "a gross slowdown compared with the stored times, on a machine that was not busy",
+    "stored_times": "compared with stored times, which show gross slowdowns alone",
+    "not_gross": "slower than the stored times, and not shown to be by more than {gross:%}, which they could show",
+    "not_the_code": "not this repository's code: the commit of the baseline takes as long now, {change:+%} compared "
+    "with the stored times; packages, data or the machine have changed: --ddpperf-against-python compares packages",
     "slower_than_stored": lambda change, differ: (
         f"this run and the commit of the baseline both take {format_change(change)} compared with the stored times: "
         f"packages, data or the machine have changed{': ' + ', '.join(differ) if differ else ''}"
     ),
-    "unpaired": lambda reason: f"times: only gross slowdowns can fail ({reason})",
+    "unpaired": "times: only gross slowdowns can fail ({reason})",
     "long_steps": _long_steps,
-    "rare_long_steps": lambda whole: (
-        f"all steps together take {format_change(whole)}, though most launches do not: long steps come in few of them; "
-        "more steps in a launch (steps=...) show whether they come back"
-    ),
-    "stands_in_for_step_time": lambda: (
-        "CPU time stands in for the step time, which remains undecided: "
-        "more work takes more CPU time on a busy machine, too"
-    ),
+    "rare_long_steps": "all steps together take {whole:+%}, though most launches do not: long steps come in few of "
+    "them; more steps in a launch (steps=...) show whether they come back",
+    "stands_in_for_step_time": "CPU time stands in for the step time, which remains undecided: more work takes more "
+    "CPU time on a busy machine, too",
     # What is meant to be worse.
     "acceptance": _acceptance,
     # What cannot be compared.
-    "incomparable": lambda differs: f"the baseline is not comparable: {', '.join(differs)}",
-    "other_kind": lambda then, now: f"the baseline has this metric as {then}, not as {now}",
-    "other_step_time": lambda: "saved before step_time was the mean of all steps: save again",
-    "other_base": lambda then, now: f"the baseline's speedup is over {then}, this one over {now}",
-    "timed_otherwise": _timed_otherwise,
+    "incomparable": "the baseline is not comparable: {differs:list}",
+    "other_kind": "the baseline has this metric as {then}, not as {now}",
+    "other_step_time": "saved before step_time was the mean of all steps: save again",
+    "other_base": "the baseline's speedup is over {then}, this one over {now}",
+    "timed_otherwise": lambda then_in_turns: (
+        "the baseline's steps were timed {}, these {}: save it anew, or see --ddpperf-interleave".format(
+            *("with nothing beside them", "in turns with those of other launches")[:: -1 if then_in_turns else 1]
+        )
+    ),
     "partners_do_not_fit": lambda names: (
         "the baseline's steps were timed in turns with those of other launches, these with nothing beside them, for "
         f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not fit into memory: time each alone with "
         "--ddpperf-interleave=false, or save it anew"
     ),
-    "loss_of_other_step": lambda then, now: (
-        f"the baseline's loss is that after {format_count(then, 'step')}, this one after {now}"
-    ),
-    "not_in_reference": lambda paired: f"not in {count_changes.reference_text(paired)}",
-    "no_counts_in_reference": lambda paired: f"{count_changes.reference_text(paired)} has no counts",
+    "loss_of_other_step": "the baseline's loss is that after {then:step}, this one after {now}",
+    "not_in_reference": lambda paired: f"not in {reference_text(paired)}",
+    "no_counts_in_reference": lambda paired: f"{reference_text(paired)} has no counts",
     "lost_metric": lambda metric, paired: (
-        f"{count_changes.reference_text(paired)} has {metric}, this run does not: it is gated no more"
+        f"{reference_text(paired)} has {metric}, this run does not: it is gated no more"
         + ("" if paired else "; --ddpperf-save accepts that")
     ),
-    "lost_counts": lambda paired: (
-        f"{count_changes.reference_text(paired)} has counts, this run has none: none is gated"
-    ),
+    "lost_counts": lambda paired: f"{reference_text(paired)} has counts, this run has none: none is gated",
     "alike_baselines": lambda names: (
         f"there {'is a baseline' if len(names) == 1 else 'are baselines'} for "
         f"{', '.join(f'`{name}`' for name in names)}: options are part of a benchmark's identity"
     ),
-    "other_facts": lambda differ: f"the environment differs from the baseline's: {', '.join(differ)}",
+    "other_facts": "the environment differs from the baseline's: {differ:list}",
     # Counts.
     "no_device_counts": lambda counts: _not_profiled(f"not counted: {words_of(counts)}"),
-    "calls_unseen": lambda library: f"{library} is imported: its collectives are not counted, torch.distributed's are",
+    "calls_unseen": "{library} is imported: its collectives are not counted, torch.distributed's are",
     "empty_profile": lambda: _not_profiled("communication was not profiled"),
     "count_changed": lambda metric, then, now: "; ".join(count_changes.difference_text(metric, then, now)),
     "unsteady_count": lambda reason, doubled: (
@@ -490,31 +486,31 @@ WORDS: Mapping[str, Callable[..., str]] = {
         else f"not the same in every step, so not compared exactly: {reason}"
     ),
     "fewer_counted": count_changes.fewer_counted,
-    "ranks_apart": ranks_apart.ranks_apart,
-    "same_data": ranks_apart.same_data,
-    "parameters_apart": ranks_apart.parameters_apart,
-    "not_compared": lambda metrics: (
-        f"not compared: {words_of(list(metrics))} (the baseline is older); --ddpperf-save renews it"
+    "ranks_apart": lambda ranks, calls, paired: (
+        f"{ranks} ranks send each other nothing, so each trains alone: {reference_text(paired)} has "
+        f"{format_count(round(calls), 'collective call')} a step"
     ),
-    "equal_batches": lambda ranks: (
-        f"ranks {words_of(list(map(str, ranks)))} train on the same batches; a loader that knows the rank gives others"
-    ),
+    "same_data": _same_data,
+    "parameters_apart": _parameters_apart,
+    "not_compared": "not compared: {metrics:and} (the baseline is older); --ddpperf-save renews it",
+    "equal_batches": "ranks {ranks:and} train on the same batches; a loader that knows the rank gives others",
     "other_work": count_changes.other_work,
     "ungated_counts": count_changes.ungated_counts,
     "unsure_counts": count_changes.unsure_counts,
     # The other revision.
-    "cannot_run": cannot_run,
-    "other_environment": other_environment,
-    "told_counts": told_counts,
-    "tests_differ": tests_differ,
-    "no_name_to_look_up": lambda option, names: (
-        f"this checkout's on both sides, for want of a name at the top of a module that {option} could look up: "
-        f"{', '.join(names)}"
+    "cannot_run": lambda revision, reason, submodules: (
+        f"{revision} cannot run it: {reason}"
+        + "; its submodules are not checked out, which --ddpperf-against-setup='git submodule update --init' does"
+        * (submodules and any(words in reason for words in ("ModuleNotFound", "ImportError", "No such file")))
     ),
-    "tool_measured": lambda tool: f"{tool} itself is what measures: both sides run this checkout's",
-    "same_code": lambda: (
-        "neither side imported a module from its checkout: both ran the same code; "
-        "a module or namespace package that was installed from elsewhere is not looked for there"
-    ),
+    "other_environment": _other_environment,
+    "told_counts": _told_counts,
+    "tests_differ": "{files:list}: the reference has another one, and both sides run this checkout's: what it defines "
+    "is compared with itself; --ddpperf-against-tests runs each side's own",
+    "no_name_to_look_up": "this checkout's on both sides, for want of a name at the top of a module that {option} "
+    "could look up: {names:list}",
+    "tool_measured": "{tool} itself is what measures: both sides run this checkout's",
+    "same_code": "neither side imported a module from its checkout: both ran the same code; a module or namespace "
+    "package that was installed from elsewhere is not looked for there",
 }
-"""Each function takes the facts of one code by name and gives the sentence."""
+"""The sentence of each code, with its facts by name, or the function that makes it of them."""
