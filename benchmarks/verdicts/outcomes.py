@@ -155,14 +155,14 @@ def told(result: Mapping[str, Any], samples: int = SAMPLES) -> dict[str, Any]:
         return {"verdict": result["verdict"], "said": "; ".join(result["findings"])[-500:]}
     mean = _mean(steps)
     told_values = [(step["value"], mean), *([] if throughput is None else [(throughput["value"], 2 * samples / mean)])]
-    base = [sample for sample in step["baseline_samples"] if sample]
+    base = [sample for sample in step.get("baseline_samples", ()) if sample]
     return {
         "verdict": result["verdict"],
         "red": [name for name, each in metrics.items() if each["gated"] and each["verdict"] == "regressed"],
-        "change": step["change"],
+        "change": step.get("change"),
         "true": mean / statistics.fmean(base) - 1 if base else None,
-        "bound": step["bound"],
-        "mde": step["mde"],
+        "bound": step.get("bound"),
+        "mde": step.get("mde"),
         "paired": bool(step.get("paired")),
         "launches": result["launches"],
         "steps": len(steps[0]),
@@ -193,7 +193,7 @@ def suite_told(results: Sequence[Mapping[str, Any]], planted: Sequence[str] = ()
 def _why_red(result: Mapping[str, Any]) -> str:
     """A red benchmark, with the gated metrics that are worse and their changes, or else with what was found."""
     worse = {name: each for name, each in result["metrics"].items() if each["gated"] and each["verdict"] in RED}
-    changes = {name: "" if each["change"] is None else f" {each['change']:+.3g}" for name, each in worse.items()}
+    changes = {name: f" {each['change']:+.3g}" if "change" in each else "" for name, each in worse.items()}
     metrics = [f"{name}{changes[name]} {each['note']}".strip() for name, each in worse.items()]
     return f"{result['test']} {result['name']}: {'; '.join(metrics or result['findings'])}"
 

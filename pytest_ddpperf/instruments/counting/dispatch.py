@@ -39,13 +39,22 @@ from pytest_ddpperf.instruments.counting.operators import (
 )
 from pytest_ddpperf.instruments.counting.sites import Place, Stack
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
-from pytest_ddpperf.instruments.torch_internals import forget_received, replaced, tf32_allowed
+from pytest_ddpperf.instruments.torch_internals import (
+    backward_under_way,
+    compiled_graphs,
+    forget_received,
+    replaced,
+    runs_compiled,
+    tf32_allowed,
+)
 
-CALLS = ("optimizer_steps", "backward_passes", "allocator_calls", "processes_started")  # which others see, and add
+CALLS = (  # which others see, and add
+    *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
+)
 METRICS = (
     *("collective_calls", "collective_bytes", "collective_send_bytes"),
     *("flops", "flops_forward", "flops_backward", "flops_recomputed", "full_precision_flops"),
-    *("operators", "operator_bytes", "synchronisations", "host_to_device_bytes"),
+    *("operators", "compiled_operators", "operator_bytes", "synchronisations", "host_to_device_bytes"),
     *CALLS,
 )
 
@@ -56,7 +65,7 @@ _AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # fi
 
 SITED = (
     *("collective_calls", "collective_bytes", "collective_send_bytes", "flops"),
-    *("full_precision_flops", "operators", "synchronisations", "host_to_device_bytes"),
+    *("full_precision_flops", "operators", "compiled_operators", "synchronisations", "host_to_device_bytes"),
     *CALLS,
 )
 
@@ -82,7 +91,7 @@ class OperatorCounter(TorchDispatchMode):
         self._fake = fake  # whether the step itself has fake tensors, and does not only ask for shapes
         self._attribution = Attribution()
         self._lock = threading.RLock()
-        self.is_paused = False
+        self.is_paused, self._compiled = False, compiled_graphs() > 0
         self.whole = True  # whether tensors are followed too; without, only what each operator itself shows is counted
         self._counts: dict[str, defaultdict[str, float]] = {}
         self._sites: dict[str, defaultdict[tuple[str, Place], float]] = {}
@@ -170,10 +179,13 @@ class OperatorCounter(TorchDispatchMode):
             self._tracker.mark_buckets(tensors)
 
     def _count_operator(self, name: str) -> None:
-        if self.whole:
-            self.add("operators", name)
-        else:
-            self._counts["operators"][name] += 1  # to look at the stack takes longer than most operators
+        inside = self._compiled and backward_under_way() == -1 and runs_compiled(sys._getframe())  # noqa: SLF001  as below
+        parts = {"operators": name, **({"compiled_operators": "compiled operators"} if inside else {})}
+        place = self._stack.place() if self.whole else None
+        for metric, part in parts.items():
+            self._counts[metric][part] += 1
+            if place is not None:  # to look at the stack takes longer than most operators
+                self._sites[metric][part, place] += 1
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         calls = collectives_of(func, args, kwargs)
