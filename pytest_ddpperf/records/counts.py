@@ -34,6 +34,7 @@ class CountRow:
 
 COUNTS: Mapping[str, CountRow] = {
     "collective_calls": CountRow(made_up=True),
+    "blocking_collectives": CountRow(made_up=True, follows="collective_calls"),
     "collective_bytes": CountRow(unit="B", made_up=True),
     "collective_send_bytes": CountRow(unit="B", follows="collective_bytes"),
     "flops": CountRow(unit="FLOP"),

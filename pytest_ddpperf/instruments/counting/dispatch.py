@@ -52,7 +52,7 @@ CALLS = (  # which others see, and add
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
 )
 METRICS = (
-    *("collective_calls", "collective_bytes", "collective_send_bytes"),
+    *("collective_calls", "blocking_collectives", "collective_bytes", "collective_send_bytes"),
     *("flops", "flops_forward", "flops_backward", "flops_recomputed", "full_precision_flops"),
     *("operators", "compiled_operators", "operator_bytes", "synchronisations", "host_to_device_bytes"),
     *CALLS,
@@ -64,7 +64,7 @@ _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.r
 _AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 
 SITED = (
-    *("collective_calls", "collective_bytes", "collective_send_bytes", "flops"),
+    *("collective_calls", "blocking_collectives", "collective_bytes", "collective_send_bytes", "flops"),
     *("full_precision_flops", "operators", "compiled_operators", "synchronisations", "host_to_device_bytes"),
     *CALLS,
 )
@@ -194,6 +194,8 @@ class OperatorCounter(TorchDispatchMode):
             self.add("collective_calls", call.name, 1, place)
             self.add("collective_bytes", call.name, call.nbytes, place)
             self.add("collective_send_bytes", call.name, call.sent_bytes, place)
+            if call.blocking:
+                self.add("blocking_collectives", call.name, 1, place)
 
     def _count_flops(self, flops: int, tensors: Sequence[torch.Tensor]) -> None:
         if flops:
