@@ -133,16 +133,16 @@ def _counted(group: str, name: str) -> int:
     return 0 if dynamo is None else int(dynamo.counters[group][name])
 
 
-def runs_compiled(frame: FrameType | None) -> bool:
-    """Returns whether a function that torch.compile wraps has led to a frame, whatever was compiled of it."""
-    codes = _wrappers()
+def comes_from(frame: FrameType | None, codes: frozenset[CodeType]) -> bool:
+    """Returns whether a function with one of these codes has led to a frame."""
     while frame is not None and frame.f_code not in codes:
         frame = frame.f_back
     return frame is not None
 
 
 @functools.cache
-def _wrappers() -> frozenset[CodeType]:
+def compiled_wrappers() -> frozenset[CodeType]:
+    """The codes of what torch.compile puts around a function, whatever it has compiled of it."""
     from torch._dynamo.eval_frame import _TorchDynamoContext
 
     inside = (each for each in _TorchDynamoContext.__call__.__code__.co_consts if isinstance(each, CodeType))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
@@ -41,10 +43,11 @@ from pytest_ddpperf.instruments.counting.sites import Place, Stack
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 from pytest_ddpperf.instruments.torch_internals import (
     backward_under_way,
+    comes_from,
     compiled_graphs,
+    compiled_wrappers,
     forget_received,
     replaced,
-    runs_compiled,
     tf32_allowed,
 )
 
@@ -58,6 +61,7 @@ METRICS = (
     *CALLS,
 )
 
+_BLOCKING = frozenset(inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _FULL = torch.float32.itemsize  # bytes
 _TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
@@ -179,7 +183,7 @@ class OperatorCounter(TorchDispatchMode):
             self._tracker.mark_buckets(tensors)
 
     def _count_operator(self, name: str) -> None:
-        inside = self._compiled and backward_under_way() == -1 and runs_compiled(sys._getframe())  # noqa: SLF001  as below
+        inside = self._compiled and backward_under_way() == -1 and self._comes_from(compiled_wrappers())
         parts = {"operators": name, **({"compiled_operators": "compiled operators"} if inside else {})}
         place = self._stack.place() if self.whole else None
         for metric, part in parts.items():
@@ -194,8 +198,11 @@ class OperatorCounter(TorchDispatchMode):
             self.add("collective_calls", call.name, 1, place)
             self.add("collective_bytes", call.name, call.nbytes, place)
             self.add("collective_send_bytes", call.name, call.sent_bytes, place)
-            if call.blocking:
+            if call.blocking or (call.name in {"send", "recv"} and self._comes_from(_BLOCKING)):
                 self.add("blocking_collectives", call.name, 1, place)
+
+    def _comes_from(self, codes: frozenset[CodeType]) -> bool:
+        return comes_from(sys._getframe(), codes)  # noqa: SLF001  inspect is much slower
 
     def _count_flops(self, flops: int, tensors: Sequence[torch.Tensor]) -> None:
         if flops:
