@@ -41,6 +41,7 @@ _COSTLY = (  # functions that wait for a device, give memory back, walk through 
     ("processes_started", os, "os", ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
     ("checkpoints_saved", torch, "torch", ("save",)),
     ("synchronisations", Tensor, "tensor", ("cpu", "tolist")),  # on a CPU they call no operator
+    ("synchronisations", Tensor, "tensor", ("__repr__",)),  # of print(tensor); torch hides its operators
 )
 """Each with the metric that counts it."""
 _SLOW_MODES = {
@@ -78,7 +79,8 @@ def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[N
             elsewhere = thread not in own and backward_under_way() == -1  # how often it comes depends on the clock
             if thread in under_way or elsewhere:
                 return function(*args, **kwargs)
-            if getattr(target, "__name__", "") != "_worker_loop":
+            of_host = metric == "synchronisations" and args[0].device.type != device
+            if not of_host and getattr(target, "__name__", "") != "_worker_loop":
                 called(metric, name)
             under_way.add(thread)
             try:
@@ -91,8 +93,8 @@ def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[N
     with ExitStack() as stack:
         stack.enter_context(replaced(autograd, "_engine_run_backward", passed))
         for metric, module, path, names in _COSTLY:
-            waits = metric == "synchronisations" and device != "cpu"  # on another device operators show them
-            for name in (name for name in names if hasattr(module, name) and not waits):
+            shown = names[0] == "cpu" and device != "cpu"  # by operators
+            for name in (name for name in names if hasattr(module, name) and not shown):
                 by = followed(getattr(module, name), metric, f"{path}.{name}")
                 stack.enter_context(replaced(module, name, by))
         yield

@@ -159,12 +159,16 @@ def test_what_another_thread_calls_is_left_out_for_the_clock_decides_how_often_i
     assert calls == {("allocator_calls", "gc.collect"): 1}
 
 
-@pytest.mark.parametrize(("device", "waits"), [("cpu", {"tensor.cpu": 1, "tensor.tolist": 1}), ("cuda", {})])
+@pytest.mark.parametrize(
+    ("device", "waits"), [("cpu", {"tensor.cpu": 1, "tensor.tolist": 1, "tensor.__repr__": 2}), ("cuda", {})]
+)
 def test_copies_to_the_host_and_checkpoints_count_if_no_operator_shows_them(device: str, waits: dict[str, int]) -> None:
     calls, tensor = Counter[tuple[str, str]](), torch.ones(2)
     with calls_counted(lambda metric, name: calls.update([(metric, name)]), device):
         tensor.cpu()
         tensor.tolist()
+        str(tensor)
+        f"{tensor}"
         torch.save(tensor, io.BytesIO())
     assert calls == {
         **{("synchronisations", name): times for name, times in waits.items()},
