@@ -145,7 +145,12 @@ def launcher(launchers: Launchers) -> Launcher:
 
 @pytest.fixture
 def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Runs suites on a terminal whose lines are long enough for each sentence, without plugins that change runs."""
+    """Runs suites on a terminal whose lines are long enough for each sentence, without plugins that change runs.
+
+    No bytecode of them is kept: it would stand for the next suite of the same name, size and second.
+    """
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("PYTEST_ADDOPTS", without_plugins())
     return pytester

@@ -19,9 +19,7 @@ def test_step(ddpperf):
     [
         ({}, (), False),  # what pytest writes to is no terminal
         ({}, ("--color=yes",), True),
-        ({"FORCE_COLOR": "1"}, (), True),
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, (), False),
-        ({"FORCE_COLOR": "1"}, ("--color=no",), False),
     ],
 )
 def test_verdicts_have_colours_where_pytest_has(

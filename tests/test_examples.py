@@ -190,23 +190,6 @@ def test_samples_that_are_none_are_refused_in_one_line(inner: pytest.Pytester, s
     run.stdout.fnmatch_lines(["metric constant of pytest_ddpperf_metrics: * are no samples of * launches: *"])
 
 
-@pytest.mark.slow
-def test_a_benchmark_with_an_added_metric_can_be_calibrated(inner: pytest.Pytester) -> None:
-    inner.makeconftest(ADDED.format(samples="lambda measured: (1.0,) * len(measured.launches)"))
-    inner.makepyfile(
-        test_suite=SUITE
-        + """
-def test_it(ddpperf):
-    assert ddpperf.check(lambda ctx: lambda: 1.0)["constant"].value == 1.0
-"""
-    )
-    run = inner.runpytest("-q", "-oddpperf_calibrate=2", "--ddpperf-report=json:results.json")
-    run.assert_outcomes(passed=1)
-    assert "not comparable" not in run.stdout.str()
-    (calibrated,) = json.loads((inner.path / "results.json").read_text())["calibration"]
-    assert calibrated["false_alarms"]["found"] == 0
-
-
 def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pytest.Pytester) -> None:
     inner.makeconftest("def pytest_ddpperf_report(results):\n    raise ValueError('no disk')\n")
     inner.makepyfile(test_suite=SUITE + MEASURED)
@@ -215,6 +198,7 @@ def test_a_report_that_fails_leaves_the_summary_and_fails_the_session(inner: pyt
     run.stdout.fnmatch_lines(["WARNING pytest_ddpperf_report failed at *conftest.py:2: ValueError: no disk"])
 
 
+@pytest.mark.slow
 def test_a_search_for_a_batch_is_no_measurement_that_expect_looks_at(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         test_suite=SUITE
@@ -364,6 +348,7 @@ def test_step(ddpperf):
 )
 
 
+@pytest.mark.slow
 def test_mlflow_has_a_run_for_each_benchmark(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeMlflow()
     monkeypatch.setitem(sys.modules, "mlflow", fake)
@@ -388,19 +373,6 @@ def test_wandb_has_a_chart_for_each_metric(inner: pytest.Pytester, monkeypatch: 
     assert fake.ended
     assert fake.logged["test_suite.py::test_step one w2/step_time"] > 0
     assert fake.summary == {"test_suite.py::test_step one w2/verdict": "new"}
-
-
-@pytest.mark.slow
-def test_a_tracker_that_cannot_be_reached_fails_the_run(
-    inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow", ModuleType("mlflow"))
-    inner.makeconftest(tracker("mlflow"))
-    inner.makepyfile(test_suite=TRACKED)
-    run = inner.runpytest()
-    run.assert_outcomes(passed=1)
-    assert run.ret == NOT_MEASURED
-    run.stdout.fnmatch_lines(["WARNING pytest_ddpperf_report failed at *: AttributeError: module 'mlflow' has no*"])
 
 
 @pytest.mark.slow  # they start processes of their own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,12 +36,14 @@ MOST: Mapping[str, tuple[int, int]] = {
 """In README and docs, and in strings and docstrings of the package."""
 
 
+@cache
 def pages() -> list[str]:
     """The prose of each page, without code."""
     files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     return [re.sub(r"```.*?```|`[^`]*`", "", file.read_text(encoding="utf-8"), flags=re.DOTALL) for file in files]
 
 
+@cache
 def strings() -> list[str]:
     """The strings of the package, docstrings among them."""
     trees = (ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "pytest_ddpperf").rglob("*.py"))

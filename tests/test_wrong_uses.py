@@ -107,25 +107,11 @@ WRONG = [
     option("of another name", r"--ddperf-save: .*did you mean --ddpperf-save\?", "--ddperf-save"),
     option("unknown", r"--ddpperf-xyz: there is no such option; pytest --help lists all of them$", "--ddpperf-xyz"),
     option("gone", r"--ddpperf-settle: there is no such option: give --ddpperf-recheck$", "--ddpperf-settle=false"),
-    option("gone, of runs", r"--ddpperf-runs: there is no such option: times are measured", "--ddpperf-runs=2"),
-    option("gone, of ranks", r"--ddpperf-group: .* option: each call of ddpperf_group has", "--ddpperf-group=module"),
-    option(
-        "zero",
-        r"--ddpperf-world-size=0: expected a number of ranks of at least 1, or several separated by commas, such as",
-        "--ddpperf-world-size=0",
-    ),
-    option("word", r"--ddpperf-launches=many: expected a whole number of at least 1$", "--ddpperf-launches=many"),
     option(
         "swallowed",
         r"--ddpperf-world-size=test_wrong.py: .* write --ddpperf-world-size=N",
         "--ddpperf-world-size",
         "test_wrong.py",
-    ),
-    option(
-        "swallowed id",
-        r"--ddpperf-tolerance=test_wrong.py::test_it: .* write --ddpperf-tol",
-        "--ddpperf-tolerance",
-        "test_wrong.py::test_it",
     ),
     option("no value", r".*--ddpperf-max-time: expected one argument", "--ddpperf-max-time"),
     option(
@@ -142,32 +128,14 @@ WRONG = [
         "--ddpperf-profile=test_wrong.py",
     ),
     option("choice", r"--ddpperf-backend=mpi: expected one of auto, nccl, gloo$", "--ddpperf-backend=mpi"),
-    option("tolerance", r"--ddpperf-tolerance=5: expected a fraction .* such as 3%", "--ddpperf-tolerance=5"),
-    option("seconds", r"--ddpperf-max-time=0: expected a number of seconds above 0", "--ddpperf-max-time=0"),
-    option("verdict", r"--ddpperf-fail-on=slower: expected verdicts out of .*regressed", "--ddpperf-fail-on=slower"),
     option(
         "of a test",
         r"--ddpperf-precision: there is no such option: give precision= to @pytest.mark.ddpperf or to the call$",
         "--ddpperf-precision=bf16",
     ),
-    option(
-        "of a prediction",
-        r"--ddpperf-network: there is no such option: give network= to .* call, or ddpperf_network in the ini file$",
-        "--ddpperf-network=here",
-    ),
     option("in the ini file", r"--ddpperf-gross: .*: give ddpperf_gross in the ini file$", "--ddpperf-gross=1"),
-    option("json", r"--ddpperf-json: there is no such option: give --ddpperf-report=json:FILE$", "--ddpperf-json=x"),
     option("simulate", r"--ddpperf-simulate: there .*: run ddpperf simulate --world-size=N$", "--ddpperf-simulate=8"),
-    option("calibrate", r"--ddpperf-calibrate: there .*: run ddpperf calibrate --runs=N$", "--ddpperf-calibrate=8"),
-    option("no save", r"--ddpperf-force-save is for what is saved, .* give --ddpperf-save", "--ddpperf-force-save"),
-    option("no against", r"--ddpperf-against-setup is for .* give --ddpperf-against", "--ddpperf-against-setup=make"),
     option("both", r"ddpperf calibrate .*--ddpperf-save .*give one", "-oddpperf_calibrate=3", "--ddpperf-save"),
-    option(
-        "counts",
-        r"--ddpperf-counted-only: there is no such option: give --ddpperf-counts=only$",
-        "--ddpperf-counted-only",
-    ),
-    option("sets", r"--ddpperf-baseline: there is no such .*: give --ddpperf-baseline-set$", "--ddpperf-baseline=x"),
     option(
         "save swallowed", r"--ddpperf-save=test_wrong.py: .*put --ddpperf-save last", "--ddpperf-save", "test_wrong.py"
     ),
@@ -179,20 +147,6 @@ WRONG = [
         files={"perf/test_perf.py": PASSING},
     ),
     option(
-        "save swallowed a folder that could be a set",
-        r"--ddpperf-save=perf: expected a name .* perf is a test, a file or a folder: put --ddpperf-save last",
-        "--ddpperf-save",
-        "perf",
-        files={"perf/test_perf.py": PASSING},
-    ),
-    option("no verdict", r"--ddpperf-fail-on=: expected verdicts out of .*, or none$", "--ddpperf-fail-on="),
-    option(
-        "save swallowed a test",
-        r"--ddpperf-save=test_wrong.py::test_it: .*put --ddpperf-save last",
-        "--ddpperf-save",
-        "test_wrong.py::test_it",
-    ),
-    option(
         "number swallowed a folder",
         r"--ddpperf-launches=perf: expected a whole number .* perf is a test, .*: write --ddpperf-launches=",
         "--ddpperf-launches",
@@ -200,21 +154,10 @@ WRONG = [
         files={"perf/test_perf.py": PASSING},
     ),
     option(
-        "no set",
-        r"--ddpperf-baseline-set=nightly: no such set in .*; there are no named sets",
-        "--ddpperf-baseline-set=nightly",
-    ),
-    option(
         "no such set",
         r"--ddpperf-baseline-set=nigthly: no such set in .*; there are nightly$",
         "--ddpperf-baseline-set=nigthly",
         files={"baselines/@nightly/x": ""},
-    ),
-    option(
-        "json is a folder",
-        r"--ddpperf-report=json:out: .*out cannot be written: it is a folder; name another",
-        "--ddpperf-report=json:out",
-        files={"out/x": ""},
     ),
     option(
         "json is a test",
@@ -232,12 +175,6 @@ WRONG = [
         r"history file .*test_wrong.py: .*is broken, or no history",
         "--ddpperf-history",
         "test_wrong.py",
-    ),
-    option(
-        "history is a folder",
-        r"history file .*: it is no regular file; name another file",
-        "--ddpperf-history=out",
-        files={"out/x": ""},
     ),
     option(
         "baselines below a file",
@@ -278,7 +215,6 @@ WRONG = [
         "pyproject.toml",
         "[tool.pytest]",
     ),
-    ini("against", r"--ddpperf-against=nowhere: .* is in no git repository", "ddpperf_against = nowhere"),
     marker("misspelt", r"@pytest.mark.ddperf: .*did you mean ddpperf\?", "ddperf(tolerance=0.1)"),
     marker(
         "argument misspelt",
@@ -298,11 +234,6 @@ WRONG = [
         "of the ini file",
         r".*@pytest.mark.ddpperf\(gross=...\): gross holds for the whole session; give it in the ini file$",
         "ddpperf(gross=0.3)",
-    ),
-    marker(
-        "gone",
-        r".*@pytest.mark.ddpperf\(settle=...\): there is no such setting any more: give recheck$",
-        "ddpperf(settle=False)",
     ),
     Wrong(
         "fixture called",

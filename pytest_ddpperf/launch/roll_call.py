@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 _NO_COLLECTIVES = frozenset({"send", "recv", "send_object_list", "recv_object_list", "_new_process_group_helper"})
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "gather_object"})  # let ranks go on
 _LEAST_MAJORITY = 3  # ranks, for two only contradict each other
-_LOCKED = (
-    "all wait for the build of an extension: one that was killed leaves a file named lock in its folder in "
-    "~/.cache/torch_extensions; delete that file if no other process builds"
-)
+_CURES = {  # by a file of torch that all ranks stand in
+    "/torch/utils/file_baton.py": "all wait for the build of an extension: one that was killed leaves a file named "
+    "lock in its folder in ~/.cache/torch_extensions; delete that file if no other process builds",
+    "/torch/multiprocessing/spawn.py": "steps of processes that it starts itself (mp.spawn) are not seen: let it train "
+    "under torchrun",
+}
 
 
 def _positions(stacks: Mapping[int, str], *, nccl: bool = False) -> list[tuple[StackPosition | None, list[int]]]:
@@ -113,8 +115,8 @@ def heading(
     if finished:
         parts.append(f"{numbers(finished)} had finished")
     if order and all(where is not None and not where.waits for where, _ in order):
-        locked = all("/torch/utils/file_baton.py" in text for text in stacks.values())
-        parts.append(_LOCKED if locked else f"if it only takes its time, raise {cure}")
+        told = (text for file, text in _CURES.items() if all(file in stack for stack in stacks.values()))
+        parts.append(next(told, f"if it only takes its time, raise {cure}"))
     return "; ".join(parts), _guilty(order, list(finished), confirmed(stacks, finished, called))
 
 

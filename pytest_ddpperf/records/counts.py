@@ -246,7 +246,8 @@ def certain(
     ``pairs``: of all ranks together, or of each; a count's whole is the part ``""``.
     """
     more, less = _doubt(metric, part, then, now)
-    return [pair for pair in pairs if pair[1] - pair[0] >= more or pair[0] - pair[1] >= less]
+    shifts = ((pair, pair[1] - pair[0], _shift(metric, part, then, now, pair) or 0.0) for pair in pairs)
+    return [pair for pair, change, shift in shifts if change >= more or -change >= less or change * shift > 0]
 
 
 def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
@@ -257,13 +258,23 @@ def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
     parts |= {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
     for part in dict.fromkeys((*then.varying.get(metric, {}), *now.varying.get(metric, {}))):
         old, new = parts[part]
-        seen = [unusual_of(counts.varying.get(metric, {}).get(part, ())) for counts in (then, now)]
-        # If both sides saw it as often, only the number of steps that were looked at differs.
-        changed = abs(new - old) > max(row.floor, row.floor_share * old) and seen[0] != seen[1]
+        changed = abs(new - old) > max(row.floor, row.floor_share * old)
+        if _shift(metric, part, then, now, (old, new)) == 0:
+            continue  # the sides differ in the number of steps alone
         if changed and not certain(metric, part, then, now, [(old, new)]):
             doubt = _doubt(metric, part, then, now)[new < old]
             needed = max(needed, min(then.steps, now.steps) * doubt / abs(new - old))
     return math.ceil(needed - _ROUNDED)
+
+
+def _shift(metric: str, part: str, then: Counts, now: Counts, pair: tuple[float, float]) -> float | None:
+    """By how much each step does more now, if some do as much more than others as before; None if that differs."""
+    sides = [counts.varying.get(metric, {}).get(part, ()) for counts in (then, now)]
+    (old, before), (new, after) = map(unusual_of, sides)
+    if old != new or any(len(set(values)) > 2 for side in sides for values in side):  # noqa: PLR2004 - a rhythm has two
+        return None
+    shift = pair[1] - after - (pair[0] - before)
+    return shift if abs(shift) > _ROUNDED * max(pair) else 0.0
 
 
 def _doubt(metric: str, part: str, then: Counts, now: Counts) -> tuple[float, float]:

@@ -81,10 +81,10 @@ def rhythm_of_all(components: Components) -> Rhythm:
     return Rhythm(math.fsum(means), math.fsum(lows), math.fsum(highs), any(irregular))
 
 
-def unusual_of(components: Components) -> list[list[float]]:
-    """Returns by how much steps differ from what most steps do, sorted, of each component."""
-    usual = [max(values, key=values.count) for values in components]
-    return sorted(sorted(x - most for x in values if x != most) for values, most in zip(components, usual, strict=True))
+def unusual_of(components: Components) -> tuple[list[list[float]], float]:
+    """Returns by how much some steps differ from most, sorted, of each component; and the mean of that in all steps."""
+    more = [sorted(value - max(values, key=values.count) for value in values) for values in components]
+    return sorted([*filter(None, each)] for each in more), math.fsum(math.fsum(each) / len(each) for each in more)
 
 
 def rhythm_text(values: Sequence[float]) -> str:

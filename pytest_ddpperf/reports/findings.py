@@ -260,7 +260,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "simulated_with_values": lambda reason: f"simulated on real tensors, which take memory: {reason}",
     "ranks_send_nothing": lambda ranks: (
         f"{ranks} ranks send each other nothing, so each trains alone: let the script join the process group that the "
-        "environment of torchrun describes, or give world_size=1"
+        "environment of torchrun describes, and wrap its model (DistributedDataParallel, FSDP); or give world_size=1"
     ),
     "unverified": lambda reason: f"not compared with a single process: {reason}",
     "lenient_verification": _lenient_verification,

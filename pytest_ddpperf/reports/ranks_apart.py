@@ -23,7 +23,8 @@ def same_data(*, ranks: Sequence[int], drawn: bool, paired: bool | None, alone: 
     by = [f"the {site.part} at {place_text(site)}" for site in sites]
     cure = f"let {words_of(by) if by else 'their sampler (DistributedSampler)'} or their dataset know the rank"
     if alone:
-        what, cure = f"{what} and send each other nothing", "let them join a process group, or give world_size=1"
+        what += " and send each other nothing"
+        cure = "let them join a process group and wrap the model (DistributedDataParallel, FSDP), or give world_size=1"
     return f"ranks {words_of(list(map(str, ranks)))} {what}{beside}: {cure}"
 
 

@@ -8,10 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -223,52 +219,6 @@ def test_a_change_that_is_counted_is_held_against_the_last_commit(inner: pytest.
     assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
-INNER = """
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import pytest
-from demo import training
-
-
-class Size(NamedTuple):
-    rows: int
-
-
-@dataclass
-class Sizes:
-    first: Size
-
-
-def build(ctx, sizes=Sizes(Size(8))):
-    return training.more(ctx)
-
-
-@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
-def test_generated(ddpperf):
-    ddpperf.check(build)
-
-
-@pytest.mark.ddpperf(world_size=2, backend="gloo", device="cpu", counts='only')
-def test_inner(ddpperf):
-    ddpperf.check(training.steps(1))
-"""
-
-
-@pytest.mark.slow
-def test_a_function_inside_another_one_of_a_changed_module_is_not_compared_with_itself(inner: pytest.Pytester) -> None:
-    """It travels as it is here, so the other revision's ranks would run it too. Generated methods are of no file."""
-    root = project(inner, INNER)
-    run = inner.runpytest("-q", "perf", "--ddpperf-against=HEAD", "--ddpperf-fail-on=broken")
-    run.assert_outcomes(passed=1, failed=1)
-    run.stdout.fnmatch_lines(
-        ["steps.<locals>.build (training.py:*): both sides would run this checkout's, for its file has changed*"]
-    )
-    git(root, "checkout", "--quiet", "src/demo/training.py")
-    (root / "src" / "demo" / "__init__.py").write_text("CHANGED = True\n")
-    inner.runpytest("-q", "perf", "--ddpperf-against=HEAD").assert_outcomes(passed=2)
-
-
 @pytest.mark.slow
 def test_an_uncommitted_change_is_held_against_the_last_commit(pytester: pytest.Pytester) -> None:
     root = project(pytester, SUITE)
@@ -347,8 +297,6 @@ def test_a_project_that_was_installed_as_a_copy_is_the_same_on_both_sides(
             "ERROR: --ddpperf-against=gone: there is no such branch, tag, commit or folder in *",
         ),
         (["--ddpperf-against=HEAD", "--ddpperf-save"], "ERROR: *reads no baseline and --ddpperf-save writes one*"),
-        (["--ddpperf-against-tests"], "ERROR: --ddpperf-against-tests is for another revision, and none is named: *"),
-        (["--ddpperf-against-setup=make"], "ERROR: --ddpperf-against-setup is for another revision, and none is *"),
         (["--ddpperf-against="], "ERROR: *--ddpperf-against=: expected a text that is not empty*"),
     ],
 )
@@ -357,12 +305,6 @@ def test_what_cannot_be_ends_the_run_before_it_begins(pytester: pytest.Pytester,
     run = pytester.runpytest_inprocess(*options)
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines([said])
-
-
-def test_a_project_in_no_repository_is_told_so(pytester: pytest.Pytester) -> None:
-    run = pytester.runpytest_inprocess("--ddpperf-against=HEAD")
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(["ERROR: --ddpperf-against=HEAD: * is in no git repository; name the folder of another*"])
 
 
 TESTS = """
@@ -597,80 +539,6 @@ def test_calls(ddpperf):
     assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_ctrl_c_leaves_no_checkout(pytester: pytest.Pytester) -> None:
-    suite = """
-import os, signal, sys
-from pathlib import Path
-import demo
-
-BLOCKED = Path(__file__).parents[1] / "results.json"
-
-def test_blocks(ddpperf):
-    def build(ctx):
-        if "ddpperf-against-" in demo.__file__:
-            BLOCKED.touch()
-            signal.pause()
-        return lambda: 1.0
-
-    ddpperf.check(build, world_size=1, device="cpu", backend="gloo")
-"""
-    root = project(pytester, suite)
-    command = [sys.executable, "-m", "pytest", "-q", "--ddpperf-against=HEAD"]
-    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as run:
-        deadline = time.monotonic() + 60
-        while not (root / "results.json").exists():
-            assert run.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert len(git(root, "worktree", "list").splitlines()) == 2
-        run.send_signal(signal.SIGINT)
-        output, _ = run.communicate(timeout=60)
-    assert run.returncode == pytest.ExitCode.INTERRUPTED, output
-    assert len(git(root, "worktree", "list").splitlines()) == 1
-
-
-TRAIN = """
-import torch
-import torch.distributed as dist
-
-CALLS = 1
-dist.init_process_group("gloo")
-weight = torch.nn.Parameter(torch.ones(8))
-optimizer = torch.optim.SGD([weight], lr=0.1)
-for _ in range(30):
-    weight.square().sum().backward()
-    for _ in range(CALLS):
-        dist.all_reduce(weight.grad)
-    optimizer.step()
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_the_reference_runs_its_own_script(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        train=TRAIN,
-        test_train="""
-        from pytest_ddpperf import Script
-
-        def test_train(ddpperf):
-            ddpperf.check(Script("train.py"), counts='only', world_size=2, backend="gloo", device="cpu")
-        """,
-    )
-    git(pytester.path, "init", "-q")
-    git(pytester.path, "add", ".")
-    git(pytester.path, "commit", "-qm", "one call")
-    (pytester.path / "train.py").write_text(TRAIN.replace("CALLS = 1", "CALLS = 3"))
-    run = pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD", "--ddpperf-report=json:results.json")
-    run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["Cause      all_reduce 1 -> 3 calls per step*"])
-    (result,) = json.loads((pytester.path / "results.json").read_text())["results"]
-    here, there = result["against"]["modules"]["__main__"].values()
-    assert here == str(pytester.path / "train.py")
-    assert there.endswith("/checkout/train.py")
-
-
 SAVING = """
 import os
 from pathlib import Path
@@ -736,48 +604,3 @@ def test_a_script_that_saves_and_resumes_is_compared_with_one_of_another_size(py
     assert git(top, "status", "--porcelain", "--untracked-files=no").split() == ["M", "calls", "M", "train.py"]
     assert not {"snapshot.pt", "out"} & {path.name for path in top.iterdir()}
     assert {path.name for path in (top / "checkpoints").iterdir()} == {"of-users.pt"}
-
-
-@pytest.mark.slow
-def test_each_side_imports_installed_packages_once_and_the_project_in_each_rank(
-    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``vendor`` is installed; of ``demo`` each side has a copy of its own."""
-    packages, log = tmp_path_factory.mktemp("environment") / "site-packages", pytester.path / "log"
-    packages.mkdir()
-    note = f"import os, time\nwith open({str(log)!r}, 'a') as file: print('%s', os.getpid(), __file__, file=file)\n"
-    (packages / "vendor.py").write_text(note % "vendor" + "time.sleep(0.01)\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
-    suite = """
-from demo import loads
-
-def test_loads(ddpperf):
-    ddpperf.check(
-        loads.build, world_size=2, device="cpu", backend="gloo", steps=5, launches=2, max_time=1, tolerance="1000%"
-    )
-"""
-    root = project(pytester, suite)
-    (root / ".gitignore").write_text("__pycache__\nresults.json\nlog\n")
-    (root / "src" / "demo" / "loads.py").write_text(
-        f"{note % 'project'}\ndef build(ctx):\n    import vendor\n\n"
-        f"    with open({str(log)!r}, 'a') as file: print('rank', os.getpid(), __file__, file=file)\n"
-        "    return lambda: 1.0\n"
-    )
-    commit(root)
-    log.write_text("")
-    pytester.runpytest_subprocess("-q", "--ddpperf-against=HEAD").assert_outcomes(passed=1)
-    noted: dict[str, list[tuple[str, str]]] = {"vendor": [], "project": [], "rank": []}
-    for line in log.read_text().splitlines():
-        what, pid, file = line.split()
-        noted[what].append((pid, file))
-    here = str(root / "src" / "demo" / "loads.py")
-    alone = {pid for pid, _ in noted["vendor"]}  # processes that imported it themselves
-    for end in (here, "/checkout/src/demo/loads.py"):
-        ranks = [(pid, file) for pid, file in noted["rank"] if file.endswith(end)]
-        assert len(ranks) >= 2 * (1 + 2), "a launch that prepares, and two that are timed"
-        assert set(ranks) <= set(noted["project"]), "each rank imports the project"
-        assert len([pid for pid, _ in ranks if pid in alone]) == 2, "those of the first launch"
-    ranks_of_both = {pid for pid, _ in noted["rank"]}
-    assert len(alone - ranks_of_both) == 2, "one zygote of each side"
-    assert {file for _, file in noted["vendor"]} == {str(packages / "vendor.py")}
-    assert not {pid for pid, _ in noted["project"]} & (alone - ranks_of_both), "no zygote imports the project"

@@ -24,6 +24,21 @@ def lay(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+V2 = "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+
+
+def grouped(groups: str, mounts: str, files: dict[str, str]) -> dict[str, str]:
+    """The files of a process in these control groups; those of the groups are named from where these are mounted."""
+    of_groups = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    return {"proc/self/cgroup": f"{groups}\n", "proc/self/mountinfo": mounts, **of_groups}
+
+
+def quota(folder: str, quota: int) -> dict[str, str]:
+    """The files of a group of version 1 that has so many microseconds in each tenth of a second."""
+    return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
+
+
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
@@ -65,22 +80,11 @@ def test_cpu_model_without_proc_is_the_architecture(tmp_path: Path, monkeypatch:
         ({"sys/class/dmi/id/sys_vendor": "Amazon EC2\n", "sys/class/dmi/id/product_name": "c7g.metal\n"}, "physical"),
         ({"proc/device-tree/hypervisor/compatible": "xen"}, "virtual"),
         ({}, "physical"),
-        (
-            {
-                "proc/self/cgroup": "0::/job\n",
-                "proc/self/mountinfo": "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
-                "sys/fs/cgroup/job/cpu.max": "350000 100000",
-            },
-            "shared",
-        ),
+        (grouped("0::/job", V2, {"job/cpu.max": "350000 100000"}), "shared"),
     ],
 )
 def test_a_machine_that_others_use_is_told(tmp_path: Path, files: dict[str, str], kind: str) -> None:
     assert machine_facts(lay(tmp_path, files)).machine == kind
-
-
-V2 = "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n"
-V1 = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
 
 
 @pytest.mark.usefixtures("eight_cores")
@@ -88,71 +92,23 @@ V1 = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\
     ("files", "cores"),
     [
         pytest.param({}, 8, id="no groups: the affinity"),
+        pytest.param(grouped("0::/job", V2, {"job/cpu.max": "max 100000\n"}), 8, id="v2 without a limit"),
+        pytest.param(grouped("0::/job", V2, {"job/cpu.max": "350000 100000"}), 3, id="v2 with 3.5 CPUs: rounded down"),
         pytest.param(
-            {"proc/self/cgroup": "0::/job\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/job/cpu.max": "max 100000\n"},
-            8,
-            id="v2 without a limit",
-        ),
-        pytest.param(
-            {"proc/self/cgroup": "0::/job\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/job/cpu.max": "350000 100000"},
-            3,
-            id="v2 with 3.5 CPUs: rounded down",
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": "0::/pod/job\n",
-                "proc/self/mountinfo": V2,
-                "sys/fs/cgroup/pod/cpu.max": "200000 100000",
-                "sys/fs/cgroup/pod/job/cpu.max": "max 100000",
-            },
+            grouped("0::/pod/job", V2, {"pod/cpu.max": "200000 100000", "pod/job/cpu.max": "max 100000"}),
             2,
             id="v2 with the limit on a group above",
         ),
+        pytest.param(grouped("0::/../x", V2, {"cpu.max": "400000 100000"}), 4, id="v2 seen from another namespace"),
+        pytest.param(grouped("0::/", V2, {"cpu.max": "50000 100000"}), 1, id="half a CPU counts as one"),
+        pytest.param(grouped("0::/", V2, {"cpu.max": "900000 0\n"}), 8, id="garbled figures are no limit"),
+        pytest.param(grouped("4:cpu,cpuacct:/docker/a", V1, quota("cpu,cpuacct/docker/a", 200_000)), 2, id="v1"),
         pytest.param(
-            {"proc/self/cgroup": "0::/../x\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/cpu.max": "400000 100000"},
-            4,
-            id="v2 seen from another namespace: the mount itself",
-        ),
-        pytest.param(
-            {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/cpu.max": "50000 100000"},
-            1,
-            id="half a CPU counts as one",
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": "4:cpu,cpuacct:/docker/a\n",
-                "proc/self/mountinfo": V1,
-                "sys/fs/cgroup/cpu,cpuacct/docker/a/cpu.cfs_quota_us": "200000\n",
-                "sys/fs/cgroup/cpu,cpuacct/docker/a/cpu.cfs_period_us": "100000\n",
-            },
-            2,
-            id="v1",
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": "4:cpu,cpuacct:/docker/a\n",
-                "proc/self/mountinfo": V1.replace("0:29 /", "0:29 /docker/a"),
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "600000\n",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            },
+            grouped("4:cpu,cpuacct:/docker/a", V1.replace("0:29 /", "0:29 /docker/a"), quota("cpu,cpuacct", 600_000)),
             6,
             id="v1 in a container: its group is the mount's root",
         ),
-        pytest.param(
-            {
-                "proc/self/cgroup": "4:cpu,cpuacct:/\n",
-                "proc/self/mountinfo": V1,
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            },
-            8,
-            id="v1 without a limit",
-        ),
-        pytest.param(
-            {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/cpu.max": "900000 0\n"},
-            8,
-            id="garbled figures are no limit",
-        ),
+        pytest.param(grouped("4:cpu,cpuacct:/", V1, quota("cpu,cpuacct", -1)), 8, id="v1 without a limit"),
     ],
 )
 def test_usable_cores(tmp_path: Path, files: dict[str, str], cores: int) -> None:
@@ -175,64 +131,45 @@ V1_MEMORY = "33 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
         pytest.param({"proc/meminfo": "MemTotal:  9000 kB\n"}, None, id="a kernel that does not say what is available"),
         pytest.param({"proc/meminfo": MEMINFO}, 2000 * 1024, id="no groups: the machine's"),
         pytest.param(
-            {
-                "proc/meminfo": MEMINFO,
-                "proc/self/cgroup": "0::/job\n",
-                "proc/self/mountinfo": V2,
-                "sys/fs/cgroup/job/memory.max": "max\n",
-                "sys/fs/cgroup/job/memory.current": "500000\n",
-            },
+            {"proc/meminfo": MEMINFO}
+            | grouped("0::/job", V2, {"job/memory.max": "max\n", "job/memory.current": "500000\n"}),
             2000 * 1024,
             id="v2 without a limit",
         ),
         pytest.param(
-            {
-                "proc/meminfo": MEMINFO,
-                "proc/self/cgroup": "0::/pod/job\n",
-                "proc/self/mountinfo": V2,
-                "sys/fs/cgroup/pod/memory.max": "1000000\n",
-                "sys/fs/cgroup/pod/memory.current": "700000\n",
-                "sys/fs/cgroup/pod/memory.stat": "anon 500000\nfile 200000\ninactive_file 50000\nactive_file 150000\n",
-                "sys/fs/cgroup/pod/job/memory.max": "900000\n",
-                "sys/fs/cgroup/pod/job/memory.current": "100000\n",
-            },
+            grouped(
+                "0::/pod/job",
+                V2,
+                {
+                    "pod/memory.max": "1000000\n",
+                    "pod/memory.current": "700000\n",
+                    "pod/memory.stat": "anon 500000\nfile 200000\ninactive_file 50000\nactive_file 150000\n",
+                    "pod/job/memory.max": "900000\n",
+                    "pod/job/memory.current": "100000\n",
+                },
+            ),
             350_000,
             id="v2 with the tightest limit on a group above: files' pages that rest give way",
         ),
         pytest.param(
-            {
-                "proc/meminfo": MEMINFO,
-                "proc/self/cgroup": "0::/\n",
-                "proc/self/mountinfo": V2,
-                "sys/fs/cgroup/memory.max": "1000000\n",
-                "sys/fs/cgroup/memory.current": "1000100\n",
-            },
+            {"proc/meminfo": MEMINFO} | grouped("0::/", V2, {"memory.max": "1000000\n", "memory.current": "1000100\n"}),
             0,
             id="v2 that is full",
         ),
         pytest.param(
-            {
-                "proc/meminfo": MEMINFO,
-                "proc/self/cgroup": "4:cpu,cpuacct:/\n5:memory:/docker/a\n",
-                "proc/self/mountinfo": V1 + V1_MEMORY,
-                "sys/fs/cgroup/memory/docker/a/memory.limit_in_bytes": "1000000\n",
-                "sys/fs/cgroup/memory/docker/a/memory.usage_in_bytes": "700000\n",
-                "sys/fs/cgroup/memory/docker/a/memory.stat": "inactive_file 1\ntotal_inactive_file 100000\n",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-                "sys/fs/cgroup/memory/memory.usage_in_bytes": "5000000\n",
-            },
+            grouped(
+                "4:cpu,cpuacct:/\n5:memory:/docker/a",
+                V1 + V1_MEMORY,
+                {
+                    "memory/docker/a/memory.limit_in_bytes": "1000000\n",
+                    "memory/docker/a/memory.usage_in_bytes": "700000\n",
+                    "memory/docker/a/memory.stat": "inactive_file 1\ntotal_inactive_file 100000\n",
+                    "memory/memory.limit_in_bytes": "9223372036854771712\n",
+                    "memory/memory.usage_in_bytes": "5000000\n",
+                },
+            ),
             400_000,
             id="v1, of which the root has no limit",
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": "0::/\n",
-                "proc/self/mountinfo": V2,
-                "sys/fs/cgroup/memory.max": "1000000\n",
-                "sys/fs/cgroup/memory.current": "400000\n",
-            },
-            600_000,
-            id="a group alone",
         ),
     ],
 )

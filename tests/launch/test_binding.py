@@ -10,7 +10,6 @@ import pytest
 from pytest_ddpperf.errors import SettingError
 from pytest_ddpperf.launch import binding
 from pytest_ddpperf.launch.binding import shares
-from pytest_ddpperf.launch.launcher import Launcher
 
 
 def machine(root: Path, nodes: list[str], threads: dict[int, int] | None = None) -> Path:
@@ -61,19 +60,6 @@ def test_a_machine_that_tells_no_nodes_is_one(tmp_path: Path) -> None:
 def test_fewer_cores_than_ranks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"3 ranks have 2 \(4-5\): use fewer ranks, or cpu_binding=none"):
         shares([4, 5], 3, tmp_path)
-
-
-def cores_of(_ctx: object) -> list[int]:
-    return sorted(os.sched_getaffinity(0))
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_real_ranks_are_bound_where_that_is_asked_for(launcher: Launcher) -> None:
-    allowed = os.sched_getaffinity(0)
-    bound = launcher.run(cores_of, world_size=2, device="cpu", backend="gloo", bind=True).values
-    assert {core for cores in bound for core in cores} == allowed
-    assert not {*bound[0]} & {*bound[1]}
-    assert launcher.run(cores_of, world_size=2, device="cpu", backend="gloo").values == (sorted(allowed),) * 2
 
 
 def test_ranks_near_one_gpu_share_its_cores_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import random
 import signal
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-@dataclass
-class Seen:
-    """A result of a class that only the test module knows."""
-
-    value: float
-
-
 def run(launcher: Launcher, function: Any, *args: object, world_size: int = 1) -> LaunchResult[Any]:
     return launcher.run(function, *args, world_size=world_size, device="cpu", backend="gloo", timeout=20)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 4])
 def test_every_rank_takes_part_and_answers_in_order(launcher: Launcher, world_size: int) -> None:
     def gather(ctx: RankContext, factor: int) -> list[int]:
         import torch
@@ -50,7 +41,7 @@ def test_every_rank_takes_part_and_answers_in_order(launcher: Launcher, world_si
     result = launcher.run(gather, 10, world_size=world_size)
     assert result.values == ([10 * rank for rank in range(world_size)],) * world_size
     assert [output.stdout for output in result.outputs] == ["done\n"] * world_size
-    who = {1: "rank 0", 2: "ranks 0, 1", 4: "ranks 0, 1, 2, 3"}[world_size]
+    who = {1: "rank 0", 4: "ranks 0, 1, 2, 3"}[world_size]
     assert result.sections == ((f"{who} stdout", "done\n"),)
     assert 0 < result.seconds < 20
 
@@ -113,19 +104,6 @@ def test_the_controllers_environment_folder_and_path_reach_the_ranks(
 
 
 @pytest.mark.slow
-def test_a_launcher_started_ahead_takes_the_users_threads_and_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(_ctx: RankContext) -> tuple[int, bool]:
-        import torch
-
-        return torch.get_num_threads(), "this" in sys.modules
-
-    with Launcher(environ={**os.environ, "OMP_NUM_THREADS": "2"}, preload=["this"]) as launcher:
-        launcher.start()
-        monkeypatch.setattr("pytest_ddpperf.launch.launcher.ZygoteProcess", None)  # another one cannot be made
-        assert run(launcher, look).rank(0) == (2, True)
-
-
-@pytest.mark.slow
 def test_a_variable_that_torch_reads_when_it_is_loaded_holds_for_the_next_launch(
     shared_launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,12 +139,6 @@ def test_ranks_listen_on_loopback_only(launcher: Launcher) -> None:
     # 127.0.0.1 and ::1 as the kernel writes them: 32-bit words in the machine's byte order; and 127.0.0.1 within IPv6.
     loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
     assert {address for value in result.values for address in value} <= loopback
-
-
-def test_results_come_back_as_objects_of_the_same_class(launcher: Launcher) -> None:
-    result = run(launcher, lambda ctx: Seen(ctx.rank / 2), world_size=2)
-    assert result.values == (Seen(0.0), Seen(0.5))
-    assert type(result.rank(1)) is Seen
 
 
 def test_a_large_result_comes_back_whole(launcher: Launcher) -> None:
@@ -237,13 +209,6 @@ def test_more_ranks_than_files_may_be_opened(launcher: Launcher) -> None:
             run(launcher, print, world_size=100)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_a_partial_is_called_like_any_function(launcher: Launcher) -> None:
-    def scale(ctx: RankContext, value: int, factor: int) -> int:
-        return (ctx.rank + 1) * value * factor
-
-    assert run(launcher, functools.partial(scale, factor=3), 5, world_size=2).values == (15, 30)
 
 
 def imported(_ctx: RankContext, name: str) -> bool:

@@ -115,32 +115,6 @@ def test_they_run_launches_at_the_same_time_and_end_together(
     assert all_gone(known(pids))
 
 
-@pytest.mark.slow  # test_interleaving.py aborts a launch of one copy
-def test_abort_ends_what_other_threads_have_under_way(
-    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]
-) -> None:
-    launchers = Launchers(lambda first: Launcher(like=first))
-    launchers.wait(2)
-    os.mkfifo(tmp_path / "there")
-
-    def stays(_ctx: RankContext) -> None:
-        (tmp_path / "there").write_text("x")
-        signal.pause()
-
-    there = os.open(tmp_path / "there", os.O_RDWR)  # never without a reader
-    with ThreadPoolExecutor(2) as pool:
-        ends = [pool.submit(alone, launchers[number], stays) for number in (0, 1)]
-        assert os.read(there, 1) + os.read(there, 1) == b"xx"
-        pids = known(launchers.pids)
-        launchers.abort()
-        for end, how in zip(ends, ("was killed by SIGKILL", "has ended"), strict=True):
-            with pytest.raises(LaunchError, match=f"the process that ranks are forked from {how}"):
-                end.result()
-    os.close(there)
-    launchers.close()
-    assert all_gone(pids)
-
-
 def test_those_that_are_not_kept_start_again_when_they_are_needed(
     launchers: Launchers, all_gone: Callable[[Iterable[int]], bool]
 ) -> None:
@@ -301,14 +275,6 @@ def test_starting_a_copy_does_not_wait_for_a_busy_one(launchers: Launchers, tmp_
     with busy(launchers, tmp_path):
         launchers.start(2)
         (tmp_path / "end").write_text("now")
-
-
-@pytest.mark.slow
-def test_a_kernel_that_cannot_follow_copies_gets_zygotes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddpperf.launch.zygote_process.HAS_PIDFD", False)
-    with Launcher() as first, Launcher(like=first) as other:
-        parent = alone(other, lambda _ctx: os.getppid()).rank(0)
-        assert (parent, parent_of(parent)) == (other.pid, os.getpid())
 
 
 @pytest.mark.slow

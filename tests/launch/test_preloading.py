@@ -60,9 +60,9 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def original(packages: Path) -> Iterator[Launcher]:
+def original(packages: Path, shared_launcher: Launcher) -> Iterator[Launcher]:
     assert packages
-    with Launcher() as launcher:
+    with Launcher(like=shared_launcher) as launcher:
         launcher.wait()
         yield launcher
 

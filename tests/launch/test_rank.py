@@ -8,7 +8,6 @@ import platform
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -159,27 +158,3 @@ def test_what_only_happens_at_exit_cannot_hang_a_launch(launcher: Launcher) -> N
         return ctx.rank
 
     assert launcher.run(leaves_a_thread, world_size=2, device="cpu", timeout=20).values == (0, 1)
-
-
-@pytest.mark.slow
-def test_a_limit_of_64_open_files_holds_a_launch_and_a_failure_before_the_report_is_shown(tmp_path: Path) -> None:
-    code = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
-    (tmp_path / "limits.py").write_text(
-        f"{code}from pytest_ddpperf.launch.launcher import Launcher\n"
-        """
-from pytest_ddpperf.errors import RankFailed
-with Launcher(preload=["wrong"] if __import__("sys").argv[1:] else []) as launcher:
-    try:
-        print(launcher.run(lambda ctx: ctx.rank, world_size=2, device="cpu", backend="gloo").values)
-    except RankFailed as error:
-        print(error, error.sections)
-"""
-    )
-    (tmp_path / "wrong.py").write_text("import resource\nresource.getrlimit = lambda _: (4096, 4096)\n")
-
-    def said(*arguments: str) -> str:
-        command = [sys.executable, str(tmp_path / "limits.py"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    assert said() == "(0, 1)\n"
-    assert "Invalid argument" in said("wrong")

@@ -126,12 +126,6 @@ def test_what_gloo_says_of_each_group_is_left_out() -> None:
         assert FollowedOutput(file).lines() == ["first", "[Gloo] of mine"]
 
 
-def test_a_short_text_is_kept_as_it_is() -> None:
-    with open_output() as file:
-        file.write(b"hello\n")
-        assert read_output(file, "stdout") == "hello\n"
-
-
 def test_of_a_long_text_the_end_is_kept_and_the_cut_is_named() -> None:
     with open_output() as file:
         file.write(b"0123456789")

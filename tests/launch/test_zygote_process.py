@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddpperf.errors import LaunchError, RankFailed, RanksTimedOut
+from pytest_ddpperf.errors import LaunchError, RanksTimedOut
 from pytest_ddpperf.launch import processes, zygote_process
-from pytest_ddpperf.launch.context import Gpus, TorchMachine
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.launch.messages import Fork, Sweep
 from pytest_ddpperf.launch.zygote_process import ZygoteEnded, ZygoteProcess
@@ -124,36 +123,20 @@ def test_nothing_outlives_a_killed_controller_whose_zygote_is_stopped(
 
 
 @pytest.mark.slow  # that it was killed is told where launches are aborted, too
-def test_nothing_outlives_a_killed_zygote(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
+@pytest.mark.parametrize(
+    ("how", "told"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, "exited with status 0")]
+)
+def test_nothing_outlives_a_killed_zygote(
+    tmp_path: Path, all_gone: Callable[[Iterable[int]], bool], how: signal.Signals, told: str
+) -> None:
     controller, pids = blocked_controller(tmp_path)
     with controller:
         zygote = int((tmp_path / "0.pids").read_text().split()[1])
-        os.kill(zygote, signal.SIGKILL)
+        os.kill(zygote, how)
         output, _ = controller.communicate(timeout=20)
-        assert output == "the process that ranks are forked from was killed by SIGKILL; the ranks were stopped\n"
+        assert output == f"the process that ranks are forked from {told}; the ranks were stopped\n"
         assert all_gone(pids)
         assert not [*tmp_path.glob("ddpperf-files-*")]
-
-
-@pytest.mark.slow  # test_interleaving.py interrupts a launch of a copy
-def test_ctrl_c_ends_everything_and_comes_through(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
-    controller, pids = blocked_controller(tmp_path)
-    with controller:
-        controller.send_signal(signal.SIGINT)
-        output, _ = controller.communicate(timeout=20)
-        assert output == "interrupted set()\n"  # the controller has imported neither torch nor numpy
-        assert all_gone(pids)
-
-
-@pytest.mark.slow
-def test_a_terminated_zygote_takes_its_ranks_along(tmp_path: Path, all_gone: Callable[[Iterable[int]], bool]) -> None:
-    controller, pids = blocked_controller(tmp_path)
-    with controller:
-        zygote = int((tmp_path / "0.pids").read_text().split()[1])
-        os.kill(zygote, signal.SIGTERM)
-        output, _ = controller.communicate(timeout=20)
-        assert output == "the process that ranks are forked from exited with status 0; the ranks were stopped\n"
-        assert all_gone(pids)
 
 
 def test_the_zygote_has_one_thread(launcher: Launcher) -> None:
@@ -195,27 +178,6 @@ def test_a_thread_that_the_zygote_keeps_is_told_where_ranks_hang(
     hint = "the process that ranks are forked from has 1 more thread: a lock that one of them held stays locked"
     with Launcher(preload=["starts_a_thread"]) as launcher, pytest.raises(RanksTimedOut, match=hint):
         launcher.run(lambda _: signal.pause(), world_size=1, device="cpu", backend="gloo", timeout=2)
-
-
-@pytest.mark.slow
-def test_an_import_that_has_used_a_gpu_is_named_where_ranks_are_to_use_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "uses_gpu.py").write_text("import torch; torch.cuda._initialized = True")
-    monkeypatch.syspath_prepend(tmp_path)
-    two = Gpus(names=("H200",) * 2, pci=(None,) * 2)
-    machine = TorchMachine(torch="2.13.0", cuda="13.0", gpus=two, nccl=True, backends=("gloo", "nccl"))
-    with Launcher(preload=["uses_gpu"]) as launcher, Launcher(like=launcher) as copied:
-        monkeypatch.setattr(launcher, "machine", lambda **_: machine)
-        for each in (launcher, copied):
-            each.run(print, world_size=1, device="cpu", backend="gloo")
-            assert each.remarks == {}
-            with pytest.raises(RankFailed):
-                each.run(print, world_size=1, device="cuda")
-            (remark,) = each.remarks.values()
-            assert remark.startswith(
-                "the import of uses_gpu uses a GPU in the process that ranks are forked from: CUDA"
-            )
 
 
 @pytest.mark.slow

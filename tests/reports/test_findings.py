@@ -511,7 +511,8 @@ CASES = [
         {"ranks": 2},
         (
             "2 ranks send each other nothing, so each trains alone: let the script join the process group that the "
-            "environment of torchrun describes, or give world_size=1"
+            "environment of torchrun describes, and wrap its model (DistributedDataParallel, FSDP); or give "
+            "world_size=1"
         ),
     ),
     Case(
@@ -555,7 +556,7 @@ CASES = [
         {"ranks": (0, 1), "drawn": True, "paired": None, "alone": True, "sites": ()},
         (
             "ranks 0 and 1 draw the same samples from the dataset and send each other nothing: let them join a process "
-            "group, or give world_size=1"
+            "group and wrap the model (DistributedDataParallel, FSDP), or give world_size=1"
         ),
     ),
     Case(

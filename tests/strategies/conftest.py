@@ -61,13 +61,6 @@ def placement(request: pytest.FixtureRequest) -> Placement:
     return found
 
 
-@pytest.fixture(params=[*(pytest.param(on_cpu(ranks), id=f"cpu-{ranks}") for ranks in (2, 3, 4)), *ON_GPU])
-def wide_placement(request: pytest.FixtureRequest) -> Placement:
-    """The same, and more ranks on the CPU."""
-    found: Placement = request.param
-    return found
-
-
 @pytest.fixture(params=ON_GPU)
 def gpu_placement(request: pytest.FixtureRequest) -> Placement:
     """Those that there can be on a GPU, for what takes one."""

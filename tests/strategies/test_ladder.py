@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 if TYPE_CHECKING:
     from tests.strategies.conftest import Placement
 
-ON_CPU = torch.device("cpu")
 Alone = Callable[..., Any]
 OnRanks = Callable[..., tuple[Any, ...]]
 
@@ -83,50 +82,6 @@ def accumulate(module: nn.Module, parallel: Parallel, rank: int, step: int, part
             parallel.synchronise()
 
 
-PARTS = (1, 2, 4)
-
-
-def accumulated_gradients(ctx: RankContext, strategy: str) -> dict[tuple[int, bool, int], Tensor]:
-    """By micro-batches, whether all but the last stay local, and step: all gradients, one after the other."""
-    found = {}
-    for parts in PARTS:
-        for local in (True, False):
-            module = net(ctx.rank, ctx.device)
-            parallel = parallelise(strategy, module, ctx)
-            for step in range(3):
-                module.zero_grad(set_to_none=step != 2)
-                accumulate(module, parallel, ctx.rank, step, parts, local=local)
-                found[parts, local, step] = as_vector(module)
-    return found
-
-
-def as_vector(module: nn.Module) -> Tensor:
-    """Gradients of what is used."""
-    used = [p for name, p in module.named_parameters() if "never" not in name and p.requires_grad]
-    return torch.cat([p.grad.flatten() for p in used if p.grad is not None])
-
-
-def accumulated_alone(device: torch.device, ranks: int) -> dict[tuple[int, int], Tensor]:
-    """By micro-batches and step."""
-    found = {}
-    for parts, step in itertools.product(PARTS, range(3)):
-        module = net(0, device)
-        for rank, part in itertools.product(range(ranks), range(parts)):
-            (loss_of(module, share_of(rank, step, part)) / parts / ranks).backward()
-        found[parts, step] = as_vector(module)
-    return found
-
-
-def test_gradients_are_those_of_one_process(
-    on_ranks: OnRanks, alone: Alone, strategy: str, wide_placement: Placement
-) -> None:
-    expected = alone(wide_placement, accumulated_alone, wide_placement.ranks)
-    for found in on_ranks(accumulated_gradients, strategy, wide_placement):
-        for (parts, _, step), gradients in found.items():
-            right = expected[parts, step]
-            assert (gradients - right).norm() <= wide_placement.tolerance * right.norm()
-
-
 class Sharing(nn.Module):
     """Gradients that share memory: with what goes on to earlier layers, and with one another."""
 
@@ -181,68 +136,6 @@ def test_gradients_that_share_memory_are_not_changed_under_one_another(
     for found in on_ranks(shared_gradients, strategy, placement):
         for step, right in zip(found, expected, strict=True):
             assert_equal_in_norm(step, right, placement.tolerance)
-
-
-OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
-}
-
-
-def trained_parameters(ctx: RankContext, strategy: str) -> dict[str, dict[str, Tensor]]:
-    found = {}
-    for name, optimizer_of in OPTIMIZERS.items():
-        module = net(ctx.rank, ctx.device)
-        parallel = parallelise(strategy, module, ctx)
-        optimizer = optimizer_of(module.parameters())
-        for step in range(4):
-            optimizer.zero_grad(set_to_none=step % 2 == 0)
-            accumulate(module, parallel, ctx.rank, step, 2, local=True)
-            optimizer.step()
-        found[name] = {name: p.detach() for name, p in module.named_parameters()}
-    return found
-
-
-def trained_alone(device: torch.device, ranks: int) -> dict[str, dict[str, Tensor]]:
-    found = {}
-    for name, optimizer_of in OPTIMIZERS.items():
-        module = net(0, device)
-        optimizer = optimizer_of(module.parameters())
-        for step in range(4):
-            optimizer.zero_grad()
-            for rank, part in itertools.product(range(ranks), range(2)):
-                (loss_of(module, share_of(rank, step, part)) / 2 / ranks).backward()
-            for parameter in module.never.parameters():
-                parameter.grad = torch.zeros_like(parameter)  # decays, as on the ranks
-            optimizer.step()
-        found[name] = {name: p.detach() for name, p in module.named_parameters()}
-    return found
-
-
-def test_optimizers_train_what_one_process_trains(
-    on_ranks: OnRanks, alone: Alone, strategy: str, placement: Placement
-) -> None:
-    expected = alone(placement, trained_alone, placement.ranks)
-    for found in on_ranks(trained_parameters, strategy, placement):
-        for name, parameters in expected.items():
-            assert_equal_in_norm(found[name], parameters, 10 * placement.tolerance)
-
-
-def gradients_with_one_rank(ctx: RankContext, strategy: str) -> dict[str, Tensor]:
-    module = net(0, ctx.device)
-    parallel = parallelise(strategy, module, ctx)
-    for step in range(2):
-        module.zero_grad()
-        accumulate(module, parallel, 0, step, 2, local=True)
-    return gradients_of(module)
-
-
-def test_a_rank_alone_has_its_own_gradients(on_ranks: OnRanks, strategy: str, cpu: Placement) -> None:
-    module = net(0, ON_CPU)
-    for part in range(2):
-        (loss_of(module, share_of(0, 1, part)) / 2).backward()
-    (found,) = on_ranks(gradients_with_one_rank, strategy, cpu.of(1))
-    assert_equal_in_norm(found, gradients_of(module), 1e-6)
 
 
 def reductions(ctx: RankContext, strategy: str) -> dict[bool, list[list[int]]]:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.strategies.parallel import Parallel
@@ -73,15 +71,6 @@ class Half(Net):
     def __init__(self) -> None:
         super().__init__()
         self.blocks[0][0].requires_grad_(requires_grad=False)  # type: ignore[index]  # a Sequential
-
-
-class Recomputing(Net):
-    """Keeps only what goes into its blocks, and computes the rest again in backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for block in self.blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 class Module(nn.Module):
@@ -340,11 +329,6 @@ def test_tied_frozen_and_oddly_named_parameters_keep_their_names_and_worth(check
     check([Case(strategy, model=Tied) for strategy in (*FAMILIES, "fsdp1[sharding=NO_SHARD]")], placement)
     check([Case(strategy, model=Module) for strategy in FAMILIES], placement)
     check([Case(strategy, model=Half) for strategy in ("ddp", "zero1", "fsdp2")], placement)
-
-
-def test_blocks_may_be_recomputed(check: Check, placement: Placement) -> None:
-    strategies = [*FAMILIES, "ddp[static_graph=true]", "fsdp1[use_orig_params=false]"]
-    check([Case(strategy, 2, model=Recomputing) for strategy in strategies], placement)
 
 
 def test_without_blocks_the_module_is_one_unit(check: Check, placement: Placement) -> None:

@@ -91,10 +91,6 @@ def test_where_one_rank_cannot_read_there_is_no_growth_and_none_waits_for_ever(l
     assert memory_growth(measured) is None
 
 
-def test_a_step_that_keeps_nothing_does_not_grow(launcher: Launcher) -> None:
-    assert max(growths(launcher, lambda _rank, _step: None)) < GROWTH_TOLERANCE
-
-
 def test_a_cache_that_fills_up_in_the_first_steps_is_no_leak(launcher: Launcher) -> None:
     """Eight entries, of 1.6 MB together, replaced again and again."""
     cache: dict[int, bytes] = {}

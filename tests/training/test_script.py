@@ -211,7 +211,6 @@ def counted(launcher: Launcher, each: Callable[[int], object], steps: int = 100)
     ("then", "now", "worse"),
     [
         pytest.param(logging(5), logging(5, after=3), {}, id="logging at another phase"),
-        pytest.param(reading(10), reading(10, after=3), {}, id="reading at another phase"),
         pytest.param(
             reading(10),
             reading(5),

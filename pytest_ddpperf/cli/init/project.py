@@ -56,7 +56,6 @@ class TrainingScript:
     joins: bool = False  # whether it trains on several ranks, as far as its code says
     starts: bool = False  # whether it starts processes of its own
     named: int = FAR  # parts of the path of the README or run script next to the root that names it
-    chosen: bool = False  # whether the user names it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +87,7 @@ def look_at(folder: Path, chosen: Path | None = None) -> Project:
     program = Program(modules)
     scripts = [_script(file, modules[file], program.reached(file), named.get(file, FAR)) for file in files]
     if chosen is not None:
-        scripts = [replace(each, framework=each.framework or "torch", chosen=True) for each in scripts]
+        scripts = [replace(each, framework=each.framework or "torch") for each in scripts]
     return Project(
         root=root,
         rooted=project_root(root / "tests") == root,

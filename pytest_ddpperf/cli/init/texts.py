@@ -38,7 +38,7 @@ from torch import nn
 from pytest_ddpperf import Workload
 
 # Put your own model, batch, loss and optimizer in place of these.
-{remark}workload = Workload(
+workload = Workload(
     model=lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)),
     batch=lambda: (torch.randn(32, 64), torch.randint(10, (32,))),
     loss=nn.functional.cross_entropy,
@@ -64,10 +64,8 @@ def found_lines(project: Project) -> list[str]:
     script, (file, *others) = project.scripts[0], [from_here(project.root / each.file) for each in project.scripts]
     needs = ", ".join(script.needs)
     lines = [f"{file} trains with {_NAMES.get(script.framework, script.framework)}: the test runs it as it is"]
-    if needs and script.chosen:
-        lines = [f"{file} does not run without {needs}: give that behind its name in the test"]
-    elif needs:
-        lines = [f"{file} trains, but does not run without {needs}: the test trains a small model in place of it"]
+    if needs:
+        lines = [f"{file} trains, and does not run without {needs}: give that behind its name in the test"]
     if script.starts:
         lines.append(f"{file} can start processes of its own, whose steps are not seen: have it train under torchrun")
     if others:
@@ -78,17 +76,13 @@ def found_lines(project: Project) -> list[str]:
 
 def test_text(project: Project, folder: Path) -> str:
     """The test file of a project, in a folder from its root."""
-    script = _usable(project)
-    if script is not None:
-        return _HEAD + _SCRIPT.format(
-            remarks="".join(f"    # {printable(line)}\n" for line in _script_remarks(script)),
-            call=", ".join(_arguments(script, project, folder)),
-        )
-    remark = ""
-    if project.scripts:
-        file = _path(project.scripts[0], project, folder)
-        remark = f"# {file} is measured as it is with its arguments: ddpperf.check(Script({file!r}, ...))"
-    return _HEAD + _WORKLOAD.format(remark=f"{printable(remark)}\n" * bool(remark))
+    if not project.scripts:
+        return _HEAD + _WORKLOAD
+    script = project.scripts[0]
+    return _HEAD + _SCRIPT.format(
+        remarks="".join(f"    # {printable(line)}\n" for line in _script_remarks(script)),
+        call=", ".join(_arguments(script, project, folder)),
+    )
 
 
 def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, str]:
@@ -101,9 +95,9 @@ def job(kind: str, project: Project, folder: Path, test: Path) -> tuple[Path, st
         raise SettingError(f"{own}: a CI job cannot name this folder: give it a name of letters, digits and ._-/")
     name = "-".join(("performance", *own.parts))
     packages = ["-r requirements.txt"] * project.requirements + ["-e ."] * project.installable
-    script = _usable(project)
-    if not packages and script is not None and script.framework != "torch":
-        packages = [{"fabric": "lightning"}.get(script.framework, script.framework)]
+    framework = project.scripts[0].framework if project.scripts else "torch"
+    if not packages and framework != "torch":
+        packages = [{"fabric": "lightning"}.get(framework, framework)]
     # A model that the test itself defines is that of the merge base only by the tests of the merge base.
     of_tests = test.is_file() and "Workload(" in test.read_text(encoding="utf-8", errors="replace")
     words = {
@@ -123,12 +117,6 @@ def requirement() -> str:
     """Returns what pip installs this package by: from its repository, for no package index has it."""
     urls = dict(url.split(", ", 1) for url in metadata("pytest-ddpperf").get_all("Project-URL", []))
     return f"pytest-ddpperf @ git+{urls.get('Repository', UNKNOWN)}"
-
-
-def _usable(project: Project) -> TrainingScript | None:
-    """The script that the test runs; None if it trains a small model."""
-    script = next(iter(project.scripts), None)
-    return script if script is not None and (script.chosen or not script.needs) else None
 
 
 def _script_remarks(script: TrainingScript) -> list[str]:

@@ -23,7 +23,7 @@ from tests.counted import count_step
 from tests.factories import NEEDS_FSDP2, SHARDS_ON_CPU, runnable
 
 PARAMETERS = 1088
-FEW = 6  # steps are looked at: all of a case are alike
+FEW = 4  # steps are looked at: all of a case are alike
 M = 4 * PARAMETERS
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "naive": ("naive", {}),
@@ -37,11 +37,8 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "ddp accumulating, always synchronised": ("ddp", {"micro_steps": 4, "quiet": False}),
     "ddp bf16": ("ddp[comm_hook=bf16]", {}),
     "zero1": ("zero1", {}),
-    "zero1 accumulating": ("zero1", {"micro_steps": 2}),
     "fsdp1": ("fsdp1", {}),
-    "fsdp1 accumulating": ("fsdp1", {"micro_steps": 2}),
     "fsdp1 SHARD_GRAD_OP": ("fsdp1[sharding=SHARD_GRAD_OP]", {}),
-    "fsdp1 SHARD_GRAD_OP accumulating": ("fsdp1[sharding=SHARD_GRAD_OP]", {"micro_steps": 2}),
     "fsdp2": ("fsdp2", {}),
     "fsdp2 accumulating": ("fsdp2", {"micro_steps": 2}),
     "fsdp2 without resharding": ("fsdp2[reshard_after_forward=false]", {}),
@@ -150,21 +147,6 @@ def test_accumulation_gathers_for_each_micro_batch_and_scatters_once(found: Foun
     """With 2 micro-batches 2 x 2 M are gathered, in 8 calls; and torch prefetches a block, of M / 2, in vain."""
     for counts in found[1]:
         assert collectives(counts["fsdp2 accumulating"]) == {"all_gather": (9, 4.5 * M), "reduce_scatter": (2, M)}
-
-
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
-        ("zero1 accumulating", {"all_reduce": (1, M), "broadcast": (8, M)}),
-        ("fsdp1 accumulating", {"all_gather": (8, 4 * M), "reduce_scatter": (2, M)}),
-        # Without a reduction it keeps what it has gathered, for the next micro-batch.
-        ("fsdp1 SHARD_GRAD_OP accumulating", {"all_gather": (2, M), "reduce_scatter": (2, M)}),
-    ],
-)
-def test_two_micro_batches_are_reduced_once(found: Found, case: str, expected: dict[str, tuple[float, float]]) -> None:
-    for counts in found[1]:
-        assert collectives(counts[case]) == expected
-        assert counts[case].unstable == {}
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from tests.counted import count_step
 from tests.factories import make_environment, runnable
 
 RANKS = 2
-FEW = 8  # steps are looked at: none has a period of more than two
+FEW = 6  # steps are looked at: none has a period of more than two
 WIDTH = 16
 SEQUENCE = 8
 
@@ -465,10 +465,3 @@ def test_two_steps_of_every_variant_are_alike(counted: dict[str, Counts]) -> Non
 
 def test_both_ranks_do_the_same(counted: dict[str, Counts]) -> None:
     assert counted["sound"].by_rank == {}
-
-
-def test_a_second_run_counts_the_same(launcher: Launcher, counted: dict[str, Counts]) -> None:
-    names = [name for name in ("sound", "bf16", "gathered twice", "recomputed") if name in counted]
-    chosen = {name: VARIANTS[name] for name in names}
-    ranks = launcher.run(count_variants, chosen, world_size=RANKS, backend="gloo", device="cpu", timeout=60).values
-    assert {name: merged([rank[name] for rank in ranks]) for name in names} == {name: counted[name] for name in names}

@@ -75,10 +75,12 @@ class Tasks:
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[tuple[Cluster, Launcher]]:
+def two(shared_launcher: Launcher) -> Iterator[tuple[Cluster, Launcher]]:
     tasks = Tasks(hello(1, "b"))
     tasks.cluster.gather(20)
-    with Launcher(nodes=NodeLaunchers(tasks.cluster, ("pytest_ddpperf.launch.rank",))) as launcher:
+    with Launcher(
+        like=shared_launcher, nodes=NodeLaunchers(tasks.cluster, ("pytest_ddpperf.launch.rank",))
+    ) as launcher:
         yield tasks.cluster, launcher
     tasks.close(3)
     assert tasks.statuses == {1: 3}

@@ -187,18 +187,3 @@ def test_a_baseline_that_is_needed_ends_the_run_if_its_commit_is_gone(project: p
         record for file in Store(root / "baselines").files() for record in Store(root / "baselines").read(file).records
     ]
     assert sorted(str(record.commit)[:7] == squashed for record in records) == [False, False, True, True]
-
-
-@pytest.mark.slow
-def test_a_calibration_pairs_this_checkout_with_itself(inner: pytest.Pytester, set_load: SetLoad) -> None:
-    set_load(0.0)
-    (inner.path / "training.py").write_text(CODE)
-    (inner.path / "test_it.py").write_text(SUITE)
-    (inner.path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
-    run = inner.runpytest("-q", "-k", "same", "-oddpperf_calibrate=2", "--ddpperf-report=json:results.json")
-    run.assert_outcomes(passed=1)
-    document = json.loads((inner.path / "results.json").read_text())
-    (calibrated,) = document["calibration"]
-    assert (calibrated["name"], calibrated["false_alarms"]["of"]) == ("custom", 2)
-    assert document["results"] == []
-    assert not (inner.path / "baselines").exists()

@@ -364,12 +364,6 @@ def test_both_sides_are_launched_together_and_each_comes_first_as_often(names: s
     assert all(one.turns for one in measured)
 
 
-def test_variants_of_one_test_are_launched_together() -> None:
-    measured, machine, _, _ = run_script([variant("a"), variant("b")], given(5, 0, 2, 120), [Action("stop")])
-    assert [sorted(name for name, _ in group) for group in machine.together[2:]] == [["a", "b"]] * 2
-    assert [one.turns for one in measured] == [True, True]
-
-
 GPU = make_environment(device="cuda", device_model="gpu", device_count=2, cores=2, backend="nccl", cuda="12.8")
 
 
@@ -434,15 +428,6 @@ def test_screening_leaves_the_other_half_to_the_confirmation() -> None:
     answers = [Action("confirm", 10), Action("more", 10)]
     _, _, judge, _ = run_script([variant()], given(5, 0, 10, 6, compared=True), answers)
     assert [len(fresh(interim[0])) for interim in judge.looks] == [5, 6]
-
-
-def test_side_by_side_too() -> None:
-    """Both pilots take a second, as does a round: of 10 s the first look takes five, and a confirmation the rest."""
-    machine, judge = Machine(), Script([Action("confirm", 6), Action("stop")])
-    sides = [variant(), variant(of_reference=True)]
-    what = given(5, 0, 6, 10.0, compared=True, interleaving=False)
-    measured_by(machine, sides, what, Observer(judge=judge))
-    assert [len(fresh(one)) for one, _ in judge.looks] == [4, 5]
 
 
 @pytest.mark.parametrize(
@@ -585,12 +570,6 @@ def test_a_diagnosis_that_there_is_no_time_for_names_the_setting_to_raise(
     assert Purpose.DIAGNOSIS not in machine.told
     assert Finding("no_time_to_diagnose", {"setting": setting}) in hurried.findings
     assert judge.diagnosed[-1][0].findings == hurried.findings
-
-
-def test_a_diagnosis_that_there_is_time_for_is_made() -> None:
-    (measured,), machine, _, _ = run_script([variant()], given(None, 0, 6, 60.0), [Action("stop")])
-    assert machine.told[-1] is Purpose.DIAGNOSIS
-    assert measured.findings == ()
 
 
 @pytest.mark.parametrize(("launches", "max_time", "made"), [(4, 2.2, 3), (2, 1.2, 2)])

@@ -96,24 +96,14 @@ def test_simulated_counts_are_held_to_baselines_of_their_own(inner: pytest.Pytes
 
 
 def test_a_simulated_run_tells_of_itself(inner: pytest.Pytester) -> None:
+    """A budget of the ini file is for what is measured."""
+    inner.makeini("[pytest]\nddpperf_budget = 10min")
     inner.makepyfile(test_big=suite().replace("fsdp2", "flat"))
     run = inner.runpytest(SIZES)
     run.assert_outcomes(passed=1, skipped=1)
     text = run.stdout.str()
     assert "simulated, torch" in text
     assert "1024" in text
-
-
-def test_a_budget_of_the_ini_file_is_for_what_is_measured(inner: pytest.Pytester) -> None:
-    inner.makeini("[pytest]\nddpperf_budget = 10min")
-    inner.makepyfile(test_big=suite().replace("fsdp2", "flat"))
-    assert found(inner).keys() == {8, 1024}
-
-
-def test_another_rank_is_another_benchmark(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_big=suite().replace("fsdp2", "flat"))
-    results = found(inner, "-oddpperf_simulate_rank=7")
-    assert {result["name"] for result in results.values()} == {"flat rank=7"}
 
 
 @pytest.mark.parametrize(
@@ -157,7 +147,11 @@ def test_group(ddpperf_group):
 
 
 def test_one_rank_alone_is_rank_0_and_functional_tests_are_skipped(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_big=suite() + ALONE)
-    run = inner.runpytest(SIZES, "-oddpperf_simulate_rank=7", "-k", "alone or group", "-rs")
-    run.assert_outcomes(passed=1, skipped=1)
+    """Another rank of a group is another benchmark."""
+    inner.makepyfile(test_big=suite().replace("fsdp2", "flat") + ALONE)
+    options = ("-oddpperf_simulate_rank=7", "-k", "alone or group or step", "--ddpperf-report=json:run.json")
+    run = inner.runpytest(SIZES, *options, "-rs")
+    run.assert_outcomes(passed=2, skipped=1)
+    results = json.loads((inner.path / "run.json").read_text())["results"]
+    assert {result["name"] for result in results} == {"flat rank=7", "single"}
     run.stdout.fnmatch_lines(["*ddpperf_group is not simulated: ddpperf simulate takes check and measure"])

@@ -31,6 +31,7 @@ def test_in_time(ddpperf):
 """
 
 
+@pytest.mark.slow  # test_progress.py ends a launch by the deadline of a stage
 def test_the_failure_names_the_stage_its_deadline_and_the_rank(inner: pytest.Pytester) -> None:
     inner.makepyfile(test_stuck=STUCK)
     run = inner.runpytest(

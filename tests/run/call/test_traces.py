@@ -343,10 +343,3 @@ def test_a_run_writes_its_files_into_the_folder_and_tells_where_they_are(inner: 
         [f"made/traces/{name}_summary.txt: merged by the clock of rank 0 and the ends of 5 common collectives; *"]
     )
     assert [path.name for path in (inner.path / "made").iterdir()] == ["traces"]
-
-
-def test_what_passes_is_not_profiled_where_only_what_fails_is(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_suite=SUITE.replace("profile.busy > 0", "profile is None"))
-    run = inner.runpytest("--ddpperf-profile=traces", "--ddpperf-profile-on=regression")
-    run.assert_outcomes(passed=1)
-    assert not (inner.path / "traces").exists()

@@ -33,7 +33,6 @@ workload = of_size(8)
 def sends(ctx):
     return lambda: torch.distributed.send(torch.ones(4), 1 - ctx.rank)
 """
-PARAMETERS = 4 * (64 * 64 + 64)
 
 
 def run(pytester: pytest.Pytester, test: str, *options: str) -> pytest.RunResult:
@@ -94,29 +93,6 @@ def test_ways(ddpperf):
     assert rows[1]["gain"]["low"] < rows[1]["gain"]["value"] < rows[1]["gain"]["high"]
 
 
-def test_buckets_ranks_and_halved_gradients_may_be_asked_about(inner: pytest.Pytester) -> None:
-    """Gradients of 66,560 bytes go to other nodes, in one message or in several."""
-    test = """
-def test_asked(ddpperf):
-    found = ddpperf.what_if(
-        workload,
-        ways={
-            "now": {"strategy": "bucketed"},
-            "small buckets": {"strategy": "bucketed[bucket_cap_mb=0.02,first_bucket_mb=0.02]"},
-            "half the bytes": {"strategy": "ddp[comm_hook=bf16]"},
-            "more ranks": {"strategy": "bucketed", "world_size": 64},
-        },
-        accelerator="a100",
-        **QUICK,
-    )
-    one, several, half, more = (found[name] for name in ("now", "small buckets", "half the bytes", "more ranks"))
-    assert several.communication > one.communication  # each message takes its latency
-    assert half.communication < one.communication
-    assert more.world_size == 64 and more.communication > one.communication  # a longer ring
-"""
-    run(inner, test).assert_outcomes(passed=1)
-
-
 def test_models_of_several_sizes_may_be_asked_about(inner: pytest.Pytester) -> None:
     """Of gradients of 67 kB most of the time is latency: a hundred times as many take about ten times as long."""
     test = """
@@ -154,15 +130,6 @@ def test_advised(ddpperf):
     (advice,) = document(inner)["advice"]
     assert [each["fits"] for each in advice["candidates"]] == [True, True, False, False]
     assert advice["memory"] == 2 * 2**20
-
-
-def test_candidates_may_be_told_by_a_generator(inner: pytest.Pytester) -> None:
-    test = """
-def test_advised(ddpperf):
-    found = ddpperf.advise(workload, strategies=iter(["flat"]), precisions=iter(["fp32"]), accelerator="a100", **QUICK)
-    assert [each.name for each in found.candidates] == ["flat"]
-"""
-    run(inner, test).assert_outcomes(passed=1)
 
 
 def test_each_precision_is_a_candidate_whatever_the_test_trains_in(inner: pytest.Pytester) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -64,22 +63,33 @@ def suite(inner: pytest.Pytester) -> pytest.Pytester:
 
 
 def test_a_report_of_the_run_is_that_of_its_json_file(suite: pytest.Pytester) -> None:
-    options = [f"--ddpperf-report={kind}:out/{kind}" for kind in KINDS]
-    suite.runpytest("--ddpperf-report=json:run.json", *options).assert_outcomes(passed=1)
+    """The ini file names all of them."""
+    lines = "".join(f"\n    {kind}:out/{kind}" for kind in ("json", *KINDS))
+    suite.makeini(f"[pytest]\nddpperf_report ={lines.replace('out/json', 'run.json')}\n")
+    suite.runpytest().assert_outcomes(passed=1)
     document = read_results(suite.path / "run.json")
     assert document.results[0].metrics["collective_calls"].value == 1
     for kind in KINDS.values():
         assert (suite.path / "out" / kind.name).read_text() == kind.render(document)
 
 
-def test_pictures_of_the_run_are_those_of_its_json_file(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_suite=TIMED)
-    inner.runpytest("--ddpperf-report=json:run.json", "--ddpperf-report=plots:pictures").assert_outcomes(passed=1)
+def test_pictures_and_junit_have_the_figures_of_the_runs_json_file(inner: pytest.Pytester) -> None:
+    inner.makepyfile(test_suite=TIMED, test_other="def test_other(): pass")
+    options = ("--ddpperf-report=json:run.json", "--ddpperf-report=plots:pictures", "--junitxml=out.xml")
+    inner.runpytest(*options).assert_outcomes(passed=2)
     later = write_plots(read_results(inner.path / "run.json"), inner.path / "later", "--plots")
     assert {file.name: file.read_bytes() for file in later} == {
         file.name: file.read_bytes() for file in (inner.path / "pictures").iterdir()
     }
     assert "test_suite.test_step-custom-w2.png" in {file.name for file in later}
+    found = properties(inner.path / "out.xml")
+    assert found["test_other"] == {}
+    (result,) = read_results(inner.path / "run.json").results
+    step = result.metrics["step_time"].value
+    assert step is not None
+    assert found["test_step"]["ddpperf custom w2 verdict"] == "new"
+    assert float(found["test_step"]["ddpperf custom w2 step_time"]) == pytest.approx(step)
+    assert "ddpperf custom w2 step_time change" not in found["test_step"]
 
 
 def test_a_place_for_pictures_that_cannot_be_is_refused_before_the_first_test(suite: pytest.Pytester) -> None:
@@ -110,41 +120,17 @@ def test_a_fault_of_one_file_costs_no_other(suite: pytest.Pytester, monkeypatch:
     assert (suite.path / "a.txt").is_file()
 
 
-def test_the_ini_file_names_several_reports(suite: pytest.Pytester) -> None:
-    suite.makeini("[pytest]\nddpperf_report =\n    csv:out.csv\n    markdown:out.md\n")
-    suite.runpytest().assert_outcomes(passed=1)
-    assert (suite.path / "out.md").read_text().startswith(MARK)
-    with (suite.path / "out.csv").open(newline="") as file:
-        assert {row["metric"] for row in csv.DictReader(file)} >= {"collective_calls", "flops"}
-
-
-@pytest.mark.slow
-def test_none_takes_back_what_the_ini_file_says(suite: pytest.Pytester) -> None:
-    suite.makeini("[pytest]\nddpperf_report = csv:out.csv\n")
-    suite.runpytest("--ddpperf-report=none").assert_outcomes(passed=1)
-    assert not (suite.path / "out.csv").exists()
-
-
-@pytest.mark.parametrize("file", ["comment.md", pytest.param("summary.md", marks=pytest.mark.slow)])
-def test_a_job_of_github_has_the_page_in_its_summary(
-    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, file: str
-) -> None:
-    """Behind what is there, and once where the report is that very file."""
+def test_a_job_of_github_has_the_page_in_its_summary(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind what is there."""
     summary = suite.path / "summary.md"
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    suite.runpytest(f"--ddpperf-report=markdown:{file}", "--ddpperf-report=csv:out.csv").assert_outcomes(passed=1)
+    suite.runpytest("--ddpperf-report=markdown:comment.md", "--ddpperf-report=csv:out.csv").assert_outcomes(passed=1)
     head, mark, page = summary.read_text().partition(MARK)
     assert (head, mark) == ("before\n", MARK)
     assert MARK not in page
     assert "## ddpperf: 1 new" in page
-    assert (suite.path / file).read_text().endswith(page)
-
-
-def test_without_markdown_a_job_of_github_has_no_page(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(suite.path / "summary.md"))
-    suite.runpytest("--ddpperf-report=csv:out.csv").assert_outcomes(passed=1)
-    assert not (suite.path / "summary.md").exists()
+    assert (suite.path / "comment.md").read_text().endswith(page)
 
 
 @pytest.mark.parametrize(
@@ -188,26 +174,18 @@ def properties(file: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def test_junit_has_verdicts_and_metrics(inner: pytest.Pytester) -> None:
-    inner.makepyfile(test_suite=TIMED, test_other="def test_other(): pass")
-    inner.runpytest("--junitxml=out.xml", "--ddpperf-report=json:run.json").assert_outcomes(passed=2)
-    found = properties(inner.path / "out.xml")
-    assert found["test_other"] == {}
-    (result,) = read_results(inner.path / "run.json").results
-    step = result.metrics["step_time"].value
-    assert step is not None
-    assert found["test_step"]["ddpperf custom w2 verdict"] == "new"
-    assert float(found["test_step"]["ddpperf custom w2 step_time"]) == pytest.approx(step)
-    assert "ddpperf custom w2 step_time change" not in found["test_step"]
-
-
-def test_without_properties_junit_keeps_to_the_schema_of_jenkins(suite: pytest.Pytester) -> None:
+def test_without_properties_junit_keeps_to_the_schema_of_jenkins(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And without markdown a job of GitHub has no page."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(suite.path / "summary.md"))
     suite.makepyfile(test_red=SUITE.replace("ddpperf.check(build)", "ddpperf.check(build, tolerence=1)"))
     suite.runpytest("--junitxml=out.xml", "--ddpperf-junit-properties=false").assert_outcomes(passed=1, failed=1)
     found = ET.parse(suite.path / "out.xml")  # noqa: S314 - of our own run
     assert not list(found.iter("property"))
     parts = {child.tag for case in found.iter("testcase") for child in case}
     assert parts <= {"skipped", "error", "failure", "system-out", "system-err"}  # that a testcase of it has
+    assert not (suite.path / "summary.md").exists()
 
 
 def test_reportlog_has_verdicts_and_counts(suite: pytest.Pytester) -> None:
@@ -232,54 +210,24 @@ def test_junit_has_the_change_of_a_red_test(suite: pytest.Pytester) -> None:
     assert "collective_calls: all_reduce 1 -> 2 calls per step" in (suite.path / "out.md").read_text()
 
 
-AGAIN = """
-import pytest
-from _pytest.runner import runtestprotocol
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does it
-    for _ in range(2):
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        item._initrequest()
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    return True
-"""
-
-
-@pytest.mark.slow
-def test_a_test_that_is_run_again_has_the_properties_of_its_last_attempt(suite: pytest.Pytester) -> None:
-    suite.makeconftest(AGAIN)
-    suite.runpytest("--junitxml=out.xml", "--ddpperf-report=json:run.json").assert_outcomes(passed=1)
-    (case,) = ET.parse(suite.path / "out.xml").iter("testcase")  # noqa: S314 - of our own run
-    assert read_results(suite.path / "run.json").results[0].findings[-1].startswith("attempt 2 of its test")
-    names = [each.attrib["name"] for each in case.iter("property")]
-    assert names.count("ddpperf custom w2 verdict") == 1
-    assert len(set(names)) == len(names)
-
-
 BESIDE = """
 def test_theirs(benchmark):
     benchmark(sum, [1, 2])
 """
 
 
-@pytest.mark.parametrize("saved", ["json", pytest.param("autosave", marks=pytest.mark.slow)])
-def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester, saved: str) -> None:
+def test_pytest_benchmark_saves_ours_beside_its_own(inner: pytest.Pytester) -> None:
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
     inner.makepyfile(test_suite=TIMED, test_beside=BESIDE)
-    option = "--benchmark-json=out.json" if saved == "json" else "--benchmark-autosave"
-    inner.runpytest(option).assert_outcomes(passed=2)
-    (file,) = inner.path.rglob("out.json" if saved == "json" else "0001_*.json")
-    found = {each["fullname"]: each for each in json.loads(file.read_text())["benchmarks"]}
+    inner.runpytest("--benchmark-json=out.json").assert_outcomes(passed=2)
+    found = {each["fullname"]: each for each in json.loads((inner.path / "out.json").read_text())["benchmarks"]}
     ours = found.pop("test_suite.py::test_step custom w2")
     (theirs,) = found.values()
-    assert ("data" in ours["stats"]) == ("data" in theirs["stats"]) == (saved == "json")
     assert set(ours["stats"]) == set(theirs["stats"])
     assert ours["stats"]["rounds"] >= 10
 
 
+@pytest.mark.slow
 def test_where_none_of_ours_ran_pytest_benchmark_saves_its_own(inner: pytest.Pytester) -> None:
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
     inner.makepyfile(test_beside=BESIDE)

@@ -104,21 +104,11 @@ def test_a_first_failure_ends_the_session_with_what_was_held_back(inner: pytest.
     assert (inner.path / "notes").read_text().splitlines().count("first") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(["--ddpperf-save"], marks=pytest.mark.slow),
-        ["--ddpperf-counts=only"],
-        pytest.param(["-k", "first"], marks=pytest.mark.slow),
-        ["--setup-only"],
-    ],
-)
-def test_one_pass_does_if_there_is_nothing_to_share(inner: pytest.Pytester, arguments: list[str]) -> None:
+def test_one_pass_does_if_there_is_nothing_to_share(inner: pytest.Pytester) -> None:
     inner.makepyfile(SUITE)
     inner.makeconftest(OPEN.replace("WANTED", "6.0"))
-    inner.runpytest("--ddpperf-budget=20s", *arguments, "--deselect", "test_one_pass_does.py::test_fails")
-    notes = (inner.path / "notes").read_text().splitlines() if (inner.path / "notes").exists() else []
-    assert notes.count("first") <= 1
+    inner.runpytest("--ddpperf-budget=20s", "--ddpperf-counts=only")
+    assert (inner.path / "notes").read_text().splitlines().count("first") == 1
 
 
 @pytest.mark.slow
@@ -127,18 +117,6 @@ def test_a_test_with_subtests_runs_once(inner: pytest.Pytester) -> None:
     inner.makeconftest(OPEN.replace("WANTED", "6.0") + "\n\n@pytest.fixture\ndef subtests(): pass\n")
     inner.runpytest("--ddpperf-budget=20s").assert_outcomes(passed=3, failed=1)
     assert (inner.path / "notes").read_text().splitlines().count("first") == 1
-
-
-@pytest.mark.slow
-def test_a_session_that_is_ended_reports_what_was_held_back_and_runs_nothing_again(inner: pytest.Pytester) -> None:
-    inner.makepyfile(SUITE + "\ndef test_last():\n    pytest.exit('enough')\n")
-    inner.makeconftest(OPEN.replace("WANTED", "6.0"))
-    run = inner.runpytest("--ddpperf-budget=20s", "-v")
-    run.assert_outcomes(passed=3, failed=1)
-    assert run.ret == pytest.ExitCode.INTERRUPTED
-    notes = (inner.path / "notes").read_text().splitlines()
-    assert notes.count("first") == 1
-    assert notes[-1] == "verdict test_first new"
 
 
 HEARD = """
@@ -160,16 +138,6 @@ def test_hooks_hear_of_each_call_of_an_open_test_once(inner: pytest.Pytester) ->
     heard = [line for line in notes if line.startswith(("measured", "verdict"))]
     of_first = ["measured test_first 1", "verdict test_first new"] * 2
     assert heard == ["measured test_second 1", "verdict test_second new", "verdict test_fails broken", *of_first]
-
-
-@pytest.mark.slow
-def test_a_hook_that_fails_at_the_end_fails_the_test_that_was_held_back(inner: pytest.Pytester) -> None:
-    inner.makepyfile(SUITE)
-    fails = "\n\ndef pytest_ddpperf_measured(test):\n    assert 'first' not in test, 'no more room'\n"
-    inner.makeconftest(OPEN.replace("SEE", "PROVE").replace("WANTED", "1e9") + fails)
-    run = inner.runpytest("--ddpperf-budget=20s")
-    run.stdout.fnmatch_lines(["pytest_ddpperf_measured failed at *: AssertionError: no more room*"])
-    assert run.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_a_target_that_an_open_test_misses_fails_it_though_it_gets_no_more_time(

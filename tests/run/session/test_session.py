@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -14,7 +13,6 @@ from pytest_ddpperf.against.interpreter import Interpreter
 from pytest_ddpperf.against.worktree import Revision
 from pytest_ddpperf.errors import LaunchError
 from pytest_ddpperf.launch.context import Gpus, TorchMachine
-from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.metrics.table import METRICS, counted_series
 from pytest_ddpperf.records.counts import Counts
 from pytest_ddpperf.records.launch import Launch
@@ -265,35 +263,6 @@ def test_a_build_for_rocm_is_told_apart_by_its_version(tmp_path: Path) -> None:
     session = session_on(FoundMachine(Gpus(names=("AMD Instinct MI300X",)), cuda="6.4.43484"), tmp_path)
     found = session.environment(Settings(), 1)
     assert (found.device, found.device_model, found.cuda) == ("cuda", "AMD Instinct MI300X", "6.4")
-
-
-@pytest.mark.slow
-def test_threads_that_a_test_sets_after_the_first_launch_reach_no_rank_and_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the first launcher, of one that is started later, and of one whose ranks have variables of their own."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    session = Session(Settings(device="cpu"), tmp_path, LiveLine(None, None))
-
-    def seen(_ctx: Any) -> tuple[str, str]:
-        return os.environ["OMP_NUM_THREADS"], os.environ["MKL_NUM_THREADS"]
-
-    def ran(launcher: Launcher) -> tuple[str, str]:
-        return launcher.run(seen, world_size=1, backend="gloo", device="cpu").rank(0)
-
-    try:
-        launchers = session.sides.launchers
-        monkeypatch.setenv("OMP_NUM_THREADS", "3")
-        own = (("OMP_NUM_THREADS", "4"),)
-        found = [ran(launchers[0]), ran(launchers[1]), ran(launchers.with_variables(own)[0])]
-        assert found == [("2", "2"), ("2", "2"), ("4", "4")]
-        assert session.environment(Settings(device="cpu"), 1).threads == 2
-        assert session.environment(Settings(device="cpu"), 1, own).threads == 4
-        (complaint,) = session.outputs.complaints
-        assert complaint.startswith("OMP_NUM_THREADS became 3 after the first launch, and ranks keep what it was then")
-    finally:
-        session.close()
 
 
 def test_ranks_that_nccl_has_no_gpus_for_skip_their_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

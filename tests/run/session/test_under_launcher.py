@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,41 +74,44 @@ def variables(rank: int, size: int = 2, **others: str) -> dict[str, str]:
     }
 
 
+def clean() -> dict[str, str]:
+    """The environment of this process without what pytest has set in it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+
+
+def pytest_in(folder: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), *arguments]
+
+
+@contextmanager
+def started(
+    folder: Path, arguments: Callable[[int], Sequence[str]], of_task: Callable[[int], dict[str, str]], size: int = 2
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """pytest as all tasks of a launcher, which write to files; those that still run in the end are killed."""
+    tasks = []
+    for rank in range(size):
+        command, environ = pytest_in(folder, "-p", "no:asyncio", *arguments(rank)), {**clean(), **of_task(rank)}
+        with (folder / f"{rank}.out").open("w") as out, (folder / f"{rank}.err").open("w") as err:
+            tasks.append(subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=err))
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.kill()
+            task.wait()
+
+
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launch]:
+def launch(tmp_path: Path) -> Launch:
     """Run pytest in ``tmp_path`` as all tasks of a launcher, whose variables a function gives by rank."""
-    with ExitStack() as opened:
 
-        def launched(
-            *arguments: str, of_task: Callable[[int], dict[str, str]] = variables, size: int = 2
-        ) -> list[Ended]:
-            clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-            tasks = []
-            for rank in range(size):
-                files = [opened.enter_context((tmp_path / f"{rank}.{name}").open("w+")) for name in ("out", "err")]
-                command = [
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    "-p",
-                    "no:cacheprovider",
-                    "-p",
-                    "no:asyncio",
-                    "--rootdir",
-                    str(tmp_path),
-                ]
-                environ = {**clean, **of_task(rank)}
-                task = subprocess.Popen(
-                    [*command, *arguments], cwd=tmp_path, env=environ, stdout=files[0], stderr=files[1]
-                )
-                opened.callback(task.wait)
-                opened.callback(task.kill)
-                tasks.append(task)
+    def launched(*arguments: str, of_task: Callable[[int], dict[str, str]] = variables, size: int = 2) -> list[Ended]:
+        with started(tmp_path, lambda _: arguments, of_task, size) as tasks:
             statuses = [task.wait(SECONDS) for task in tasks]
-            texts = [[(tmp_path / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(size)]
-            return [Ended(status, *text) for status, text in zip(statuses, texts, strict=True)]
+        texts = [[(tmp_path / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(size)]
+        return [Ended(status, *text) for status, text in zip(statuses, texts, strict=True)]
 
-        yield launched
+    return launched
 
 
 def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_word(
@@ -127,22 +129,7 @@ def test_rank_0_runs_the_tests_and_the_others_take_over_its_status_without_a_wor
     assert 'failures="1"' in report
 
 
-@pytest.mark.slow
-def test_a_follower_starts_nothing_for_a_budget(tmp_path: Path, launch: Launch) -> None:
-    (tmp_path / "test_it.py").write_text("def test_it(ddpperf): pass\n")
-    (tmp_path / "conftest.py").write_text(
-        "import os\n"
-        "from pytest_ddpperf.run.budget.session_budget import SessionBudget\n"
-        "start = SessionBudget.start\n"
-        "def noted(budget):\n"
-        "    open('started' + os.environ['SLURM_PROCID'], 'w').close()\n"
-        "    start(budget)\n"
-        "SessionBudget.start = noted\n"
-    )
-    assert [ended.status for ended in launch("--ddpperf-budget=30s")] == [0, 0]
-    assert [file.name for file in tmp_path.glob("started*")] == ["started0"]
-
-
+@pytest.mark.slow  # test_tasks.py reads who is a task
 def test_a_suite_of_somebody_else_is_run_by_each_process(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PLAIN)
     for ended in launch():
@@ -153,16 +140,6 @@ def test_a_suite_of_somebody_else_is_run_by_each_process(tmp_path: Path, launch:
 
 
 @pytest.mark.slow
-def test_a_mixed_suite_is_refused_with_the_option_that_separates_it(tmp_path: Path, launch: Launch) -> None:
-    (tmp_path / "test_it.py").write_text(PASSES + PLAIN)
-    controller, follower = launch()
-    assert (controller.status, follower.status) == (4, 4)
-    assert "srun started 2 processes, and 1 of 2 tests do not use the fixtures of pytest-ddpperf" in controller.err
-    assert "pytest -m ddpperf" in controller.err
-    assert follower.out == ""
-
-
-@pytest.mark.slow
 def test_the_option_separates_it(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "test_it.py").write_text(PASSES + PLAIN)
     for ended in launch("-m", "not ddpperf"):
@@ -170,27 +147,6 @@ def test_the_option_separates_it(tmp_path: Path, launch: Launch) -> None:
     (chosen, _) = launch("-m", "ddpperf", "--collect-only", "-q")
     assert "test_it.py::test_sum" in chosen.out
     assert "test_plain" not in chosen.out
-
-
-@pytest.mark.slow
-def test_a_suite_that_torchrun_has_started_again_is_refused(tmp_path: Path, launch: Launch) -> None:
-    (tmp_path / "test_it.py").write_text(PASSES)
-
-    def again(rank: int) -> dict[str, str]:
-        counts = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
-        return {"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "1", **counts}
-
-    controller, _ = launch(of_task=again)
-    assert controller.status == 4
-    assert "would run until it passes; leave --max-restarts at 0" in controller.err
-
-
-@pytest.mark.slow
-def test_tasks_that_may_be_on_several_nodes_are_told_how_to_meet(tmp_path: Path, launch: Launch) -> None:
-    (tmp_path / "test_it.py").write_text(PASSES)
-    for ended in launch(of_task=lambda rank: variables(rank, SLURM_STEP_NUM_NODES="2")):
-        assert ended.status == 4
-        assert "name a folder that all nodes share: --ddpperf-rendezvous-dir=DIR" in ended.err
 
 
 @pytest.mark.slow
@@ -212,42 +168,20 @@ def test_workers_of_xdist_are_no_tasks(tmp_path: Path, launch: Launch) -> None:
 @pytest.mark.slow
 def test_tasks_meet_in_a_folder_and_a_killed_controller_ends_them(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import os, signal\ndef test_dies(ddpperf_group): os.kill(os.getpid(), 9)\n")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     (tmp_path / "meeting").mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--rootdir",
-        str(tmp_path),
-        f"--ddpperf-rendezvous-dir={tmp_path}/meeting",
-    ]
-    tasks = [
-        subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env={**clean, **variables(rank, SLURM_STEP_NUM_NODES="2")},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for rank in range(2)
-    ]
-    try:
+    folder = [f"--ddpperf-rendezvous-dir={tmp_path}/meeting"]
+    with started(tmp_path, lambda _: folder, lambda rank: variables(rank, SLURM_STEP_NUM_NODES="2")) as tasks:
         assert tasks[0].wait(SECONDS) == -signal.SIGKILL
         assert tasks[1].wait(5) == 1
-    finally:
-        for task in tasks:
-            task.kill()
-            task.wait()
     assert list((tmp_path / "meeting").iterdir()) == []
 
 
 def torchrun(folder: Path, *arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += ["-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), *arguments]
-    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=SECONDS, check=False)
+    command += pytest_in(folder, *arguments)[1:]
+    return subprocess.run(
+        command, cwd=folder, env=clean(), capture_output=True, text=True, timeout=SECONDS, check=False
+    )
 
 
 @pytest.mark.slow  # torchrun imports torch for itself
@@ -264,35 +198,6 @@ def test_torchrun_shows_one_report_and_names_the_first_failure(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_runs_one_after_another_in_one_job_of_torchrun_each_meet_their_own_controller(tmp_path: Path) -> None:
-    """Two launchers of one machine stand for two nodes, so the tasks meet by torchrun's store, which outlives a run."""
-    (tmp_path / "test_it.py").write_text(PASSES)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    pytest_once = f"{sys.executable} -m pytest -q -p no:cacheprovider --rootdir {tmp_path} --junitxml=$RUN.xml"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--no-python"]
-    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={tmp_path.name}"]
-    script = f"RUN=first; {pytest_once} && RUN=second && {pytest_once}"
-    tasks = [
-        subprocess.Popen(
-            [*command, f"--rdzv-conf=is_host={int(not node)}", "--local-addr=127.0.0.1", "bash", "-c", script],
-            cwd=tmp_path,
-            env={**clean, "GLOO_SOCKET_IFNAME": "lo"},
-        )
-        for node in range(2)
-    ]
-    try:
-        assert [task.wait(SECONDS) for task in tasks] == [0, 0]
-    finally:
-        for task in tasks:
-            task.terminate()
-            task.wait(SECONDS)
-    for run in ("first", "second"):
-        assert 'tests="1"' in (tmp_path / f"{run}.xml").read_text()
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(os.system("command -v mpirun > /dev/null") != 0, reason="mpirun is not installed")  # noqa: S605
 def test_mpirun_shows_one_report_and_ranks_have_the_cores_of_all_tasks(tmp_path: Path) -> None:
     """OpenMPI binds each of two tasks to a core."""
@@ -303,16 +208,9 @@ def test_mpirun_shows_one_report_and_ranks_have_the_cores_of_all_tasks(tmp_path:
             "CORES", str(len(os.sched_getaffinity(0)))
         )
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-m", "pytest"]
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *pytest_in(tmp_path)]
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "--rootdir", str(tmp_path)],
-        cwd=tmp_path,
-        env=clean,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
+        command, cwd=tmp_path, env=clean(), capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("2 passed") == 1
@@ -345,40 +243,6 @@ def test_ranks_of_a_run_are_on_both_nodes_under_torchrun(nodes: TwoNodes, tmp_pa
     assert f"{2 * processes} processes of torchrun on 2 nodes over {nodes.names[0]}; node 1 is " in first[1]
     assert "2 passed" in first[1]
     assert "test session starts" not in second[1]
-
-
-@pytest.mark.slow
-def test_an_agent_that_is_killed_ends_the_run_at_once_and_is_named(nodes: TwoNodes, tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
-        GROUP
-        + """
-def waits(ctx):
-    if ctx.rank == 1:
-        open("waiting", "w").close()
-        while True:
-            time.sleep(1)
-    total(ctx)
-
-import time
-def test_waits(ddpperf_group): ddpperf_group.run(waits)
-def test_next(ddpperf_group): ddpperf_group.run(total)
-"""
-    )
-    given = ["-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
-    with nodes.started(given, tmp_path) as tasks:
-        deadline = time.monotonic() + SECONDS
-        while not (tmp_path / "waiting").exists() and time.monotonic() < deadline:
-            assert all(task.poll() is None for task in tasks)
-        children = Path(f"/proc/{tasks[1].pid}/task/{tasks[1].pid}/children").read_text().split()
-        os.kill(int(children[0]), signal.SIGKILL)
-        killed = time.monotonic()
-        assert tasks[0].wait(SECONDS) == 1
-        took = time.monotonic() - killed
-    text = nodes.output(tmp_path, 0).read_text()
-    assert "node 1 (" in text
-    assert "is gone" in text
-    assert "1 failed" in text
-    assert took < 15.0, text  # torchrun's own end included
 
 
 REVISION_TEST = """
@@ -442,19 +306,11 @@ def test_a_follower_that_is_interrupted_writes_no_file(tmp_path: Path) -> None:
         "    pathlib.Path('begun').touch()\n"
         "    while not pathlib.Path('over').exists(): time.sleep(0.01)\n"
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
-    tasks = [
-        subprocess.Popen(
-            [*command, f"--junitxml={rank}.xml", f"--ddpperf-report=json:{rank}.json"],
-            cwd=tmp_path,
-            env={**clean, **variables(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for rank in range(2)
-    ]
-    try:
+
+    def files(rank: int) -> list[str]:
+        return [f"--junitxml={rank}.xml", f"--ddpperf-report=json:{rank}.json"]
+
+    with started(tmp_path, files, variables) as tasks:
         deadline = time.monotonic() + SECONDS
         while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
             assert all(task.poll() is None for task in tasks)
@@ -462,9 +318,5 @@ def test_a_follower_that_is_interrupted_writes_no_file(tmp_path: Path) -> None:
         assert tasks[1].wait(SECONDS) == 2
         (tmp_path / "over").touch()
         assert tasks[0].wait(SECONDS) == 0
-    finally:
-        for task in tasks:
-            task.kill()
-            task.wait()
     assert sorted(path.name for path in tmp_path.glob("*.xml")) == ["0.xml"]
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["0.json"]

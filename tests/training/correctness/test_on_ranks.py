@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_ddpperf.errors import RankSkipped
 from pytest_ddpperf.launch.context import RankContext
 from pytest_ddpperf.launch.launcher import Launcher
 from pytest_ddpperf.settings import Settings
@@ -153,20 +152,6 @@ def test_strategies_of_the_table_pass(launcher: Launcher, strategy: str, placeme
             assert agreement.error < agreement.tolerance / margin
 
 
-@anywhere
-@pytest.mark.parametrize("strategy", ["ddp", "overlap", "zero1", "fsdp1", "fsdp2"])
-def test_forward_over_dict_batches_passes(launcher: Launcher, strategy: str, placement: Placement) -> None:
-    def forward(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
-        return nn.functional.cross_entropy(model(given["inputs"]), given["labels"])
-
-    changes = {"loss": None, "forward": forward, "batch": lambda: dict(zip(("inputs", "labels"), batch(), strict=True))}
-    jobs = [job(strategy, settings, **changes) for settings in (Settings(), Settings(accumulation_steps=2))]
-    for found in verify(launcher, *jobs, on=placement):
-        assert not found.unverified
-        assert found.discrepancy is None
-        assert {"losses", "gradients", "parameters"} <= found.agreements.keys()
-
-
 @pytest.mark.parametrize("placement", [pytest.param(replace(CPU, ranks=1), id="cpu"), ALONE_ON_GPU])
 def test_one_rank_passes_however_it_is_compiled(launcher: Launcher, placement: Placement) -> None:
     jobs = [
@@ -267,11 +252,6 @@ class SparselyEmbedded(nn.Module):
 def test_sparse_gradients_can_be_compared(launcher: Launcher) -> None:
     (found,) = verify(launcher, job("ddp", model=SparselyEmbedded, optimizer=partial(torch.optim.SGD, lr=0.1)))
     assert (found.discrepancy, found.unverified) == (None, "")
-
-
-def test_a_precision_that_the_device_lacks_skips(launcher: Launcher) -> None:
-    with pytest.raises(RankSkipped, match="precision tf32 is a mode of NVIDIA GPUs"):
-        verify(launcher, job("naive", Settings(precision="tf32")))
 
 
 def test_three_ranks_pass(launcher: Launcher) -> None:

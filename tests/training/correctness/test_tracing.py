@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -134,11 +134,21 @@ WORKLOAD = Workload(
 )
 
 
-def traces(launcher: Launcher, subject: Any, ranks: int) -> list[StepsTrace]:
-    strategy = Strategy("single") if isinstance(subject, Workload) else None
-    job = PrepareJob(LaunchJob(subject, strategy, Settings(), Plan(warmup=1, steps=1)), traced=True)
-    group: dict[str, Any] = {"backend": "gloo", "device": "cpu", "own_group": isinstance(subject, Script)}
-    return [rank.trace for rank in launcher.run(PREPARE_LAUNCH, job, world_size=ranks, timeout=60, **group).values]
+Traces = Callable[[Any, int], list[StepsTrace]]
+
+
+@pytest.fixture(scope="module")
+def traces(launcher: Launcher) -> Traces:
+    """The traces of a subject on so many ranks, which are launched once for all tests."""
+
+    @cache
+    def traced(subject: Any, ranks: int) -> list[StepsTrace]:
+        strategy = Strategy("single") if isinstance(subject, Workload) else None
+        job = PrepareJob(LaunchJob(subject, strategy, Settings(), Plan(warmup=1, steps=1)), traced=True)
+        group: dict[str, Any] = {"backend": "gloo", "device": "cpu", "own_group": isinstance(subject, Script)}
+        return [rank.trace for rank in launcher.run(PREPARE_LAUNCH, job, world_size=ranks, timeout=60, **group).values]
+
+    return traced
 
 
 @pytest.mark.parametrize(
@@ -154,8 +164,8 @@ def traces(launcher: Launcher, subject: Any, ranks: int) -> list[StepsTrace]:
         pytest.param(fsdp2, alone, id="sharded parameters", marks=[pytest.mark.slow, NEEDS_FSDP2]),
     ],
 )
-def test_a_step_that_trains_as_its_twin_does_agrees(launcher: Launcher, subject: Any, reference: Any) -> None:
-    found = compared(traces(launcher, subject, 2), *traces(launcher, reference, 1))
+def test_a_step_that_trains_as_its_twin_does_agrees(traces: Traces, subject: Any, reference: Any) -> None:
+    found = compared(traces(subject, 2), *traces(reference, 1))
     assert (found.discrepancy, found.unverified) == (None, "")
 
 
@@ -192,8 +202,8 @@ def test_a_step_that_trains_as_its_twin_does_agrees(launcher: Launcher, subject:
         ),
     ],
 )
-def test_a_wrong_step_and_a_wrong_twin_differ(launcher: Launcher, subject: Any, reference: Any, said: str) -> None:
-    found = compared(traces(launcher, subject, 2), *traces(launcher, reference, 1)).discrepancy
+def test_a_wrong_step_and_a_wrong_twin_differ(traces: Traces, subject: Any, reference: Any, said: str) -> None:
+    found = compared(traces(subject, 2), *traces(reference, 1)).discrepancy
     assert found is not None
     assert re.search(said, discrepancy_text(found)), discrepancy_text(found)
 
@@ -224,8 +234,8 @@ def test_ranks_that_start_or_end_a_step_differently_are_named_first() -> None:
     assert compared([trace(good)] * 2, trace(good)).discrepancy is None
 
 
-def test_a_step_without_an_optimizer_of_torch_is_not_verified(launcher: Launcher) -> None:
-    found = compared(traces(launcher, without_optimizer, 2), *traces(launcher, without_optimizer, 1))
+def test_a_step_without_an_optimizer_of_torch_is_not_verified(traces: Traces) -> None:
+    found = compared(traces(without_optimizer, 2), *traces(without_optimizer, 1))
     assert found == Verification(
         unverified="32 calls of the step made no optimizer step of torch.optim, and 3 are compared"
     )
