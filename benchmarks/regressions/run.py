@@ -97,7 +97,7 @@ def judged(folder: Path, cases: Sequence[Case], *options: str) -> dict[int, Judg
         failure = next((part for part in test if part.tag in ("failure", "error", "skipped")), None)
         found[case.number] = Judged(
             verdict=result.get("verdict", "broken" if failure is not None else "none"),
-            red=tuple(name for name, metric in metrics.items() if metric["verdict"] == "regressed"),
+            red=tuple(name for name, metric in metrics.items() if metric["gated"] and metric["verdict"] == "regressed"),
             better=tuple(name for name, metric in metrics.items() if metric["verdict"] == "improved"),
             said="" if failure is None else failure.text or str(failure.get("message")),
             seconds=float(str(test.get("time"))),

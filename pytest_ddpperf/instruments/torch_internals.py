@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from traceback import FrameSummary
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 SEED = 0
@@ -132,6 +133,22 @@ def _counted(group: str, name: str) -> int:
     return 0 if dynamo is None else int(dynamo.counters[group][name])
 
 
+def comes_from(frame: FrameType | None, codes: frozenset[CodeType]) -> bool:
+    """Returns whether a function with one of these codes has led to a frame."""
+    while frame is not None and frame.f_code not in codes:
+        frame = frame.f_back
+    return frame is not None
+
+
+@functools.cache
+def compiled_wrappers() -> frozenset[CodeType]:
+    """The codes of what torch.compile puts around a function, whatever it has compiled of it."""
+    from torch._dynamo.eval_frame import _TorchDynamoContext
+
+    inside = (each for each in _TorchDynamoContext.__call__.__code__.co_consts if isinstance(each, CodeType))
+    return frozenset(code for code in inside if code.co_name in {"compile_wrapper", "_fn"})  # of torch 2.8 and of 2.6
+
+
 def uncompiled(function: F) -> F:
     """Marks a function whose own code torch.compile leaves to Python; what it calls is compiled as without it.
 
@@ -186,7 +203,7 @@ def compilations() -> list[tuple[str, FrameSummary]]:
 
 def eagerly() -> AbstractContextManager[Any]:
     """Within, compiled code runs as it was written, so that each of its operators is seen."""
-    if not compiled_graphs():
+    if "torch._dynamo.eval_frame" not in sys.modules:
         return nullcontext()
     import torch
 

@@ -223,9 +223,14 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """``regressed`` for more on any rank, and for as much of something else; ``improved`` for less; else ``unchanged``.
 
     A change below the count's floor is none, or one that may be luck of which steps were looked at. Less work of a step
-    is ``regressed``, and more is ``incompatible``: it is another one. If steps differ without a rule, a doubled mean is
-    ``inconclusive``: times have to tell. Both sides have the count ``metric``.
+    is ``regressed``, and more is ``incompatible``: it is another one. Less of a part that should be large is
+    ``regressed``, unless the whole became less and some of the part is left. If steps differ without a rule, a doubled
+    mean is ``inconclusive``: times have to tell. Both sides have the count ``metric``.
     """
+    if whole := count_row(metric).wanted_of:
+        smaller = then.totals.get(whole, 0.0) > now.totals.get(whole, 0.0)
+        lost = _direction(beyond_floor(metric, then, now)) is Verdict.IMPROVED and not (smaller and now.totals[metric])
+        return Verdict.REGRESSED if lost else Verdict.UNCHANGED
     totals = _direction(beyond_floor(metric, then, now))
     if totals is Verdict.UNCHANGED and metric in {**then.unstable, **now.unstable}:
         return Verdict.INCONCLUSIVE if now.totals[metric] >= 2 * then.totals[metric] > 0 else totals

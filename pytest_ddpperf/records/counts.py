@@ -28,11 +28,13 @@ class CountRow:
     floor_share: float = 0.0  # the same as a share of what it was; the larger floor holds
     floor_alone: bool = False  # whether its floor holds only if no collective, FLOP or wait became more
     of_work: bool = False  # whether it is the amount of work of a step: less is worse, and more is another step
+    wanted_of: str = ""  # the count of which it is the part that should be large: less is worse, more is no change
     guessed: bool = False  # whether not every run is sure of it: without it nothing is lost
 
 
 COUNTS: Mapping[str, CountRow] = {
     "collective_calls": CountRow(made_up=True),
+    "blocking_collectives": CountRow(made_up=True, follows="collective_calls"),
     "collective_bytes": CountRow(unit="B", made_up=True),
     "collective_send_bytes": CountRow(unit="B", follows="collective_bytes"),
     "flops": CountRow(unit="FLOP"),
@@ -41,15 +43,20 @@ COUNTS: Mapping[str, CountRow] = {
     "flops_recomputed": CountRow(unit="FLOP", gated=False),
     "full_precision_flops": CountRow(unit="FLOP", made_up=True, follows="flops"),
     "operators": CountRow(by_kernel=True, symptom=True, floor_share=0.01, floor_alone=True),
+    "compiled_operators": CountRow(by_kernel=True, wanted_of="operators"),
     "operator_bytes": CountRow(unit="B", gated=False),
     "synchronisations": CountRow(),
     "optimizer_steps": CountRow(made_up=True),
     "backward_passes": CountRow(of_work=True),
+    "slow_modes": CountRow(),
     "batch_rows": CountRow(of_work=True, guessed=True),
     "host_to_device_bytes": CountRow(unit="B"),
     "allocator_calls": CountRow(made_up=True),
     "processes_started": CountRow(),
+    "checkpoints_saved": CountRow(),
     "workers_restarted": CountRow(guessed=True),
+    "loaders_without_workers": CountRow(guessed=True),
+    "loaders_unpinned": CountRow(guessed=True),
     "loaders_kept": CountRow(guessed=True),
     "ddp_buckets": CountRow(made_up=True),
     "graph_breaks": CountRow(),

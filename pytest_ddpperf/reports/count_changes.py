@@ -25,7 +25,12 @@ _LEAST_SHARE = 0.001  # of a count: a change of less is told in bytes or FLOPs
 _SITES = 3  # lines of code that are named, one of an operator; of the others only the number is told
 _COMPARED = (Verdict.IMPROVED, Verdict.UNCHANGED, Verdict.REGRESSED)
 _MADE = ("ddp_buckets", "python_objects")
-_NOUNS = {"collective_calls": " calls", "synchronisations": " waits for the device", "python_objects": " that stay"}
+_NOUNS = {
+    "collective_calls": " calls",
+    "blocking_collectives": " blocking calls",
+    "synchronisations": " waits for the device",
+    "python_objects": " that stay",
+}
 _EPOCHS = {"workers_restarted": "epoch that start workers again", "loaders_kept": "epoch that stay in memory"}
 _SIBLINGS = {
     "collective_calls": ("collective_bytes", "bytes"),

@@ -602,3 +602,24 @@ def test_a_count_that_an_older_baseline_lacks_is_said_not_to_be_compared() -> No
     said = "not compared: backward_passes and python_objects (the baseline is older); --ddpperf-save renews it"
     assert (result.verdict, findings(result)) == (Verdict.UNCHANGED, (said,))
     assert findings(counted(counts(flops=10.0, **later), counts(flops=10.0), "torch 2.11 -> 2.13")) == ()
+
+
+@pytest.mark.parametrize(
+    ("compiled", "operators", "expected"),
+    [
+        ((12, 0), (30, 30), Verdict.REGRESSED),  # torch.compile was lost
+        ((12, 0), (30, 20), Verdict.REGRESSED),  # it was lost, and the model became simpler
+        ((12, 6), (30, 30), Verdict.REGRESSED),  # a block is no longer compiled
+        ((12, 10), (30, 25), Verdict.UNCHANGED),  # the model became simpler
+        ((0, 12), (30, 30), Verdict.UNCHANGED),  # the model is compiled now
+    ],
+)
+def test_operators_that_are_no_longer_compiled_are_a_regression_unless_there_are_fewer_of_them(
+    compiled: tuple[int, int], operators: tuple[int, int], expected: Verdict
+) -> None:
+    then, now = (
+        counts(compiled_operators=float(inside), operators=float(every))
+        for inside, every in zip(compiled, operators, strict=True)
+    )
+    result = counted(now, then)
+    assert result["compiled_operators"].verdict is expected

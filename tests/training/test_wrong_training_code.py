@@ -298,7 +298,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "test_wrong.py").write_text(suite(TOLD_BY_RANKS))
     options = ["--ddpperf-counts=only", "--ddpperf-world-size=2", "--ddpperf-timeout=60", "--junitxml=told.xml"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     outcomes = {}
     for case in ET.parse(Path(folder, "told.xml")).getroot().iter("testcase"):  # noqa: S314  pytest has written it

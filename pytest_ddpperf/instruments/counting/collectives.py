@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
 
+_GROUP = frozenset({"process_group", "group_name"})
+_ASYNC = frozenset({"async_op", "asyncOp"})
 NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"})
 
 
@@ -32,6 +34,7 @@ class CollectiveCall:
     name: str  # ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``send`` ...
     nbytes: int
     ranks: int  # that take part; 1 without a group
+    blocking: bool = False  # whether torch waits for it before the call returns; torch before 2.11 mostly does not say
 
     @property
     def sent_bytes(self) -> float:
@@ -130,11 +133,11 @@ def collectives_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str,
             CollectiveCall(kind.lstrip("i"), tensor.nbytes, ranks)
             for kind, tensor in zip(args[0], args[3], strict=True)
         ]
-    row = (_C10D if func.namespace == "c10d" else _FUNCTIONAL).get(name)
+    row, blocking = (_C10D if func.namespace == "c10d" else _FUNCTIONAL).get(name), _given(func, _ASYNC, args, kwargs)
     if row is None:
         return [CollectiveCall(name, _nbytes((*args, *kwargs.values())), ranks)]
     nbytes = 0 if row.argument is None else _nbytes(args[row.argument])
-    return [CollectiveCall(row.name, nbytes * (ranks if row.part else 1), ranks)]
+    return [CollectiveCall(row.name, nbytes * (ranks if row.part else 1), ranks, blocking is False)]
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -169,10 +172,9 @@ def _nbytes(value: Any) -> int:
 
 def group_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dist.ProcessGroup | None:
     """The process group that an operator is called for; None without one."""
-    place, name = _group_argument(func)
-    if place is None:
+    group = _given(func, _GROUP, args, kwargs)
+    if group is None:
         return None
-    group = args[place] if place < len(args) else kwargs[name]
     if isinstance(group, str):
         return _resolve_process_group(group)  # type: ignore[arg-type]  # torch marks group names
     found: dist.ProcessGroup = dist.ProcessGroup.unbox(group) if isinstance(group, torch.ScriptObject) else group
@@ -184,14 +186,18 @@ def _ranks(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     return 1 if group is None else int(group.size())
 
 
+def _given(func: OpOverload, names: frozenset[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator is given as an argument of one of these names; None if it has none or it is left out."""
+    place, name = _argument(func, names)
+    return args[place] if place < len(args) else kwargs.get(name)
+
+
 @cache
-def _group_argument(func: OpOverload) -> tuple[int | None, str]:
-    """The place and name of the argument that is the process group."""
-    arguments: Iterable[Any] = func._schema.arguments  # noqa: SLF001  as above
-    for place, argument in enumerate(arguments):
-        if argument.name in {"process_group", "group_name"}:
-            return place, argument.name
-    return None, ""
+def _argument(func: OpOverload, names: frozenset[str]) -> tuple[int, str]:
+    """The place and name of an operator's argument that has one of these names; its end if none has."""
+    arguments: Sequence[Any] = func._schema.arguments  # noqa: SLF001  as above
+    found = ((place, argument.name) for place, argument in enumerate(arguments) if argument.name in names)
+    return next(found, (len(arguments), ""))
 
 
 _BACKENDS = "c10d"  # implemented by backends; the operators of other namespaces call these

@@ -130,7 +130,7 @@ class CopyWatch:
 
 def _checksum(tensors: Sequence[Tensor], start: int) -> int:
     for tensor in tensors:
-        head = tensor.detach().reshape(-1)[:_HEAD].contiguous().cpu()
+        head = tensor.detach().reshape(-1)[:_HEAD].contiguous().to("cpu")
         start = zlib.crc32(head.view(torch.uint8).numpy().tobytes(), start)
     return start
 

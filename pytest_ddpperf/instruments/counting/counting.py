@@ -42,7 +42,12 @@ def not_counted(counts: Counts, device: torch.device) -> list[Finding]:
     return [Finding("no_device_counts", {"counts": missing})] if missing and device.type == "cuda" else []
 
 
-_UNPLACED = ("operators", "flops", "collective_send_bytes")  # counts whose lines a survey does not look for
+_UNPLACED = (
+    "operators",
+    "compiled_operators",
+    "flops",
+    "collective_send_bytes",
+)  # whose lines a survey does not look for
 _LEARNING_STEPS = 2  # steps after which tensors that outlive a step are known
 _WHOLE_STEPS = 2  # that are counted with all that there is to count, at least
 SEEN_STEPS = 20  # that are looked at in all: two periods of 10, and what comes in each 10th step twice
@@ -134,9 +139,9 @@ class _Pass:
         for module in subject.modules:
             self.used.add(module)
         self.used.optimizers += subject.optimizers
-        device, fake = subject.device.type, detect_fake_mode() is not None
-        self._tracker = TensorTracker(device, fake=fake)
-        self._operators = OperatorCounter(self._tracker, device, lambda: self.used.running, fake=fake)
+        self._device, fake = subject.device.type, detect_fake_mode() is not None
+        self._tracker = TensorTracker(self._device, fake=fake)
+        self._operators = OperatorCounter(self._tracker, self._device, lambda: self.used.running, fake=fake)
         self.seen: list[Seen] = []  # of each step, what takes little time
         self.sites: list[SiteCounts] = []  # the same, if its place is known
         self._graphs: list[Graph] = []  # of each step
@@ -150,7 +155,7 @@ class _Pass:
     def hooked(self) -> Iterator[None]:
         """Within, modules, optimizers, batches and costly functions are seen, and loading is left out."""
         left_out = loading_left_out(self._operators.paused, self._batches.loaded)
-        with self.used.watching(), left_out, calls_counted(self._operators.add):
+        with self.used.watching(), left_out, calls_counted(self._operators.add, self._device):
             yield
 
     @contextmanager
@@ -261,7 +266,7 @@ class _Pass:
         self._graphs.append(Graph.so_far().since(before))
         shown, sites = self._operators.details(), self._operators.sites()
         del shown["operator_bytes"]
-        placed = shown.keys() & sites.keys() - {"operators", "flops"}
+        placed = shown.keys() & sites.keys() - {"operators", "compiled_operators", "flops"}
         return {each: sites[each] if each in placed else unplaced(shown[each]) for each in shown}, sites
 
     def _file_known(self) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
@@ -39,24 +41,35 @@ from pytest_ddpperf.instruments.counting.operators import (
 )
 from pytest_ddpperf.instruments.counting.sites import Place, Stack
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
-from pytest_ddpperf.instruments.torch_internals import forget_received, replaced, tf32_allowed
+from pytest_ddpperf.instruments.torch_internals import (
+    backward_under_way,
+    comes_from,
+    compiled_graphs,
+    compiled_wrappers,
+    forget_received,
+    replaced,
+    tf32_allowed,
+)
 
-CALLS = ("optimizer_steps", "backward_passes", "allocator_calls", "processes_started")  # which others see, and add
+CALLS = (  # which others see, and add
+    *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
+)
 METRICS = (
-    *("collective_calls", "collective_bytes", "collective_send_bytes"),
+    *("collective_calls", "blocking_collectives", "collective_bytes", "collective_send_bytes"),
     *("flops", "flops_forward", "flops_backward", "flops_recomputed", "full_precision_flops"),
-    *("operators", "operator_bytes", "synchronisations", "host_to_device_bytes"),
+    *("operators", "compiled_operators", "operator_bytes", "synchronisations", "host_to_device_bytes"),
     *CALLS,
 )
 
+_BLOCKING = frozenset(inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _FULL = torch.float32.itemsize  # bytes
 _TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
 _AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
 
 SITED = (
-    *("collective_calls", "collective_bytes", "collective_send_bytes", "flops"),
-    *("full_precision_flops", "operators", "synchronisations", "host_to_device_bytes"),
+    *("collective_calls", "blocking_collectives", "collective_bytes", "collective_send_bytes", "flops"),
+    *("full_precision_flops", "operators", "compiled_operators", "synchronisations", "host_to_device_bytes"),
     *CALLS,
 )
 
@@ -82,7 +95,7 @@ class OperatorCounter(TorchDispatchMode):
         self._fake = fake  # whether the step itself has fake tensors, and does not only ask for shapes
         self._attribution = Attribution()
         self._lock = threading.RLock()
-        self.is_paused = False
+        self.is_paused, self._compiled = False, compiled_graphs() > 0
         self.whole = True  # whether tensors are followed too; without, only what each operator itself shows is counted
         self._counts: dict[str, defaultdict[str, float]] = {}
         self._sites: dict[str, defaultdict[tuple[str, Place], float]] = {}
@@ -170,10 +183,13 @@ class OperatorCounter(TorchDispatchMode):
             self._tracker.mark_buckets(tensors)
 
     def _count_operator(self, name: str) -> None:
-        if self.whole:
-            self.add("operators", name)
-        else:
-            self._counts["operators"][name] += 1  # to look at the stack takes longer than most operators
+        inside = self._compiled and backward_under_way() == -1 and self._comes_from(compiled_wrappers())
+        parts = {"operators": name, **({"compiled_operators": "compiled operators"} if inside else {})}
+        place = self._stack.place() if self.whole else None
+        for metric, part in parts.items():
+            self._counts[metric][part] += 1
+            if place is not None:  # to look at the stack takes longer than most operators
+                self._sites[metric][part, place] += 1
 
     def _count_collectives(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         calls = collectives_of(func, args, kwargs)
@@ -182,6 +198,11 @@ class OperatorCounter(TorchDispatchMode):
             self.add("collective_calls", call.name, 1, place)
             self.add("collective_bytes", call.name, call.nbytes, place)
             self.add("collective_send_bytes", call.name, call.sent_bytes, place)
+            if call.blocking or (call.name in {"send", "recv"} and self._comes_from(_BLOCKING)):
+                self.add("blocking_collectives", call.name, 1, place)
+
+    def _comes_from(self, codes: frozenset[CodeType]) -> bool:
+        return comes_from(sys._getframe(), codes)  # noqa: SLF001  inspect is much slower
 
     def _count_flops(self, flops: int, tensors: Sequence[torch.Tensor]) -> None:
         if flops:

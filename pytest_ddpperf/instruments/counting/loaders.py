@@ -30,6 +30,7 @@ class _Followed:
     length: int  # batches of an epoch; the same
     workers: int
     persistent: bool
+    pinned: bool  # whether it copies batches to memory from which a GPU copies without waiting
     replaces: bool  # another one of such a dataset, of which an epoch had ended
     by_our_seed: bool  # whether it shuffles by numbers that are alike on all ranks only because we seeded them alike
     given: int = 0  # batches
@@ -104,13 +105,17 @@ class Loaders:
         return {each.by: 1.0 for loaders in self.used(steps)[:1] for each in loaders[:1]}
 
     def of_epochs(self, steps: int) -> dict[str, list[Place]]:
-        """Returns the lines of loaders that start their workers anew at each epoch, and of those that stay after it.
+        """Returns the lines of loaders that make each step wait: by count, those that it counts.
 
-        They do not keep their workers, or each epoch makes another loader. Nothing is said of workers where there are
-        none, nor of what stays before three epochs have ended.
+        Workers start anew if a loader does not keep them, or if each epoch makes another loader. Nothing is said of
+        that if there are no workers, nor of what stays before three epochs have ended.
         """
+        last = [loaders[-1] for loaders in self.used(steps)]
         found: dict[str, list[Place]] = {}
-        with_workers = [loaders[-1] for loaders in self.used(steps) if loaders[-1].workers]
+        if last:
+            found["loaders_without_workers"] = [each.made for each in last if not each.workers]
+            found["loaders_unpinned"] = [each.made for each in last if not each.pinned]
+        with_workers = [each for each in last if each.workers]
         if with_workers:
             found["workers_restarted"] = [each.made for each in with_workers if each.replaces or not each.persistent]
         used = [loaders for loaders in self.used(steps) if sum(each.epochs for each in loaders) > _EARLIER]
@@ -136,6 +141,7 @@ def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
             size, length = len(data), -1
             length = len(loader)
     kept = bool(getattr(loader, "persistent_workers", False))
+    pinned = bool(getattr(loader, "pin_memory", False))
     shuffles = isinstance(loader.sampler, RandomSampler) and loader.sampler.generator is None
     ours = shuffles and torch.initial_seed() == SEED
     alike = (type(data).__qualname__, size)
@@ -143,4 +149,4 @@ def _record(loader: Any, others: Sequence[_Followed], made: Place) -> _Followed:
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     drawing = made_at(sampler)
     by = (type(loader).__name__, made) if drawing is None else (type(sampler).__name__, drawing)
-    return _Followed(made, by, alike, max(0, length), loader.num_workers, kept, replaces, ours)
+    return _Followed(made, by, alike, max(0, length), loader.num_workers, kept, pinned, replaces, ours)

@@ -39,14 +39,23 @@ _COSTLY = (  # functions that wait for a device, give memory back, walk through 
     ("processes_started", process.BaseProcess, "multiprocessing.Process", ("start",)),
     ("processes_started", subprocess.Popen, "subprocess.Popen", ("__init__",)),
     ("processes_started", os, "os", ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
-    ("synchronisations", Tensor, "tensor", ("tolist",)),  # on a CPU it calls no operator
+    ("checkpoints_saved", torch, "torch", ("save",)),
+    ("synchronisations", Tensor, "tensor", ("cpu", "tolist")),  # on a CPU they call no operator
+    ("synchronisations", Tensor, "tensor", ("__repr__",)),  # of print(tensor); torch hides its operators
 )
 """Each with the metric that counts it."""
+_SLOW_MODES = {
+    "anomaly detection": torch.is_anomaly_enabled,
+    "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
+    "profiler": torch._C._autograd._profiler_enabled,  # noqa: SLF001  there is no public name
+}
 
 
 @contextmanager
-def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
+def calls_counted(called: Callable[[str, str], None], device: str) -> Iterator[None]:
     """Within, ``called`` hears of passes of backward and of costly functions: the metric that counts them, their name.
+
+    ``device``: the type of device that the step runs on.
 
     A pass accumulates gradients. One inside of another, such as a checkpoint's, is none. Functions of torch that do
     nothing on a CPU are seen there too. Workers of a DataLoader are left out: whether an epoch begins here is chance.
@@ -59,6 +68,8 @@ def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
     def passed(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("accumulate_grad") and backward_under_way() == -1:
             called("backward_passes", "backward")
+            for mode in (name for name, is_on in _SLOW_MODES.items() if is_on()):
+                called("slow_modes", mode)
         return run(*args, **kwargs)
 
     def followed(function: Callable[..., Any], metric: str, name: str) -> Callable[..., Any]:
@@ -68,7 +79,8 @@ def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
             elsewhere = thread not in own and backward_under_way() == -1  # how often it comes depends on the clock
             if thread in under_way or elsewhere:
                 return function(*args, **kwargs)
-            if getattr(target, "__name__", "") != "_worker_loop":
+            of_host = metric == "synchronisations" and args[0].device.type != device
+            if not of_host and getattr(target, "__name__", "") != "_worker_loop":
                 called(metric, name)
             under_way.add(thread)
             try:
@@ -81,7 +93,8 @@ def calls_counted(called: Callable[[str, str], None]) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(replaced(autograd, "_engine_run_backward", passed))
         for metric, module, path, names in _COSTLY:
-            for name in (name for name in names if hasattr(module, name)):
+            shown = names[0] == "cpu" and device != "cpu"  # by operators
+            for name in (name for name in names if hasattr(module, name) and not shown):
                 by = followed(getattr(module, name), metric, f"{path}.{name}")
                 stack.enter_context(replaced(module, name, by))
         yield

@@ -139,6 +139,28 @@ def test_all_collectives_are_counted_with_their_bytes(launcher: Launcher) -> Non
         assert counts.unstable == {}
 
 
+def count_blocking(ctx: RankContext) -> Counts:
+    whole, parts = torch.ones(100), [torch.ones(50), torch.ones(50)]
+
+    def run() -> None:
+        dist.all_reduce(whole)
+        works: list[Any] = [dist.all_reduce(whole, async_op=True), dist.all_gather(parts, whole[:50], async_op=True)]
+        for work in works:
+            work.wait()
+        functional.all_reduce(whole, "sum", WORLD.WORLD)
+        dist.broadcast(whole, src=0)
+
+    return count_step(run, Countable(device=ctx.device), warmup=1)
+
+
+def test_collectives_that_return_when_they_are_done_are_blocking(launcher: Launcher) -> None:
+    """Before torch 2.11 operators say it of a broadcast, and not of an all-reduce."""
+    blocking = {"broadcast": 1.0, **({"all_reduce": 1.0} if TORCH >= (2, 11) else {})}
+    for counts in launcher.run(count_blocking, world_size=2, backend="gloo", device="cpu").values:
+        assert counts.details["collective_calls"] == {"all_reduce": 3, "all_gather": 1, "broadcast": 1}
+        assert counts.details["blocking_collectives"] == blocking
+
+
 Contender = Callable[[RankContext], object]
 WORLD: Any = dist.group  # its WORLD are all ranks, once they are there
 

@@ -65,7 +65,8 @@ def test_a_step_of_which_nothing_is_known_is_counted_in_full() -> None:
     assert found.totals["collective_calls"] == 0
     assert found.totals["retained_bytes"] == 0
     of_devices = {"kernel_launches", "device_copies", "device_synchronisations"}
-    told = {"parameters", "model_size", "python_objects", "workers_restarted", "loaders_kept"}
+    of_loaders = {name for name in COUNTS if "loaders" in name} | {"workers_restarted"}
+    told = {"parameters", "model_size", "python_objects"} | of_loaders
     assert found.totals.keys() == COUNTS.keys() - of_devices - told
 
 
@@ -542,7 +543,7 @@ def test_further_models_and_a_loss_have_their_class_as_prefix() -> None:
     first, second, loss = nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4)), nn.MSELoss()
     third = nn.DataParallel(nn.ReLU())  # which computes nothing in threads on a CPU
     third.module.add_module("head", nn.Linear(4, 4))
-    third.module.forward = third.module.get_submodule("head").forward  # type: ignore[assignment]
+    third.module.forward = third.module.get_submodule("head").forward
     inputs = torch.ones(3, 4)
     found = count(lambda: loss(third(second(first(inputs))), inputs).backward())
     assert found.details["flops_forward"] == {"0": 96.0, "Sequential2.0": 96.0, "ReLU": 96.0}
@@ -629,6 +630,33 @@ def test_what_was_compiled_is_counted_as_it_was_written() -> None:
     assert found.totals["graph_breaks"] == 1
     assert found.totals["recompiles"] == 0
     assert found.details["flops_forward"] == {"0": 192.0}
+
+
+@pytest.mark.parametrize(("compiles", "inside"), [(True, 3.0), (False, 0.0)])
+def test_operators_of_forward_count_as_compiled_inside_functions_that_are(*, compiles: bool, inside: float) -> None:
+    """The model has one product and two activations; the loss, backward and the optimizer are not compiled."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 8, bias=False)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return torch.tanh(torch.tanh(self.layer(inputs)))
+
+    torch._dynamo.utils.counters.clear()  # a rank is a fresh process, this one is not
+    model = Model()
+    if compiles:
+        model.compile(backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(torch.ones(3, 4)).mean().backward()
+        optimizer.step()
+
+    found = count_step(step, Countable(device=CPU), warmup=2)
+    assert found.totals["compiled_operators"] == inside
+    assert found.totals["operators"] > inside
 
 
 def test_a_step_that_fails_leaves_nothing_behind() -> None:

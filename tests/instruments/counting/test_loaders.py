@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -148,13 +149,13 @@ def test_one_loader_of_three_epochs_keeps_no_other() -> None:
     with Loaders().followed() as loaders:
         batches = loader(1)
         assert [len(list(batches)) for _ in range(3)] == [1, 1, 1]
-        assert loaders.of_epochs(3) == {"loaders_kept": []}
+        assert loaders.of_epochs(3)["loaders_kept"] == []
 
 
 def test_a_loader_without_workers_starts_none() -> None:
     with Loaders().followed() as loaders:
         assert len(list(loader(6))) == 6
-        assert loaders.of_epochs(6) == {}
+        assert "loaders_kept" not in loaders.of_epochs(6)
 
 
 def test_two_loaders_of_one_kind_side_by_side_replace_none() -> None:
@@ -178,3 +179,17 @@ def test_the_lines_of_a_loader_and_of_what_draws_its_samples_are_known() -> None
         assert len(pickle.loads(pickle.dumps(batches))) == 2
     assert made_at(sampler) != made_at(batches)
     assert made_at(DistributedSampler(data, 1, 0)) is None
+
+
+@pytest.mark.parametrize(("workers", "pinned"), [(0, False), (0, True), (1, False)])
+def test_a_loader_counts_that_loads_in_the_training_process_and_one_that_does_not_pin(
+    workers: int, *, pinned: bool
+) -> None:
+    data = TensorDataset(torch.zeros(2))
+    with warnings.catch_warnings(), Loaders().followed() as loaders:
+        warnings.simplefilter("ignore")  # torch says that there is no GPU to pin memory for
+        batches = forever(DataLoader(data, num_workers=workers, pin_memory=pinned))
+        next(batches)
+        found = loaders.of_epochs(1)
+    assert len(found["loaders_without_workers"]) == (workers == 0)
+    assert len(found["loaders_unpinned"]) == (not pinned)

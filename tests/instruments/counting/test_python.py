@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import gc
+import io
 import multiprocessing
 import subprocess
 import threading
 import tracemalloc
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -134,7 +138,7 @@ def test_a_rank_that_leaves_nothing_behind_takes_as_many_steps_as_the_others() -
 
 def test_a_process_counts_once_however_it_is_started() -> None:
     calls = Counter[tuple[str, str]]()
-    with calls_counted(lambda metric, name: calls.update([(metric, name)])):
+    with calls_counted(lambda metric, name: calls.update([(metric, name)]), "cpu"):
         child = multiprocessing.get_context("fork").Process(target=gc.isenabled)
         child.start()
         subprocess.run(["true"], check=True)
@@ -148,8 +152,38 @@ def test_a_process_counts_once_however_it_is_started() -> None:
 def test_what_another_thread_calls_is_left_out_for_the_clock_decides_how_often_it_does() -> None:
     calls = Counter[tuple[str, str]]()
     monitor = threading.Thread(target=gc.collect)
-    with calls_counted(lambda metric, name: calls.update([(metric, name)])):
+    with calls_counted(lambda metric, name: calls.update([(metric, name)]), "cpu"):
         monitor.start()
         monitor.join()
         gc.collect()
     assert calls == {("allocator_calls", "gc.collect"): 1}
+
+
+@pytest.mark.parametrize(
+    ("device", "waits"), [("cpu", {"tensor.cpu": 1, "tensor.tolist": 1, "tensor.__repr__": 2}), ("cuda", {})]
+)
+def test_copies_to_the_host_and_checkpoints_count_if_no_operator_shows_them(device: str, waits: dict[str, int]) -> None:
+    calls, tensor = Counter[tuple[str, str]](), torch.ones(2)
+    with calls_counted(lambda metric, name: calls.update([(metric, name)]), device):
+        tensor.cpu()
+        tensor.tolist()
+        str(tensor)
+        f"{tensor}"
+        torch.save(tensor, io.BytesIO())
+    assert calls == {
+        **{("synchronisations", name): times for name, times in waits.items()},
+        ("checkpoints_saved", "torch.save"): 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [(torch.autograd.detect_anomaly, "anomaly detection"), (torch.profiler.profile, "profiler"), (nullcontext, "")],
+)
+def test_a_backward_pass_in_a_mode_that_slows_it_counts(mode: Callable[[], Any], name: str) -> None:
+    calls, tensor = Counter[tuple[str, str]](), torch.ones(2, requires_grad=True)
+    with calls_counted(lambda metric, part: calls.update([(metric, part)]), "cpu"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # anomaly detection warns that it is slow
+        with mode():
+            tensor.sum().backward()
+    assert calls == {("backward_passes", "backward"): 1, **({("slow_modes", name): 1} if name else {})}
