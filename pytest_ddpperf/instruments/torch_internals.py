@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from traceback import FrameSummary
-from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 SEED = 0
@@ -61,14 +60,6 @@ def fp32_switches() -> list[Any]:
 
     backends: Any = torch.backends  # not all of them are typed
     return [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn] if hasattr(backends.cudnn, "conv") else []
-
-
-def tf32_allowed() -> bool:
-    """Returns whether a GPU may compute products of float32 matrices in TF32, on whatever device they are now."""
-    import torch
-
-    matmul: Any = torch.backends.cuda.matmul
-    return bool(matmul.fp32_precision == "tf32" if fp32_switches() else matmul.allow_tf32)
 
 
 @functools.cache
@@ -131,22 +122,6 @@ def compiled_frames() -> int:
 def _counted(group: str, name: str) -> int:
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else int(dynamo.counters[group][name])
-
-
-def comes_from(frame: FrameType | None, codes: frozenset[CodeType]) -> bool:
-    """Returns whether a function with one of these codes has led to a frame."""
-    while frame is not None and frame.f_code not in codes:
-        frame = frame.f_back
-    return frame is not None
-
-
-@functools.cache
-def compiled_wrappers() -> frozenset[CodeType]:
-    """The codes of what torch.compile puts around a function, whatever it has compiled of it."""
-    from torch._dynamo.eval_frame import _TorchDynamoContext
-
-    inside = (each for each in _TorchDynamoContext.__call__.__code__.co_consts if isinstance(each, CodeType))
-    return frozenset(code for code in inside if code.co_name in {"compile_wrapper", "_fn"})  # of torch 2.8 and of 2.6
 
 
 def uncompiled(function: F) -> F:

@@ -19,7 +19,7 @@ from pytest_ddpperf.judge.detection import (
 )
 from pytest_ddpperf.judge.suspects import wants_launches
 from pytest_ddpperf.metrics.table import STEP_TIME
-from pytest_ddpperf.records.counts import Counts, beyond_floor, certain, count_row, is_another_step, parts_on_ranks
+from pytest_ddpperf.records.counts import Counts, beyond_floor, changed_parts, count_row, is_another_step, is_lost
 from pytest_ddpperf.records.finding import Finding
 from pytest_ddpperf.records.measurement import Better, Series
 from pytest_ddpperf.records.results import Comparison, Reference, Result
@@ -223,14 +223,11 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
     """``regressed`` for more on any rank, and for as much of something else; ``improved`` for less; else ``unchanged``.
 
     A change below the count's floor is none, or one that may be luck of which steps were looked at. Less work of a step
-    is ``regressed``, and more is ``incompatible``: it is another one. Less of a part that should be large is
-    ``regressed``, unless the whole became less and some of the part is left. If steps differ without a rule, a doubled
-    mean is ``inconclusive``: times have to tell. Both sides have the count ``metric``.
+    is ``regressed``, and more is ``incompatible``: it is another one. If steps differ without a rule, a doubled mean is
+    ``inconclusive``: times have to tell. Both sides have the count ``metric``.
     """
-    if whole := count_row(metric).wanted_of:
-        smaller = then.totals.get(whole, 0.0) > now.totals.get(whole, 0.0)
-        lost = _direction(beyond_floor(metric, then, now)) is Verdict.IMPROVED and not (smaller and now.totals[metric])
-        return Verdict.REGRESSED if lost else Verdict.UNCHANGED
+    if count_row(metric).wanted_of:
+        return Verdict.REGRESSED if is_lost(metric, then, now) else Verdict.UNCHANGED
     totals = _direction(beyond_floor(metric, then, now))
     if totals is Verdict.UNCHANGED and metric in {**then.unstable, **now.unstable}:
         return Verdict.INCONCLUSIVE if now.totals[metric] >= 2 * then.totals[metric] > 0 else totals
@@ -240,10 +237,7 @@ def decide_count(metric: str, then: Counts, now: Counts) -> Verdict:
         return Verdict.UNCHANGED
     if totals is not Verdict.UNCHANGED or not count_row(metric).made_up:
         return totals
-    before, after = then.details.get(metric, {}), now.details.get(metric, {})
-    parts = {name: [(before.get(name, 0.0), after.get(name, 0.0))] for name in {**before, **after}}
-    found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
-    return _direction(pair for name, pairs in found for pair in certain(metric, name, then, now, pairs))
+    return _direction(changed_parts(metric, then, now))
 
 
 def decide_compared_count(metric: str, then: Counts | None, now: Counts | None, *, differs: bool) -> Verdict:

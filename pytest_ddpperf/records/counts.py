@@ -250,6 +250,14 @@ def certain(
     return [pair for pair, change, shift in shifts if change >= more or -change >= less or change * shift > 0]
 
 
+def changed_parts(metric: str, then: Counts, now: Counts) -> list[tuple[float, float]]:
+    """Returns those parts of a count, then and now, that changed for certain: of all ranks, and of each."""
+    before, after = then.details.get(metric, {}), now.details.get(metric, {})
+    parts = {name: [(before.get(name, 0.0), after.get(name, 0.0))] for name in {**before, **after}}
+    found = [*parts.items(), *parts_on_ranks(metric, then, now).items()]
+    return [pair for name, pairs in found for pair in certain(metric, name, then, now, pairs)]
+
+
 def steps_to_tell(metric: str, then: Counts, now: Counts) -> int:
     """Returns how many steps at least would tell whether a count changed, if it may have; 0 if these steps tell it."""
     row, needed = count_row(metric), 0.0
@@ -295,6 +303,12 @@ def is_another_step(metric: str, then: Counts, now: Counts) -> bool:
     """Returns whether forward changed as a count of work did, as with other batches; True without FLOPs."""
     before, after = (counts.totals.get("flops_forward", 0.0) for counts in (then, now))
     return not (before or after) or (now.totals[metric] - then.totals[metric]) * (after - before) > 0
+
+
+def is_lost(metric: str, then: Counts, now: Counts) -> bool:
+    """Returns whether there is less of a part that should be large, unless the whole became less and some is left."""
+    smaller = then.totals.get(whole := count_row(metric).wanted_of, 0.0) > now.totals.get(whole, 0.0)
+    return any(after < before and not (smaller and after) for before, after in beyond_floor(metric, then, now))
 
 
 def quantity_texts(metric: str, values: Iterable[float]) -> tuple[str, ...]:

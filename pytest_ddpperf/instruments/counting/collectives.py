@@ -187,7 +187,7 @@ def _ranks(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 
 def _given(func: OpOverload, names: frozenset[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator is given as an argument of one of these names; None if it has none or it is left out."""
+    """What an operator is given as an argument of one of these names; None if it has none or gets none."""
     place, name = _argument(func, names)
     return args[place] if place < len(args) else kwargs.get(name)
 

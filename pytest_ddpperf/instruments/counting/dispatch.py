@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -34,22 +34,15 @@ from pytest_ddpperf.instruments.counting.module_tracker import Attribution, Runn
 from pytest_ddpperf.instruments.counting.operators import (
     flops_of,
     host_to_device_bytes,
+    in_full_precision,
     is_plain,
     moved_bytes,
     operator_name,
     synchronisation,
 )
-from pytest_ddpperf.instruments.counting.sites import Place, Stack
+from pytest_ddpperf.instruments.counting.sites import Place, Stack, compiled_wrappers
 from pytest_ddpperf.instruments.counting.tensors import TensorTracker
-from pytest_ddpperf.instruments.torch_internals import (
-    backward_under_way,
-    comes_from,
-    compiled_graphs,
-    compiled_wrappers,
-    forget_received,
-    replaced,
-    tf32_allowed,
-)
+from pytest_ddpperf.instruments.torch_internals import backward_under_way, compiled_graphs, forget_received, replaced
 
 CALLS = (  # which others see, and add
     *("optimizer_steps", "backward_passes", "slow_modes", "allocator_calls", "processes_started", "checkpoints_saved"),
@@ -62,7 +55,6 @@ METRICS = (
 )
 
 _BLOCKING = frozenset(inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
-_FULL = torch.float32.itemsize  # bytes
 _TORCH = Path(torch.__file__).parent
 _JOINING = frozenset({torch.ops.aten.cat, torch.ops.aten.stack, torch.ops.aten.repeat})
 _AROUND = (__file__, str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo"))  # files of frames around a dispatched call
@@ -183,7 +175,7 @@ class OperatorCounter(TorchDispatchMode):
             self._tracker.mark_buckets(tensors)
 
     def _count_operator(self, name: str) -> None:
-        inside = self._compiled and backward_under_way() == -1 and self._comes_from(compiled_wrappers())
+        inside = self._compiled and backward_under_way() == -1 and self._stack.comes_from(compiled_wrappers())
         parts = {"operators": name, **({"compiled_operators": "compiled operators"} if inside else {})}
         place = self._stack.place() if self.whole else None
         for metric, part in parts.items():
@@ -198,16 +190,13 @@ class OperatorCounter(TorchDispatchMode):
             self.add("collective_calls", call.name, 1, place)
             self.add("collective_bytes", call.name, call.nbytes, place)
             self.add("collective_send_bytes", call.name, call.sent_bytes, place)
-            if call.blocking or (call.name in {"send", "recv"} and self._comes_from(_BLOCKING)):
+            if call.blocking or (call.name in {"send", "recv"} and self._stack.comes_from(_BLOCKING)):
                 self.add("blocking_collectives", call.name, 1, place)
-
-    def _comes_from(self, codes: frozenset[CodeType]) -> bool:
-        return comes_from(sys._getframe(), codes)  # noqa: SLF001  inspect is much slower
 
     def _count_flops(self, flops: int, tensors: Sequence[torch.Tensor]) -> None:
         if flops:
             precision = next(tensor.dtype for tensor in tensors)
-            if precision.itemsize > _FULL or (precision.itemsize == _FULL and not tf32_allowed()):
+            if in_full_precision(precision):
                 self.add("full_precision_flops", str(precision).removeprefix("torch."), flops)
             (module, called_at), backward, again = self._attribution.place(self._running())
             self._counts["flops"][module] += flops

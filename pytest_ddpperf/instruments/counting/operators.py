@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
 from pytest_ddpperf.instruments.counting.collectives import NAMESPACES
+from pytest_ddpperf.instruments.torch_internals import fp32_switches
 
 aten = torch.ops.aten
 
@@ -28,6 +29,14 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: A
     if packet in _QUERIES and not kwargs.keys() & {"query", "key", "value"}:
         args = _with_all_heads(args, _QUERIES[packet])
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
+
+
+def in_full_precision(dtype: torch.dtype) -> bool:
+    """Returns whether products of such numbers are computed in float32 or wider, on a GPU that has TF32 too."""
+    if dtype is not torch.float32:
+        return dtype.itemsize > torch.float32.itemsize
+    matmul: Any = torch.backends.cuda.matmul
+    return not (matmul.fp32_precision == "tf32" if fp32_switches() else matmul.allow_tf32)
 
 
 def _with_all_heads(args: tuple[Any, ...], query: int) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -79,6 +79,10 @@ class Stack:
         frames = ((frame.f_code.co_filename, frame) for frame in self._frames())
         return place_of(frames, lambda frame: (frame.f_lineno, frame.f_code.co_name), backward=backward)
 
+    def comes_from(self, codes: frozenset[CodeType]) -> bool:
+        """Returns whether a function with one of these codes has led here."""
+        return any(frame.f_code in codes for frame in self._frames())
+
     def _frames(self) -> Iterator[FrameType]:
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  inspect is much slower
         others = [] if threading.get_ident() == self._thread else [self._thread]
@@ -87,6 +91,15 @@ class Stack:
             frame = frame.f_back
             if frame is None and others:
                 frame = sys._current_frames().get(others.pop())  # noqa: SLF001  there is no other way
+
+
+@cache
+def compiled_wrappers() -> frozenset[CodeType]:
+    """Returns the codes of what torch.compile puts around a function, whatever it has compiled of it."""
+    from torch._dynamo.eval_frame import _TorchDynamoContext
+
+    inside = (each for each in _TorchDynamoContext.__call__.__code__.co_consts if isinstance(each, CodeType))
+    return frozenset(code for code in inside if code.co_name in {"compile_wrapper", "_fn"})  # of torch 2.8 and of 2.6
 
 
 def break_sites() -> dict[tuple[str, Place], float]:

@@ -543,7 +543,7 @@ def test_further_models_and_a_loss_have_their_class_as_prefix() -> None:
     first, second, loss = nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4)), nn.MSELoss()
     third = nn.DataParallel(nn.ReLU())  # which computes nothing in threads on a CPU
     third.module.add_module("head", nn.Linear(4, 4))
-    third.module.forward = third.module.get_submodule("head").forward
+    third.module.forward = third.module.get_submodule("head").forward  # type: ignore[method-assign, unused-ignore]
     inputs = torch.ones(3, 4)
     found = count(lambda: loss(third(second(first(inputs))), inputs).backward())
     assert found.details["flops_forward"] == {"0": 96.0, "Sequential2.0": 96.0, "ReLU": 96.0}

@@ -185,5 +185,5 @@ def test_a_backward_pass_in_a_mode_that_slows_it_counts(mode: Callable[[], Any],
     with calls_counted(lambda metric, part: calls.update([(metric, part)]), "cpu"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # anomaly detection warns that it is slow
         with mode():
-            tensor.sum().backward()
+            tensor.sum().backward()  # type: ignore[no-untyped-call, unused-ignore]
     assert calls == {("backward_passes", "backward"): 1, **({("slow_modes", name): 1} if name else {})}
