@@ -21,8 +21,7 @@ if __name__ == "__main__":
 
 from benchmarks.quality.project import ROOT, environ_of
 from pytest_ddpperf.parsers import argument, positive_int
-from pytest_ddpperf.reports.documents.judged import results_of
-from pytest_ddpperf.reports.documents.reading import read_results
+from pytest_ddpperf.reports.documents.reading import read_results, results_of
 
 TEST = """\
 import pytest
